@@ -1,0 +1,77 @@
+"""Would a night run here? What `python -m pipeline check` looks at, before a cent is spent."""
+
+import importlib.metadata
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import ledger, params
+from pipeline.errors import PipelineError
+
+NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing looked at; `text` says what to do where it is not `ok`."""
+
+    what: str
+    ok: bool
+    text: str
+
+
+def findings() -> Iterator[Finding]:
+    """What was found, one after the other, so that a slow server does not hold up the rest."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    text = f"{version}; constraints.txt is for 3.11"
+    yield Finding(what="python", ok=sys.version_info[:2] == (3, 11), text=text)
+    for name in ("torch", "dvc", "mlflow", "great-expectations", "apache-airflow"):
+        yield _package(name)
+    try:
+        home = ledger.home()
+        yield Finding(what="checkout", ok=True, text=str(home))
+        told = params.load(home)
+        yield Finding(what="params.yaml", ok=True, text=f"night of {told.night.train_hours:g} h to train")
+    except PipelineError as error:
+        yield Finding(what="params.yaml", ok=False, text=str(error))
+        return
+    free = shutil.disk_usage(home).free
+    yield Finding(
+        what="disk", ok=free >= NEEDED_BYTES,
+        text=f"{free / 2**30:.1f} GiB free in {home}; a night needs {NEEDED_BYTES / 2**30:.0f}",
+    )  # fmt: skip
+    for name in ("source", "workload", "backend"):
+        yield _plug(name, getattr(told, name))
+    yield _suite(home / told.validate_.suite)
+    yield _registry()
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(what=name, ok=True, text=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(what=name, ok=False, text="is not installed; run make setup")
+
+
+def _plug(name: str, plug: params.Plug) -> Finding:
+    try:
+        plug.make()
+    except PipelineError as error:
+        return Finding(what=name, ok=False, text=str(error))
+    return Finding(what=name, ok=True, text=plug.use)
+
+
+def _suite(path: Path) -> Finding:
+    told = str(path) if path.exists() else f"{path} is missing; write it, or mend validate.suite"
+    return Finding(what="expectations", ok=path.exists(), text=told)
+
+
+def _registry() -> Finding:
+    from pipeline.release import tracking
+
+    try:
+        return Finding(what="mlflow", ok=True, text=tracking.reachable())
+    except PipelineError as error:
+        return Finding(what="mlflow", ok=False, text=str(error))

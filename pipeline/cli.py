@@ -1,0 +1,306 @@
+"""`python -m pipeline`: one way to run a stage, for a person, for DVC and for Airflow.
+
+Exit status: 0 done; 1 failed; 75 not yet, ask again; 99 nothing to do.
+"""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import typing
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+
+from pipeline import ledger, params, records, snapshots, stages
+from pipeline.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
+from pipeline.records import Night, Profile, Verdict
+
+log = logging.getLogger("pipeline")
+
+ASK_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    told = _parser(words).parse_args(words)
+    command: Callable[..., int] = told.command
+    given = {key: value for key, value in vars(told).items() if key != "command"}
+    try:
+        return command(**given)
+    except (NotYet, NothingToDo) as ended:
+        log.info("%s", ended)
+        return ended.exit_status
+    except PipelineError as error:
+        log.error("%s: %s", type(error).__name__, error)
+        return error.exit_status
+    except OSError as error:
+        log.error("%s", stages.sentence(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline", description=sys.modules["pipeline"].__doc__, epilog=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, stage in stages.STAGES.items():
+        sub = commands.add_parser(name, help=stage.help, description=stage.help)
+        sub.set_defaults(command=stage_command, name=name)
+        if words[:1] == [name]:  # only that stage is imported
+            _add_options(sub, stage.function)
+        if name in stages.CHAIN[1:]:
+            sub.add_argument("--night", dest="in_night", default="", metavar="ID", help="here if left out")
+        if name == "train":
+            sub.add_argument("--wait", action="store_true", help="ask until it is done")
+        if name == "profile":
+            sub.add_argument("--explain", action="store_true", help="say what came out as a paragraph")
+    for function in (night, nights, status, check, report, notify):
+        about = (function.__doc__ or "").splitlines()[0]
+        sub = commands.add_parser(function.__name__, help=about, description=about)
+        sub.set_defaults(command=function)
+        _add_options(sub, function)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:
+    """One option per keyword-only scalar; its help is the line of the docstring's Args section."""
+    about = _args_section(function.__doc__ or "")
+    for name, parameter in stages.options(function).items():
+        kind, flag, default = parameter.annotation, f"--{name.replace('_', '-')}", parameter.default
+        kwargs: dict[str, typing.Any] = {"dest": name, "default": default, "help": about.get(name, "")}
+        if kind is bool:
+            kwargs["action"] = "store_true"
+        elif kind == (list[str] | None):
+            kwargs.update(action="append", metavar="KEY=VALUE")
+        else:
+            kwargs["type"] = _date if kind in (date, date | None) else kind
+        if default is parameter.empty:
+            kwargs["required"] = True
+            del kwargs["default"]
+        parser.add_argument(flag, **kwargs)
+
+
+def _args_section(doc: str) -> dict[str, str]:
+    lines = doc.partition("Args:")[2].splitlines()
+    pairs = (line.strip().partition(": ") for line in lines if ": " in line)
+    return {name: text for name, _, text in pairs}
+
+
+def _date(text: str) -> date | None:
+    if not text:
+        return None  # a form field that was left empty
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day; write it as 2011-09-30") from None
+
+
+def stage_command(
+    *, name: str, in_night: str = "", wait: bool = False, explain: bool = False, **given: object
+) -> int:
+    """Run one stage; those that DVC caches run through DVC, which calls this again inside."""
+    if in_night:
+        folder = ledger.home() / "nights" / in_night
+        if not folder.exists():
+            raise ParamsError(f"there is no night {in_night} in {folder.parent}; open it first")
+        words = [word for word in sys.argv[1:] if word not in ("--night", in_night)]
+        return _call(words, folder=folder)  # the night's own code, not this checkout's
+    inside_dvc = os.environ.get("DVC_STAGE") == name
+    declared = {} if inside_dvc or name not in stages.CHAIN else snapshots.stages().get(name, {})
+    if declared and not declared.get("frozen"):
+        try:
+            stands = snapshots.reproduce(name)
+        except PipelineError as error:
+            stages.mark(name, error=str(error))
+            raise
+        if not stands:
+            return 1  # the command inside has told why
+        stages.mark(name)
+        kind = stages.written_by(name)
+        record = records.read(kind) if kind else None
+    else:
+        record = _until_done(name, given) if wait else stages.run(name, **given)
+        if declared or (name == "open" and "open" in snapshots.stages()):
+            snapshots.record(name)
+    if explain and isinstance(record, Profile):
+        from pipeline.planning.explain import explain as in_words
+
+        print(in_words(record), flush=True)
+    elif record is not None and not inside_dvc:
+        print(json.dumps(json.loads(records.dumps(record))), flush=True)
+    return 0
+
+
+def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
+    while True:
+        try:
+            return stages.run(name, **given)
+        except NotYet as told:
+            log.info("%s", told)
+            time.sleep(ASK_AGAIN_S)
+
+
+def night(
+    *,
+    night: str = "",
+    day: date | None = None,
+    set: list[str] | None = None,
+    trigger: str = "manual",
+    until: str = "close",
+    here: bool = False,
+) -> int:
+    """Run a whole night, stage after stage; run it again to go on where it stopped.
+
+    Args:
+        night: name of the night; the day if left out
+        day: newest day of data to use; the source's newest if left out
+        set: override a key of params.yaml for this night
+        trigger: who asked, and why; kept in the ledger
+        until: the last stage to run
+        here: run in this folder, uncommitted changes and all
+    """
+    if until not in stages.CHAIN:
+        raise ParamsError(f"--until {until} is no stage of a night; name one of {', '.join(stages.CHAIN)}")
+    opened = stages.run("open", night=night, day=day, set=set, trigger=trigger, here=here)
+    assert isinstance(opened, Night)
+    snapshots.record("open")
+    began = time.monotonic()
+    log.info("night %s, day %s, train until %s UTC, budget $%.2f", opened.id, opened.day,
+             f"{opened.train_until:%Y-%m-%d %H:%M}", opened.budget_usd)  # fmt: skip
+    try:
+        status = _rest_of_night(until)
+    except KeyboardInterrupt:
+        from pipeline.training import launcher
+
+        launcher.end_jobs(params.load().backend.make())
+        again = f"python -m pipeline night --night {opened.id}"
+        log.error("night %s is stopped; go on with: %s", opened.id, again)
+        return 130
+    verdict = records.find(Verdict)
+    log.info("night %s took %.0f s: %s", opened.id, time.monotonic() - began,
+             f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}")  # fmt: skip
+    return status
+
+
+def _rest_of_night(until: str) -> int:
+    """Run the stages after `open`; whatever happens on the way, `close` is run."""
+    failed = 0
+    for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
+        if failed and name != "close":
+            continue
+        began = time.monotonic()
+        while (status := _call([name], folder=Path.cwd(), quiet=True)) == NotYet.exit_status:
+            time.sleep(ASK_AGAIN_S)
+        how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(status, "failed")
+        log.info("%-9s %6.1f s  %s", name, time.monotonic() - began, how)
+        if status and not (status == NothingToDo.exit_status and name == "promote"):
+            failed = failed or status
+    return 1 if failed not in (0, NothingToDo.exit_status) else 0
+
+
+def _call(words: list[str], *, folder: Path, quiet: bool = False) -> int:
+    """Run `python -m pipeline` in another folder, with the code that is there."""
+    out = subprocess.DEVNULL if quiet else None
+    command = [sys.executable, "-m", "pipeline", *words]
+    return subprocess.run(command, cwd=folder, stdout=out, check=False).returncode
+
+
+def nights(*, first: date, last: date, set: list[str] | None = None) -> int:
+    """Run the nights of all days that have data, in a row.
+
+    Args:
+        first: first day
+        last: last day
+        set: override a key of params.yaml for these nights
+    """
+    source = params.override(ledger.home(), set or []).source.make()
+    days = [day for day in source.days() if first <= day <= last]
+    if not days:
+        raise NothingToDo(f"the source has no day from {first} to {last}")
+    assignments = [word for assignment in set or [] for word in ("--set", assignment)]
+    failures = []
+    for number, day in enumerate(days, 1):
+        log.info("night %d of %d: %s", number, len(days), day)
+        words = ["night", "--day", str(day), "--trigger", f"nights {first} to {last}", *assignments]
+        if _call(words, folder=ledger.home()):
+            failures.append(str(day))
+    if failures:
+        raise JobError(f"{len(failures)} of {len(days)} nights failed: {', '.join(failures)}; see above")
+    return 0
+
+
+def status(*, last: int = 14) -> int:
+    """Show the last nights as a table.
+
+    Args:
+        last: number of nights
+    """
+    from rich.console import Console
+
+    from pipeline.report.board import status_table
+
+    entries = ledger.history(limit=last)
+    if not entries:
+        raise NothingToDo("the ledger has no night yet; run one with: make night")
+    Console().print(status_table(entries))
+    return 0
+
+
+def check() -> int:
+    """Examine the set-up and params.yaml before anything runs."""
+    from pipeline.check import findings
+
+    told = list(findings())
+    for finding in told:
+        print(f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {finding.text}")
+    return 0 if all(finding.ok for finding in told) else 1
+
+
+def report(*, night: str = "", open: bool = False) -> int:
+    """Write the board over all nights and print where it and the newest night's report are.
+
+    Args:
+        night: the night whose report is wanted; the newest if left out
+        open: show it in a browser
+    """
+    import webbrowser
+
+    from pipeline.report import board
+
+    entries = ledger.history()
+    pages = [ledger.home() / "nights" / entry.night.id / records.RUN / "report.html" for entry in entries
+             if entry.night.id == night or not night]  # fmt: skip
+    page = next((page for page in pages if page.exists()), None)
+    if page is None:
+        raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
+    overview = ledger.home() / "var" / "board.html"
+    records.replace_text(overview, board.board(entries))
+    print(overview, page, sep="\n")
+    if open:
+        webbrowser.open(page.as_uri())
+    return 0
+
+
+def notify(*, text: str = "") -> int:
+    """Tell whoever params.yaml names (notify.command) of a failure or a missed deadline.
+
+    Args:
+        text: the message; standard input if left out
+    """
+    message = text or sys.stdin.read()
+    command = params.load(ledger.home()).notify.command
+    log.warning("%s", message)
+    if not command:
+        return 0
+    return subprocess.run(command, shell=True, input=message, text=True, check=False).returncode

@@ -1,0 +1,49 @@
+"""What can go wrong, by who mends it; and the two ways a stage ends that are not errors.
+
+PipelineError          exit 1    one sentence with its numbers, then "; " and what to do
+├── ParamsError                  edit params.yaml
+├── DataError                    mend the data
+├── PlanError                    relax a limit
+├── JobError                     try again
+└── ReleaseError                 look at the registry or the ledger
+NotYet                 exit 75   ask again later: a job runs, a gate waits
+NothingToDo            exit 99   no new data, nothing to promote
+"""
+
+
+class PipelineError(Exception):
+    """A fault that the user can mend; its text is shown without a traceback."""
+
+    exit_status = 1
+
+
+class ParamsError(PipelineError):
+    """Mended by editing params.yaml, a trigger form or a command line."""
+
+
+class DataError(PipelineError):
+    """Mended in the data, or in the expectations that judge it."""
+
+
+class PlanError(PipelineError):
+    """Mended by relaxing a deadline, a budget or a size."""
+
+
+class JobError(PipelineError):
+    """Mended by trying again: a job, a machine or a server failed."""
+
+
+class ReleaseError(PipelineError):
+    """Mended by looking at the registry or the ledger."""
+
+
+class NotYet(Exception):
+    """The stage has done what it can for now and wants to be called again."""
+
+    exit_status = 75
+
+
+class NothingToDo(Exception):
+    """The stage has nothing to do tonight, and says why."""
+
+    exit_status = 99

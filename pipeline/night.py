@@ -1,0 +1,186 @@
+"""When must it be done, and where does it happen? Stages open and close.
+
+A night runs in a git worktree of its own, `nights/<id>`, at one code commit, with its own
+params.yaml (overrides of the trigger written in) and its own `data/`. The deadline is fixed here,
+once; asking again for the same night gives the same deadline.
+"""
+
+import logging
+import os
+import re
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from pipeline import ledger, params, records, snapshots
+from pipeline.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
+from pipeline.params import Params
+from pipeline.records import Champion, Night, Verdict
+
+log = logging.getLogger(__name__)
+
+CARRIED = ["data/raw", "data/clean", "data/quarantine"]  # from night to night, by DVC
+
+
+def open(  # the verb of the stage
+    *,
+    night: str = "",
+    day: date | None = None,
+    set: list[str] | None = None,
+    trigger: str = "manual",
+    here: bool = False,
+) -> Night:
+    """Fix the deadline, lay out the folder of the night, and step into it.
+
+    Args:
+        night: name of the night; the day if empty. Asked again, the same night is opened.
+        day: the day whose data is the newest; the source's newest day if empty.
+        set: overrides of params.yaml, `section.key=value`.
+        trigger: who asked, and why.
+        here: run in this folder, uncommitted changes and all, rather than in a worktree.
+    """
+    if here and set:
+        raise ParamsError(
+            f"--set {set[0]} would change this folder's params.yaml; with --here edit it yourself"
+        )
+    home = Path.cwd() if here else ledger.home()
+    told = params.override(home, set or [])
+    for plug in (told.source, told.workload, told.backend):
+        plug.find()  # rather than an hour later
+    if day is None and not (night and (home / "nights" / night).exists()):
+        day = _newest_day(told)
+    name = night or str(day)
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise ParamsError(f"--night {name!r} is no name; use letters, digits, dots, dashes, underscores")
+    folder = home if here else home / "nights" / name
+    opened = records.find(Night, folder / records.RUN)
+    if opened and opened.id == name:
+        os.chdir(folder)
+        return opened
+    today = datetime.now(UTC).date()
+    if day and day > today:
+        raise ParamsError(f"day {day} is in the future, today is {today}; ask for a day that is over")
+    commit = ledger.git("rev-parse", "HEAD", folder=home)
+    previous = ledger.ledger_tip()
+    if here:
+        shutil.rmtree(folder / "data" / "run", ignore_errors=True)
+    else:
+        _warn_of_changes(home)
+        _worktree(home, folder, commit)
+        snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
+    os.chdir(folder)
+    told = params.override(Path(), set or [], into=Path())
+    _restore(previous)
+    now = datetime.now(UTC).replace(microsecond=0)
+    return Night(
+        id=name,
+        day=day or _newest_day(told),
+        started_at=now,
+        train_until=now + timedelta(hours=told.night.train_hours),
+        decide_until=now + timedelta(hours=told.night.decide_hours),
+        budget_usd=told.night.budget_usd,
+        trigger=trigger,
+        code_commit=commit,
+        previous=previous,
+    )
+
+
+def close(night: Night, params: Params) -> None:
+    """Write the night to the ledger, with a verdict whatever happened, and its report."""
+    failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
+    failure = f"{failures[0].stem} failed: {failures[0].read_text().strip()}" if failures else ""
+    verdict = records.find(Verdict)
+    if verdict is None:
+        verdict = _no_evidence(failure)
+        records.write(verdict)
+    commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {verdict.reason}"[:200])
+    log.info("night %s is commit %s of the ledger", night.id, commit[:9])
+    snapshots.push()
+    _report(night)
+    _forget_old_nights(params.night.keep)
+    if failure:
+        again = f"python -m pipeline night --night {night.id}"
+        log.error("%s\nthe champion stays; go on with: %s", failure, again)
+
+
+def _report(night: Night) -> None:
+    """Write the report and show it in MLflow; the night stands, also where MLflow is away."""
+    from pipeline.release import tracking
+    from pipeline.report import page
+
+    try:
+        path = page.write(Path(), ledger.history())
+        log.info("report: %s", path.resolve())
+        with tracking.session() as client:
+            client.log_artifact(tracking.find_or_make_run(client, night.id), str(path))
+    except PipelineError as error:
+        log.warning("the report is missing, or not in MLflow: %s", error)
+
+
+def _no_evidence(failure: str) -> Verdict:
+    """The verdict of a night that did not reach the gate: the champion stays."""
+    skips = [path.read_text().strip() for path in sorted(records.RUN.glob("*.skipped"))]
+    champion = records.find(Champion)
+    return Verdict(
+        action="no data",
+        champion=champion.champion if champion else 0,
+        challenger=0,
+        effect=None,
+        low=None,
+        high=None,
+        num_samples=0,
+        reason=failure or (skips[0] if skips else "the night was ended before its gate"),
+    )
+
+
+def _newest_day(told: Params) -> date:
+    days = list(told.source.make().days())
+    if not days:
+        raise NothingToDo("the source has no day with data")
+    newest: date = max(days)
+    return newest
+
+
+def _warn_of_changes(home: Path) -> None:
+    """Say which files of the checkout are no part of a night that runs at HEAD."""
+    changed = [line[3:] for line in ledger.git("status", "--porcelain", folder=home).splitlines()]
+    if changed:
+        log.warning(
+            "%d uncommitted files are not part of this night: %s%s; commit them, or run with --here",
+            len(changed), ", ".join(changed[:8]), ", ..." if len(changed) > 8 else "",
+        )  # fmt: skip
+
+
+def _worktree(home: Path, folder: Path, commit: str) -> None:
+    """Check `commit` out in `folder`, over what a killed `open` may have left."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    ledger.git("worktree", "prune", folder=home)
+    try:
+        ledger.git("worktree", "add", "--force", "--detach", str(folder), commit, folder=home)
+    except ReleaseError as error:
+        raise JobError(f"no worktree for the night: {error}") from None
+
+
+def _restore(previous: str) -> None:
+    """Lay out the data and the champion as the night before left them."""
+    Path("data/champion").mkdir(parents=True, exist_ok=True)
+    champion = ledger.champion_at(previous)
+    if champion:
+        records.write(champion)
+    lock = ledger.text_at(previous, "dvc.lock") if previous else None
+    if lock is None:
+        return
+    if champion:
+        lock = snapshots.lock_champion(lock, champion.model_digest)
+    records.replace_text(Path("dvc.lock"), lock)
+    snapshots.restore([*CARRIED, "data/champion"])
+
+
+def _forget_old_nights(keep: int) -> None:
+    """Remove the worktrees of all but the newest closed nights; git, DVC and MLflow have the rest."""
+    nights = ledger.home() / "nights"
+    closed = [entry.night.id for entry in ledger.history(limit=10 * keep) if not entry.rollback]
+    for name in closed[keep:]:
+        if (nights / name).exists():
+            ledger.git("worktree", "remove", "--force", str(nights / name), folder=ledger.home())

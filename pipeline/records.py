@@ -1,0 +1,356 @@
+"""What does one stage tell the next? The records: frozen dataclasses, one JSON file each.
+
+A night is a chain of records. `Plan` is `data/run/plan.json`, written whole or not at all, and a
+key that nobody declared is refused on reading. Units are in the names: `_s` seconds, `_bytes`,
+`_usd`; counts begin with `num_`; digests are DVC's (md5, `.dir` for a folder). All times are UTC.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from pipeline.errors import DataError
+
+RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
+
+
+class Record:
+    """Base of all records; it only switches off unknown keys."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night(Record):
+    """The deadline as an object: fixed once by `open`, read by all, moved by nobody."""
+
+    id: str
+    day: date
+    started_at: datetime
+    train_until: datetime
+    decide_until: datetime
+    budget_usd: float
+    trigger: str  # who started it and why: "schedule", or "manual: REASON"
+    code_commit: str
+    previous: str  # commit of the ledger that this night follows; "" before the first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(Record):
+    """What came in tonight: one partition a day, `data/raw/day=YYYY-MM-DD/`."""
+
+    day: date
+    num_rows: int  # of all days that came in tonight
+    num_bytes: int
+    digest: str  # of data/raw, all days
+    late_days: tuple[date, ...]  # earlier days that came in, or changed, tonight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation(Record):
+    """One rule of the suite and what became of it tonight."""
+
+    rule: str
+    column: str
+    num_failed: int
+    success: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(Record):
+    """Distance of one column of tonight's data from the last same weekdays."""
+
+    column: str
+    statistic: str
+    value: float
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Record):
+    """Can the data be trusted? `num_clean + num_quarantined == num_rows`, always."""
+
+    num_rows: int
+    num_clean: int
+    num_quarantined: int
+    expectations: tuple[Expectation, ...]
+    drift: tuple[Drift, ...]
+    digest: str  # of data/clean, all days
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Record):
+    """Arrays that training maps into memory, `data/arrays/`."""
+
+    digest: str
+    num_samples: int  # of the training split
+    num_bytes: int
+    first_day: date
+    last_day: date  # last day of the training split; what follows is held out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line(Record):
+    """`fixed + per_sample * batch`, each with the half-width of its 90 % interval."""
+
+    fixed: float
+    per_sample: float
+    fixed_error: float
+    per_sample_error: float
+
+    def __call__(self, num_samples: float) -> float:
+        """Value of the line at a batch of `num_samples`."""
+        return self.fixed + self.per_sample * num_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Record):
+    """How a step is taken, at no cost to the quality of the model; with all of it off, as torch does it."""
+
+    num_loaders: int = 0  # threads that get batches ready; 0: the training thread does
+    in_memory: bool = False  # samples stay in columns in memory once they were read
+    pinned: bool = False  # batches in page-locked memory, from which an accelerator copies by itself
+    precision: Literal["float32", "bfloat16"] = "float32"  # of products; weights are float32
+    compiled: bool = False
+    fused: bool = False  # the optimizer updates all weights in one kernel
+    channels_last: bool = False  # order of images in memory
+    recompute: bool = False  # activations are computed again in the backward pass instead of kept
+    sharded: bool = False  # each worker holds its share of the optimizer's state (ZeRO, 2020)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy(Record):
+    """One thing that could make the job faster, and what came of it. Gains are time saved / time."""
+
+    name: str
+    bound: str
+    applies: bool
+    applied: bool
+    kept: bool
+    predicted_gain: float
+    measured_gain: float
+    quality: bool  # touches the quality of the model: offered, not applied
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(Record):
+    """How fast is a step, what does it need, and which of the three binds it?"""
+
+    device: str
+    load_s: Line  # seconds to get a batch ready
+    step_s: Line  # seconds of forward, backward and update
+    memory_bytes: Line  # peak on the device
+    sync_bytes: Line  # bytes to all-reduce an update
+    flops_per_sample: float
+    noise_scale: float
+    bound: Literal["io", "compute", "memory"]
+    evidence: dict[str, Any]
+    remedies: tuple[Remedy, ...]
+    tuning: Tuning = (
+        Tuning()
+    )  # what the kept remedies came to; the lines are of the job before all but those to fit the memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung(Record):
+    """A machine to fall back on and the latest time at which starting it still makes the deadline."""
+
+    machine: str
+    num_machines: int
+    spot: bool
+    expected_s: float
+    expected_usd: float
+    latest_start: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Record):
+    """What to rent, for how long, at what price."""
+
+    machine: str
+    num_machines: int
+    spot: bool
+    batch_size: int
+    micro_batch_size: int
+    num_samples: int  # to train on, all epochs together
+    checkpoint_every_s: float
+    expected_s: float
+    expected_usd: float
+    interval: tuple[float, float]  # 90 %, of the seconds
+    ladder: tuple[Rung, ...]
+    runner_up: str  # the next best and the number that decided
+    tuning: Tuning = Tuning()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Record):
+    """What came back from the job, `data/run/model/`."""
+
+    model_digest: str
+    num_samples: int  # trained on: the last value of `seen`
+    num_updates: int
+    num_restarts: int
+    elapsed_s: float
+    cost_usd: float
+    stopped_by: Literal["finished", "deadline", "budget"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice(Record):
+    """Mean score over part of the held-out samples."""
+
+    name: str
+    num_samples: int
+    score: float
+    champion_score: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Record):
+    """Held-out scores; the per-sample ones are in `data/run/scores.npy`."""
+
+    model_digest: str
+    data_digest: str
+    num_samples: int
+    metrics: dict[str, float]
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version(Record):
+    """A model in the registry."""
+
+    name: str
+    number: int
+    night: str
+    data_digest: str
+    model_digest: str
+    run_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict(Record):
+    """A decision at release time. Versions are 0 where there is none."""
+
+    action: Literal["promote", "reject", "wait", "no data"]
+    champion: int
+    challenger: int
+    effect: float | None  # challenger - champion; None without evidence
+    low: float | None
+    high: float | None
+    num_samples: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release(Record):
+    """Who serves. Versions are 0 where there is none."""
+
+    champion: int
+    replaced: int
+    model_digest: str = ""
+    night: str = ""
+    lineage: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Champion(Release):
+    """Who served when the night was opened; its model is in `data/champion/`."""
+
+
+R = TypeVar("R", bound=Record)
+
+
+_ADAPTERS: dict[type[Record], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Record]) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def path_of(kind: type[Record], folder: Path = RUN) -> Path:
+    """File of a record: `data/run/plan.json` for `Plan`."""
+    return folder / f"{kind.__name__.lower()}.json"
+
+
+def dumps(record: Record) -> str:
+    """The record as JSON, keys in the order of declaration, ending in a new line."""
+    return str(_adapter(type(record)).dump_json(record, indent=2).decode()) + "\n"
+
+
+def loads(kind: type[R], text: str, *, source: str = "record") -> R:
+    """The record in `text`; a missing, wrong or unknown key raises DataError naming it."""
+    try:
+        record: R = _adapter(kind).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise DataError(
+            f"{source} is no {kind.__name__}: {key}: {first['msg'].lower()}; "
+            f"delete it and run the stage that writes it again"
+        ) from None
+    return record
+
+
+def write(record: Record, folder: Path = RUN) -> Path:
+    """Write the record to its file, whole or not at all, and return the path."""
+    path = path_of(type(record), folder)
+    replace_text(path, dumps(record))
+    return path
+
+
+def read(kind: type[R], folder: Path = RUN) -> R:
+    """Read the record from its file; DataError if it is missing or wrong."""
+    path = path_of(kind, folder)
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise DataError(
+            f"{path} is missing; run the stage that writes it first (python -m pipeline --help)"
+        ) from None
+    return loads(kind, text, source=str(path))
+
+
+def find(kind: type[R], folder: Path = RUN) -> R | None:
+    """The record, or None where its file is missing."""
+    return read(kind, folder) if path_of(kind, folder).exists() else None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write `text` to `path` by an atomic rename, so that no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)  # mkstemp's 0600 would hide it from the Airflow user
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def digest(path: Path) -> str:
+    """DVC's digest of a file (md5) or of a folder (md5 of the sorted list of its files, `.dir`)."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "md5").hexdigest()
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    entries = sorted(
+        ({"md5": digest(p), "relpath": p.relative_to(path).as_posix()} for p in files),
+        key=lambda entry: entry["relpath"],
+    )
+    listing = json.dumps(entries, sort_keys=True)
+    return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"

@@ -1,0 +1,131 @@
+"""Which bytes did a night see? DVC holds them: one dvc.lock a night, one cache for all nights."""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ruamel.yaml import YAML
+
+from pipeline.errors import JobError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOCK_WAIT_S = 120.0
+
+
+def stages(folder: Path = Path()) -> dict[str, Any]:
+    """The stages of dvc.yaml by name; empty where there is no dvc.yaml."""
+    path = folder / "dvc.yaml"
+    return dict(YAML(typ="safe").load(path.read_text())["stages"]) if path.exists() else {}
+
+
+def share_cache(folder: Path, cache: Path) -> None:
+    """Let the worktree in `folder` use the cache at `cache`, by links rather than copies."""
+    text = f'[cache]\n    dir = {cache}\n    type = "reflink,hardlink,symlink,copy"\n'
+    (folder / ".dvc" / "config.local").write_text(text)
+
+
+def reproduce(stage: str) -> bool:
+    """Run the stage's command unless nothing it reads has changed; True if its outputs stand.
+
+    False means that the command ran and failed, and has told why.
+    """
+    from dvc.exceptions import ReproductionError
+
+    with _quiet(), _python_on_path():
+        try:
+            _waiting(lambda repo: repo.reproduce(stage, single_item=True))
+        except ReproductionError as error:
+            if "failed to run" in str(error.__cause__):
+                return False
+            why = str(error.__cause__ or error).rstrip(".")
+            raise JobError(f"dvc cannot run {stage}: {why}; mend params.yaml or dvc.yaml") from None
+    return True
+
+
+def record(stage: str) -> None:
+    """Put the outputs of a stage that DVC did not run into the cache and dvc.lock."""
+    with _quiet():
+        _waiting(lambda repo: repo.commit(stage, force=True, allow_missing=True))
+
+
+def restore(paths: list[str]) -> None:
+    """Make those of `paths` that dvc.lock knows what it says, fetching what the cache lacks."""
+    lock = YAML(typ="safe").load(Path("dvc.lock").read_text())
+    known = {out["path"] for stage in lock["stages"].values() for out in stage.get("outs", ())}
+    paths = [path for path in paths if path in known]
+    with _quiet():
+        _waiting(lambda repo: repo.pull(paths) if repo.config["core"].get("remote") else None)
+        _waiting(lambda repo: repo.checkout(paths, force=True))
+
+
+def push() -> None:
+    """Copy what the cache holds of dvc.lock to the remote, if there is one."""
+    with _quiet():
+        _waiting(lambda repo: repo.push() if repo.config["core"].get("remote") else None)
+
+
+def lock_champion(lock: str, model_digest: str) -> str:
+    """dvc.lock with `data/champion` in it, as the model of that digest."""
+    yaml = YAML()
+    content = yaml.load(lock) or {"schema": "2.0"}
+    out = {"path": "data/champion", "hash": "md5", "md5": model_digest}
+    content.setdefault("stages", {})["open"] = {"cmd": "python -m pipeline open", "outs": [out]}
+    stream = StringIO()
+    yaml.dump(content, stream)
+    return stream.getvalue()
+
+
+def _waiting(action: Callable[[Any], T]) -> T:
+    """Run `action` on the DVC repository here; DVC's own lock fails at once, so wait for it."""
+    from dvc.exceptions import DvcException, ReproductionError
+    from dvc.lock import LockError
+    from dvc.repo import Repo
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+    logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of an empty data/champion, which is meant
+    attempts = Retrying(
+        retry=retry_if_exception_type(LockError),
+        stop=stop_after_delay(LOCK_WAIT_S),
+        wait=wait_random_exponential(max=5),
+        reraise=True,
+    )
+
+    def once() -> T:
+        with Repo() as repo:
+            return action(repo)
+
+    try:
+        return attempts(once)
+    except ReproductionError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        raise
+    except DvcException as error:
+        raise JobError(
+            f"dvc failed: {' '.join(str(error).split())}; look at .dvc/tmp, then run this again"
+        ) from error
+
+
+@contextlib.contextmanager
+def _python_on_path() -> Iterator[None]:
+    """`python` in dvc.yaml means this interpreter."""
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """DVC announces each step on standard output, where only the record belongs."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

@@ -1,0 +1,154 @@
+"""Which stages are there, and what does each get? The signature is the contract.
+
+A stage is a plain function. Its arguments are filled by their types: a record from its file, a
+section from params.yaml, a protocol from its plug; keyword-only scalars are options of the command
+line. What it returns is written as a record. The functions are named, not imported, so that a
+stage loads only what it needs.
+"""
+
+import errno
+import importlib
+import inspect
+import logging
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pipeline import params, records
+from pipeline.backends import Backend
+from pipeline.errors import NothingToDo, NotYet, PipelineError
+from pipeline.intake.source import Source
+from pipeline.params import Params, Section
+from pipeline.records import Record
+from pipeline.workload import Workload
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stage by the import path of its function, and what it answers in a line."""
+
+    path: str
+    help: str
+
+    @property
+    def function(self) -> Callable[..., Record | None]:
+        """The function, imported now."""
+        module, _, name = self.path.partition(":")
+        function: Callable[..., Record | None] = getattr(importlib.import_module(module), name)
+        return function
+
+
+STAGES = {
+    "open": Stage(path="pipeline.night:open", help="fix the deadline, lay out the folder of the night"),
+    "ingest": Stage(path="pipeline.intake.ingest:ingest", help="bring in the day, and late days"),
+    "validate": Stage(path="pipeline.intake.validator:validate", help="judge the rows, quarantine the bad"),
+    "prepare": Stage(path="pipeline.intake.prepare:prepare", help="make arrays to train from"),
+    "profile": Stage(path="pipeline.planning.profiles:profile", help="measure what binds the training"),
+    "plan": Stage(path="pipeline.planning.planner:plan", help="choose the machine that meets the deadline"),
+    "train": Stage(path="pipeline.training.launcher:train", help="submit, attach to, or collect the job"),
+    "evaluate": Stage(path="pipeline.release.evaluator:evaluate", help="score the held-out samples"),
+    "register": Stage(path="pipeline.release.registry:register", help="make it a version in MLflow"),
+    "gate": Stage(path="pipeline.release.gate:gate", help="decide: promote, reject, wait, no data"),
+    "promote": Stage(path="pipeline.release.registry:promote", help="let the promoted version serve"),
+    "close": Stage(path="pipeline.night:close", help="write the night to the ledger"),
+    "watch": Stage(path="pipeline.release.gate:watch", help="look at the champion; run it hourly"),
+    "rollback": Stage(path="pipeline.release.registry:rollback", help="let an earlier version serve again"),
+}
+CHAIN = tuple(STAGES)[:12]  # a night, in order
+
+OPTION_TYPES: tuple[Any, ...] = (str, int, float, bool, date, date | None, list[str] | None)
+
+
+def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters that are options of the command line: keyword-only scalars."""
+    hints = typing.get_type_hints(function)
+    return {
+        name: parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and hints[name] in OPTION_TYPES
+    }
+
+
+def arguments(function: Callable[..., Any], folder: Path = Path()) -> dict[str, Any]:
+    """The other parameters, filled by their types from the folder of a night."""
+    hints = typing.get_type_hints(function)
+    wanted = set(inspect.signature(function).parameters) - set(options(function))
+    kinds = {name: hints[name] for name in inspect.signature(function).parameters if name in wanted}
+    told = params.load(folder) if any(not _is_record(kind) for kind in kinds.values()) else None
+    return {name: _fill(kind, told, folder) for name, kind in kinds.items()}
+
+
+def run(name: str, **given: Any) -> Record | None:
+    """Run a stage here and write its record; how it ended stands in data/run until it succeeds.
+
+    `<stage>.error` holds the sentence of a failure, `<stage>.skipped` why there was nothing to do.
+    """
+    function = STAGES[name].function
+    try:
+        record = function(**arguments(function), **given)
+        if record is not None and name in CHAIN:
+            records.write(record)
+    except NotYet:
+        raise
+    except NothingToDo as told:
+        mark(name, skipped=str(told))
+        raise
+    except Exception as told:  # goes on up; `close` and the report read the mark
+        mark(name, error=sentence(told))
+        raise
+    mark(name)
+    return record
+
+
+def sentence(error: Exception) -> str:
+    """What an exception says to a person; the kind is named only where the text was not written by us."""
+    if isinstance(error, PipelineError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"the disk is full ({error.filename or Path.cwd()}); free some space and run this again"
+    return f"{type(error).__name__}: {error}"
+
+
+def written_by(name: str) -> type[Record] | None:
+    """The kind of record that a stage writes."""
+    kind = typing.get_type_hints(STAGES[name].function)["return"]
+    return kind if _is_record(kind) else None
+
+
+def mark(name: str, **marks: str) -> None:
+    """Leave `<stage>.error` or `<stage>.skipped` in the night's folder, and nothing else of the two."""
+    if not records.RUN.exists():
+        return  # no night here
+    for ending in ("error", "skipped"):
+        path = records.RUN / f"{name}.{ending}"
+        if ending in marks:
+            records.replace_text(path, marks[ending] + "\n")
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _fill(kind: Any, told: Params | None, folder: Path) -> Any:
+    if isinstance(kind, types.UnionType):  # `Champion | None`: None where the file is missing
+        return records.find(kind.__args__[0], folder / records.RUN)
+    if _is_record(kind):
+        return records.read(kind, folder / records.RUN)
+    assert told is not None
+    if kind is Params:
+        return told
+    if issubclass(kind, Section):
+        sections = (getattr(told, name) for name in Params.model_fields)
+        return next(section for section in sections if type(section) is kind)
+    plugs: dict[Any, params.Plug] = {Source: told.source, Workload: told.workload, Backend: told.backend}
+    return plugs[kind].make()
+
+
+def _is_record(kind: Any) -> bool:
+    if isinstance(kind, types.UnionType):
+        kind = kind.__args__[0]
+    return isinstance(kind, type) and issubclass(kind, Record)

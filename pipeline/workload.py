@@ -1,0 +1,48 @@
+"""What is trained? A `Workload`: all that a user writes, and two lines of params.yaml.
+
+A sample is the unit of everything: of the loss, of the score, of progress (`seen`). A batch is
+whatever the dataset makes of a list of samples: a tensor, or a dict or tuple of tensors whose first
+dimension is the sample.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.utils.data import Dataset
+
+Split = Literal["train", "test"]
+Batch = Any
+
+
+class Workload(Protocol):
+    """What to train. Loss and score return one value per sample; only the caller averages.
+
+    A workload may also have, and the evaluator then uses:
+
+        metrics(model, batch) -> dict[str, Tensor]      more per-sample metrics, shape [b]
+        slices(batch) -> dict[str, Tensor]              boolean masks, shape [b]
+        baselines(folder) -> dict[str, Tensor]          scores of simple rules on the test split, [n]
+
+    A dataset may have `__getitems__(indices) -> batch`, which is then called instead of `__getitem__` and
+    torch's default collation; indices are a list, a range or an int64 array. It may have `block`: so many
+    neighbours are then trained on near each other, since they are read together (pipeline/training/order.py).
+    """
+
+    def dataset(self, folder: Path, split: Split) -> "Dataset[Any]":
+        """Map-style dataset over the arrays in `folder` (see pipeline/intake/prepare.py)."""
+
+    def model(self) -> "nn.Module":
+        """A new model, initialised from torch's global seed."""
+
+    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
+        """The optimizer; the trainer sets its learning rate at each update."""
+
+    def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
+        """Loss of each sample, shape [b], not reduced."""
+
+    def score(self, model: "nn.Module", batch: Batch) -> "Tensor":
+        """Score of each sample, shape [b], higher is better."""
