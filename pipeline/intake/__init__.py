@@ -1,0 +1,1 @@
+"""What came in, and can it be trusted?"""

@@ -1,0 +1,165 @@
+"""What came in tonight? Stage ingest: the day asked for, and earlier days that are late or restated.
+
+Partitions are immutable: `data/raw/day=YYYY-MM-DD/part.parquet` is moved into place whole, and a
+restated day takes the place of the old file by a rename, so that a copy in DVC's cache, which may be
+the same inode, is never written to. The days of a night come in together:
+
+1. fetch all of them into `data/work/ingest/NIGHT/`, which may fail at any line and leaves nothing;
+2. write their digests to `days.json` there: from now on they belong to tonight;
+3. move them to `data/raw`; a call that finds moves undone, because one before it was killed, does them.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from datetime import date, timedelta
+from pathlib import Path
+
+from pipeline import records
+from pipeline.errors import DataError, JobError, NothingToDo, ParamsError
+from pipeline.intake.source import PART, Source
+from pipeline.params import IngestParams
+from pipeline.records import Batch, Night
+
+log = logging.getLogger(__name__)
+
+RAW = Path("data/raw")
+WORK = Path("data/work/ingest")
+SHOW_PROGRESS_FROM = 15  # days
+
+
+def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
+    """Bring in the night's day and what is new before it; `late_days` are the latter.
+
+    Before the first partition that is the history of `history_days`; later it is every day within
+    `late_days` that is missing here or whose rows have changed, and every day missing since the newest
+    one that is here (a rollback of the data takes days away). Days after the night's never come in.
+    A late day that cannot be read is left for the next night, with a warning.
+
+    Raises:
+        ParamsError: the night's day is in the future.
+        NothingToDo: the source has no rows for the night's day; nothing has been changed.
+        DataError: the night's day, or a day of the history, cannot be read.
+        JobError: the source is out of reach, or the disk full.
+    """
+    today = night.started_at.date()
+    if night.day > today:
+        raise ParamsError(f"day {night.day} is in the future, today is {today}; ask for a day that is over")
+    work = WORK / night.id
+    mine = _finish(work)
+    here = set(_days_here())
+    offered = [day for day in sorted(set(source.days())) if day <= night.day]
+    if night.day not in here and night.day not in offered:
+        newest = f"its newest before that is {offered[-1]}" if offered else "nor for any day before"
+        raise NothingToDo(f"the source has no data for {night.day}, {newest}")
+    before = [day for day in here if day < night.day]
+    wanted = _wanted(night.day, offered, before, params)
+    came = _fetch(wanted, night.day, source, work, first=not before)
+    if night.day not in here and night.day not in came:
+        raise NothingToDo(f"the source has no rows for {night.day}")
+    if came:
+        listed = {str(day): digest for day, digest in (mine | came).items()}
+        records.replace_text(work / "days.json", json.dumps(listed, indent=2, sort_keys=True) + "\n")
+        _finish(work)
+    late = sorted((mine.keys() | came.keys()) - {night.day})
+    parts = [part_of(day) for day in [*late, night.day]]
+    batch = Batch(
+        day=night.day,
+        num_rows=sum(_num_rows(part) for part in parts),
+        num_bytes=sum(part.stat().st_size for part in parts),
+        digest=records.digest(RAW),
+        late_days=tuple(late),
+    )
+    log.info("%s: %d rows in, with %d earlier days", night.day, batch.num_rows, len(late))
+    return batch
+
+
+def part_of(day: date, folder: Path = RAW) -> Path:
+    """File of a day's rows: `data/raw/day=2025-01-31/part.parquet`."""
+    return folder / f"day={day}" / PART
+
+
+def _days_here() -> list[date]:
+    return sorted(date.fromisoformat(part.parent.name[4:]) for part in RAW.glob(f"day=*/{PART}"))
+
+
+def _wanted(day: date, offered: Iterable[date], before: list[date], params: IngestParams) -> list[date]:
+    """Days to look at, the night's first, so that without it nothing else is fetched in vain."""
+    since = day - timedelta(days=params.late_days if before else params.history_days)
+    newest = max(before, default=day)
+    return [
+        other
+        for other in sorted(offered, key=lambda other: (other != day, other))
+        if other >= since or newest < other
+    ]
+
+
+def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first: bool) -> dict[date, str]:
+    """Fetch days into `work`; the digest of each that has rows which are not here yet."""
+    from tqdm import tqdm
+
+    came: dict[date, str] = {}
+    silent = len(days) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
+    try:
+        for day in tqdm(days, desc="ingest", unit="day", disable=silent):
+            part = part_of(day, work)
+            try:
+                source.fetch(day, part.parent)
+            except DataError as error:
+                if first or day == tonight:
+                    raise
+                log.warning("%s stays away: %s", day, error)
+                continue
+            if _num_rows(part) and not _same(part, part_of(day)):
+                came[day] = records.digest(part)
+            else:
+                shutil.rmtree(part.parent)
+            if day == tonight and not came and not part_of(day).exists():
+                break
+    except BaseException as error:
+        _clear(work)
+        if isinstance(error, OSError):
+            raise JobError(
+                f"{day} did not come in: {error}; see that the source can be reached and that the disk has "
+                f"room, then run ingest again ({RAW} is as it was)"
+            ) from None
+        raise
+    return came
+
+
+def _finish(work: Path) -> dict[date, str]:
+    """Move the fetched days that belong to tonight to where they belong, and clear the rest away."""
+    path = work / "days.json"
+    listed = json.loads(path.read_text()) if path.exists() else {}
+    days = {date.fromisoformat(name): digest for name, digest in listed.items()}
+    for day, digest in days.items():
+        part = part_of(day, work)
+        if part.exists() and records.digest(part) == digest:
+            part_of(day).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, part_of(day))  # noqa: PTH105 - a rename of the name, whatever it is linked to
+    _clear(work)
+    return {day: digest for day, digest in days.items() if part_of(day).exists()}
+
+
+def _clear(work: Path) -> None:
+    for folder in work.glob("day=*"):
+        shutil.rmtree(folder)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Do both files hold the same rows? Another release of the writer may write them differently."""
+    import pyarrow.parquet as pq
+
+    if not other.exists():
+        return False
+    if records.digest(one) == records.digest(other):
+        return True
+    return bool(pq.read_table(one).equals(pq.read_table(other)))
+
+
+def _num_rows(part: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(part).num_rows)

@@ -1,0 +1,263 @@
+"""What does training read? The stage `prepare`: clean partitions to arrays that map into memory.
+
+The cleaning rules of the trade are pure functions from table to table, in Ibis: they run on DuckDB here
+and compile to BigQuery and Spark SQL. What they leave, one row per line that was truly sold, becomes
+columns in `data/arrays/`, sorted by (day, invoice, item), with the same bytes for the same rows.
+
+Cancellations are netted as a stack. Per customer and item, in order of time, a purchase pushes its
+pieces and a cancellation pops the most recent ones; what finds nothing to pop is ignored. With W the
+running sum of signed quantities, the height of the stack is D = W - min(0, running minimum of W), and of
+a purchase of q pieces there remain min(D from here on) - (D - q), between 0 and q. Held-out days are
+netted each by itself: a cancellation there must not reach back into what the model may see.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Collection, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import records
+from pipeline.errors import DataError, ParamsError
+from pipeline.intake.ingest import part_of
+from pipeline.intake.source import PART
+from pipeline.params import PrepareParams
+from pipeline.records import Dataset, Night, Report
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+CLEAN, ARRAYS, UNFINISHED = Path("data/clean"), Path("data/arrays"), Path("data/work/arrays")
+EPOCH = date(1970, 1, 1)
+DAY_S = 86_400
+# Postage, fees, discounts, samples, manual entries and vouchers, as shops of this kind code them.
+NOT_PRODUCTS = frozenset({
+    "POST", "DOT", "D", "M", "S", "B", "C2", "CRUK", "PADS", "AMAZONFEE", "BANK CHARGES",
+    "ADJUST", "ADJUST2", "SP1002",
+})  # fmt: skip
+NOT_PRODUCT_PREFIXES = ("GIFT_", "TEST")
+
+
+def prepare(night: Night, report: Report, params: PrepareParams) -> Dataset:
+    """Write `data/arrays/` from the clean partitions of the window, and say what is in them.
+
+    The newest `test_days` trading days are held out; the last of them is the night's day. Raises DataError
+    where that day, the days before it or their samples are missing, or data/clean is not the report's.
+    """
+    if records.digest(CLEAN) != report.digest:
+        raise DataError(f"{CLEAN} is not what was validated tonight; run validate again")
+    first = night.day - timedelta(days=params.window_days - 1)
+    days = [day for day in _days(CLEAN) if first <= day <= night.day]
+    train, test = days[: -params.test_days], days[-params.test_days :]
+    if not test or test[-1] != night.day:
+        raise DataError(f"{CLEAN} has no rows of {night.day}; run ingest and validate for that day")
+    if not train:
+        raise DataError(
+            f"the window of {params.window_days} days to {night.day} has {len(days)} trading days and "
+            f"{params.test_days} of them are held out; raise prepare.window_days or lower prepare.test_days"
+        )
+    sold, codes = _run(days, held_out=test[0], params=params)
+    arrays = _arrays(sold)
+    last = (train[-1] - EPOCH).days
+    num_train = int((arrays["samples_day"] <= last).sum())
+    num_test = len(arrays["samples_day"]) - num_train
+    for split, number in (("training", num_train), ("held-out", num_test)):
+        if number == 0:
+            raise DataError(
+                f"no customer buys anything on the {split} days of {days[0]} to {night.day}; look at "
+                f"data/quarantine and prepare.leave_out_items"
+            )
+    meta = {
+        "first_day": str(train[0]), "last_day": str(train[-1]), "test_days": [str(day) for day in test],
+        "num_lines": len(arrays["day"]), "num_customers": len(codes["customers"]),
+        "num_items": len(codes["items"]), "num_countries": len(codes["countries"]),
+        "num_samples_train": num_train, "num_samples_test": num_test,
+    }  # fmt: skip
+    _write(arrays, codes, meta)
+    return Dataset(
+        digest=records.digest(ARRAYS), num_samples=num_train, first_day=train[0], last_day=train[-1],
+        num_bytes=sum(path.stat().st_size for path in ARRAYS.iterdir()),
+    )  # fmt: skip
+
+
+def products(lines: "ir.Table", *, leave_out: Collection[str] = ()) -> "ir.Table":
+    """Lines of products alone, their item codes in upper case without spaces around them.
+
+    Postage, fees, vouchers, test codes, the items of `leave_out`, and invoices of adjustments (A...) go.
+    """
+    lines = lines.mutate(item=lines.item.strip().upper())
+    others = sorted(NOT_PRODUCTS | {code.strip().upper() for code in leave_out})
+    kept = lines.item.notin(others) & ~lines.invoice.startswith("A")
+    for prefix in NOT_PRODUCT_PREFIXES:
+        kept &= ~lines.item.startswith(prefix)
+    return lines.filter(kept)
+
+
+def dated(lines: "ir.Table") -> "ir.Table":
+    """The lines with `day`: days since 1970-01-01, int32."""
+    return lines.mutate(day=(lines.time.epoch_seconds() // DAY_S).cast("int32"))
+
+
+def netted(lines: "ir.Table", *, held_out: int) -> "ir.Table":
+    """Lines that stay sold, with the pieces that their cancellations left of them.
+
+    `held_out` is the first held-out day, in days since 1970-01-01. Guests cannot be matched: their
+    purchases stay and their cancellations go.
+    """
+    import ibis
+
+    lines = lines.mutate(
+        period=ibis.ifelse(lines.day < held_out, 0, lines.day),
+        cancels=ibis.ifelse(lines.quantity < 0, 1, 0),
+    )
+    known, guests = lines.filter(lines.customer.notnull()), lines.filter(lines.customer.isnull())
+    group = ["customer", "item", "period"]
+    # Rows that tie in all of these are the same row twice, so that the order is total in effect.
+    order = ["time", "cancels", "invoice", "quantity", "price", "country"]
+    so_far = ibis.window(group_by=group, order_by=order, rows=(None, 0))
+    from_here = ibis.window(group_by=group, order_by=order, rows=(0, None))
+    known = known.mutate(walk=known.quantity.sum().over(so_far))
+    known = known.mutate(low=known.walk.min().over(so_far))
+    known = known.mutate(height=known.walk - ibis.least(known.low, 0))
+    known = known.mutate(lowest=known.height.min().over(from_here))
+    known = known.mutate(left=known.lowest - (known.height - known.quantity))
+    known = known.mutate(quantity=ibis.greatest(ibis.least(known.left, known.quantity), 0).cast("int64"))
+    columns = ["day", "invoice", "item", "customer", "country", "quantity", "price", "time", "description"]
+    both = known.select(columns).union(guests.select(columns), distinct=False)
+    return both.filter(both.quantity > 0)
+
+
+def coded(lines: "ir.Table", column: str) -> "ir.Table":
+    """The codes in the column, in order, with `index` from 0: columns code, index."""
+    import ibis
+
+    codes = lines.filter(lines[column].notnull()).select(code=column).distinct()
+    return codes.mutate(index=ibis.row_number().over(order_by=codes.code).cast("int32"))
+
+
+def described(lines: "ir.Table") -> "ir.Table":
+    """The newest description of each item: columns code, description."""
+    import ibis
+
+    lines = lines.filter(lines.description.notnull())
+    newest = ibis.window(group_by="item", order_by=[ibis.desc("time"), "description"])
+    lines = lines.mutate(place=ibis.row_number().over(newest))
+    return lines.filter(lines.place == 0).select(code="item", description="description")
+
+
+def numbered(lines: "ir.Table", codes: "dict[str, ir.Table]") -> "ir.Table":
+    """The lines with numbers for codes, -1 for a guest, sorted by (day, invoice, item).
+
+    `codes` are the outcomes of `coded` by column.
+    """
+    import ibis
+
+    for column, table in codes.items():
+        index = table.select(**{column: "code", f"{column}_index": "index"})
+        lines = lines.left_join(index, column).drop(f"{column}_right")
+    indices = {column: ibis.coalesce(lines[f"{column}_index"], -1).cast("int32") for column in codes}
+    numbers = lines.select(
+        day=lines.day.cast("int32"), **indices,
+        quantity=lines.quantity.cast("float32"), price=lines.price.cast("float32"),
+    )  # fmt: skip
+    return numbers.order_by(["day", "invoice", "item", "quantity", "price", "customer", "country"])
+
+
+def stable_key(code: str) -> int:
+    """A number from 0 to 2^63 - 1 that the code has on every night: the head of its md5."""
+    return int.from_bytes(hashlib.md5(code.encode(), usedforsecurity=False).digest()[:8]) >> 1
+
+
+def _days(folder: Path) -> list[date]:
+    return sorted(date.fromisoformat(part.parent.name[4:]) for part in folder.glob(f"day=*/{PART}"))
+
+
+def _run(
+    days: Sequence[date], *, held_out: date, params: PrepareParams
+) -> "tuple[pa.Table, dict[str, pa.Table]]":
+    """The numbered lines and, by file name, the tables of codes; run by the Ibis backend of params."""
+    import ibis
+    from ibis.common.exceptions import IbisError
+
+    paths = [str(part_of(day, CLEAN)) for day in days]
+    try:
+        connection: Any = getattr(ibis, params.engine).connect()
+    except (AttributeError, ImportError, IbisError) as error:
+        raise ParamsError(
+            f"prepare.engine {params.engine!r} does not start: {error}; name an Ibis backend that is "
+            f"installed, such as duckdb"
+        ) from None
+    lines = connection.read_parquet(paths, table_name="clean")
+    return tables(lines, held_out=(held_out - EPOCH).days, leave_out=params.leave_out_items)
+
+
+def tables(
+    lines: "ir.Table", *, held_out: int, leave_out: Collection[str]
+) -> "tuple[pa.Table, dict[str, pa.Table]]":
+    """The numbered lines, and the tables customers, items and countries, run on the lines' backend."""
+    from ibis.util import gen_name
+
+    backend: Any = lines.get_backend()
+
+    def kept(table: "ir.Table", name: str) -> "ir.Table":
+        """Run the expression once, for all that read it."""
+        return backend.create_table(gen_name(name), table, temp=True)
+
+    sold = kept(netted(dated(products(lines, leave_out=leave_out)), held_out=held_out), "sold")
+    codes = {name: kept(coded(sold, name), name) for name in ("invoice", "customer", "item", "country")}
+    items = codes["item"].left_join(described(sold), "code").drop("code_right")
+    wanted = {"customers": codes["customer"], "items": items, "countries": codes["country"]}
+    return (
+        numbered(sold, codes).to_pyarrow(),
+        {name: _keyed(table.order_by("index").to_pyarrow()) for name, table in wanted.items()},
+    )
+
+
+def _keyed(codes: "pa.Table") -> "pa.Table":
+    import pyarrow as pa
+
+    keys = pa.array([stable_key(code) for code in codes["code"].to_pylist()], pa.int64())
+    columns = {"index": codes["index"].cast(pa.int32()), "code": codes["code"].cast(pa.string()), "key": keys}
+    if "description" in codes.column_names:
+        columns["description"] = codes["description"].cast(pa.string())
+    return pa.table(columns)
+
+
+def _arrays(sold: "pa.Table") -> "dict[str, NDArray[Any]]":
+    """The columns, the lines of each customer, and the samples: who bought something on what day."""
+    import numpy as np
+
+    whole = ("day", "invoice", "customer", "item", "country")
+    kinds: dict[str, Any] = {name: np.int32 for name in whole} | {"quantity": np.float32, "price": np.float32}
+    arrays = {name: sold[name].to_numpy().astype(kind) for name, kind in kinds.items()}
+    day, customer = arrays["day"].astype(np.int64), arrays["customer"].astype(np.int64)
+    known = np.flatnonzero(customer >= 0)
+    by_customer = known[np.argsort(customer[known], kind="stable")]  # lines are in order of days
+    counts = np.bincount(customer[known])
+    samples = np.unique(day[known] << 32 | customer[known])
+    return arrays | {
+        "by_customer": by_customer.astype(np.int64),
+        "customer_start": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        "samples_day": (samples >> 32).astype(np.int32),
+        "samples_customer": (samples & 0xFFFFFFFF).astype(np.int32),
+    }
+
+
+def _write(arrays: "dict[str, NDArray[Any]]", codes: "dict[str, pa.Table]", meta: dict[str, Any]) -> None:
+    """The folder, whole: made beside, then moved into place."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    shutil.rmtree(UNFINISHED, ignore_errors=True)
+    UNFINISHED.mkdir(parents=True)
+    for name, array in arrays.items():
+        np.save(UNFINISHED / f"{name}.npy", array, allow_pickle=False)
+    for name, table in codes.items():
+        pq.write_table(table, UNFINISHED / f"{name}.parquet", compression="zstd")
+    (UNFINISHED / "meta.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
+    shutil.rmtree(ARRAYS, ignore_errors=True)
+    UNFINISHED.replace(ARRAYS)

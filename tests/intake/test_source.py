@@ -1,0 +1,255 @@
+"""Files as a source: any layout, any format, one schema, the same bytes, and one sentence when broken."""
+
+import csv
+import gzip
+import os
+from datetime import date, datetime
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import DataError, ParamsError
+from pipeline.intake.source import PART, SCHEMA, Files, conform, write_partition
+from pipeline.records import digest
+
+DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+ONLINE_RETAIL = DATA / "online_retail" / "online_retail.parquet"
+THEIRS = {
+    "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
+    "time": "InvoiceDate", "price": "UnitPrice", "customer": "CustomerID", "country": "Country",
+}  # fmt: skip
+SAME = {name: name for name in SCHEMA.names}
+FIRST, SECOND = date(2025, 1, 30), date(2025, 1, 31)
+
+
+def table(*times: datetime | None) -> pa.Table:
+    rows = [
+        {
+            "invoice": str(100000 + n), "item": f"0{n}A", "description": None if n % 2 else "RED, MUG",
+            "quantity": n + 1, "time": time, "price": 1.25, "customer": None if n % 3 else "17850",
+            "country": "EIRE",
+        }
+        for n, time in enumerate(times)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+TWO_DAYS = table(datetime(2025, 1, 30, 9), datetime(2025, 1, 31, 8), datetime(2025, 1, 30, 10))
+
+
+def write_csv(path: Path, rows: pa.Table, *, time: str = "%Y-%m-%d %H:%M:%S") -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(rows.column_names)
+        for row in rows.to_pylist():
+            row["time"] = row["time"].strftime(time) if row["time"] else ""
+            writer.writerow(["" if value is None else value for value in row.values()])
+    return path
+
+
+def fetched(source: Files, day: date, folder: Path) -> pa.Table:
+    source.fetch(day, folder / str(day))
+    return pq.read_table(folder / str(day) / PART)
+
+
+def test_one_file_is_cut_into_days_in_its_order(tmp_path: Path) -> None:
+    pq.write_table(TWO_DAYS, tmp_path / "sales.parquet")
+    source = Files(str(tmp_path / "sales.parquet"))
+    assert source.days() == [FIRST, SECOND]
+    assert fetched(source, FIRST, tmp_path).equals(TWO_DAYS.take([0, 2]))
+
+
+def test_csv_and_parquet_of_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
+    pq.write_table(TWO_DAYS, tmp_path / "sales.parquet")
+    write_csv(tmp_path / "sales.csv", TWO_DAYS)
+    with gzip.open(tmp_path / "sales.csv.gz", "wb") as file:
+        file.write((tmp_path / "sales.csv").read_bytes())
+    digests = set()
+    for number, name in enumerate(["sales.parquet", "sales.csv", "sales.csv.gz"]):
+        fetched(Files(str(tmp_path / name)), FIRST, tmp_path / str(number))
+        digests.add(digest(tmp_path / str(number) / str(FIRST) / PART))
+    assert len(digests) == 1
+
+
+@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6))
+def test_the_bytes_do_not_depend_on_how_the_rows_came(
+    sizes: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("chunks")
+    chunks = [table(*[datetime(2025, 1, 30, n % 24) for n in range(size)]) for size in sizes]
+    write_partition(pa.concat_tables(chunks), folder / "chunked")
+    write_partition(pa.concat_tables(chunks).combine_chunks(), folder / "whole")
+    assert digest(folder / "chunked") == digest(folder / "whole")
+
+
+@given(hours=st.lists(st.one_of(st.none(), st.integers(0, 24 * 40)), min_size=1, max_size=60))
+def test_each_row_belongs_to_exactly_one_day(
+    hours: list[int | None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    times = [
+        None if h is None else datetime(2025, 1 + h // 24 // 28, 1 + h // 24 % 28, h % 24) for h in hours
+    ]
+    pq.write_table(table(*times), folder / "sales.parquet")
+    source = Files(str(folder / "sales.parquet"))
+    rows = [row["invoice"] for day in source.days() for row in fetched(source, day, folder).to_pylist()]
+    known = any(time is not None for time in times)
+    assert sorted(rows) == (sorted(table(*times)["invoice"].to_pylist()) if known else [])
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("sales/{day}.parquet", ["2025-01-30.parquet", "2025-01-31.parquet", "notes.parquet"]),
+        (
+            "sales/{day:%Y}/{day:%m}/s{day:%Y%m%d}.parquet",
+            ["2025/01/s20250130.parquet", "2025/01/s20250131.parquet"],
+        ),
+        ("sales", ["day=2025-01-30/part-0.parquet", "day=2025-01-31/part-0.parquet"]),
+        ("sales/*.parquet", ["shop_20250130.parquet", "shop_20250131.parquet"]),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["memory://", "file://", ""])
+def test_a_day_is_its_files_wherever_they_are(
+    scheme: str, url: str, names: list[str], tmp_path: Path
+) -> None:
+    root = f"{scheme}{tmp_path}/"
+    for number, name in enumerate(names):
+        with fsspec.open(f"{root}sales/{name}", "wb", auto_mkdir=True) as file:
+            pq.write_table(TWO_DAYS.slice(number, 1), file)
+    source = Files(root + url)
+    assert source.days() == [FIRST, SECOND]
+    assert fetched(source, SECOND, tmp_path / "out").equals(TWO_DAYS.slice(1, 1))
+
+
+def test_several_files_of_one_day_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for number in (1, 0):
+        (tmp_path / f"day={FIRST}").mkdir(exist_ok=True)
+        pq.write_table(TWO_DAYS.slice(number, 1), tmp_path / f"day={FIRST}" / f"{number}.parquet")
+    assert fetched(Files(str(tmp_path)), FIRST, tmp_path / "out").equals(TWO_DAYS.slice(0, 2))
+
+
+def test_files_without_a_day_in_their_names_are_cut_by_time(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        pq.write_table(TWO_DAYS, tmp_path / f"{name}.parquet")
+    assert fetched(Files(str(tmp_path)), SECOND, tmp_path / "out").num_rows == 2
+
+
+def test_a_relative_path_is_found_from_a_folder_further_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(TWO_DAYS, tmp_path / "sales.parquet")
+    night = tmp_path / "checkout" / "nights" / "one"
+    night.mkdir(parents=True)
+    monkeypatch.chdir(night)
+    assert Files("../sales.parquet").days() == [FIRST, SECOND]
+    monkeypatch.setenv("SALES", str(tmp_path))
+    assert Files("$SALES/sales.parquet").days() == [FIRST, SECOND]
+
+
+def test_codes_stay_text_and_numbers_become_codes(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", TWO_DAYS)
+    assert fetched(Files(str(tmp_path / "a.csv")), FIRST, tmp_path)["item"].to_pylist() == ["00A", "02A"]
+    floats = TWO_DAYS.set_column(6, "customer", pa.array([17850.0, float("nan"), 13047.0]))
+    assert conform(floats, SAME, origin="x")["customer"].to_pylist() == ["17850", None, "13047"]
+    texts = TWO_DAYS.set_column(6, "customer", pa.array(["17850.0", None, "13047.0"]))
+    assert conform(texts, SAME, origin="x")["customer"].to_pylist() == ["17850", None, "13047"]
+
+
+def test_times_are_read_in_the_format_given_and_zones_become_utc(tmp_path: Path) -> None:
+    write_csv(tmp_path / "british.csv", TWO_DAYS, time="%d/%m/%Y %H:%M")
+    source = Files(str(tmp_path / "british.csv"), time="%d/%m/%Y %H:%M")
+    assert fetched(source, SECOND, tmp_path)["time"].to_pylist() == [datetime(2025, 1, 31, 8)]
+    zoned = TWO_DAYS["time"].cast(pa.timestamp("us", tz="America/New_York"))
+    assert conform(TWO_DAYS.set_column(4, "time", zoned), SAME, origin="x").equals(TWO_DAYS)
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    for url in ("none.parquet", "none.csv", "none/{day}.csv", "none/*.csv", "$NOWHERE/none.csv"):
+        with pytest.raises(DataError, match=r"none.*; see that"):
+            Files(f"{tmp_path}/{url}").days()
+    pq.write_table(TWO_DAYS, tmp_path / "sales.parquet")
+    with pytest.raises(DataError, match="nothing for 2025-02-01; see that the day is delivered"):
+        Files(str(tmp_path / "sales.parquet")).fetch(date(2025, 2, 1), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("100003,3A,MUG,1\n", "Expected 8 columns, got 4"),
+        ("100003,3A,MUG,one,2025-01-30 09:00:00,1.25,,EIRE\n", "invalid value 'one'"),
+        ("100003,3A,MUG,1,yesterday,1.25,,EIRE\n", "invalid value 'yesterday'"),
+        ('100003,3A,"MUG,1,2025-01-30 09:00:00,1.25,,EIRE\n', "quote is opened and never closed"),
+        ("100003,3A,M\xff,1,2025-01-30 09:00:00,1.25,,EIRE\n", "invalid UTF8"),
+    ],
+)
+def test_a_broken_line_is_named_by_file_and_number(line: str, told: str, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "sales.csv", TWO_DAYS)
+    good = path.read_bytes()
+    path.write_bytes(good + line.encode("latin-1") + good.splitlines(keepends=True)[1])
+    with pytest.raises(DataError, match=rf"sales\.csv, line 5.*{told}.*; mend it"):
+        Files(str(path)).days()
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 but not really PAR1"])
+@pytest.mark.parametrize("name", ["sales.parquet", "sales.csv", "sales.csv.gz"])
+def test_a_damaged_file_is_one_sentence(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}.*; "):
+        Files(str(tmp_path / name)).days()
+
+
+@pytest.mark.parametrize("write", [pq.write_table, lambda rows, path: write_csv(path, rows)])
+def test_a_schema_change_names_all_columns_that_broke(write: object, tmp_path: Path) -> None:
+    path = tmp_path / ("sales.parquet" if write is pq.write_table else "sales.csv")
+    renamed = TWO_DAYS.rename_columns({"price": "unit_price", "customer": "client"})
+    write(renamed, path) if write is pq.write_table else write_csv(path, renamed)
+    with pytest.raises(DataError, match=r"no price, no customer among its columns .*unit_price, client.*;"):
+        Files(str(path)).days()
+
+
+def test_columns_of_another_type_are_named_all(tmp_path: Path) -> None:
+    changed = TWO_DAYS.set_column(3, "quantity", pa.array([1.5, 2, 3])).set_column(
+        4, "time", pa.array([1, 2, 3])
+    )
+    pq.write_table(changed, tmp_path / "sales.parquet")
+    with pytest.raises(DataError, match=r"quantity is double, not int64.*time is int64, not timestamp"):
+        Files(str(tmp_path / "sales.parquet")).days()
+
+
+def test_wrong_params_name_the_key() -> None:
+    with pytest.raises(ParamsError, match=r"source\.columns names cost"):
+        Files("sales.csv", columns={"cost": "Cost"})
+    with pytest.raises(ParamsError, match=r"source\.time is 'InvoiceDate'.*time: InvoiceDate"):
+        Files("sales.csv", time="InvoiceDate")
+    with pytest.raises(ParamsError, match=r"source\.url nowhere://"):
+        Files("nowhere://sales.csv")
+    with pytest.raises(ParamsError, match="has no whole day"):
+        Files("memory://s/{day:%d}.csv").days()
+
+
+def test_a_name_with_and_one_without_a_day_do_not_mix(tmp_path: Path) -> None:
+    for name in ("2025-01-30", "notes"):
+        pq.write_table(TWO_DAYS, tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match=r"1 of 2 files have no day .*notes\.parquet"):
+        Files(str(tmp_path)).days()
+
+
+@pytest.mark.skipif(not ONLINE_RETAIL.exists(), reason="Online Retail is not here; set DAYBREAK_DATA")
+def test_online_retail_comes_in_whole_day_by_day(tmp_path: Path) -> None:
+    source = Files(str(ONLINE_RETAIL), columns=THEIRS)
+    days = source.days()
+    assert (len(days), days[0], days[-1]) == (271, date(2010, 12, 1), date(2011, 10, 31))
+    assert not any(day.weekday() == 5 or date(2010, 12, 24) <= day <= date(2011, 1, 3) for day in days)
+    for day in days:
+        source.fetch(day, tmp_path / str(day))
+    parts = [tmp_path / str(day) / PART for day in days]
+    assert sum(pq.read_metadata(part).num_rows for part in parts) == 431_673
+    rows = pa.concat_tables(pq.read_table(part) for part in parts)
+    assert 0.2 < rows["customer"].null_count / rows.num_rows < 0.3
+    assert rows["customer"][0].as_py() == "17850"

@@ -1,0 +1,325 @@
+"""Corruptions are caught, clean nights pass, and no row is lost on the way."""
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import records
+from pipeline.errors import DataError, ParamsError
+from pipeline.intake import drift, suite
+from pipeline.intake.ingest import RAW, part_of
+from pipeline.intake.shop import Shop
+from pipeline.intake.source import SCHEMA, Files
+from pipeline.intake.validator import CLEAN, DOCS, QUARANTINE, RULES, partitions, validate
+from pipeline.params import ValidateParams
+from pipeline.records import Batch, Night, Report
+
+REPOSITORY = Path(__file__).parents[2]
+SUITE = REPOSITORY / "data/expectations.yaml"
+DATA = Path(os.environ.get("DAYBREAK_DATA", REPOSITORY.parent / "shared" / "data"))
+RETAIL = DATA / "online_retail/online_retail.parquet"
+TONIGHT = date(2025, 3, 14)
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+Change = Callable[[pd.DataFrame], pd.DataFrame | None]
+
+
+def night(day: date) -> Night:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Night(
+        id="n", day=day, started_at=now, train_until=now, decide_until=now, budget_usd=1, trigger="test",
+        code_commit="", previous="",
+    )  # fmt: skip
+
+
+def judge(day: date, *late: date, **params: Any) -> Report:
+    """Validate in the current folder, the day and late ones."""
+    batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
+    return validate(night(day), batch, ValidateParams(suite=str(SUITE), **params))
+
+
+def rows_of(folder: Path, day: date) -> pd.DataFrame:
+    path = part_of(day, folder)
+    return pd.read_parquet(path, partitioning=None) if path.exists() else pd.DataFrame()
+
+
+def change(change: Change, day: date = TONIGHT) -> None:
+    """Apply the change to the raw rows of the day."""
+    frame = rows_of(RAW, day)
+    frame = frame if (changed := change(frame)) is None else changed
+    part_of(day).unlink()
+    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), part_of(day))
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five weeks of the shop before tonight, validated, and tonight's raw rows."""
+    folder = tmp_path_factory.mktemp("nights")
+    shop = Shop(seed=1, start=TONIGHT - timedelta(days=34), today=TONIGHT + timedelta(days=1), late_days={})
+    days = shop.days()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for day in days:
+            shop.fetch(day, part_of(day).parent)
+        hidden = part_of(TONIGHT).rename(folder / "tonight.parquet")
+        part_of(TONIGHT).parent.rmdir()
+        judge(days[-2], *days[:-2])
+        part_of(TONIGHT).parent.mkdir()
+        hidden.rename(part_of(TONIGHT))
+    return folder
+
+
+@pytest.fixture
+def here(validated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of those nights, as the current folder."""
+    shutil.copytree(validated, tmp_path / "night")
+    monkeypatch.chdir(tmp_path / "night")
+    return tmp_path / "night"
+
+
+def some(frame: pd.DataFrame, share: float) -> "pd.Index[int]":
+    """The same rows of the frame at each call, sales alone."""
+    sales = frame[frame["quantity"] > 0]
+    return sales.sample(min(len(sales), round(share * len(frame))), random_state=1).index
+
+
+def put(column: str, value: Any, share: float) -> Change:
+    def corrupt(frame: pd.DataFrame) -> None:
+        frame.loc[some(frame, share), column] = value
+
+    return corrupt
+
+
+def times(column: str, factor: float, share: float = 1) -> Change:
+    def corrupt(frame: pd.DataFrame) -> None:
+        frame.loc[some(frame, share), column] *= factor
+
+    return corrupt
+
+
+def swap(one: str, other: str) -> Change:
+    return lambda frame: frame.assign(**{one: frame[other], other: frame[one]})
+
+
+def block_twice(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([frame, frame.iloc[: round(0.03 * len(frame))]])
+
+
+QUARANTINED: dict[str, tuple[Change, str]] = {
+    "no price": (put("price", None, 0.02), "price is there"),
+    "no invoice": (put("invoice", None, 0.02), "invoice is there"),
+    "no country": (put("country", None, 0.02), "country is there"),
+    "negative prices": (times("price", -1, 0.03), "price is above zero"),
+    "zero prices": (put("price", 0.0, 0.03), "price is above zero"),
+    "infinite prices": (put("price", float("inf"), 0.01), "price is above zero"),
+    "huge quantities": (put("quantity", 10**9, 0.01), "quantity is possible"),
+    "signs turned round": (times("quantity", -1, 0.03), "quantity is negative exactly on cancellations"),
+    "dates in the future": (put("time", datetime(2031, 1, 1), 0.03), "time is on the day of its partition"),
+    "a block twice": (block_twice, "a line comes once"),
+    "broken encoding": (put("description", "CAFÃ© AU LAIT", 0.03), "description is decoded well"),
+    "garbage customers": (put("customer", "N/A", 0.03), "customer is a number"),
+    "garbage items": (put("item", "?? lost", 0.03), "item is a code"),
+    "garbage countries": (put("country", "0", 0.03), "country is a name"),
+}
+
+REFUSED: dict[str, tuple[Change, str]] = {
+    "a tenth without price": (put("price", None, 0.1), "worst columns: price"),
+    "quantity as text": (lambda f: f.assign(quantity=f["quantity"].astype(str)), "quantity is .*string"),
+    "whole prices": (lambda f: f.assign(price=f["price"].astype(int)), "price is int64"),
+    "a column dropped": (lambda f: f.drop(columns="country"), "country is absent"),
+    "a column renamed": (lambda f: f.rename(columns={"price": "cost"}), "cost is new, price is absent"),
+    "a column added": (lambda f: f.assign(discount=0.0), "discount is new"),
+    "items and descriptions swapped": (swap("item", "description"), "worst columns: item"),
+    "items and invoices swapped": (swap("item", "invoice"), "invoice|item"),
+    "an unknown country floods in": (put("country", "Atlantis", 0.6), "country 0"),
+    "all customers missing": (lambda f: f.assign(customer=None), "not nearly all are guests"),
+    "the day is cut short": (lambda f: f.head(15), "a day has enough rows"),
+    "the day is empty": (lambda f: f.head(0), "a day has enough rows"),
+    "prices in pence": (times("price", 100), "price"),
+    "quantities in hundreds": (times("quantity", 100), "quantity"),
+    "one price for all": (put("price", 1.0, 1), "price 0"),
+    "all times midnight": (lambda f: f.assign(time=pd.Timestamp(TONIGHT).as_unit("us")), "time 1"),
+    "one item alone": (put("item", "10002", 1), "a day sells several items|item"),
+    "all of it cancelled": (
+        lambda f: f.assign(invoice="C" + f["invoice"].str[-6:], quantity=-f["quantity"].abs()),
+        "not half is cancelled",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUARANTINED)
+def test_a_corrupt_row_goes_to_quarantine_with_its_rule(name: str, here: Path) -> None:
+    corrupt, rule = QUARANTINED[name]
+    before = judge(TONIGHT)
+    caught = int((rows_of(QUARANTINE, TONIGHT).get("rule", pd.Series(dtype=str)) == rule).sum())
+    num_rows = len(rows_of(RAW, TONIGHT))
+    change(corrupt)
+    report = judge(TONIGHT, max_quarantined=0.1)
+    assert report.num_clean + report.num_quarantined == report.num_rows == len(rows_of(RAW, TONIGHT))
+    bad = rows_of(QUARANTINE, TONIGHT)
+    assert (bad["rule"] == rule).sum() >= caught + 0.008 * num_rows
+    assert report.num_quarantined > before.num_quarantined
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_corrupt_day_stops_the_night_and_changes_nothing(name: str, here: Path) -> None:
+    corrupt, told = REFUSED[name]
+    change(corrupt)
+    before = records.digest(CLEAN), records.digest(QUARANTINE)
+    with pytest.raises(DataError, match=told):
+        judge(TONIGHT)
+    assert (records.digest(CLEAN), records.digest(QUARANTINE)) == before
+    assert (DOCS / "index.html").exists()
+
+
+@pytest.mark.slow
+def test_clean_and_quarantined_rows_are_the_rows_that_came_in(here: Path) -> None:
+    judge(TONIGHT)
+    for day in partitions(RAW):
+        raw, clean, bad = (rows_of(folder, day) for folder in (RAW, CLEAN, QUARANTINE))
+        both = pd.concat([clean, bad.drop(columns="rule")]) if len(bad) else clean
+        columns = SCHEMA.names
+        pd.testing.assert_frame_equal(
+            both.sort_values(columns).reset_index(drop=True), raw.sort_values(columns).reset_index(drop=True)
+        )
+
+
+@pytest.mark.slow
+def test_a_partition_is_replaced_and_never_written_into(here: Path) -> None:
+    digest = judge(TONIGHT).digest
+    part = part_of(TONIGHT, CLEAN)
+    (here / "cache.parquet").hardlink_to(part)
+    part.chmod(0o444)
+    content = part.read_bytes()
+    change(put("price", 0.0, 0.02))
+    assert judge(TONIGHT).digest != digest
+    assert (here / "cache.parquet").read_bytes() == content
+
+
+@pytest.mark.slow
+def test_the_data_docs_show_our_names_of_the_rules(here: Path) -> None:
+    judge(TONIGHT)
+    (page,) = (DOCS / "validations" / "rows").rglob("*.html")
+    assert all(rule.name in page.read_text() for rule in suite.load(SUITE).rows)
+
+
+@pytest.mark.slow
+def test_validating_again_changes_no_byte_whatever_a_killed_call_left(here: Path) -> None:
+    digest = judge(TONIGHT).digest
+    part_of(TONIGHT, CLEAN).with_name(".part.parquet").write_bytes(b"torn")
+    assert judge(TONIGHT).digest == digest
+
+
+@pytest.mark.slow
+def test_changed_rules_judge_all_days_again(here: Path) -> None:
+    first = judge(TONIGHT)
+    strict = here / "strict.yaml"
+    text = SUITE.read_text()
+    assert "min_value: -100000, max_value: 100000" in text
+    strict.write_text(text.replace("min_value: -100000, max_value: 100000", "min_value: -40, max_value: 40"))
+    batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
+    second = validate(night(TONIGHT), batch, ValidateParams(suite=str(strict), max_quarantined=0.2))
+    assert second.num_rows > 20 * first.num_rows
+    assert all((rows_of(CLEAN, day)["quantity"] <= 40).all() for day in partitions(CLEAN))
+    assert judge(TONIGHT).digest == first.digest  # a function of (raw, rules), whatever was before
+
+
+@pytest.mark.slow
+def test_without_earlier_weekdays_drift_is_skipped_and_said_so(here: Path) -> None:
+    shutil.rmtree(CLEAN)
+    for day in partitions(RAW):
+        if day < TONIGHT - timedelta(days=10):
+            shutil.rmtree(part_of(day).parent)
+    report = judge(TONIGHT)
+    assert report.drift == ()
+    assert report.expectations[-1].rule == "drift: skipped, 1 of 2 earlier Fridays to compare with"
+
+
+@pytest.mark.slow
+def test_a_rule_that_great_expectations_does_not_know_is_refused(here: Path) -> None:
+    wrong = here / "wrong.yaml"
+    wrong.write_text(SUITE.read_text().replace("expect_column_values_to_not_be_null", "expect_wonders"))
+    batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
+    with pytest.raises(ParamsError, match="has no expect_wonders"):
+        validate(night(TONIGHT), batch, ValidateParams(suite=str(wrong)))
+
+
+def replay(source: Any, days: list[date], tonight: list[date]) -> list[Report]:
+    """Nights in the current folder: the history with the first of them, then each day alone."""
+    reports = []
+    for day in days:
+        source.fetch(day, part_of(day).parent) if day <= tonight[0] else None
+    for day in tonight:
+        first = day == tonight[0]
+        if not first:
+            source.fetch(day, part_of(day).parent)
+        reports.append(judge(day, *(other for other in days if first and other < day)))
+    return reports
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 7])
+def test_thirty_clean_nights_of_the_shop_pass(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shop = Shop(seed=seed, start=date(2025, 9, 1), today=date(2025, 11, 20), late_days={})
+    days = shop.days()
+    reports = replay(shop, days, days[-30:])
+    assert all(report.drift for report in reports)
+    assert max(report.num_quarantined / report.num_rows for report in reports) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RETAIL.exists(), reason=f"{RETAIL} is not here")
+def test_thirty_real_nights_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns = {
+        "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
+        "time": "InvoiceDate", "price": "UnitPrice", "customer": "CustomerID", "country": "Country",
+    }  # fmt: skip
+    source = Files(url=str(RETAIL), columns=columns)
+    days = sorted(source.days())
+    first = next(n for n, day in enumerate(days) if day >= date(2011, 9, 1))
+    reports = replay(source, days, days[first : first + 30])
+    assert all(report.drift for report in reports)
+    assert RULES.exists()
+    assert 0 < max(report.num_quarantined / report.num_rows for report in reports[1:]) < 0.05
+
+
+def test_the_reviewed_suite_is_read_and_its_digest_is_of_the_row_rules() -> None:
+    rules = suite.load(SUITE)
+    assert len(rules.rows) >= 12
+    assert rules.digest() == rules.model_copy(update={"days": (), "drift": {}}).digest()
+    assert rules.digest() != rules.model_copy(update={"rows": rules.rows[1:]}).digest()
+
+
+def test_a_suite_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SUITE.read_text() + "\nwishes: []\n")
+    with pytest.raises(ParamsError, match="wishes"):
+        suite.load(tmp_path / "s.yaml")
+
+
+def test_drift_is_nought_between_equal_days_and_one_between_strangers() -> None:
+    def day(quantity: int, item: str, hour: int) -> pd.DataFrame:
+        time = pd.Timestamp(2025, 1, 1, hour)
+        line = {"quantity": quantity, "price": float(quantity), "time": time, "country": item, "item": item}
+        return pd.DataFrame([line | {"customer": None if quantity == 1 else "5"}] * 8)
+
+    same = drift.distances(day(1, "a", 9), [day(1, "a", 9)] * 3, limits={}, limit=0.1)
+    other = drift.distances(day(1, "a", 9), [day(2, "b", 10)] * 3, limits={"price": 2}, limit=0.1)
+    assert [d.value for d in same] == [0] * 7
+    assert [d.value for d in other if d.column != "rows"] == [1] * 6
+    assert [d.limit for d in other] == [0.1, 2, 0.1, 0.1, 0.1, 0.1, 0.1]
+    assert drift.distances(day(1, "a", 9), [day(1, "a", 9)], limits={}, limit=0.1) == ()
