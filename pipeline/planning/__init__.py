@@ -1,0 +1,1 @@
+"""How fast is it, and what shall we rent?"""

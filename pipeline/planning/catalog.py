@@ -1,0 +1,153 @@
+"""What can be rented, and what does it cost? `machines.csv` and the machine at hand.
+
+Every row is one machine type in one region as a dated fact: `source` and `dated` say whose price it is.
+Prices are Compute Engine's; Vertex AI adds a fee to some. An empty price means that the machine is
+not rented that way (or that no price is known): it is listed and not planned. Device figures are per
+device, as vendors state them for dense bf16; a CPU machine counts as one device with float32 figures
+estimated per core. `local` is the machine that was profiled, with what the profile measured.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+
+from pipeline.errors import ParamsError
+from pipeline.records import Profile
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A rented unit. Rates are per second; prices are dollars per hour, None where there is none."""
+
+    name: str
+    machine_type: str  # the provider's
+    device: str
+    accelerator: str  # the provider's name of the device; "" for CPU and TPU machines
+    num_devices: int  # 0: the CPU is the device
+    vcpus: int
+    memory_bytes: int
+    device_memory_bytes: int
+    bandwidth_bytes_per_s: float
+    flops_per_s: float
+    link_bytes_per_s: float  # between the devices of one machine, one way
+    network_bytes_per_s: float  # between machines, one way
+    spot: bool
+    flex: bool
+    region: str  # "" for the machine at hand
+    usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+    source: str
+    dated: date
+
+    @property
+    def num_workers(self) -> int:
+        """Training processes on one machine: one per device, one where the CPU is the device."""
+        return max(1, self.num_devices)
+
+    @property
+    def is_tpu(self) -> bool:
+        """TPU slices of one machine only: spot ones cannot be joined."""
+        return self.device.startswith("TPU")
+
+    def price(self, *, spot: bool) -> float | None:
+        """Dollars per hour, or None where it is not rented that way."""
+        if spot:
+            return self.spot_usd_per_hour if self.spot else None
+        return self.usd_per_hour
+
+
+@cache
+def rented() -> tuple[Machine, ...]:
+    """All rows of `machines.csv`, in its order."""
+    text = files("pipeline.planning").joinpath("machines.csv").read_text()
+    return tuple(_machine(row) for row in csv.DictReader(text.splitlines()))
+
+
+def _machine(row: dict[str, str]) -> Machine:
+    return Machine(
+        name=row["name"],
+        machine_type=row["machine_type"],
+        device=row["device"],
+        accelerator=row["accelerator"],
+        num_devices=int(row["num_devices"]),
+        vcpus=int(row["vcpus"]),
+        memory_bytes=int(row["memory_bytes"]),
+        device_memory_bytes=int(row["device_memory_bytes"]),
+        bandwidth_bytes_per_s=float(row["bandwidth_bytes_per_s"]),
+        flops_per_s=float(row["flops_per_s"]),
+        link_bytes_per_s=float(row["link_bytes_per_s"]),
+        network_bytes_per_s=float(row["network_bytes_per_s"]),
+        spot=row["spot"] == "1",
+        flex=row["flex"] == "1",
+        region=row["region"],
+        usd_per_hour=float(row["usd_per_hour"]) if row["usd_per_hour"] else None,
+        spot_usd_per_hour=float(row["spot_usd_per_hour"]) if row["spot_usd_per_hour"] else None,
+        source=row["source"],
+        dated=date.fromisoformat(row["dated"]),
+    )
+
+
+def local(profile: Profile, *, today: date) -> Machine:
+    """The machine that was profiled, with its measured rates; it costs nothing."""
+    measured = profile.evidence["machine"]
+    return Machine(
+        name=LOCAL,
+        machine_type=LOCAL,
+        device=profile.device,
+        accelerator="",
+        num_devices=measured["num_devices"],
+        vcpus=measured["num_cores"],
+        memory_bytes=measured["memory_bytes"],
+        device_memory_bytes=measured["device_memory_bytes"],
+        bandwidth_bytes_per_s=measured["bandwidth_bytes_per_s"],
+        flops_per_s=measured["flops_per_s"],
+        link_bytes_per_s=measured["bandwidth_bytes_per_s"],
+        network_bytes_per_s=0,
+        spot=False,
+        flex=False,
+        region="",
+        usd_per_hour=0.0,
+        spot_usd_per_hour=None,
+        source="measured by the profile",
+        dated=today,
+    )
+
+
+def choose(patterns: Sequence[str], *, region: str, machines: Sequence[Machine]) -> tuple[Machine, ...]:
+    """The machines of the region (and the one at hand) that a name or pattern names, in catalog order.
+
+    Raises ParamsError for a pattern that names none, with the nearest names there are.
+    """
+    there = [machine for machine in machines if machine.region in ("", region)]
+    for pattern in patterns:
+        if not any(fnmatchcase(machine.name, pattern) for machine in there):
+            raise ParamsError(_unknown(pattern, region, machines))
+    return tuple(m for m in there if any(fnmatchcase(m.name, pattern) for pattern in patterns))
+
+
+def _unknown(pattern: str, region: str, machines: Sequence[Machine]) -> str:
+    elsewhere = sorted({m.region for m in machines if fnmatchcase(m.name, pattern)})
+    if elsewhere:
+        return (
+            f"plan.machines names {pattern}, which is not offered in {region}; "
+            f"set plan.region to {' or '.join(elsewhere)}, or name another machine"
+        )
+    regions = sorted({machine.region for machine in machines if machine.region})
+    if region not in regions:
+        return (
+            f"plan.machines names {pattern}, and nothing is known of plan.region {region}; "
+            f"choose one of {', '.join(regions)}"
+        )
+    names = sorted({machine.name for machine in machines})
+    near = get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
+    return (
+        f"plan.machines names {pattern}, which the catalog does not have; "
+        f"nearest are {', '.join(near)} (all are in pipeline/planning/machines.csv)"
+    )

@@ -1,0 +1,278 @@
+"""What would make the job faster? The thirteen remedies of Lakshmanan's thread in its order, and ours.
+
+Each says whether it applies to this job and the gain it predicts, as time saved / time, from the lines and
+the measured rates alone. What the program can do itself carries the change of the tuning, which `mender`
+tries; what needs another machine names it; what touches the quality of the model comes last.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from pipeline.planning.catalog import rented
+from pipeline.records import Line, Profile, Remedy, Tuning
+
+Bound = Literal["io", "compute", "memory"]
+STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"
+IN_MEMORY = (STORED, IN_RAM)
+COMPILED_MODEL = "compiled model"
+SMALLER_BATCH = "smaller batch"
+LEAST_GAIN = 0.05  # predicted, where the bound is another
+MANY_LOADERS = (4, 16)  # where loading takes longer than the step; no thread waits for another's storage
+COMPILE_S = 30.0  # to compile a model of some layers, once on trial and once in training
+COMPILED, REORDERED = 0.2, 0.1  # of a step, typical of torch.compile and of channels last
+PAGEABLE, LOCKED = 6e9, 24e9  # bytes/s from memory to an accelerator, by and without a detour
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is known of the job, as far as remedies depend on it."""
+
+    bound: Bound
+    batch_size: int
+    load_s: Line
+    step_s: Line
+    whole_batches: bool  # the data set answers a list of indices at once
+    num_cores: int
+    on_cpu: bool
+    flops_per_s: float
+    fits: bool
+    rungs: Mapping[str, str] = field(
+        default_factory=dict
+    )  # remedies without which no pass fits: what each did
+    most_samples: int = 0  # in a pass, by the memory; 0: all of a batch
+    bfloat16_flops_per_s: float = 0.0
+    epochs: float = 1.0
+    num_workers: int = 1
+    batch_bytes: int = 0
+    columns_bytes: int = 0  # of all samples kept in memory; 0: they cannot be
+    memory_bytes: int = 0  # that they may take
+    optimizer_share: float = 0.0  # of the step
+    fusible: bool = False  # there is one kernel for the whole update
+    images: bool = False  # the model convolves images
+    blocks: bool = False  # it is made of layers whose activations can be computed again
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of load and step."""
+        return self.load_s(self.batch_size) + self.step_s(self.batch_size)
+
+    @property
+    def load_share(self) -> float:
+        """Share of the time that is loading."""
+        return self.load_s(self.batch_size) / self.total_s if self.total_s else 0.0
+
+    @property
+    def compute_share(self) -> float:
+        """Share of the time that grows with the samples computed on."""
+        return self.step_s.per_sample * self.batch_size / self.total_s if self.total_s else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A remedy, and what of the tuning the program changes to apply it."""
+
+    remedy: Remedy
+    change: dict[str, Any] = field(default_factory=dict)
+    tolerance: float = 1e-5  # relative, of the losses of the first updates
+    extra_s: float = 0.0  # that it costs once on trial, and once in training
+
+
+def taken(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Profile, Tuning]:
+    """The profile of a job with the kept remedies, as far as they are worth it for so many samples.
+
+    Samples in memory gain from the second epoch on, and a model is to be compiled first. What a remedy saves
+    of an update comes off what it is for, load or step, and only what is more than that off the other: so the
+    sum is what was measured here, and no other machine is promised a faster step for faster reads.
+    """
+    tuning, batch_size = profile.tuning, profile.evidence.get("batch_size", 1)
+    update_s = profile.load_s(batch_size) + profile.step_s(batch_size)
+    kept = [remedy for remedy in profile.remedies if remedy.kept]
+    if epochs <= 1:
+        kept = [remedy for remedy in kept if remedy.name not in IN_MEMORY]
+        tuning = replace(tuning, in_memory=False)
+    saved_s = (
+        sum(r.measured_gain for r in kept if r.name == COMPILED_MODEL) * num_samples / batch_size * update_s
+    )
+    if tuning.compiled and saved_s < COMPILE_S:
+        kept = [remedy for remedy in kept if remedy.name != COMPILED_MODEL]
+        tuning = replace(tuning, compiled=False)
+    load_s, step_s = profile.load_s(batch_size), profile.step_s(batch_size)
+    for remedy in sorted(kept, key=lambda each: each.bound != profile.bound):  # in the order of the trials
+        if remedy.name == SMALLER_BATCH:
+            continue  # the plan takes the lines at the smaller batch, so its gain is in them
+        saved_s = remedy.measured_gain * (load_s + step_s)
+        of_load_s = min(saved_s, load_s) if remedy.bound == "io" else max(0.0, saved_s - step_s)
+        load_s, step_s = load_s - of_load_s, step_s - (saved_s - of_load_s)
+    return replace(
+        profile,
+        load_s=_through(profile.load_s, batch_size, load_s),
+        step_s=_through(profile.step_s, batch_size, step_s),
+    ), tuning
+
+
+def _through(line: Line, batch_size: int, seconds: float) -> Line:
+    """The line, scaled to so many seconds at that batch size."""
+    before_s = line(batch_size)
+    if seconds == before_s:
+        return line
+    return Line(**{name: value * seconds / before_s for name, value in asdict(line).items()})
+
+
+def offers(job: Job) -> tuple[Offer, ...]:
+    """In the order of the thread; those that touch quality last."""
+    found = [*_io(job), *_compute(job), *_memory(job)]
+    return tuple(sorted(found, key=lambda each: each.remedy.quality))
+
+
+def _io(job: Job) -> Iterator[Offer]:
+    again = (
+        job.load_share * max(0.0, 1 - 1 / job.epochs) if job.epochs else 0.0
+    )  # the first time is no faster
+    room = 0 < job.columns_bytes <= job.memory_bytes
+    why = (
+        f"{job.columns_bytes / 1e6:,.0f} MB of columns in memory, filled in the first epoch of {job.epochs:g}"
+        if room
+        else "samples differ in shape or from time to time, so they cannot be kept"
+        if not job.columns_bytes
+        else f"{job.columns_bytes / 1e9:.1f} GB are too much to keep in memory"
+    )
+    kept = {"in_memory": True}
+    whole = job.whole_batches
+    yield _offer(
+        job, "io", STORED, gain=again if room and not whole else 0.0, change=kept,
+        note="whole batches are read already" if whole else f"samples are read one by one; {why}",
+    )  # fmt: skip
+    yield _offer(
+        job, "io", IN_RAM, gain=again if room and whole else 0.0, change=kept,
+        note=why if whole else "memory is tried by the remedy above",
+    )  # fmt: skip
+    load_s, step_s = job.load_s(job.batch_size), job.step_s(job.batch_size)
+    number = MANY_LOADERS[0] if load_s > step_s else 1
+    yield _offer(
+        job, "io", "parallelise the reads", gain=_saved(max(load_s / number, step_s), job.total_s),
+        change={"num_loaders": number},
+        note=f"{number} loader(s) ahead of the step" + (", if it leaves them a core" if job.on_cpu else ""),
+    )  # fmt: skip
+    copied_s = job.batch_bytes / PAGEABLE - job.batch_bytes / LOCKED
+    yield _offer(
+        job, "io", "pinned memory", change={"pinned": True},
+        gain=0.0 if job.on_cpu or not job.total_s else min(1.0, copied_s / job.total_s),
+        note="there is no copy to the device" if job.on_cpu else "the accelerator copies batches by itself",
+    )  # fmt: skip
+    yield _smaller_batch(job, "io")
+
+
+def _compute(job: Job) -> Iterator[Offer]:
+    faster = 0.5 if not job.bfloat16_flops_per_s else _saved(job.flops_per_s, job.bfloat16_flops_per_s)
+    if not job.on_cpu:  # flops_per_s is bfloat16's there
+        faster = 0.5
+    yield _offer(
+        job, "compute", "bfloat16", gain=job.compute_share * faster, change={"precision": "bfloat16"},
+        tolerance=0.02, note="products in bfloat16; losses of the first updates within 2 %",
+    )  # fmt: skip
+    yield _offer(
+        job, "compute", COMPILED_MODEL, gain=COMPILED * (1 - job.load_share), change={"compiled": True},
+        tolerance=1e-3, extra_s=COMPILE_S, note="torch.compile",
+    )  # fmt: skip
+    yield _offer(
+        job, "compute", "fused optimizer", change={"fused": True}, tolerance=1e-3,
+        gain=(1 - job.load_share) * job.optimizer_share / 2 if job.fusible else 0.0,
+        note=f"the optimizer takes {job.optimizer_share:.0%} of the step"
+        if job.fusible else "torch has no kernel for the whole update of this optimizer",
+    )  # fmt: skip
+    yield _offer(
+        job, "compute", "channels last", change={"channels_last": True}, tolerance=1e-3,
+        gain=REORDERED * (1 - job.load_share) if job.images else 0.0,
+        note="images in memory as convolutions read them" if job.images else "the model convolves no images",
+    )  # fmt: skip
+    devices = [machine for machine in rented() if machine.num_devices and machine.usd_per_hour]
+    others = {
+        "faster accelerator": min(devices, key=lambda m: m.usd_per_hour or 0.0),
+        "newer generation": max((m for m in devices if not m.is_tpu), key=lambda m: m.flops_per_s),
+        "TPU": max((m for m in devices if m.is_tpu), key=lambda m: m.flops_per_s),
+    }
+    for name, other in others.items():
+        yield _offer(
+            job, "compute", name, gain=job.compute_share * _saved(job.flops_per_s, other.flops_per_s),
+            note=f"at most, by the FLOP/s of {other.device}; name {other.name} in plan.machines",
+        )  # fmt: skip
+    yield _offer(
+        job, "compute", "simpler model", gain=job.compute_share / 2, quality=True,
+        note="half the operations per sample",
+    )  # fmt: skip
+    yield _offer(
+        job, "compute", "cheaper activation", gain=0.0, quality=True,
+        note="the share of the activations was not measured",
+    )  # fmt: skip
+    yield _offer(job, "compute", "fewer steps", gain=0.5, quality=True, note="half of train.epochs")
+
+
+def _memory(job: Job) -> Iterator[Offer]:
+    needed = not job.fits
+    yield _offer(
+        job, "memory", "micro-batches", helps=needed, gain=0.0,
+        note="it fits already" if job.fits else "the plan takes passes that fit; the gradient stays the same",
+    )  # fmt: skip
+    yield _offer(
+        job, "memory", "activation checkpointing", gain=0.0, change={"recompute": True},
+        helps=needed and job.blocks,
+        note="it fits already" if job.fits else "activations are computed again in the backward pass"
+        if job.blocks else "the model has no layers to compute again, or BatchNorm in them",
+    )  # fmt: skip
+    yield _offer(
+        job, "memory", "sharded optimizer", gain=0.0, change={"sharded": True},
+        helps=needed and job.num_workers > 1,
+        note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share its state",
+    )  # fmt: skip
+    yield _offer(
+        job, "memory", "more memory per worker", gain=0.0, helps=needed,
+        note="it fits already" if job.fits else "it makes the job possible rather than faster",
+    )  # fmt: skip
+    yield _offer(
+        job, "memory", "fewer layers", gain=0.0, quality=True, helps=needed,
+        note="less to keep for the backward pass; the gain depends on the layers left out",
+    )  # fmt: skip
+    yield _smaller_batch(job, "memory", helps=needed)
+
+
+def _smaller_batch(job: Job, bound: Bound, *, helps: bool = False) -> Offer:
+    half = job.batch_size / 2
+    halved_s = 2 * (job.load_s(half) + job.step_s(half))
+    return _offer(
+        job, bound, SMALLER_BATCH, gain=1 - halved_s / job.total_s if job.total_s else 0.0, quality=True,
+        note="half the batch is twice the updates, so the fixed part is paid twice", helps=helps,
+    )  # fmt: skip
+
+
+def _saved(new: float, old: float) -> float:
+    return max(0.0, 1 - new / old) if old else 0.0
+
+
+def _offer(
+    job: Job,
+    bound: Bound,
+    name: str,
+    *,
+    gain: float,
+    note: str,
+    change: dict[str, Any] | None = None,
+    tolerance: float = 1e-5,
+    extra_s: float = 0.0,
+    quality: bool = False,
+    helps: bool = False,
+) -> Offer:
+    """Where the bound is its own any gain counts; where another, one that is worth a trial."""
+    own = bound == job.bound
+    remedy = Remedy(
+        name=name,
+        bound=bound,
+        applies=helps or (gain > 0 if own else bool(change) and gain >= LEAST_GAIN),
+        applied=False,
+        kept=False,
+        predicted_gain=gain,
+        measured_gain=0.0,
+        quality=quality,
+        note=note,
+    )
+    return Offer(remedy=remedy, change=change or {}, tolerance=tolerance, extra_s=extra_s)

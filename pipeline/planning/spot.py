@@ -1,0 +1,62 @@
+"""How often are spot machines taken away, what does that cost, and how often to save?
+
+Preemptions are taken as memoryless: one every `MEAN_TIME_TO_PREEMPTION_S` on a machine, so n machines
+lose one n times as often. The constant is the maximum-likelihood mean of an exponential lifetime
+with censoring, total hours lived / number of preemptions, over 1,442 preemptible machines of 2019
+(kadupitiya/goog-preemption-data, of which 725 were stopped by their users and count as censored).
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+MEAN_TIME_TO_PREEMPTION_S = 16.9 * 3600
+# Meta's Llama 3 report: 419 unexpected interruptions in 54 days on 16,384 devices, per machine of 8.
+MEAN_TIME_TO_FAILURE_S = 54 * 24 * 3600 * 16_384 / 8 / 419
+# One's own machine is also rebooted, filled up and interrupted by people: about once a day.
+MEAN_TIME_TO_INTERRUPTION_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Share of time lost on top of the work, and the standard deviation of what is lost in seconds."""
+
+    share: float
+    deviation_s: float
+
+
+def checkpoint_interval_s(*, save_s: float, mean_time_to_preemption_s: float) -> float:
+    """Time between checkpoints that loses least, in seconds.
+
+    Saving too often wastes `save_s`, too rarely wastes half an interval per preemption; the sum
+    is least at sqrt(2 * save_s * mean_time_to_preemption_s) (Young 1974).
+
+    >>> round(checkpoint_interval_s(save_s=4, mean_time_to_preemption_s=7200))
+    240
+    """
+    return sqrt(2 * save_s * mean_time_to_preemption_s)
+
+
+def loss(
+    *,
+    work_s: float,
+    save_s: float,
+    every_s: float,
+    restart_s: float,
+    mean_time_to_preemption_s: float,
+) -> Loss:
+    """What saving and preemptions add to `work_s` seconds of training.
+
+    Each interval pays one save; each preemption pays a restart and half an interval of lost work. The
+    number of preemptions in T seconds is Poisson with mean T / mean_time_to_preemption_s, and the
+    lost work is uniform over an interval, so the variance is mean number * E[loss^2].
+
+    >>> loss(work_s=3600, save_s=4, every_s=240, restart_s=60, mean_time_to_preemption_s=7200).share
+    0.041666666666666664
+    """
+    each_s = restart_s + every_s / 2
+    square = restart_s**2 + restart_s * every_s + every_s**2 / 3
+    number = work_s / mean_time_to_preemption_s
+    return Loss(
+        share=save_s / every_s + each_s / mean_time_to_preemption_s,
+        deviation_s=sqrt(number * square),
+    )

@@ -1,0 +1,219 @@
+"""Which of two ways to take the same updates is faster? Both in turn, on the same samples.
+
+Whatever else runs on the machine disturbs both: a pair is one block of updates taken each way, the first
+way taking turns, and what counts is the ratio of the two times. The median of the ratios lies below the
+(n - k)-th smallest of n with chance P(Bin(n, 1/2) < n - k), whatever their distribution (the sign test), so
+pairs are taken until that says enough, or time is up. Each way is an engine of its own, begun from the same
+seed: the losses of its first updates tell whether it still learns the same.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil, comb
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.params import TrainParams
+from pipeline.records import Tuning
+from pipeline.training import order
+from pipeline.training.engine import TorchEngine
+from pipeline.training.gradients import Signals
+from pipeline.training.order import Indices
+from pipeline.workload import Workload
+
+BLOCK_S = 0.02  # at least, so that clocks and wake-ups do not count
+PAIRS = (5, 13)  # at least and at most
+NUM_BLOCKS = 3  # different ones; they are taken again and again
+CHANCE = 0.04  # that the median is beyond its bound
+NOTHING = Signals()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How updates are taken: a tuning, and samples per update."""
+
+    tuning: Tuning
+    batch_size: int
+    micro_batch_size: int
+
+    @property
+    def ahead(self) -> int:
+        """Batches in the making."""
+        return max(1, self.tuning.num_loaders)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Time with the new way / time with the old one: the median over pairs, and bounds on that median."""
+
+    ratio: float
+    low: float
+    high: float
+    old_s: float  # median of a sample, times the samples of an update
+    new_s: float
+    num_pairs: int
+    apart: float  # relative difference of the losses of the first updates, the largest
+    seconds: float  # that the trial took
+
+
+class Trials:
+    """Trials of one job, on its own data set."""
+
+    def __init__(self, workload: Workload, dataset: Any, training: TrainParams) -> None:
+        self._workload, self._dataset, self._training = workload, dataset, training
+        self._position = 0
+
+    def compare(self, old: Way, new: Way, *, update_s: float, enough: float, limit_s: float) -> Outcome:
+        """Take pairs until it is clear whether the ratio is below `enough`, or `limit_s` are spent.
+
+        `update_s` is about what an update takes. Whatever fails in the new way is raised as it is.
+        """
+        begin = time.perf_counter()
+        count = updates(old, new, update_s)
+        samples = count * max(old.batch_size, new.batch_size)
+        blocks = [self._samples(samples) for _ in range(NUM_BLOCKS)]
+        with as_in_training():
+            one, other = self._side(old), self._side(new)
+            try:
+                apart = _apart(one.losses(blocks[0]), other.losses(blocks[0]))
+                for block in blocks[1:] if new.tuning.in_memory and not old.tuning.in_memory else ():
+                    other.losses(block)  # what counts is how samples come once they are there
+                found = self._pairs(one, other, blocks, enough=enough, until=begin + limit_s)
+            finally:
+                one.engine.close()
+                other.engine.close()
+        times = np.array(found)
+        low, high = bounds([new_s / old_s for old_s, new_s in found])
+        per_update = old.batch_size / samples
+        return Outcome(
+            ratio=median(times[:, 1] / times[:, 0]),
+            low=low,
+            high=high,
+            old_s=float(np.median(times[:, 0])) * per_update,
+            new_s=float(np.median(times[:, 1])) * per_update,
+            num_pairs=len(found),
+            apart=apart,
+            seconds=time.perf_counter() - begin,
+        )
+
+    def _pairs(
+        self, one: "_Side", other: "_Side", blocks: Sequence[Indices], *, enough: float, until: float
+    ) -> list[tuple[float, float]]:
+        found: list[tuple[float, float]] = []
+        for number in range(PAIRS[1]):
+            block = blocks[number % len(blocks)]
+            if number % 2:
+                new_s, old_s = other.seconds(block), one.seconds(block)
+            else:
+                old_s, new_s = one.seconds(block), other.seconds(block)
+            found.append((old_s, new_s))
+            if len(found) < PAIRS[0]:
+                continue
+            low, high = bounds([n / o for o, n in found])
+            if high < enough or low > enough or time.perf_counter() > until:
+                break
+        return found
+
+    def _samples(self, number: int) -> Indices:
+        """The next samples in the order of training."""
+        start, self._position = self._position, self._position + number
+        return order.indices(
+            seed=self._training.seed,
+            num_samples=len(self._dataset),
+            start=start,
+            stop=self._position,
+            block=getattr(self._dataset, "block", 1),
+        )
+
+    def _side(self, way: Way) -> "_Side":
+        engine = TorchEngine(
+            self._workload,
+            self._dataset,
+            seed=self._training.seed,
+            micro_batch_size=way.micro_batch_size,
+            tuning=way.tuning,
+        )
+        return _Side(engine, way, rate=self._training.rate)
+
+
+class _Side:
+    """One way of a trial."""
+
+    def __init__(self, engine: TorchEngine, way: Way, *, rate: float) -> None:
+        self.engine, self._way, self._rate = engine, way, rate
+
+    def seconds(self, samples: Indices) -> float:
+        """Seconds of updates on all of the samples, begun with nothing prepared: that is on the safe side."""
+        begin = self._now()
+        self.losses(samples)
+        return self._now() - begin
+
+    def losses(self, samples: Indices) -> list[float]:
+        """Train on all of the samples as the trainer does; the loss of each update."""
+        size, ahead = self._way.batch_size, self._way.ahead
+        shares = [samples[start : start + size] for start in range(0, len(samples), size)]
+        for share in shares[:ahead]:
+            self.engine.prepare(share)
+        found = []
+        for number, share in enumerate(shares):
+            for later in shares[number + ahead : number + ahead + 1]:
+                self.engine.prepare(later)
+            step = self.engine.step(share, batch_size=len(share), rate=self._rate, signals=NOTHING)
+            found.append(step.loss)
+        return found
+
+    def _now(self) -> float:
+        if self.engine.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def updates(old: Way, new: Way, update_s: float) -> int:
+    """Updates in a block: enough to time, and for loaders to get into their stride."""
+    ahead = max(way.ahead if way.tuning.num_loaders else 0 for way in (old, new))
+    return max(1, 4 * min(1, ahead), 2 * ahead, ceil(BLOCK_S / max(update_s, 1e-6)))
+
+
+def bounds(ratios: Sequence[float]) -> tuple[float, float]:
+    """Bounds on the median, each holding with chance 1 - `CHANCE`; none from too few.
+
+    >>> bounds([0.5, 0.6, 0.7, 0.8, 0.9])
+    (0.5, 0.9)
+    """
+    n, left_out, beyond = len(ratios), -1, 0
+    while (beyond := beyond + comb(n, left_out + 1)) <= CHANCE * 2**n:
+        left_out += 1
+    if left_out < 0:
+        return 0.0, float("inf")
+    ordered = sorted(ratios)
+    return ordered[left_out], ordered[-1 - left_out]
+
+
+@contextmanager
+def as_in_training() -> Iterator[None]:
+    """Keep what engines set for the whole process from what is measured elsewhere."""
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    random = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        torch.set_rng_state(random)
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> float:
+    """Largest relative difference of losses; over the samples of both where their updates differ in size."""
+    if len(one) != len(other):
+        return 0.0
+    scale = max(map(abs, one)) or 1.0
+    return max(abs(a - b) / scale for a, b in zip(one, other, strict=True))

@@ -1,0 +1,70 @@
+"""How much memory there is, and what a step needs of it."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.errors import JobError, PlanError
+from pipeline.planning import memory
+from tests.fakes import LineWorkload, write_curve
+
+
+def cgroup(monkeypatch, folder: Path, *, limits: dict[str, int | str], own: str = "0::/job/step") -> None:
+    """Let this process be in a group with those limits, as the kernel tells them."""
+    for name, limit in limits.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{limit}\n")
+    (folder / "own").write_text(f"9:pids:/\n{own}\n")
+    monkeypatch.setattr(memory, "CGROUPS", folder)
+    monkeypatch.setattr(memory, "OWN_CGROUPS", folder / "own")
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "there"),
+    [
+        ("0::/job/step", {"job/step/memory.max": 1 << 20}, 1 << 20),
+        ("0::/job/step", {"job/memory.max": 2 << 20, "job/step/memory.max": "max"}, 2 << 20),
+        ("0::/elsewhere", {"memory.max": 3 << 20, "job/memory.max": 1 << 20}, 3 << 20),
+        ("4:cpu,memory:/job", {"memory/job/memory.limit_in_bytes": 4 << 20, "memory.max": 1 << 20}, 4 << 20),
+        ("4:memory:/job", {"memory/memory.limit_in_bytes": 5 << 20}, 5 << 20),
+    ],
+)
+def test_memory_is_that_of_the_tightest_group_around_the_process(monkeypatch, tmp_path, own, limits, there):
+    cgroup(monkeypatch, tmp_path, limits=limits, own=own)
+    assert memory.installed_bytes() == there
+
+
+def probe(workload, folder: Path) -> memory.Probe:
+    return memory.Probe(workload=workload, folder=folder, batch_sizes=(8, 16), batch_size=16, seed=0)
+
+
+class Dying(LineWorkload):
+    """Its process ends in the first loss, by a signal or by itself."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__()
+        self.end = end
+
+    def loss(self, model, batch):
+        if self.end:
+            os.kill(os.getpid(), self.end)
+        os._exit(1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
+@pytest.mark.parametrize(
+    ("end", "error", "told"),
+    [
+        (signal.SIGKILL, PlanError, "ended by signal 9, most likely for its memory"),
+        (0, JobError, "ended with status 1; look at"),
+    ],
+)
+def test_only_a_process_that_was_killed_is_said_to_lack_memory(tmp_path, end, error, told):
+    write_curve(tmp_path, num_samples=32)
+    measuring = memory.measuring(probe(Dying(end), tmp_path))
+    with pytest.raises(error, match=told), measuring as peaks:
+        peaks()

@@ -1,0 +1,194 @@
+"""The plan is feasible, repeatable, and where there is none it says the least that helps."""
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from jobs import DATASET, STARTED, night, profile
+
+from pipeline.errors import DataError, ParamsError, PlanError
+from pipeline.params import Params, PlanParams, ProfileParams, TrainParams
+from pipeline.planning.planner import plan
+from pipeline.records import Plan, Tuning, dumps, loads
+
+EVERYWHERE = PlanParams(machines=("local", "*-*"))
+TRAINING = TrainParams(epochs=1, batch_size=256)
+
+
+def planned(*, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING, job=None) -> Plan:
+    return plan(
+        night(hours=hours, budget_usd=budget_usd), DATASET, job or profile(), None, told(params, training)
+    )
+
+
+def told(params: PlanParams, training: TrainParams) -> Params:
+    plugs = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
+    return Params(**plugs, plan=params, train=training)
+
+
+def test_this_machine_costs_nothing_and_is_taken_when_it_is_in_time():
+    found = planned()
+    assert (found.machine, found.expected_usd, found.spot) == ("local", 0.0, False)
+    assert found.num_samples == 1_000_000
+    assert found.interval[0] < found.expected_s < found.interval[1]
+
+
+def test_a_short_night_rents():
+    found = planned(hours=0.4, job=profile(step_s=5e-3))
+    assert found.machine != "local"
+    assert found.expected_usd > 0
+
+
+def test_the_same_records_give_the_same_plan():
+    assert dumps(planned(hours=1)) == dumps(planned(hours=1))
+
+
+def test_a_plan_survives_its_file():
+    found = planned(hours=1)
+    assert loads(Plan, dumps(found)) == found
+
+
+def test_the_fastest_is_faster_and_the_knee_between():
+    by = {
+        objective: planned(
+            job=profile(step_s=1e-2), budget_usd=500,
+            params=PlanParams(machines=("local", "*-*"), objective=objective),
+        )
+        for objective in ("cost", "knee", "time")
+    }  # fmt: skip
+    assert by["time"].expected_s <= by["knee"].expected_s <= by["cost"].expected_s
+    assert by["cost"].expected_usd <= by["knee"].expected_usd <= by["time"].expected_usd
+
+
+def test_each_rung_can_start_later_than_the_one_before():
+    found = planned(hours=2, job=profile(step_s=5e-3))
+    starts = [rung.latest_start for rung in found.ladder]
+    assert starts == sorted(set(starts))
+    assert 0 < len(starts) <= 5
+    until = night(hours=2).train_until
+    for rung in found.ladder:
+        assert rung.latest_start + timedelta(seconds=rung.expected_s) < until
+
+
+def test_spot_is_left_out_when_it_is_not_allowed():
+    params = PlanParams(machines=("g2-*",), spot=False)
+    found = planned(params=params)
+    assert not found.spot
+    assert not any(rung.spot for rung in found.ladder)
+
+
+def test_checkpoints_are_as_often_as_the_user_says():
+    assert (
+        planned(training=TrainParams(epochs=1, checkpoint_every_s=7, batch_size=256)).checkpoint_every_s == 7
+    )
+
+
+def refusal(**changes: object) -> str:
+    with pytest.raises(PlanError) as caught:
+        planned(**changes)
+    return str(caught.value)
+
+
+def test_what_cannot_be_done_is_told_with_the_least_that_helps():
+    told = refusal(hours=1, budget_usd=0.01, job=profile(step_s=1e-1))
+    assert told.startswith(
+        "no machine of plan.machines trains on 1,000,000 samples by 12:00 UTC for $0.01; "
+        "the least that helps: "
+    )
+    assert re.search(r"night\.budget_usd \d+\.\d\d", told)
+    assert re.search(r"night\.train_hours \d", told)
+    assert re.search(r"train\.epochs 0\.\d", told)
+
+
+@settings(max_examples=15)
+@given(st.floats(0.3, 3), st.floats(0, 5), st.floats(1e-3, 0.2))
+def test_doing_what_the_refusal_says_helps(hours, budget_usd, step_s):
+    job = profile(step_s=step_s)
+    params = PlanParams(machines=("local", "g2-standard-*", "n2-standard-*"))
+    given_ = {"hours": hours, "budget_usd": budget_usd, "params": params, "job": job}
+    try:
+        planned(**given_)
+    except PlanError as error:
+        told = str(error)
+    else:
+        assume(False)
+    advice = dict(re.findall(r"(night\.budget_usd|night\.train_hours|train\.epochs) ([\d.]+)", told))
+    assert advice
+    changes = {
+        "night.budget_usd": lambda value: {"budget_usd": value},
+        "night.train_hours": lambda value: {"hours": value},
+        "train.epochs": lambda value: {"training": TrainParams(epochs=value, batch_size=256)},
+    }
+    if " with " in told:
+        both = {key: float(advice[key]) for key in ("night.train_hours", "night.budget_usd")}
+        assert planned(
+            **given_ | {"hours": both["night.train_hours"], "budget_usd": both["night.budget_usd"]}
+        )
+    else:
+        for key, value in advice.items():
+            assert planned(**given_ | changes[key](float(value)))
+
+
+def test_a_deadline_that_has_passed_is_told():
+    late = replace(night(), train_until=STARTED - timedelta(hours=1))
+    with pytest.raises(PlanError, match=r"had passed when the night began at 11:00; raise night.train_hours"):
+        plan(late, DATASET, profile(), None, told(EVERYWHERE, TRAINING))
+
+
+def test_no_samples_are_told():
+    with pytest.raises(DataError, match="1 epochs over 0 samples are none to train on"):
+        plan(night(), replace(DATASET, num_samples=0), profile(), None, told(EVERYWHERE, TRAINING))
+
+
+def test_a_model_beyond_all_memory_is_told_with_both_sizes():
+    told = refusal(job=profile(sample_bytes=1e14), params=PlanParams())
+    assert "one sample needs 100000.30 GB on a device" in told
+    assert "is 7.20 GB (local, less 10%)" in told
+
+
+def test_machines_without_a_price_are_listed_and_not_planned():
+    assert "no price in us-central1" in refusal(params=PlanParams(machines=("a4-highgpu-8g",)))
+
+
+def test_an_unknown_machine_is_told():
+    with pytest.raises(ParamsError, match=r"plan.machines names b9-huge"):
+        planned(params=PlanParams(machines=("b9-huge",)))
+
+
+def test_thousands_of_candidates_are_planned_in_three_seconds():
+    params = PlanParams(machines=("local", "*-*"), max_machines=64)
+    begin = time.process_time()
+    planned(params=params, job=profile(step_s=1e-2), training=TrainParams(epochs=1, batch_size=4096))
+    assert time.process_time() - begin < 3
+
+
+def test_planning_imports_nothing_heavy():
+    code = (
+        "import sys, pipeline.planning.planner; "
+        "print([m for m in ('torch', 'numpy', 'scipy', 'mlflow', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_fewer_steps_are_taken_only_where_they_are_allowed():
+    short = {"hours": 0.1, "budget_usd": 0.0, "params": PlanParams(), "job": profile(step_s=1e-2)}
+    with pytest.raises(PlanError, match=r"train\.epochs"):
+        planned(**short)
+    allowed = told(PlanParams(), TRAINING).model_copy(
+        update={"profile": ProfileParams(quality_remedies="allow")}
+    )
+    found = plan(night(hours=0.1, budget_usd=0.0), DATASET, profile(step_s=1e-2), None, allowed)
+    assert 0 < found.num_samples < DATASET.num_samples
+
+
+def test_the_plan_takes_over_what_the_profile_kept():
+    tuned = replace(profile(), tuning=Tuning(num_loaders=4, fused=True))
+    found = planned(job=tuned)
+    assert found.tuning == tuned.tuning
