@@ -1,0 +1,1 @@
+"""Train, through preemptions, and have a model before the deadline."""

@@ -1,0 +1,239 @@
+"""How is one update taken? The protocol `Engine`, and torch with one process per device.
+
+The gradient of an update is the sum of the gradients of its samples / its global batch size, whatever the
+shares of the workers and the size of the passes: shares may differ, one may be empty. Where memory does not
+suffice for a pass on one worker, all take that update again in passes of half the size.
+"""
+
+import logging
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from pipeline.errors import JobError
+from pipeline.planning.memory import is_out_of_memory
+from pipeline.records import Tuning
+from pipeline.training.checkpoint import State, pack, unpack
+from pipeline.training.gradients import Gradients, Signals
+from pipeline.training.loader import Loader
+from pipeline.training.order import Indices
+from pipeline.training.tuning import Shards, Tuner, normalised
+from pipeline.workload import Workload
+
+log = logging.getLogger(__name__)
+
+PATIENCE = timedelta(minutes=5)  # of workers with one of them, before all are started again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What came of an update; the same on all workers."""
+
+    loss: float  # mean per sample of the global batch
+    signals: Signals
+
+
+class Engine(Protocol):
+    """How a step is taken."""
+
+    rank: int
+    world_size: int
+
+    def prepare(self, indices: Indices) -> None:
+        """Begin to get a batch ready that `step` will soon be asked for."""
+
+    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
+        """One update from this worker's share `indices` of `batch_size` samples.
+
+        A loss that is not finite leaves the model as it was.
+        """
+
+    def save(self) -> State:
+        """Model and optimizer; all workers call it together."""
+
+    def load(self, state: State) -> None:
+        """Go on from what `save` gave, on any number of workers."""
+
+
+class TorchEngine:
+    """Data-parallel training: over gloo on CPU, bit for bit repeatable; over nccl on GPU."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        dataset: "Dataset[Any]",
+        *,
+        seed: int,
+        micro_batch_size: int,
+        tuning: Tuning,
+        shrunk: Callable[[int], None] = lambda micro_batch_size: None,
+    ) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.device = device()
+        if self.device.type == "cpu":
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            # Costs time, and nobody reads it.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        if self.world_size > 1 and not dist.is_initialized():
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=PATIENCE)
+        torch.manual_seed(seed)
+        self._seed = seed
+        self._workload = workload
+        self._micro_batch_size, self._shrunk = micro_batch_size, shrunk
+        self._tuner = Tuner(tuning, self.device)
+        self.model = self._tuner.model(workload.model())
+        self.model.train()
+        self.optimizer = self._tuner.optimizer(workload.optimizer(self.model.parameters()))
+        self._shards: Shards | None = None
+        if tuning.sharded and self.world_size > 1:
+            self._shards = Shards(self.optimizer, rank=self.rank, world_size=self.world_size)
+        self._gradients = Gradients(self.model, world_size=self.world_size)
+        self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
+        self._updates = 0
+        self._warn_of_passes = normalised(self.model)
+
+    def prepare(self, indices: Indices) -> None:
+        """Begin to load a share."""
+        self._loader.prepare(self._passes(indices))
+
+    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
+        """One update; see the protocol. JobError where memory does not suffice for it."""
+        short = 1
+        while short:
+            total, short = self._accumulate(indices, batch_size)
+            mean, told = self._gradients.reduce(total, replace(signals, short=short))
+            short = told.short
+            if short:
+                self._shrink(batch_size)
+        self._updates += 1
+        if np.isfinite(mean):
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self._update()
+        return Step(loss=mean, signals=told)
+
+    def _update(self) -> None:
+        """Change the weights; some may be changed when memory ends, so there is no second try."""
+        try:
+            (self._shards or self.optimizer).step()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise JobError(
+                "memory does not suffice for what the optimizer keeps, in passes of any size; take one "
+                "that keeps less (key workload), or name a machine with more memory in plan.machines"
+            ) from error
+
+    def _accumulate(self, indices: Indices, batch_size: int) -> tuple[Tensor, int]:
+        """Gradients of this worker's share, its part of the mean loss, and 1 if memory did not suffice."""
+        # Seeding by position makes dropout repeatable with no generator state to save.
+        key = (self._seed * 1_000_003 + self._updates) * self.world_size + self.rank
+        torch.default_generator.manual_seed(key % (1 << 63))  # torch.manual_seed would take 0.3 ms
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(key % (1 << 63))
+        self._gradients.clear()
+        total = torch.zeros((), device=self.device)
+        try:
+            passes = self._passes(indices)
+            if len(passes) > 1 and self._warn_of_passes:
+                self._warn_of_passes = False
+                log.warning("BatchNorm takes its statistics over %d samples, a pass", len(passes[0]))
+            for part in passes:
+                batch = self._tuner.batch(self._loader.get(part))
+                loss = self._tuner.loss(self._workload, self.model, batch).sum() / batch_size
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += loss.detach()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            # Others are waiting in the all-reduce: join them, and tell.
+            return total, 1
+        return total, 0
+
+    def _shrink(self, batch_size: int) -> None:
+        """Halve the passes, on all workers alike."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        before = min(self._micro_batch_size, -(-batch_size // self.world_size))
+        if before == 1:
+            raise JobError(
+                "memory does not suffice for a step on one sample; train a smaller model, "
+                "or name a machine with more memory in plan.machines"
+            )
+        self._micro_batch_size = -(-before // 2)
+        log.warning(
+            "memory does not suffice for %d samples a pass; going on with %d", before, self._micro_batch_size
+        )
+        if self.rank == 0:
+            self._shrunk(self._micro_batch_size)
+
+    def save(self) -> State:
+        """Model and optimizer, as references: write them before the next step."""
+        tensors, tree = pack((self._shards or self.optimizer).state_dict())
+        return State(
+            tensors={"model": dict(self.model.state_dict()), "optimizer": tensors},
+            scalars={"optimizer": tree, "engine_updates": self._updates},
+        )
+
+    def load(self, state: State) -> None:
+        """Take over model and optimizer."""
+        self.model.load_state_dict(state.tensors["model"])
+        tree = unpack(state.tensors.get("optimizer", {}), state.scalars["optimizer"])
+        self.optimizer.load_state_dict(tree)
+        self._tuner.optimizer(self.optimizer)
+        if self._shards:
+            self._shards.forget_others()
+        self._updates = state.scalars["engine_updates"]
+
+    def begin_from(self, tensors: dict[str, Tensor]) -> bool:
+        """Start warm from a model's tensors; False, and nothing changed, if it has another shape."""
+        own = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
+        if own != {name: tensor.shape for name, tensor in tensors.items()}:
+            return False
+        self.model.load_state_dict(tensors)
+        return True
+
+    def close(self) -> None:
+        """End loaders and the process group."""
+        self._loader.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _passes(self, indices: Indices) -> list[Indices]:
+        size = self._micro_batch_size
+        return [indices[start : start + size] for start in range(0, len(indices), size)]
+
+
+def device() -> torch.device:
+    """The device of this worker."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def agreed(value: Any) -> Any:
+    """What worker 0 says, on all workers."""
+    if not dist.is_initialized():
+        return value
+    told = [value]
+    dist.broadcast_object_list(told)
+    return told[0]
+
+
+def peak_memory_bytes() -> int:
+    """Most memory this worker has used on its device."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,48 @@
+"""How do batches get to the training thread in time? Whole, by their indices, and loaded ahead by threads.
+
+Threads, not processes: numpy and torch release the interpreter's lock while they copy, and a process would
+have to send what it read. Where a batch takes less than a switch of threads, none is the fastest.
+"""
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset, default_collate
+
+from pipeline.training.order import Indices
+from pipeline.workload import Batch
+
+
+class Loader:
+    """Batches of a data set by their indices."""
+
+    def __init__(self, dataset: "Dataset[Any]", *, num_loaders: int) -> None:
+        self._dataset = dataset
+        self._pool = ThreadPoolExecutor(num_loaders, "loader") if num_loaders else None
+        self._ahead: deque[tuple[Indices, Future[Batch]]] = deque()
+
+    def prepare(self, passes: list[Indices]) -> None:
+        """Begin to load."""
+        if self._pool:
+            for part in passes:
+                self._ahead.append((part, self._pool.submit(self._load, part)))
+
+    def get(self, part: Indices) -> Batch:
+        """The batch of these samples, prepared or not."""
+        while self._ahead:
+            ahead, future = self._ahead.popleft()
+            if np.array_equal(ahead, part):
+                return future.result()
+        return self._load(part)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _load(self, part: Indices) -> Batch:
+        if hasattr(self._dataset, "__getitems__"):
+            return self._dataset.__getitems__(part)
+        return default_collate([self._dataset[sample] for sample in part.tolist()])

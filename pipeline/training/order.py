@@ -1,0 +1,144 @@
+"""Which sample comes at which position? A pure function of the seed, so `seen` is all there is to remember.
+
+Positions count samples over all epochs: epoch e is positions [e * n, (e + 1) * n). Within an epoch the order
+is a keyed bijection of 0..n-1: a Feistel network on the next power of two (Luby & Rackoff 1988), applied
+again to what falls outside 0..n-1 until it falls inside (cycle walking: Black & Rogaway 2002). Any range of
+positions is computed alone, so memory does not grow with the number of samples.
+
+Samples far apart are slow to read, on disk and in memory. With `block` > 1 that many neighbours stay near
+each other: blocks come in the order of such a bijection, and each window of 64 of them is shuffled inside, by
+one bijection an epoch, begun at another place in each window. Two samples that follow each other are then of
+one block 1 time in 64, which is the correlation of the order.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROUNDS = 8
+PART = 1 << 14  # positions computed together, since a call of numpy costs as much as 1,000 of them
+WINDOW = 64  # blocks shuffled together
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
+Indices = NDArray[np.int64]
+
+
+def indices(*, seed: int, num_samples: int, start: int, stop: int, block: int = 1) -> Indices:
+    """Samples at the positions [start, stop), shape [stop - start], read-only; each once per epoch.
+
+    >>> indices(seed=1, num_samples=5, start=0, stop=10).tolist()
+    [4, 0, 3, 2, 1, 3, 0, 1, 4, 2]
+    """
+    if num_samples < 1 or block < 1:
+        raise ValueError(f"an epoch of {num_samples} samples in blocks of {block} has no order")
+    block = min(block, num_samples)
+    size = PART if block == 1 else WINDOW * block
+    parts = []
+    while start < stop:
+        epoch, position = divmod(start, num_samples)
+        if block == 1:
+            number = position // PART
+            whole = _part(seed, num_samples, epoch, number)
+        else:
+            number = min(position // size, _num_windows(num_samples, block) - 1)
+            whole = _window(seed, num_samples, epoch, number, block)
+        part = whole[position - number * size :][: stop - start]
+        parts.append(part)
+        start += len(part)
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *parts])
+
+
+def share(samples: Indices, *, rank: int, world_size: int) -> Indices:
+    """The part of a batch that worker `rank` takes: contiguous, sizes differ by one at most."""
+    n = len(samples)
+    return samples[rank * n // world_size : (rank + 1) * n // world_size]
+
+
+@lru_cache(maxsize=8)
+def _part(seed: int, num_samples: int, epoch: int, number: int) -> Indices:
+    first = number * PART
+    positions = np.arange(first, min(first + PART, num_samples))
+    return _fixed(_permute(positions, num_samples, (seed, epoch)))
+
+
+@lru_cache(maxsize=2)
+def _window(seed: int, num_samples: int, epoch: int, number: int, block: int) -> Indices:
+    """The samples of a window; the last one also has what is left over, of blocks and of samples."""
+    num_blocks = num_samples // block
+    is_last = number == _num_windows(num_samples, block) - 1
+    first, after = number * WINDOW, num_blocks if is_last else (number + 1) * WINDOW
+    before = epoch * num_blocks
+    blocks = indices(seed=seed, num_samples=num_blocks, start=before + first, stop=before + after)
+    samples = (blocks[:, None] * block + np.arange(block)).ravel()
+    if is_last:
+        samples = np.concatenate([samples, np.arange(num_blocks * block, num_samples)])
+    begin = (number * GOLDEN & MASK) % len(samples)
+    inside = _inside_twice(seed, epoch, len(samples))[begin : begin + len(samples)]
+    return _fixed(samples.take(inside))
+
+
+def _num_windows(num_samples: int, block: int) -> int:
+    return max(1, num_samples // block // WINDOW)
+
+
+@lru_cache(maxsize=2)
+def _inside_twice(seed: int, epoch: int, size: int) -> Indices:
+    """The order inside a window, repeated, so that it can begin anywhere."""
+    return np.tile(_permute(np.arange(size), size, (seed, epoch, size)), 2)
+
+
+def _fixed(values: Indices) -> Indices:
+    values.flags.writeable = False
+    return values
+
+
+def _permute(positions: Indices, num_samples: int, key: tuple[int, ...]) -> Indices:
+    bits = max(2, (num_samples - 1).bit_length())
+    tables = _tables(key, bits)
+    values = _feistel(positions, bits, tables)
+    outside = np.flatnonzero(values >= num_samples)
+    while len(outside):
+        values[outside] = _feistel(values[outside], bits, tables)
+        outside = outside[values[outside] >= num_samples]
+    return values
+
+
+def _feistel(values: Indices, bits: int, tables: tuple[Indices, ...]) -> Indices:
+    """A bijection of 0 .. 2^bits - 1; the halves may differ by a bit, and take turns."""
+    low_bits = bits // 2
+    low, high = values & ((1 << low_bits) - 1), values >> low_bits
+    for turn, table in enumerate(tables):
+        if turn % 2:
+            low = low ^ table[high]
+        else:
+            high = high ^ table[low]
+    return (high << low_bits) | low
+
+
+@lru_cache(maxsize=4)
+def _tables(key: tuple[int, ...], bits: int) -> tuple[Indices, ...]:
+    """What each round adds to one half, for every value of the other: looked up faster than computed."""
+    high, low = 1 << (bits - bits // 2), 1 << (bits // 2)
+    tables = []
+    for turn, round_key in enumerate(_keys(key)):
+        of, into = (high, low) if turn % 2 else (low, high)
+        table = _mixed(np.arange(of, dtype=np.uint64), round_key) & np.uint64(into - 1)
+        tables.append(table.astype(np.int64))
+    return tuple(tables)
+
+
+def _mixed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea & Flood 2014); uint64 wraps."""
+    values = (values + key) * np.uint64(GOLDEN)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _keys(key: tuple[int, ...]) -> list[np.uint64]:
+    """One key a round, of Python integers: exact for any seed."""
+    state = np.zeros(1, dtype=np.uint64)
+    for each in key:  # one after the other: seed and epoch must not be interchangeable
+        state = _mixed(state, np.uint64(each & MASK))
+    return list(_mixed(np.arange(1, ROUNDS + 1, dtype=np.uint64), state[0]))

@@ -1,0 +1,46 @@
+"""How many samples does a pass take at most? What memory taught on this machine, kept for the next job.
+
+One file per machine and model, `$PIPELINE_HOME/var/passes/DIGEST.json`, as long as the machine's ceilings
+are kept: then the whole batch is tried again. Outside of any home nothing is kept.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from pipeline import ledger, records
+from pipeline.errors import ParamsError
+from pipeline.planning import machine
+
+
+def remember(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> None:
+    """Keep the largest size that memory sufficed for."""
+    facts = _facts(workload, arguments)
+    if path := _path(facts):
+        records.replace_text(
+            path, json.dumps({**facts, "micro_batch_size": micro_batch_size}, indent=2) + "\n"
+        )
+
+
+def at_most(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> int:
+    """The size asked for, or a smaller one that this machine has learned of."""
+    path = _path(_facts(workload, arguments))
+    try:
+        if path is None or time.time() - path.stat().st_mtime > machine.KEPT.total_seconds():
+            return micro_batch_size
+        kept = int(json.loads(path.read_text())["micro_batch_size"])
+    except (OSError, ValueError, KeyError):
+        return micro_batch_size
+    return min(kept, micro_batch_size)
+
+
+def _facts(workload: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"machine": machine.fingerprint(), "workload": workload, "arguments": arguments}
+
+
+def _path(facts: dict[str, Any]) -> Path | None:
+    try:
+        return ledger.home() / "var" / "passes" / f"{machine.digest(facts)}.json"
+    except ParamsError:
+        return None

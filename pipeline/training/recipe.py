@@ -1,0 +1,131 @@
+"""What exactly is to be trained, and how far? `job.json` tells a worker all it needs, and names the job."""
+
+import hashlib
+import json
+import logging
+from dataclasses import asdict, dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.params import Params
+from pipeline.records import Champion, Dataset, Night, Record, Tuning, digest
+
+log = logging.getLogger(__name__)
+
+
+CHAMPION = Path("data/champion")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How far tonight's training goes, cold or warm."""
+
+    warm: bool
+    first_sample: int
+    epochs: float  # over the samples from `first_sample` on
+    num_samples: int  # to train on, all epochs together
+    rate: float  # learning rate, at its peak
+
+
+def course(night: Night, dataset: Dataset, champion: Champion | None, params: Params) -> Course:
+    """Warm from the champion on the newest samples, or cold, every `train.cold_every` nights, on all."""
+    told = params.train
+    if champion is None or not _may_start_warm(night, champion, params):
+        count = round(told.epochs * dataset.num_samples)
+        return Course(warm=False, first_sample=0, epochs=told.epochs, num_samples=count, rate=told.rate)
+    newest = min(dataset.num_samples, max(1, round(told.warm_share * dataset.num_samples)))
+    return Course(
+        warm=True,
+        first_sample=dataset.num_samples - newest,
+        epochs=told.warm_epochs,
+        num_samples=round(told.warm_epochs * newest),
+        rate=told.warm_rate,
+    )
+
+
+def _may_start_warm(night: Night, champion: Champion, params: Params) -> bool:
+    if night.day.toordinal() % params.train.cold_every == 0:
+        return False
+    facts = CHAMPION / "model.json"
+    if not champion.champion or not facts.exists():
+        return False
+    told = json.loads(facts.read_text())
+    if [told["workload"], told["arguments"]] != [params.workload.use, params.workload.model_extra or {}]:
+        log.info("the champion is another workload; starting cold")
+        return False
+    if champion.model_digest and digest(CHAMPION) != champion.model_digest:
+        log.warning("%s is not the model of version %d; starting cold", CHAMPION, champion.champion)
+        return False
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Record):
+    """One training job. Paths are relative to the folder of the night, where the workers run."""
+
+    night: str
+    code_commit: str
+    workload: str  # import path of the class
+    arguments: dict[str, Any]  # to make it with
+    arrays: str
+    data_digest: str
+    last_day: date  # of the training split
+    warm_from: str  # folder of the model to start from; "" for a cold start
+    warm_digest: str
+    seed: int
+    num_samples: int  # to train on, all epochs together
+    batch_size: int  # global
+    micro_batch_size: int  # per device and pass
+    rate: float  # learning rate, at its peak
+    warmup: float  # share of num_samples
+    decay: float  # share of num_samples, at the end
+    checkpoint_every_s: float
+    train_until: datetime
+    first_sample: int = 0  # samples before it are left out: a warm start trains on the newest
+    tuning: Tuning = field(default_factory=Tuning)
+
+    @property
+    def identity(self) -> str:
+        """Digest of what is learned: checkpoints of the same may be continued, on any machines."""
+        return _digest(
+            self.workload, self.arguments, self.data_digest, self.warm_digest, self.seed, self.num_samples,
+            self.first_sample, self.batch_size, self.rate, self.warmup, self.decay, self.tuning.precision,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Record):
+    """A heartbeat: one line of `progress.jsonl`."""
+
+    time: datetime
+    seen: int
+    num_updates: int
+    loss: float  # mean per sample since the line before
+    rate: float
+    samples_per_s: float  # since the line before
+    memory_bytes: int  # peak of worker 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Record):
+    """`result.json`, written last: the model beside it is complete."""
+
+    model_digest: str
+    num_samples: int
+    num_updates: int
+    stopped_by: Literal["finished", "deadline"]
+    warm: bool
+    ended_at: datetime
+
+
+def name_of(recipe: Recipe, *, machine: str, num_machines: int, num_workers: int, spot: bool) -> str:
+    """Name of the job: a digest of all that goes in, so that asking twice starts it once."""
+    return _digest(
+        recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
+        recipe.train_until.isoformat(), machine, num_machines, num_workers, spot,
+    )[:12]  # fmt: skip
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

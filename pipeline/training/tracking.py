@@ -1,0 +1,89 @@
+"""How does it go, seen in MLflow? `python -m pipeline.training.tracking FOLDER NIGHT`, beside worker 0.
+
+A process of its own that follows `progress.jsonl`: MLflow being slow, full or away costs training nothing.
+It ends when its standard input does, that is with the worker, however that ends. Lines are sent again from
+the first after a restart: MLflow keeps one value per metric, time and step.
+"""
+
+import json
+import logging
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import PipelineError
+from pipeline.release import tracking
+
+log = logging.getLogger(__name__)
+
+METRICS = ("loss", "rate", "samples_per_s", "memory_bytes")
+EVERY_S = 2.0
+LAST_WORD_S = 5.0  # to deliver the rest after training has ended
+
+
+def follow(path: Path, *, night: str) -> None:
+    """Send the lines of `path` as metrics `train/...` by step = samples seen, and those of the system."""
+    os.nice(10)  # the cores are there to train
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    run_id, monitor, sent, until = os.environ.get("MLFLOW_RUN_ID", ""), None, 0, float("inf")
+    while time.monotonic() < until:
+        if until == float("inf") and _ended(EVERY_S):
+            until = time.monotonic() + LAST_WORD_S
+        try:
+            run_id = run_id or tracking.run_of(night)
+            monitor = monitor or _monitor(run_id)
+            lines = _lines(path)
+            for start in range(sent, len(lines), 200):
+                metrics = [metric for line in lines[start : start + 200] for metric in _metrics(line)]
+                MlflowClient().log_batch(run_id, metrics=metrics)
+                sent = min(len(lines), start + 200)
+            if until < float("inf"):
+                break
+        except (MlflowException, PipelineError, OSError) as error:
+            log.warning("MLflow does not take the metrics (%s); trying again", str(error)[:200])
+            if until < float("inf"):
+                time.sleep(EVERY_S)
+    if monitor:
+        monitor.finish()
+
+
+def _monitor(run_id: str) -> Any:
+    from mlflow.system_metrics import system_metrics_monitor as metrics
+
+    make: Any = metrics.SystemMetricsMonitor
+    monitor = make(run_id, sampling_interval=EVERY_S, resume_logging=True)
+    monitor.start()
+    return monitor
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; the last may be half written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _metrics(line: dict[str, Any]) -> list[Any]:
+    from datetime import datetime
+
+    from mlflow.entities import Metric
+
+    stamp = int(datetime.fromisoformat(line["time"]).timestamp() * 1000)
+    return [Metric(f"train/{name}", line[name], stamp, line["seen"]) for name in METRICS]
+
+
+def _ended(timeout_s: float) -> bool:
+    """Whether standard input has ended, after waiting for that."""
+    ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
+    return bool(ready)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    follow(Path(sys.argv[1]) / "progress.jsonl", night=sys.argv[2])

@@ -1,0 +1,220 @@
+"""How does a run go on from where it is, and end in time? A plain loop over `seen`.
+
+The loop knows no restarts, no workers and no torch: the engine takes the updates, a checkpoint says where to
+begin, and the position in the order of samples is all the state there is. What worker 0's clock decides
+(save now, end early) travels with the gradients, so that all workers do it at the same update.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pipeline.errors import JobError
+from pipeline.training import checkpoint, order
+from pipeline.training.engine import Engine
+from pipeline.training.gradients import Signals
+from pipeline.training.order import Indices
+from pipeline.training.recipe import Progress, Recipe
+from pipeline.training.scaling import rate_at
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 1.0
+RETRY_SAVE_S = 15.0
+MARGIN = 0.1  # share of the time left that the estimate of the end may be wrong by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Where a run ended."""
+
+    seen: int
+    num_updates: int
+    stopped_by: Literal["finished", "deadline", "told"]
+
+
+class Trainer:
+    """One run of a recipe on an engine, from the newest checkpoint in `folder` if there is one."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        recipe: Recipe,
+        *,
+        folder: Path,
+        epoch_samples: int,
+        block: int = 1,
+        told_to_stop: Callable[[], bool],
+        report: Callable[[Progress], None],
+        clock: Callable[[], float] = time.time,
+        memory_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.engine, self.recipe, self.folder = engine, recipe, folder
+        self._epoch_samples, self._block = epoch_samples, block
+        self._told_to_stop, self._report = told_to_stop, report
+        self._clock, self._memory_bytes = clock, memory_bytes
+        self.seen = 0
+        self.num_updates = 0
+        self.end = recipe.num_samples  # where this run ends; a deadline makes it less, nothing makes it more
+        self._meter = _Meter(clock())
+        self._ahead: deque[Indices] = deque()  # shares in the making, this update's first
+        self._reach = 0  # position up to which they go
+        self._save_s = 0.0
+        self._next_save = clock() + recipe.checkpoint_every_s
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        state = checkpoint.load(path)
+        self.engine.load(state)
+        self.seen = state.scalars["seen"]
+        self.num_updates = state.scalars["num_updates"]
+        self.end = min(self.end, state.scalars["end"])
+        self._meter = _Meter(self._clock(), seen=self.seen)
+
+    def run(self) -> Outcome:
+        """Train to the end; every worker calls it, and every worker returns at the same update."""
+        self._reach = self.seen
+        while self.seen < self.end:
+            signals = self._update()
+            if signals.end_in:
+                self.end = min(self.end, self.seen + (signals.end_in - 1) * self.recipe.batch_size)
+            if signals.save or signals.stop:
+                self.save()
+            if signals.stop and self.seen < self.end:
+                return Outcome(seen=self.seen, num_updates=self.num_updates, stopped_by="told")
+        whole = self.seen >= self.recipe.num_samples
+        return Outcome(
+            seen=self.seen, num_updates=self.num_updates, stopped_by="finished" if whole else "deadline"
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint; if the disk refuses, try again after a while."""
+        began = self._clock()
+        state = self.engine.save()
+        written: Path | None = self.folder
+        if self.engine.rank == 0:
+            scalars = {**state.scalars, "num_updates": self.num_updates, "end": self.end}
+            written = checkpoint.save(
+                self.folder,
+                checkpoint.State(tensors=state.tensors, scalars=scalars),
+                seen=self.seen,
+                identity=self.recipe.identity,
+            )
+        now = self._clock()
+        self._save_s = now - began
+        every = self.recipe.checkpoint_every_s
+        self._next_save = now + (every if written else min(every, RETRY_SAVE_S))
+
+    def _update(self) -> Signals:
+        size = self._batch_size(self.seen)
+        share = self._next_share()
+        after = self.seen + size
+        rate = self._rate(self.seen + size / 2)
+        step = self.engine.step(share, batch_size=size, rate=rate, signals=self._signals())
+        if not math.isfinite(step.loss):
+            raise JobError(
+                f"the loss of update {self.num_updates + 1} (positions {self.seen} to {after - 1}) is "
+                f"{step.loss}; look at these samples, or lower train.rate ({self.recipe.rate:g})"
+            )
+        self.seen = after
+        self.num_updates += 1
+        self._meter.add(step.loss, size)
+        self._tell(rate)
+        return step.signals
+
+    def _signals(self) -> Signals:
+        """What this worker has to say with the next update."""
+        stop = int(self._told_to_stop())
+        if self.engine.rank:
+            return Signals(stop=stop)
+        return Signals(stop=stop, save=int(self._clock() >= self._next_save), end_in=self._end_in())
+
+    def _end_in(self) -> int:
+        """Updates after which to end, counted from 1 for the next, if the deadline is before the end; or 0.
+
+        Decided as late as it can be: when the time left is what the decay of the rate needs.
+        """
+        left_s = self.recipe.train_until.timestamp() - self._clock() - 2 * self._save_s - 1.0
+        if left_s <= 0:
+            return 1
+        if not self._meter.samples_per_s:
+            return 0
+        reach = (1 - MARGIN) * left_s * self._meter.samples_per_s
+        if self.seen + reach >= self.end or reach > self.recipe.decay * (self.seen + reach):
+            return 0
+        return max(1, int(reach / self.recipe.batch_size))
+
+    def _tell(self, rate: float) -> None:
+        now = self._clock()
+        if self.engine.rank or (now < self._meter.since + REPORT_EVERY_S and self.seen < self.end):
+            return
+        loss, speed = self._meter.read(now, self.seen)
+        self._report(
+            Progress(
+                time=datetime.fromtimestamp(now, UTC),
+                seen=self.seen,
+                num_updates=self.num_updates,
+                loss=loss,
+                rate=rate,
+                samples_per_s=speed,
+                memory_bytes=self._memory_bytes(),
+            )
+        )
+
+    def _rate(self, position: float) -> float:
+        return rate_at(
+            position,
+            num_samples=self.end,
+            warmup_samples=self.recipe.warmup * self.recipe.num_samples,
+            decay_samples=self.recipe.decay * self.end,
+            peak=self.recipe.rate,
+        )
+
+    def _batch_size(self, position: int) -> int:
+        return min(self.recipe.batch_size, self.recipe.num_samples - position)
+
+    def _next_share(self) -> Indices:
+        """This worker's part of the next batch; those after it begin to load, one for each loader."""
+        while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
+            self._ahead.append(self._share(self._reach))
+            self.engine.prepare(self._ahead[-1])
+            self._reach += self._batch_size(self._reach)
+        return self._ahead.popleft()
+
+    def _share(self, position: int) -> Indices:
+        """This worker's samples of the batch at a position."""
+        first = self.recipe.first_sample
+        batch = first + order.indices(
+            seed=self.recipe.seed,
+            num_samples=self._epoch_samples - first,
+            start=position,
+            stop=position + self._batch_size(position),
+            block=self._block,
+        )
+        return order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size)
+
+
+class _Meter:
+    """Mean loss and speed since the last heartbeat."""
+
+    def __init__(self, now: float, *, seen: int = 0) -> None:
+        self.since, self._seen_then = now, seen
+        self.samples_per_s = 0.0
+        self._loss, self._weight = 0.0, 0
+
+    def add(self, loss: float, size: int) -> None:
+        self._loss += loss * size
+        self._weight += size
+
+    def read(self, now: float, seen: int) -> tuple[float, float]:
+        loss = self._loss / self._weight if self._weight else math.nan
+        self.samples_per_s = (seen - self._seen_then) / max(now - self.since, 1e-9)
+        self.since, self._seen_then = now, seen
+        self._loss, self._weight = 0.0, 0
+        return loss, self.samples_per_s

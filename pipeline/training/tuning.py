@@ -1,0 +1,250 @@
+"""How is a step taken as a `Tuning` says? What it does to data set, model, optimizer, batch and loss.
+
+The trials of the profile and the training both go through here, so what was measured is what runs. With all
+of a tuning off nothing is touched. What the model learns stays the same: to the bit for what moves data and
+for recomputing, to rounding for kernels and orders of summing, and within the tolerance that the profile
+states for bfloat16 (weights, gradients and optimizer stay float32; only products are taken in bfloat16).
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.data import Dataset, default_collate
+
+from pipeline.records import Tuning
+from pipeline.training.order import Indices
+from pipeline.workload import Batch, Workload
+
+Samples = list[int] | Indices
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class Tuner:
+    """A tuning, on a device."""
+
+    def __init__(self, tuning: Tuning, device: torch.device) -> None:
+        self.tuning, self.device = tuning, device
+
+    def data(self, dataset: "Dataset[Any]") -> "Dataset[Any]":
+        """The data set, its samples kept in memory or its batches pinned."""
+        if self.tuning.in_memory:
+            dataset = Columns(dataset)
+        return Pinned(dataset) if self.tuning.pinned and self.device.type == "cuda" else dataset
+
+    def model(self, model: nn.Module) -> nn.Module:
+        """The model, on the device; names and shapes of its tensors stay."""
+        model = model.to(self.device)
+        if self.tuning.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.tuning.recompute:
+            for block in blocks(model):
+                _recompute(block)
+        if self.tuning.compiled:
+            model.compile()
+        return model
+
+    def optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer, before its first update or after its state was loaded."""
+        if self.tuning.fused and fusible(optimizer):
+            for group in optimizer.param_groups:
+                group |= {"fused": True, "foreach": False}
+        return optimizer
+
+    def batch(self, batch: Batch) -> Batch:
+        """The batch, on the device."""
+        return to(batch, self.device, images_last=self.tuning.channels_last)
+
+    def loss(self, workload: Workload, model: nn.Module, batch: Batch) -> Tensor:
+        """Loss of each sample, in float32 unless the workload has it in more."""
+        if self.tuning.precision == "float32":
+            return workload.loss(model, batch)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            return workload.loss(model, batch).float()
+
+
+class Columns(Dataset[Any]):
+    """Samples of a data set in columns of memory: filled as they are first asked for, gathered afterwards.
+
+    For data sets that give a sample the same each time, in tensors of one shape. Where a batch turns out to
+    have another shape, the columns are given up and the data set is read as before.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._there = torch.zeros(len(dataset), dtype=torch.bool)
+        self._columns: Any = None
+        self._of_use = True
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, sample: int) -> Any:
+        return self._dataset[sample]
+
+    def __getitems__(self, samples: Samples) -> Batch:
+        wanted = torch.tensor(np.asarray(samples, dtype=np.int64))
+        missing = wanted[~self._there[wanted]].tolist()
+        batch = read(self._dataset, missing) if missing and self._of_use else None
+        with self._lock:
+            if batch is not None and self._of_use:  # another loader may have given up meanwhile
+                self._fill(missing, batch)
+            columns = self._columns
+        if columns is None:
+            return read(self._dataset, samples)
+        return leaves(columns, lambda column: column.index_select(0, wanted))
+
+    def _fill(self, samples: list[int], batch: Batch) -> None:
+        if self._columns is None:  # the system gives pages as they are written, so nothing is spent yet
+            size = len(self._dataset)
+            self._columns = leaves(batch, lambda leaf: torch.empty(size, *leaf.shape[1:], dtype=leaf.dtype))
+        columns, values = list(tensors(self._columns)), list(tensors(batch))
+        if [(c.shape[1:], c.dtype) for c in columns] != [(v.shape[1:], v.dtype) for v in values]:
+            self._of_use, self._columns = False, None
+            return
+        rows = torch.tensor(samples)
+        for column, value in zip(columns, values, strict=True):
+            column[rows] = value
+        self._there[rows] = True
+
+
+class Pinned(Dataset[Any]):
+    """A data set whose batches lie in page-locked memory, from which the accelerator copies by itself."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, sample: int) -> Any:
+        return self._dataset[sample]
+
+    def __getitems__(self, samples: Samples) -> Batch:
+        return leaves(read(self._dataset, samples), lambda leaf: leaf.pin_memory())
+
+
+class Shards:
+    """The optimizer's state divided among workers: each updates its parameters and sends them to all.
+
+    Stage 1 of ZeRO (Rajbhandari et al. 2020): state / workers of memory, for one broadcast of the weights.
+    An optimizer of torch leaves out parameters without a gradient, and makes no state for them.
+    """
+
+    def __init__(self, optimizer: Optimizer, *, rank: int, world_size: int) -> None:
+        self._optimizer, self._rank, self._world_size = optimizer, rank, world_size
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        load = [0] * world_size
+        self._owners = [0] * len(self._parameters)
+        for place in sorted(range(len(self._parameters)), key=lambda n: -self._parameters[n].numel()):
+            self._owners[place] = load.index(min(load))
+            load[self._owners[place]] += self._parameters[place].numel()
+
+    def step(self) -> None:
+        """Update, all workers together; gradients of others' parameters are gone afterwards."""
+        self.leave_others()
+        self._optimizer.step()
+        for parameter, owner in zip(self._parameters, self._owners, strict=True):
+            dist.broadcast(parameter.detach(), src=owner)
+
+    def leave_others(self) -> None:
+        """Let go of the gradients of what others update."""
+        for parameter, owner in zip(self._parameters, self._owners, strict=True):
+            if owner != self._rank:
+                parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state on worker 0, all workers together; on others their share."""
+        told = self._optimizer.state_dict()
+        found: list[Any] | None = [None] * self._world_size if self._rank == 0 else None
+        dist.gather_object(told["state"], found)
+        whole = {place: state for part in found or [told["state"]] for place, state in part.items()}
+        return {**told, "state": dict(sorted(whole.items()))}
+
+    def forget_others(self) -> None:
+        """Let go of what others hold, after a whole state was loaded."""
+        for parameter, owner in zip(self._parameters, self._owners, strict=True):
+            if owner != self._rank:
+                self._optimizer.state.pop(parameter, None)
+
+
+def read(dataset: Any, samples: Samples) -> Batch:
+    """A batch of these samples, whole if the data set can."""
+    if hasattr(dataset, "__getitems__"):
+        return dataset.__getitems__(samples)
+    return default_collate([dataset[int(sample)] for sample in samples])
+
+
+def to(batch: Batch, device: torch.device, *, images_last: bool = False) -> Batch:
+    """The batch on the device, whatever it is made of."""
+
+    def move(leaf: Tensor) -> Tensor:
+        if images_last and leaf.dim() == 4:
+            return leaf.to(device, non_blocking=True, memory_format=torch.channels_last)
+        return leaf.to(device, non_blocking=True)
+
+    return leaves(batch, move)
+
+
+def leaves(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """The same batch with each tensor in it changed."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, dict):
+        return {key: leaves(value, change) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        parts = [leaves(value, change) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch
+
+
+def tensors(batch: Batch) -> Iterator[Tensor]:
+    """All tensors in a batch, in order."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, dict):
+        for value in batch.values():
+            yield from tensors(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from tensors(value)
+
+
+def fusible(optimizer: Optimizer) -> bool:
+    """Whether torch has one kernel for the whole update."""
+    return isinstance(optimizer, FUSED) and not any(
+        group.get("differentiable") or group.get("capturable") for group in optimizer.param_groups
+    )
+
+
+def normalised(model: nn.Module) -> bool:
+    """Whether BatchNorm ties the samples of a pass together, so that its size matters."""
+    return any(isinstance(module, NORMS) for module in model.modules())
+
+
+def blocks(model: nn.Module) -> list[nn.Sequential | nn.ModuleList]:
+    """The outermost containers of layers to compute again in the backward pass, none with BatchNorm."""
+    if isinstance(model, nn.Sequential | nn.ModuleList) and len(model) > 1 and not normalised(model):
+        return [model]
+    return [block for child in model.children() for block in blocks(child)]
+
+
+def _recompute(block: nn.Sequential | nn.ModuleList) -> None:
+    """Keep what goes into each part of a block, not what is made in it (Chen et al. 2016)."""
+    if isinstance(block, nn.ModuleList):
+        for part in block:
+            part.forward = partial(checkpoint, part.forward, use_reentrant=False)
+        return
+    parts = list(block)
+    segments = ceil(sqrt(len(parts)))
+    block.forward = partial(checkpoint_sequential, parts, segments, use_reentrant=False)  # type: ignore[method-assign]

@@ -1,0 +1,113 @@
+"""The local backend with real processes: one live job per folder, whoever asks and whoever dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.backends import Job
+from pipeline.backends.local import Local
+
+ROOT = Path(__file__).parents[2]
+
+
+def job(folder: Path, script: str, *, timeout_s: float = 60) -> Job:
+    return Job(
+        name="j",
+        command=("sh", "-c", script),
+        machine="local",
+        num_machines=1,
+        folder=str(folder / "job"),
+        timeout_s=timeout_s,
+        environment={"PYTHONPATH": str(ROOT)},
+    )
+
+
+def wait(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.02)
+
+
+def over(handle: str) -> bool:
+    return Local().state(handle) != "running"
+
+
+@pytest.mark.parametrize(
+    ("script", "state"), [("exit 0", "succeeded"), ("exit 3", "failed"), ("kill -9 $$", "preempted")]
+)
+def test_how_a_job_ended_is_told(tmp_path, script, state):
+    handle = Local().submit(job(tmp_path, f"echo begun; {script}"))
+    wait(lambda: over(handle))
+    assert Local().state(handle) == state
+    assert (Path(handle) / "log.txt").read_text().startswith("begun")
+
+
+@pytest.mark.slow
+def test_asking_at_the_same_instant_starts_one_job(tmp_path):
+    script = f"echo x >> {tmp_path}/starts; sleep 30"
+    ask = (
+        "import sys, time; from pathlib import Path; from pipeline.backends.local import Local;"
+        "from tests.backends.test_local import job;"
+        f"time.sleep(max(0, {time.time() + 2} - time.time()));"
+        f"Local().submit(job(Path({str(tmp_path)!r}), {script!r}))"
+    )
+    askers = [subprocess.Popen([sys.executable, "-c", ask], cwd=ROOT) for _ in range(4)]
+    assert [asker.wait() for asker in askers] == [0, 0, 0, 0]
+    handle = str(tmp_path / "job")
+    wait((tmp_path / "starts").exists)
+    assert Local().state(handle) == "running"
+    Local().cancel(handle)
+    assert (tmp_path / "starts").read_text() == "x\n"
+    assert Local().state(handle) == "preempted"
+
+
+def test_a_failed_job_starts_again_and_one_that_succeeded_does_not(tmp_path):
+    for attempt, script in enumerate(["exit 1", "exit 0", "exit 1"]):
+        handle = Local().submit(job(tmp_path, f"echo x >> {tmp_path}/starts; {script}"))
+        wait(lambda handle=handle: over(handle))
+        assert Local().state(handle) == ("failed" if attempt == 0 else "succeeded")
+    assert (tmp_path / "starts").read_text() == "x\nx\n"
+
+
+def test_the_job_outlives_who_asked_for_it_and_the_death_of_its_supervisor(tmp_path):
+    handle = Local().submit(job(tmp_path, "sleep 30; true"))
+    supervisor = Path(handle) / "pid"
+    wait(supervisor.exists)
+    wait(lambda: bool(psutil.Process(int(supervisor.read_text())).children()))
+    os.kill(int(supervisor.read_text()), signal.SIGKILL)
+    time.sleep(0.2)
+    assert Local().state(handle) == "running"
+    assert Local().submit(job(tmp_path, "exit 1")) == handle
+    assert Local().state(handle) == "running"
+    Local().cancel(handle)
+    assert Local().state(handle) == "preempted"
+
+
+def test_cancel_of_what_has_ended_or_never_was_is_no_error(tmp_path):
+    Local().cancel(str(tmp_path / "none"))
+    handle = Local().submit(job(tmp_path, "exit 0"))
+    wait(lambda: over(handle))
+    Local().cancel(handle)
+    assert Local().state(handle) == "succeeded"
+
+
+def test_a_job_that_does_not_listen_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.backends.local.STOP_S", 0.3)
+    handle = Local().submit(job(tmp_path, f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 1; done"))
+    wait((tmp_path / "deaf").exists)
+    Local().cancel(handle)
+    assert over(handle)
+
+
+def test_a_job_ends_after_its_time_even_if_nobody_asks(tmp_path):
+    handle = Local().submit(job(tmp_path, "exec sleep 60", timeout_s=0.5))
+    wait(lambda: over(handle))
+    assert Local().state(handle) == "preempted"

@@ -1,0 +1,94 @@
+"""A small night to train in: records, params and arrays in the current folder."""
+
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pipeline import params, records
+from pipeline.backends.local import Local
+from pipeline.errors import NotYet
+from pipeline.params import Params
+from pipeline.records import Champion, Dataset, Night, Plan, Training, Tuning
+from pipeline.training import launcher
+from tests.fakes import write_curve
+
+ROOT = Path(__file__).parents[2]
+
+
+def night(*, seconds: float = 600, day: date = date(2026, 1, 2), name: str = "n") -> Night:
+    now = datetime.now(UTC)
+    return Night(
+        id=name,
+        day=day,
+        started_at=now,
+        train_until=now + timedelta(seconds=seconds),
+        decide_until=now + timedelta(seconds=seconds + 60),
+        budget_usd=1,
+        trigger="test",
+        code_commit="c",
+        previous="",
+    )
+
+
+def dataset() -> Dataset:
+    day = date(2026, 1, 1)
+    return Dataset(digest="d", num_samples=1000, num_bytes=8000, first_day=day, last_day=day)
+
+
+def plan(*, num_samples: int = 3001, checkpoint_every_s: float = 0.2) -> Plan:
+    return Plan(
+        machine="local", num_machines=1, spot=False, batch_size=32, micro_batch_size=16,
+        num_samples=num_samples, checkpoint_every_s=checkpoint_every_s, expected_s=10, expected_usd=0.01,
+        interval=(5, 15), ladder=(), runner_up="", tuning=Tuning(num_loaders=1),
+    )  # fmt: skip
+
+
+def told(*, num_workers: int = 1, cold_every: int = 7, **arguments: Any) -> Params:
+    return params.check(
+        {
+            "source": "tests.fakes:TwoDays",
+            "workload": {"use": "tests.fakes:LineWorkload", **arguments},
+            "backend": "pipeline.backends.local:Local",
+            "train": {"num_workers": num_workers, "cold_every": cold_every, "rate": 0.01},
+        }
+    )
+
+
+def lay_out(folder: Path) -> None:
+    """Make `folder` a night's folder, and step into it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    write_curve(Path("data/arrays"), num_samples=1000)
+
+
+def train(
+    given: Night,
+    with_params: Params,
+    *,
+    champion: Champion | None = None,
+    between: Callable[[Path], None] = lambda job: None,
+    by_plan: Plan | None = None,
+    timeout_s: float = 180,
+) -> Training:
+    """Ask until it is done; `between` the asks something may happen to the job's folder."""
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            return launcher.train(
+                given, dataset(), by_plan or plan(), champion, backend=Local(), params=with_params
+            )
+        except NotYet:
+            assert time.monotonic() < until, "training did not come to an end"
+        (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
+        between(folder)
+        time.sleep(0.02)
+
+
+def weights(folder: Path = launcher.MODEL) -> Any:
+    from safetensors.torch import load_file
+
+    assert records.digest(folder)
+    return load_file(folder / "model.safetensors")

@@ -1,0 +1,45 @@
+"""Updates on uneven shares, one empty: `python -m tests.training.steps FOLDER`, alone or under torchrun."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline.records import Tuning
+from pipeline.training.engine import TorchEngine
+from pipeline.training.gradients import Signals
+from tests.fakes import LineWorkload
+
+LOADER = Tuning(num_loaders=1)
+BATCHES = [np.arange(0, 10), np.arange(10, 13), np.arange(13, 14), np.arange(14, 30)]
+
+
+def steps(
+    folder: Path, *, sparse: bool = False, micro_batch_size: int = 4, tuning: Tuning = LOADER
+) -> TorchEngine:
+    workload = LineWorkload(sparse=sparse, dropout=0.0)
+    data = workload.dataset(folder, "train")
+    engine = TorchEngine(workload, data, seed=1, micro_batch_size=micro_batch_size, tuning=tuning)
+    for number, batch in enumerate(BATCHES):
+        cut = 1 + len(batch) // 4 if engine.world_size > 1 else len(batch)  # unlike workers: unlike shares
+        share = batch[:cut] if engine.rank == 0 else batch[cut:]
+        engine.prepare(share)
+        told = Signals(stop=engine.rank, end_in=0 if engine.rank else number)
+        step = engine.step(share, batch_size=len(batch), rate=0.1, signals=told)
+        assert step.signals == Signals(stop=engine.world_size - 1, end_in=number)
+        assert np.isfinite(step.loss)
+    return engine
+
+
+if __name__ == "__main__":
+    for kind in ("dense", "sparse", "sharded"):
+        told = Tuning(sharded=kind == "sharded")
+        made = steps(Path(sys.argv[1]), sparse=kind == "sparse", tuning=told)
+        state = made.save()
+        own = len(made.optimizer.state)
+        made.load(state)
+        assert len(made.optimizer.state) == own  # what others hold is not kept, also after a restart
+        if made.rank == 0:
+            torch.save(state.tensors, Path(sys.argv[1]) / f"{kind}.pt")
+    made.close()

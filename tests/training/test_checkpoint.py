@@ -1,0 +1,143 @@
+"""Checkpoints: there whole or not at all, refused by others, and a full disk stops nothing."""
+
+import json
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.errors import JobError
+from pipeline.training import checkpoint
+from pipeline.training.checkpoint import State
+
+
+def state(value: float, *, size: int = 8) -> State:
+    return State(
+        tensors={"model": {"w": torch.full((size,), value)}, "optimizer": {"0": torch.ones(2)}},
+        scalars={"value": value},
+    )
+
+
+def saved(folder: Path, *seen: int) -> list[Path]:
+    paths = [checkpoint.save(folder, state(n), seen=n, identity="job") for n in seen]
+    assert all(paths)
+    return [path for path in paths if path]
+
+
+def test_what_was_saved_is_loaded(tmp_path):
+    saved(tmp_path, 5)
+    path = checkpoint.newest(tmp_path, identity="job")
+    assert path
+    loaded = checkpoint.load(path)
+    assert torch.equal(loaded.tensors["model"]["w"], torch.full((8,), 5.0))
+    assert loaded.scalars == {"value": 5, "seen": 5, "identity": "job"}
+
+
+def test_two_are_kept(tmp_path):
+    saved(tmp_path, 1, 20, 300)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "seen=000000000000020",
+        "seen=000000000000300",
+    ]
+
+
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+)
+@pytest.mark.parametrize("harm", ["cut", "changed", "missing"])
+def test_a_torn_or_tampered_one_is_skipped_with_a_warning(tmp_path, caplog, file, harm):
+    good, bad = saved(tmp_path, 1, 2)
+    target = bad / file
+    content = target.read_bytes()
+    if harm == "missing":
+        target.unlink()
+    else:
+        target.write_bytes(content[: len(content) // 2] if harm == "cut" else content[:-3] + b"xyz")
+    assert checkpoint.newest(tmp_path, identity="job") == good
+    assert f"checkpoint {bad} is skipped" in caplog.text
+
+
+def test_an_added_file_makes_it_another_one(tmp_path):
+    good, bad = saved(tmp_path, 1, 2)
+    (bad / "more.safetensors").write_bytes(b"")
+    assert checkpoint.newest(tmp_path, identity="job") == good
+
+
+def test_what_a_killed_writer_left_is_no_checkpoint_and_is_cleared(tmp_path):
+    (good,) = saved(tmp_path, 1)
+    (tmp_path / ".seen=2.77").mkdir()
+    (tmp_path / ".seen=2.77" / "model.safetensors").write_bytes(b"half")
+    assert checkpoint.newest(tmp_path, identity="job") == good
+    checkpoint.clear(tmp_path)
+    assert list(tmp_path.iterdir()) == [good]
+
+
+def test_a_torn_one_is_replaced(tmp_path):
+    (path,) = saved(tmp_path, 1)
+    (path / "manifest.json").unlink()
+    saved(tmp_path, 1)
+    assert checkpoint.newest(tmp_path, identity="job") == path
+
+
+def test_the_checkpoint_of_another_job_is_refused(tmp_path):
+    saved(tmp_path, 1)
+    with pytest.raises(
+        JobError, match="belongs to job job, this is other: another model, data set or seed; remove"
+    ):
+        checkpoint.newest(tmp_path, identity="other")
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """A disk on which no file grows beyond 10 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_warned_of_and_leaves_the_one_before(tmp_path, small_files, caplog):
+    (good,) = saved(tmp_path, 1)
+    assert checkpoint.save(tmp_path, state(2, size=100_000), seen=2, identity="job") is None
+    assert "no checkpoint at 2 samples" in caplog.text
+    assert list(tmp_path.iterdir()) == [good]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_the_state_of_any_optimizer_survives_without_pickle(tmp_path, kind):
+    def made() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        return model, kind(model.parameters(), lr=0.1)
+
+    def update(model: torch.nn.Linear, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+
+    model, optimizer = made()
+    update(model, optimizer)
+    tensors, tree = checkpoint.pack(optimizer.state_dict())
+    part = State(tensors={"model": dict(model.state_dict()), "optimizer": tensors}, scalars={"tree": tree})
+    path = checkpoint.save(tmp_path, part, seen=1, identity="job")
+    assert path
+    again, its_optimizer = made()
+    loaded = checkpoint.load(path)
+    again.load_state_dict(loaded.tensors["model"])
+    its_optimizer.load_state_dict(
+        checkpoint.unpack(loaded.tensors.get("optimizer", {}), loaded.scalars["tree"])
+    )
+    update(model, optimizer)
+    update(again, its_optimizer)
+    assert torch.equal(model.weight, again.weight)
+
+
+def test_tied_weights_are_saved_twice(tmp_path):
+    weight = torch.ones(4)
+    tied = State(tensors={"model": {"a": weight, "b": weight}})
+    path = checkpoint.save(tmp_path, tied, seen=1, identity="job")
+    assert path
+    assert set(checkpoint.load(path).tensors["model"]) == {"a", "b"}
+    assert "model.safetensors" in json.loads((path / "manifest.json").read_text())

@@ -1,0 +1,156 @@
+"""One update is the same on any number of workers, in any number of passes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import JobError
+from pipeline.records import Tuning
+from pipeline.training import checkpoint
+from pipeline.training.checkpoint import State
+from pipeline.training.engine import TorchEngine
+from pipeline.training.gradients import Signals
+from pipeline.training.tuning import to
+from tests.fakes import LineWorkload, write_curve
+from tests.training import short_of_memory
+from tests.training.nights import ROOT
+from tests.training.steps import steps
+
+SHARE = np.arange(8)
+
+
+@pytest.fixture(autouse=True)
+def leave_torch_as_it_was():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    write_curve(tmp_path, num_samples=100)
+    return tmp_path
+
+
+def engine(folder: Path, *, seed: int = 0, **arguments) -> TorchEngine:
+    workload = LineWorkload(**arguments)
+    return TorchEngine(
+        workload, workload.dataset(folder, "train"), seed=seed, micro_batch_size=3, tuning=Tuning()
+    )
+
+
+def close_to(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    for name, weight in one.items():
+        torch.testing.assert_close(weight, other[name], rtol=1e-6, atol=1e-6)
+
+
+def step(made: TorchEngine, share: np.ndarray = SHARE) -> float:
+    return made.step(share, batch_size=len(share), rate=0.1, signals=Signals()).loss
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_size_of_passes_changes_nothing(folder, sparse):
+    whole = steps(folder, sparse=sparse, micro_batch_size=100)
+    close_to(steps(folder, sparse=sparse, micro_batch_size=3).model.state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.slow
+def test_uneven_and_empty_shares_of_two_workers_change_nothing(folder):
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.training.steps"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
+    for kind in ("dense", "sparse"):
+        alone = steps(folder, sparse=kind == "sparse").model.state_dict()
+        close_to(torch.load(folder / f"{kind}.pt")["model"], alone)
+    whole, sharded = (torch.load(folder / f"{kind}.pt") for kind in ("dense", "sharded"))
+    for part in ("model", "optimizer"):
+        assert all(torch.equal(value, sharded[part][name]) for name, value in whole[part].items())
+
+
+@pytest.mark.slow
+def test_a_worker_short_of_memory_halves_the_passes_of_all(folder):
+    write_curve(folder, num_samples=short_of_memory.BATCH)
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    exact = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **exact}
+    subprocess.run(
+        [sys.executable, "-m", *command, "-m", "tests.training.short_of_memory", str(folder)],
+        env=environment, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert int((folder / "shrunk").read_text()) == short_of_memory.BATCH // 4  # a share is half of the batch
+    unsplit = short_of_memory.updates(folder, short=False)
+    found = torch.load(folder / "gradients.pt")
+    for name, gradient in short_of_memory.gradients(unsplit).items():
+        assert (found[name] - gradient).norm() <= 1e-6 * gradient.norm()
+
+
+def test_a_sample_too_large_for_the_memory_is_told(folder, monkeypatch):
+    made = engine(folder)
+    monkeypatch.setattr(made._workload, "loss", lambda model, batch: np.empty(1 << 50))
+    with pytest.raises(JobError, match="memory does not suffice for a step on one sample; train a smaller"):
+        step(made)
+
+
+def test_the_loss_is_the_mean_per_sample(folder):
+    made = engine(folder, dropout=0.0)
+    data = made._workload.dataset(folder, "train")
+    expected = made._workload.loss(made.model, data.__getitems__(SHARE.tolist())).mean().item()
+    assert step(made) == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_was_saved_goes_on_bit_equal_with_dropout(folder, tmp_path):
+    one, other = engine(folder), engine(folder, seed=0)
+    step(one)
+    state = one.save()
+    path = checkpoint.save(tmp_path / "c", state, seen=8, identity="j")
+    assert path
+    other.load(checkpoint.load(path))
+    assert step(one, SHARE + 8) == step(other, SHARE + 8)
+    for name, weight in one.model.state_dict().items():
+        assert torch.equal(weight, other.model.state_dict()[name])
+
+
+def test_a_loss_that_is_not_finite_leaves_the_model_as_it_was(folder):
+    made = engine(folder, poison=5)
+    before = {name: weight.clone() for name, weight in made.model.state_dict().items()}
+    assert np.isnan(step(made))
+    assert all(torch.equal(weight, before[name]) for name, weight in made.model.state_dict().items())
+
+
+def test_a_champion_of_another_shape_is_not_started_from(folder):
+    made, wide = engine(folder), engine(folder, width=32)
+    assert not made.begin_from(dict(wide.model.state_dict()))
+    assert made.begin_from(dict(engine(folder, seed=5).model.state_dict()))
+    assert torch.equal(made.model["table"].weight, engine(folder, seed=5).model["table"].weight)
+
+
+def test_batches_of_any_make_are_moved(folder):
+    batch = {"a": (torch.ones(1), [torch.ones(2)]), "b": "name"}
+    assert to(batch, torch.device("meta"))["a"][1][0].device.type == "meta"
+    assert to(batch, torch.device("cpu"))["b"] == "name"
+
+
+def test_a_state_of_pure_numbers_needs_no_optimizer_tensors():
+    tensors, tree = checkpoint.pack(
+        {"state": {}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0]}]}
+    )
+    assert tensors == {}
+    assert checkpoint.unpack({}, tree)["param_groups"][0]["betas"] == (0.9, 0.99)
+    assert State(tensors={}).scalars == {}
+
+
+class Hungry(torch.optim.SGD):
+    """An optimizer that keeps more than there is."""
+
+    def step(self, closure=None):
+        torch.empty(1 << 50)
+
+
+def test_an_update_without_memory_is_told_in_one_sentence(folder, monkeypatch):
+    monkeypatch.setattr(LineWorkload, "optimizer", lambda self, parameters: Hungry(parameters))
+    with pytest.raises(JobError, match=r"what the optimizer keeps.*; take one that keeps less"):
+        engine(folder).step(SHARE, batch_size=8, rate=0.1, signals=Signals())

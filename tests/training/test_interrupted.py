@@ -1,0 +1,192 @@
+"""Real jobs, really killed: they resume, and end as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from pipeline.backends import Job
+from pipeline.backends.local import Local
+from pipeline.errors import JobError
+from pipeline.records import Training
+from tests.fakes import read_lines
+from tests.training import nights
+
+pytestmark = pytest.mark.slow
+SLOW = {"delay_s": 0.015}  # a batch: so that there is something to interrupt
+
+
+@pytest.fixture(autouse=True, scope="module")
+def surroundings():
+    before = Path.cwd()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(nights.ROOT))
+        patch.setenv("MLFLOW_TRACKING_URI", "")
+        yield
+    os.chdir(before)
+
+
+@dataclass
+class Alone:
+    """A job on one worker that nothing happened to."""
+
+    training: Training
+    weights: dict[str, torch.Tensor]
+    job: Path
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, surroundings) -> Alone:
+    folder = tmp_path_factory.mktemp("alone")
+    nights.lay_out(folder)
+    training = nights.train(nights.night(), nights.told(dropout=0.0, **SLOW))
+    (job,) = (path for path in (folder / "data/work/jobs").iterdir() if path.is_dir())
+    return Alone(training, nights.weights(), job)
+
+
+def processes(job: Path) -> dict[str, list[psutil.Process]]:
+    """The live processes of a job by what they are."""
+    try:
+        supervisor = psutil.Process(int((job / "pid").read_text()))
+        found = [supervisor, *supervisor.children(recursive=True)]
+        commands = {process: " ".join(process.cmdline()) for process in found}
+    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
+        return {"worker": [], "torchrun": [], "all": []}
+    workers = [
+        process
+        for process, command in commands.items()
+        if "training.worker" in command and "distributed.run" not in command
+    ]
+    torchrun = [process for process, command in commands.items() if "distributed.run" in command]
+    return {"worker": workers, "torchrun": torchrun, "all": found}
+
+
+def seen(job: Path) -> int:
+    lines = read_lines(job / "progress.jsonl") if (job / "progress.jsonl").exists() else []
+    return int(lines[-1]["seen"]) if lines else 0
+
+
+class Killer:
+    """Kills, at a random moment after each checkpoint that is new, the next of its victims."""
+
+    def __init__(self, *victims: str, seed: int = 0) -> None:
+        self.victims = list(victims)
+        self.random = random.Random(seed)
+        self.newest = ""
+        self.killed_at: list[float] = []
+
+    def __call__(self, job: Path) -> None:
+        names = sorted(path.name for path in (job / "checkpoints").glob("seen=*"))
+        if not self.victims or not names or names[-1] <= self.newest:
+            return
+        time.sleep(self.random.uniform(0, 0.3))
+        found = processes(job)
+        victims = found[self.victims[0]]
+        if not found["worker"] or not victims:
+            return
+        for process in victims[-1:] if self.victims[0] == "worker" else victims:
+            if process.is_running():
+                os.kill(process.pid, signal.SIGKILL)
+        self.killed_at.append(time.time())
+        self.victims.pop(0)
+        self.newest = sorted(path.name for path in (job / "checkpoints").glob("seen=*"))[-1]
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_job_killed_at_any_moment_ends_bit_equal_to_one_left_alone(tmp_path, alone):
+    nights.lay_out(tmp_path)
+    killer = Killer("worker", "torchrun", "all")
+    training = nights.train(nights.night(), nights.told(dropout=0.0, **SLOW), between=killer)
+    assert not killer.victims
+    assert training.num_restarts >= 1  # a start that is killed before it counts itself is none
+    assert (training.num_samples, training.num_updates, training.stopped_by) == (3001, 94, "finished")
+    assert equal(nights.weights(), alone.weights)
+    assert training.model_digest == alone.training.model_digest
+
+
+def test_so_does_one_on_two_workers_with_dropout(tmp_path):
+    params = nights.told(num_workers=2, **SLOW)
+    nights.lay_out(tmp_path / "alone")
+    assert nights.train(nights.night(), params).num_restarts == 0
+    left_alone = nights.weights()
+    nights.lay_out(tmp_path / "killed")
+    killer = Killer("worker", "all", seed=2)
+    nights.train(nights.night(), params, between=killer)
+    assert not killer.victims
+    assert equal(nights.weights(), left_alone)
+
+
+def run_directly(folder: Path, *, num_workers: int, until: Callable[[], bool]) -> None:
+    """The job in `folder` on so many workers, until it ends or is killed."""
+    command = ("torchrun", "--nnodes=1", f"--nproc-per-node={num_workers}", "-m", "pipeline.training.worker")
+    backend = Local()
+    handle = backend.submit(
+        Job(
+            name="j",
+            command=(*command, str(folder)),
+            machine="local",
+            num_machines=1,
+            folder=str(folder),
+            timeout_s=120,
+            environment={"OMP_NUM_THREADS": "1"},
+        )
+    )
+    while backend.state(handle) == "running":
+        if until():
+            for process in processes(folder)["all"]:
+                process.kill()
+        time.sleep(0.02)
+
+
+def test_a_job_goes_on_with_another_number_of_workers(tmp_path, alone):
+    nights.lay_out(tmp_path)
+    resized = tmp_path / "resized"
+    resized.mkdir()
+    (resized / "job.json").write_bytes((alone.job / "job.json").read_bytes())
+    checkpoints = resized / "checkpoints"
+    run_directly(resized, num_workers=2, until=lambda: len(list(checkpoints.glob("seen=*"))) == 2)
+    assert not (resized / "result.json").exists()
+    run_directly(resized, num_workers=1, until=lambda: False)
+    result = json.loads((resized / "result.json").read_text())
+    assert (result["num_samples"], result["num_updates"]) == (
+        alone.training.num_samples,
+        alone.training.num_updates,
+    )
+    for name, weight in nights.weights(resized / "model").items():
+        torch.testing.assert_close(weight, alone.weights[name], rtol=1e-6, atol=1e-6)
+
+
+def test_a_job_that_would_be_late_ends_before_the_deadline_with_a_model(tmp_path):
+    nights.lay_out(tmp_path)
+    night = nights.night(seconds=20)
+    plan = nights.plan(num_samples=10**6)
+    training = nights.train(night, nights.told(**SLOW), by_plan=plan)
+    assert training.stopped_by == "deadline"
+    assert 0 < training.num_samples < 10**6
+    assert datetime.now(UTC) < night.train_until
+    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
+    rates = [line["rate"] for line in read_lines(job / "progress.jsonl")]
+    assert rates[-1] < 0.1 * max(rates)
+    assert nights.weights()
+
+
+def test_a_loss_that_is_not_a_number_names_the_update_and_leaves_no_process(tmp_path):
+    nights.lay_out(tmp_path)
+    with pytest.raises(JobError, match=r"the loss of update \d+ \(positions \d+ to \d+\) is nan; look at"):
+        nights.train(nights.night(), nights.told(poison=17))
+    assert not Path("data/run/model").exists()
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])
+    ]

@@ -1,0 +1,252 @@
+"""The reconciler with a scripted backend: one next action a call, whatever the world looks like."""
+
+import json
+import shutil
+import threading
+from contextlib import suppress
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline import records
+from pipeline.errors import JobError, NotYet
+from pipeline.records import Champion
+from pipeline.training import checkpoint, launcher
+from pipeline.training.checkpoint import State
+from pipeline.training.launcher import JOBS, MODEL, recipe_of
+from pipeline.training.recipe import Recipe, Result
+from pipeline.training.worker import write_facts
+from tests.fakes import ScriptedBackend
+from tests.training import nights
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    nights.lay_out(tmp_path)
+
+
+NIGHT = nights.night(seconds=24 * 3600)  # made when the tests are collected, which may be long before
+
+
+def call(backend, *, night=NIGHT, plan=None, champion=None, params=None):
+    return launcher.train(
+        night,
+        nights.dataset(),
+        plan or nights.plan(),
+        champion,
+        backend=backend,
+        params=params or nights.told(),
+    )
+
+
+def job_folder() -> Path:
+    (path,) = (path for path in JOBS.iterdir() if path.is_dir())
+    return path
+
+
+def finish(path: Path) -> None:
+    """Leave what a worker leaves at its end."""
+    recipe = records.loads(Recipe, (path / "job.json").read_text())
+    model = path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+    write_facts(model, recipe, seen=3001)
+    result = Result(
+        model_digest=records.digest(model),
+        num_samples=3001,
+        num_updates=94,
+        stopped_by="finished",
+        warm=False,
+        ended_at=NIGHT.started_at + timedelta(seconds=50),
+    )
+    starts = [NIGHT.started_at, NIGHT.started_at + timedelta(seconds=20)]
+    (path / "starts.jsonl").write_text("".join(json.dumps({"time": t.isoformat()}) + "\n" for t in starts))
+    records.write(result, path)
+
+
+def test_the_first_call_submits_the_second_waits_and_the_last_collects():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet, match="queued"):
+        call(backend)
+    with pytest.raises(NotYet, match="starting"):
+        call(backend)
+    (job,) = backend.jobs
+    assert job.command[0] == "torchrun"
+    assert job.command[-3:] == ("-m", "pipeline.training.worker", job.folder)
+    assert job.environment["PYTHONPATH"].startswith(str(Path.cwd()))
+    finish(job_folder())
+    training = call(backend)
+    assert training.num_samples == 3001
+    assert training.num_restarts == 1
+    assert training.elapsed_s == 50
+    assert training.cost_usd == pytest.approx(0.05)
+    assert training.model_digest == records.digest(MODEL)
+    assert call(backend) == training
+    assert len(backend.jobs) == 1
+
+
+def test_progress_is_told_in_one_sentence():
+    with pytest.raises(NotYet):
+        call(ScriptedBackend("running"))
+    beat = {
+        "time": "2026-01-01T00:00:00Z", "seen": 1020, "num_updates": 32, "loss": 0.21, "rate": 1e-3,
+        "samples_per_s": 1203.4, "memory_bytes": 5,
+    }  # fmt: skip
+    (job_folder() / "progress.jsonl").write_text(json.dumps(beat) + '\n{"half a li')
+    sentence = r"job \w+: 34% of 3,001 samples, 1,203 samples/s, ETA 2 s; loss 0.21"
+    with pytest.raises(NotYet, match=sentence):
+        call(ScriptedBackend("running"))
+
+
+def test_a_preempted_job_is_submitted_again_for_ever_and_a_failing_one_five_times():
+    backend = ScriptedBackend("preempted")
+    for _ in range(3):
+        with pytest.raises(NotYet):
+            call(backend)
+    backend.script = ["failed"]
+    for _ in range(launcher.MAX_RESTARTS - 2):
+        with pytest.raises(NotYet):
+            call(backend)
+    line = {"attempt": "a", "rank": 1, "error": "ValueError: odd", "final": False}
+    later = {"attempt": "a", "rank": 0, "error": "RuntimeError: connection closed", "final": False}
+    (job_folder() / "errors.jsonl").write_text(json.dumps(line) + "\n" + json.dumps(later) + "\n")
+    with pytest.raises(JobError, match=r"ended 6 times, at last by: ValueError: odd; look at .*log\.txt"):
+        call(backend)
+    assert len(backend.jobs) == 6
+    with pytest.raises(NotYet):  # a retry of the task begins anew
+        call(backend)
+
+
+def test_an_error_that_does_not_mend_itself_is_told_at_once():
+    backend = ScriptedBackend("failed")
+    with pytest.raises(NotYet):
+        call(backend)
+    line = {
+        "attempt": "a",
+        "rank": 0,
+        "error": "the loss of update 7 is nan; lower train.rate",
+        "final": True,
+    }
+    (job_folder() / "errors.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(JobError, match=r"^the loss of update 7 is nan; lower train\.rate$"):
+        call(backend)
+    assert len(backend.jobs) == 1
+
+
+def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
+    night = nights.night(seconds=-60)
+    backend = ScriptedBackend("running")
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
+    path = JOBS / launcher.name_of(recipe, machine="local", num_machines=1, num_workers=1, spot=False)
+    path.mkdir(parents=True)
+    (path / "submissions.jsonl").write_text('{"handle": "h", "time": 0}\n')
+    for seen in (320, 640):
+        state = State(
+            tensors={"model": {"w": torch.full((2,), float(seen))}, "optimizer": {}},
+            scalars={"num_updates": seen // 32},
+        )
+        checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
+    (path / "checkpoints" / "seen=000000000000640" / "model.safetensors").write_bytes(b"torn")
+    training = call(backend, night=night)
+    assert backend.cancelled == ["h"]
+    assert (training.stopped_by, training.num_samples, training.num_updates) == ("deadline", 320, 10)
+    assert nights.weights()["w"].tolist() == [320, 320]
+    facts = json.loads((MODEL / "model.json").read_text())
+    assert facts["seen"] == 320
+    assert facts["workload"] == "tests.fakes:LineWorkload"
+
+
+def test_past_the_deadline_without_a_checkpoint_the_champion_stays():
+    backend = ScriptedBackend("running")
+    with pytest.raises(
+        JobError, match=r"did not reach a checkpoint by .* the champion stays; .*night\.train_hours"
+    ):
+        call(backend, night=nights.night(seconds=-60))
+    assert not backend.jobs
+
+
+def test_a_changed_plan_ends_the_job_of_the_old_one():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    old = backend.jobs[0].folder
+    with pytest.raises(NotYet):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert backend.cancelled == [old]
+    assert len(backend.jobs) == 2
+
+
+def test_two_calls_at_once_do_not_both_act():
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(ScriptedBackend):
+        def submit(self, job):
+            entered.set()
+            leave.wait(10)
+            return super().submit(job)
+
+    backend = Slow("running")
+
+    def ask() -> None:
+        with suppress(NotYet):
+            call(backend)
+
+    first = threading.Thread(target=ask)
+    first.start()
+    entered.wait(10)
+    with pytest.raises(NotYet, match="another call looks after it"):
+        call(backend)
+    leave.set()
+    first.join()
+    assert len(backend.jobs) == 1
+
+
+def test_a_model_that_was_changed_after_training_is_refused():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    finish(job_folder())
+    (job_folder() / "model" / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(JobError, match="does not match its digest"):
+        call(backend)
+    assert not MODEL.exists()
+
+
+@pytest.fixture
+def champion() -> Champion:
+    path = launcher.CHAMPION
+    path.mkdir(parents=True)
+    facts = {"workload": "tests.fakes:LineWorkload", "arguments": {}}
+    (path / "model.json").write_text(json.dumps(facts))
+    (path / "model.safetensors").write_bytes(b"weights")
+    return Champion(champion=3, replaced=2, model_digest=records.digest(path))
+
+
+def warm(champion: Champion | None, *, day: date = date(2026, 1, 2), **arguments) -> bool:
+    params = nights.told(**arguments)
+    recipe = recipe_of(nights.night(day=day), nights.dataset(), nights.plan(), champion, params)
+    return bool(recipe.warm_from)
+
+
+def test_training_starts_from_the_champion_except_every_so_many_nights(champion):
+    first = date(2026, 1, 1)
+    cold = [day for day in range(14) if not warm(champion, day=first + timedelta(days=day))]
+    assert len(cold) == 2
+    assert cold[1] - cold[0] == 7
+    assert not warm(champion, day=first + timedelta(days=cold[0] + 1), cold_every=1)
+
+
+def test_training_starts_cold_from_no_champion_or_another_or_a_changed_one(champion, caplog):
+    assert warm(champion)
+    assert not warm(None)
+    assert not warm(champion, width=8)
+    (launcher.CHAMPION / "model.safetensors").write_bytes(b"other")
+    assert not warm(champion)
+    assert "is not the model of version 3" in caplog.text
+    shutil.rmtree(launcher.CHAMPION)
+    launcher.CHAMPION.mkdir()
+    assert not warm(champion)

@@ -1,0 +1,57 @@
+"""The same profile as a short job: torchrun on the worker, through a real backend."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli, records, stages
+from pipeline.backends.local import Local
+from pipeline.errors import JobError
+from pipeline.planning import machine, profiles
+from pipeline.planning.explain import explain
+from pipeline.records import Profile
+from tests.training import nights
+
+PARAMS = """\
+source: "tests.fakes:TwoDays"
+workload: {{use: "tests.fakes:LineWorkload", poison: {poison}}}
+backend: "pipeline.backends.local:Local"
+profile: {{machine: local, batch_sizes: [8, 16], steps: 2}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_night(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(nights.ROOT))
+    monkeypatch.chdir(tmp_path)
+    nights.lay_out(tmp_path)
+
+
+def call(*, poison: int = -1) -> Profile:
+    Path("params.yaml").write_text(PARAMS.format(poison=poison))
+    records.write(nights.night())
+    records.write(nights.dataset())
+    profile = stages.run("profile")
+    assert isinstance(profile, Profile)
+    return profile
+
+
+@pytest.mark.slow
+def test_a_job_of_a_backend_brings_the_profile(monkeypatch, capsys):
+    found = call()
+    assert found.step_s.fixed + found.step_s.per_sample > 0
+    assert found.evidence["origin"]["machine"] == "local"
+    (folder,) = profiles.JOBS.iterdir()
+    assert (folder / "profile.json").exists()
+    assert Local().state(str(folder)) == "succeeded"
+    monkeypatch.setattr(machine, "fingerprint", None)  # a job's machine is known by its name alone
+    assert call().evidence["reused"]["from_night"] == "n"
+    assert cli.main(["profile", "--explain"]) == 0
+    assert capsys.readouterr().out == explain(records.read(Profile)) + "\n"
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_told_in_the_words_of_the_worker():
+    with pytest.raises(JobError, match=r"a loss that is not finite for \d+ of \d+ samples; look for NaN"):
+        call(poison=7)

@@ -1,0 +1,51 @@
+"""How far a night trains: cold on all samples, warm on the newest."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from pipeline import records
+from pipeline.params import Params
+from pipeline.records import Champion
+from pipeline.training import recipe
+from tests.training import nights
+
+WARM_DAY, COLD_DAY = date(2026, 1, 2), date(2026, 1, 1)  # ordinals 1 and 0 modulo 7
+
+
+def told(**train: object) -> Params:
+    plugs = {name: "tests.fakes:LineWorkload" for name in ("source", "workload", "backend")}
+    return Params.model_validate({**plugs, "train": train})
+
+
+@pytest.fixture
+def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
+    monkeypatch.chdir(tmp_path)
+    recipe.CHAMPION.mkdir(parents=True)
+    (recipe.CHAMPION / "model.json").write_text('{"workload": "tests.fakes:LineWorkload", "arguments": {}}')
+    return Champion(champion=3, replaced=2, model_digest=records.digest(recipe.CHAMPION))
+
+
+def test_a_cold_start_trains_on_all_samples(champion: Champion) -> None:
+    dataset = nights.dataset()
+    days = [date.fromordinal(WARM_DAY.toordinal() + n) for n in range(7)]
+    courses = [recipe.course(nights.night(day=day), dataset, champion, told(epochs=2)) for day in days]
+    cold = [course for course in courses if not course.warm]
+    assert len(cold) == 1
+    assert (cold[0].first_sample, cold[0].num_samples) == (0, 2 * dataset.num_samples)
+    assert recipe.course(nights.night(day=WARM_DAY), dataset, None, told()).warm is False
+
+
+def test_a_warm_start_trains_on_the_newest_at_its_own_rate(champion: Champion) -> None:
+    dataset = nights.dataset()
+    day = next(
+        day for day in (WARM_DAY, COLD_DAY)
+        if recipe.course(nights.night(day=day), dataset, champion, told()).warm
+    )  # fmt: skip
+    course = recipe.course(
+        nights.night(day=day), dataset, champion, told(warm_share=0.25, warm_epochs=2, warm_rate=1e-4)
+    )
+    newest = round(0.25 * dataset.num_samples)
+    assert course.first_sample == dataset.num_samples - newest
+    assert (course.num_samples, course.rate) == (2 * newest, 1e-4)

@@ -1,0 +1,177 @@
+"""The loop: each sample once per epoch whatever happens, and an end in time."""
+
+import math
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import JobError
+from pipeline.training import checkpoint, order
+from pipeline.training.recipe import Progress, Recipe
+from pipeline.training.trainer import Outcome, Trainer
+from tests.fakes import CountingEngine
+
+NEVER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def recipe(**changed: Any) -> Recipe:
+    told: dict[str, Any] = {
+        "night": "n", "code_commit": "c", "workload": "a:A", "arguments": {}, "arrays": "a",
+        "data_digest": "d", "last_day": date(2026, 1, 1), "warm_from": "", "warm_digest": "",
+        "seed": 7, "num_samples": 100, "batch_size": 8, "micro_batch_size": 8,
+        "rate": 1.0, "warmup": 0.1, "decay": 0.3, "checkpoint_every_s": 1e9, "train_until": NEVER,
+    }  # fmt: skip
+    return Recipe(**{**told, **changed})
+
+
+class Run:
+    """A trainer on a counting engine, told to stop after `stop_after` updates."""
+
+    def __init__(
+        self,
+        folder: Path,
+        engine: CountingEngine,
+        made: Recipe,
+        *,
+        epoch_samples: int = 40,
+        stop_after: float = math.inf,
+        block: int = 1,
+    ) -> None:
+        self.heartbeats: list[Progress] = []
+        self.trainer = Trainer(
+            engine,
+            made,
+            folder=folder,
+            epoch_samples=epoch_samples,
+            block=block,
+            told_to_stop=lambda: len(engine.rates) + 1 >= stop_after,
+            report=self.heartbeats.append,
+            clock=engine.clock,
+        )
+        path = checkpoint.newest(folder, identity=made.identity)
+        if path:
+            self.trainer.resume(path)
+
+    def run(self) -> Outcome:
+        return self.trainer.run()
+
+
+@settings(max_examples=25)
+@given(
+    stops=st.lists(st.integers(1, 9), max_size=5),
+    num_samples=st.integers(1, 300),
+    batch_size=st.integers(1, 64),
+    epoch_samples=st.integers(1, 120),
+)
+def test_each_sample_once_per_epoch_however_often_it_is_ended(stops, num_samples, batch_size, epoch_samples):
+    made = recipe(num_samples=num_samples, batch_size=batch_size)
+    with TemporaryDirectory() as folder:
+        for stop_after in [*stops, math.inf]:
+            engine = CountingEngine(num_samples=epoch_samples)
+            run = Run(Path(folder), engine, made, epoch_samples=epoch_samples, stop_after=stop_after)
+            outcome = run.run()
+    assert outcome.stopped_by == "finished"
+    assert engine.count.sum() == outcome.seen == num_samples
+    epochs, rest = divmod(num_samples, epoch_samples)
+    assert sorted(engine.count.tolist()) == [epochs] * (epoch_samples - rest) + [epochs + 1] * rest
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=5), st.integers(1, 40))
+@settings(max_examples=25)
+def test_each_sample_once_per_epoch_on_changing_worlds_and_batches(phases, batch_size):
+    """Workers of one world take the same number of updates; their counts add up."""
+    count, seen = 0, 0
+    for world_size, updates in [*phases, (3, 10**6)]:
+        before = seen
+        for rank in range(world_size):
+            engine = CountingEngine(num_samples=40, rank=rank, world_size=world_size)
+            with TemporaryDirectory() as folder:
+                run = Run(Path(folder), engine, recipe(batch_size=batch_size), stop_after=updates)
+                run.trainer.seen = before
+                seen = run.run().seen
+            count = count + engine.count
+    assert seen == 100
+    assert sorted(count.tolist()) == [2] * 20 + [3] * 20
+
+
+def test_neighbours_of_a_block_are_trained_on_in_the_same_window(tmp_path):
+    engine, window = CountingEngine(num_samples=10_000), order.WINDOW * 4
+    Run(tmp_path, engine, recipe(num_samples=window), epoch_samples=10_000, block=4).run()
+    blocks = engine.count.reshape(-1, 4)
+    assert (blocks.sum(1) == 4).sum() == order.WINDOW
+    assert engine.count.sum() == window
+
+
+def test_it_ends_before_the_deadline_with_the_rate_brought_down(tmp_path):
+    engine = CountingEngine(num_samples=40, step_s=0.5)
+    until = datetime.fromtimestamp(60, UTC)
+    made = recipe(num_samples=10_000, batch_size=8, train_until=until)
+    outcome = Run(tmp_path, engine, made).run()
+    assert outcome.stopped_by == "deadline"
+    assert 50 < engine.now < 60
+    assert engine.rates[80] > 0.5  # stable until late
+    assert engine.rates[-1] < 0.05
+    assert engine.rates[-20:] == sorted(engine.rates[-20:], reverse=True)
+
+
+def test_an_early_end_survives_a_restart(tmp_path):
+    until = datetime.fromtimestamp(60, UTC)
+    made = recipe(num_samples=10_000, batch_size=8, train_until=until)
+    first = CountingEngine(num_samples=40, step_s=0.5)
+    told = Run(tmp_path, first, made, stop_after=95)
+    assert told.run().stopped_by == "told"
+    second = CountingEngine(num_samples=40, step_s=0.001)
+    second.now = first.now
+    again = Run(tmp_path, second, made)
+    assert again.trainer.end == told.trainer.end < 10_000
+    assert again.run().stopped_by == "deadline"
+
+
+def test_past_the_deadline_it_ends_with_the_next_update(tmp_path):
+    engine = CountingEngine(num_samples=40)
+    made = recipe(train_until=datetime.fromtimestamp(-1, UTC))
+    assert Run(tmp_path, engine, made).run() == Outcome(seen=8, num_updates=1, stopped_by="deadline")
+
+
+def test_heartbeats_come_at_most_once_a_second_and_tell_speed_and_loss(tmp_path):
+    engine = CountingEngine(num_samples=40, step_s=0.3)
+    run = Run(tmp_path, engine, recipe(num_samples=80))
+    run.run()
+    assert [beat.seen for beat in run.heartbeats] == [32, 64, 80]
+    assert run.heartbeats[0].samples_per_s == pytest.approx(32 / 1.2)
+    assert run.heartbeats[0].loss == 1
+
+
+def test_checkpoints_come_after_each_interval(tmp_path):
+    engine = CountingEngine(num_samples=40, step_s=1)
+    Run(tmp_path, engine, recipe(checkpoint_every_s=3)).run()
+    names = [path.name for path in sorted(tmp_path.iterdir())]
+    assert names == ["seen=000000000000064", "seen=000000000000096"]
+
+
+def test_a_checkpoint_that_the_disk_refused_is_tried_again_soon(tmp_path, caplog):
+    place = tmp_path / "checkpoints"
+    place.write_text("a file, where a folder should be")
+    engine = CountingEngine(num_samples=40, step_s=10)
+    run = Run(tmp_path / "none", engine, recipe(checkpoint_every_s=50))
+    run.trainer.folder = place
+    assert run.run().stopped_by == "finished"
+    assert caplog.text.count("no checkpoint at") >= 3
+
+
+def test_a_loss_that_is_not_finite_names_the_update(tmp_path):
+    engine = CountingEngine(num_samples=40)
+    engine.loss = math.nan
+    with pytest.raises(JobError, match=r"loss of update 1 \(positions 0 to 7\) is nan; .* train\.rate"):
+        Run(tmp_path, engine, recipe()).run()
+
+
+def test_samples_before_the_first_are_left_out(tmp_path):
+    engine = CountingEngine(num_samples=40)
+    Run(tmp_path, engine, recipe(num_samples=60, first_sample=10)).run()
+    assert engine.count.tolist() == [0] * 10 + [2] * 30
