@@ -1,0 +1,100 @@
+"""Does MLflow show what the ledger decided? The aliases `champion` and `challenger`, and what follows them.
+
+MLflow writes an alias unconditionally, so it decides nothing: the ledger does, by compare-and-swap, and
+`settle` makes alias and tags say the same. It may be called by anybody at any time.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pipeline import ledger
+from pipeline.errors import ReleaseError
+from pipeline.records import Champion, Release
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+log = logging.getLogger(__name__)
+
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced
+NUM_TRIES = 5
+
+
+def settle(client: "MlflowClient", name: str) -> Champion:
+    """Make alias and tags say what the ledger says; return who serves, as read back.
+
+    Raises ReleaseError if the ledger names no champion, or somebody else keeps moving the alias.
+    """
+    serving = None
+    for _ in range(NUM_TRIES):
+        tip = ledger.ledger_tip()
+        serving = ledger.champion_at(tip)
+        if serving is None:
+            raise ReleaseError("the ledger names no champion; promote a version first")
+        if not is_settled(client, name, serving):
+            _show(client, name, serving)
+        if is_settled(client, name, serving) and ledger.ledger_tip() == tip:
+            return serving
+    raise ReleaseError(
+        f"alias {CHAMPION} of {name} does not stay at version {serving.champion if serving else 0}, which "
+        f"the ledger names; find out who else moves it, then run watch"
+    )
+
+
+def is_settled(client: "MlflowClient", name: str, serving: Release) -> bool:
+    """Do the alias and the version's own tag name the version that serves?"""
+    return alias(client, name) == serving.champion and status(client, name, serving.champion) == SERVING
+
+
+def alias(client: "MlflowClient", name: str) -> int:
+    """Version under the alias `champion`; 0 where there is none."""
+    with missing_is_nothing():
+        return int(client.get_model_version_by_alias(name, CHAMPION).version)
+    return 0
+
+
+def status(client: "MlflowClient", name: str, number: int) -> str:
+    """Where the version stands: the tag `status`."""
+    return str(existing(client, name, number).tags.get("status", ""))
+
+
+def existing(client: "MlflowClient", name: str, number: int) -> "ModelVersion":
+    """The version, or ReleaseError where MLflow has none of that number."""
+    with missing_is_nothing():
+        return client.get_model_version(name, str(number))
+    raise ReleaseError(
+        f"MLflow has no version {number} of {name}; restore its database, or choose another version"
+    )
+
+
+def tag(client: "MlflowClient", name: str, number: int, **tags: str) -> None:
+    """Set tags of a version."""
+    for key, value in tags.items():
+        client.set_model_version_tag(name, str(number), key, value)
+
+
+@contextlib.contextmanager
+def missing_is_nothing() -> Iterator[None]:
+    """Go on after the block where MLflow does not have what was asked for."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+
+
+def _show(client: "MlflowClient", name: str, serving: Champion) -> None:
+    existing(client, name, serving.champion)
+    client.set_registered_model_alias(name, CHAMPION, str(serving.champion))
+    if serving.replaced:
+        with missing_is_nothing():  # it may have been deleted
+            tag(client, name, serving.replaced, status="replaced")
+    tag(client, name, serving.champion, status=SERVING)
+    log.info("version %d of %s serves", serving.champion, name)

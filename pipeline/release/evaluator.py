@@ -1,0 +1,247 @@
+"""How good is the challenger, on days that neither it nor the champion has seen?
+
+Challenger and champion score the same held-out samples, batch by batch and side by side, so that every
+comparison downstream is paired; `data/run/scores.npy` keeps a value per sample (pipeline/release/scores.py).
+
+A champion that was trained on a held-out day would look too good, so it is not scored then: the metric
+`champion_has_seen` is 1, and the gate has no evidence. Each model is scored by the workload that its own
+model.json names; its folder must have the digest on record.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline import records
+from pipeline.errors import DataError, ParamsError
+from pipeline.params import EvaluateParams, Plug
+from pipeline.records import Champion, Dataset, Evaluation, Slice, Training
+from pipeline.release.scores import Columns, with_prefix, write_scores
+from pipeline.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
+
+ARRAYS = Path("data/arrays")
+MODEL = records.RUN / "model"
+CHAMPION = Path("data/champion")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A model and what scores it."""
+
+    name: str
+    workload: Any
+    model: "nn.Module"
+    samples: Any
+
+
+def evaluate(
+    dataset: Dataset,
+    training: Training,
+    champion: Champion | None,
+    workload: Workload,
+    params: EvaluateParams,
+) -> Evaluation:
+    """Score all held-out samples and write `data/run/scores.npy`.
+
+    A mean is left out of the metrics where a score is not finite; `num_not_finite` counts those.
+    Raises DataError if a model folder is not the one on record, or does not fit its workload.
+    """
+    import torch
+
+    check_digest(MODEL, training.model_digest, record="training.json")
+    samples = workload.dataset(ARRAYS, "test")
+    num_samples = len(samples)  # type: ignore[arg-type]
+    arms = [Arm(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)]
+    facts: dict[str, float] = {}
+    if champion is not None:
+        check_digest(CHAMPION, champion.model_digest, record="champion.json")
+        if _last_day(CHAMPION) >= min(_test_days(), default=date.max):
+            facts["champion_has_seen"] = 1.0
+            log.warning("the champion was trained on held-out days; it is not compared")
+        else:
+            arms.append(_champion_arm(arms[0]))
+    with torch.inference_mode():
+        columns = _score(arms, num_samples, batch_size=params.batch_size)
+    columns |= _baselines(workload, num_samples)
+    write_scores(columns, num_samples)
+    return Evaluation(
+        model_digest=training.model_digest,
+        data_digest=dataset.digest,
+        num_samples=num_samples,
+        metrics=facts | _means(columns),
+        slices=_slices(columns),
+    )
+
+
+def check_digest(folder: Path, expected: str, *, record: str) -> None:
+    """Raise DataError unless the model folder has the digest that the record gives."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is missing, but {record} names its model; run the stage that brings it")
+    if (found := records.digest(folder)) != expected:
+        raise DataError(
+            f"{folder} has digest {found}, but {record} says {expected}; "
+            f"the model is not the one on record, run the stage that brings it again"
+        )
+
+
+def load_model(workload: Workload, folder: Path) -> "nn.Module":
+    """The workload's model with the weights of the folder, ready to score, on the fastest device here."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = workload.model()
+    path = folder / "model.safetensors"
+    try:
+        model.load_state_dict(load_file(path))
+    except (RuntimeError, OSError, SafetensorError) as error:
+        told = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"{path} does not fit {type(workload).__qualname__}: {told}; "
+            f"restore the workload's code that trained it, or train again"
+        ) from None
+    return model.to(device).eval()
+
+
+def batch_of(samples: Any, indices: Sequence[int]) -> Any:
+    """The samples at those positions as one batch."""
+    from torch.utils.data import default_collate
+
+    if hasattr(samples, "__getitems__"):
+        return samples.__getitems__(indices)
+    return default_collate([samples[i] for i in indices])
+
+
+def placed(batch: Any, model: "nn.Module") -> Any:
+    """The batch, a tensor or a dict or tuple of tensors, on the model's device."""
+    device = next((parameter.device for parameter in model.parameters()), None)
+    if isinstance(batch, Mapping):
+        return {key: placed(value, model) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(placed(value, model) for value in batch)
+    return batch.to(device) if device is not None and hasattr(batch, "to") else batch
+
+
+def _champion_arm(challenger: Arm) -> Arm:
+    ours, theirs = _facts(MODEL), _facts(CHAMPION)
+    if (ours["workload"], ours["arguments"]) == (theirs["workload"], theirs["arguments"]):
+        workload, samples = challenger.workload, challenger.samples
+    else:
+        workload = Plug(use=theirs["workload"], **theirs["arguments"]).make()
+        samples = workload.dataset(ARRAYS, "test")
+        if len(samples) != len(challenger.samples):
+            raise DataError(
+                f"the champion's workload {theirs['workload']} has {len(samples):,} held-out samples, the "
+                f"challenger's {len(challenger.samples):,}; give both the same samples"
+            )
+    return Arm(name="champion", workload=workload, model=load_model(workload, CHAMPION), samples=samples)
+
+
+def _score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
+    """Scores, metrics and slice masks, each of shape [n]; arms with the same samples share the batches."""
+    columns: Columns = {arm.name: np.zeros(num_samples, dtype=np.float32) for arm in arms}
+    ours = arms[0].samples
+    for start in range(0, num_samples, batch_size):
+        where = slice(start, min(start + batch_size, num_samples))
+        indices = range(where.start, where.stop)
+        batch = placed(batch_of(ours, indices), arms[0].model)
+        for arm in arms:
+            own = batch if arm.samples is ours else placed(batch_of(arm.samples, indices), arm.model)
+            for name, values in _values(arm, own).items():
+                _check_shape(name, values, len(indices), arm.workload)
+                kind = np.bool_ if name.startswith("slice/") else np.float32
+                column = columns.setdefault(name, np.zeros(num_samples, dtype=kind))
+                column[where] = values.cpu().numpy()
+    return columns
+
+
+def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
+    """What an arm says of a batch, by the names of the columns; only the challenger's slices count."""
+    found = {arm.name: arm.workload.score(arm.model, batch)}
+    prefix = "metric" if arm.name == "challenger" else arm.name
+    if hasattr(arm.workload, "metrics"):
+        found |= {f"{prefix}/{name}": value for name, value in arm.workload.metrics(arm.model, batch).items()}
+    if arm.name == "challenger" and hasattr(arm.workload, "slices"):
+        found |= {f"slice/{name}": mask for name, mask in arm.workload.slices(batch).items()}
+    return found
+
+
+def _check_shape(name: str, values: "Tensor", size: int, workload: Any) -> None:
+    if tuple(values.shape) != (size,):
+        raise ParamsError(
+            f"{name} of {type(workload).__qualname__} has shape {list(values.shape)} for {size:,} samples; "
+            f"return one value per sample, shape [{size}]"
+        )
+
+
+def _baselines(workload: Any, num_samples: int) -> Columns:
+    if not hasattr(workload, "baselines"):
+        return {}
+    found = workload.baselines(ARRAYS)
+    for name, values in found.items():
+        _check_shape(f"baseline {name}", values, num_samples, workload)
+    return {f"baseline/{name}": values.cpu().numpy().astype(np.float32) for name, values in found.items()}
+
+
+def _means(columns: Columns) -> dict[str, float]:
+    """Means of the columns under the names that metrics have in the record."""
+    means: dict[str, float] = {}
+    num_not_finite = 0
+    for column, values in columns.items():
+        if column.startswith("slice/") or not values.size:
+            continue
+        if lost := int((~np.isfinite(values)).sum()):
+            num_not_finite += lost
+            continue
+        own = {"challenger": "score", "champion": "champion_score"}
+        means[own.get(column, column.removeprefix("metric/"))] = float(values.mean(dtype=np.float64))
+    return means | ({"num_not_finite": float(num_not_finite)} if num_not_finite else {})
+
+
+def _slices(columns: Columns) -> tuple[Slice, ...]:
+    """Mean of both models on each slice that has a sample and only finite scores."""
+    slices = []
+    for name, mask in sorted(with_prefix(columns, "slice").items()):
+        means = {
+            arm: float(columns[arm][mask].mean(dtype=np.float64))
+            for arm in ("challenger", "champion")
+            if arm in columns and mask.any() and np.isfinite(columns[arm][mask]).all()
+        }
+        if "challenger" in means:
+            size, other = int(mask.sum()), means.get("champion")
+            slices.append(Slice(name=name, num_samples=size, score=means["challenger"], champion_score=other))
+    return tuple(slices)
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    path = folder / "model.json"
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text())
+        date.fromisoformat(facts["last_day"])
+        return facts | {"workload": facts["workload"], "arguments": dict(facts["arguments"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} does not say what the model is ({error!r}); train again") from None
+
+
+def _last_day(folder: Path) -> date:
+    return date.fromisoformat(_facts(folder)["last_day"])
+
+
+def _test_days() -> list[date]:
+    try:
+        meta = json.loads((ARRAYS / "meta.json").read_text())
+        return [date.fromisoformat(day) for day in meta["test_days"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{ARRAYS / 'meta.json'} names no test_days ({error!r}); run prepare again") from None

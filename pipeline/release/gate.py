@@ -1,0 +1,191 @@
+"""Shall the challenger serve, and shall the champion go on serving? Stages gate and watch.
+
+A challenger of the champion's recipe on newer data is a refresh: promoted when it is proven no worse
+than the margin, since freshness is why one retrains. A changed recipe must be proven better. The first
+night there is no champion: promoted when proven better than the popularity baseline. Whatever cannot be
+judged keeps the champion, with the reason.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pipeline import ledger, records
+from pipeline.errors import ReleaseError
+from pipeline.params import GateParams, Params
+from pipeline.records import Champion, Evaluation, Night, Release, Verdict, Version
+from pipeline.release import aliases, registry
+from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
+from pipeline.release.lineage import recipe
+from pipeline.release.scores import SCORES, Columns, read_scores, with_prefix
+from pipeline.release.tracking import session
+
+log = logging.getLogger(__name__)
+
+FIRST_BASELINE = "popularity"  # what the first model must beat, where the workload has it
+
+
+def gate(
+    night: Night, evaluation: Evaluation, version: Version, champion: Champion | None, params: Params
+) -> Verdict:
+    """Judge tonight's scores and tell the registry."""
+    if version.model_digest != evaluation.model_digest or version.night != night.id:
+        raise ReleaseError(
+            f"version {version.number} of night {version.night} is of model {version.model_digest}, but "
+            f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
+        )
+    refresh = champion is not None and champion.lineage.get("recipe") == recipe(params)
+    verdict = decide(
+        read_scores(),
+        evaluation=evaluation,
+        version=version,
+        champion=champion,
+        rules=_rules(params.gate, refresh=refresh),
+    )
+    registry.tell(version, verdict)
+    return verdict
+
+
+def decide(
+    scores: Mapping[str, NDArray[Any]] | None,
+    *,
+    evaluation: Evaluation,
+    version: Version,
+    champion: Champion | None,
+    rules: Rules,
+) -> Verdict:
+    """The verdict on the columns of scores.npy; every input has one."""
+    scores = scores or {}
+    if champion is None:
+        found, why = _judge_first(scores, rules)
+    elif evaluation.metrics.get("champion_has_seen"):
+        reason = f"version {champion.champion} was trained on held-out days, so its scores prove nothing"
+        found, why = Judgement(action="no data", effect=None, reason=reason), ""
+    else:
+        why = "refresh: " if rules.refresh else "changed recipe: "
+        found = judge(
+            scores.get("challenger"),
+            scores.get("champion"),
+            rules=rules,
+            slices=with_prefix(scores, "slice"),
+        )
+    if found.action != "no data" and "score" not in evaluation.metrics:
+        found = Judgement(action="reject", effect=None, reason="evaluation.json has no metric named score")
+    effect = found.effect
+    reason = found.reason if found.reason.startswith("inconclusive") else f"{why}{found.reason}"
+    return Verdict(
+        action=found.action,
+        champion=champion.champion if champion else 0,
+        challenger=version.number,
+        effect=effect.mean if effect else None,
+        low=effect.low if effect else None,
+        high=effect.high if effect else None,
+        num_samples=evaluation.num_samples,
+        reason=reason,
+    )
+
+
+def watch(params: Params) -> Verdict:
+    """See that the registry agrees with the ledger, and that the champion is not worse than the one before.
+
+    What was interrupted is finished. An alias moved by hand is moved back, or reported, by
+    `watch.alias_edits`. The verdict is `reject`, and the champion rolled back, only where the version it
+    replaced has proven better; `wait` where it has not; `no data` where nothing compares them.
+    """
+    newest = ledger.history(limit=1)
+    serving = newest[0].serving if newest else None
+    if serving is None:
+        return _watched("no data", None, 0, None, "no version was ever promoted")
+    edit = _look_at_alias(serving, params)
+    pair = _newest_scores(serving)
+    if pair is None:
+        return _watched(
+            "no data", serving, 0, None, f"{edit}no scores compare the champion with its predecessor"
+        )
+    ours, theirs = pair["challenger"], pair["champion"]
+    trial = judge(ours, theirs, rules=_rules(params.gate, refresh=True))
+    if trial.effect is None:
+        return _watched("no data", serving, len(ours), None, f"{edit}{trial.reason}")
+    effect = interval(ours.astype(float) - theirs, alpha=params.gate.alpha, horizon=None, tuned_at=len(ours))
+    if effect.high >= 0:
+        reason = f"{edit}version {serving.replaced} is not proven better than {serving.champion}: {effect}"
+        return _watched("wait", serving, len(ours), effect, reason)
+    reason = f"version {serving.replaced} is better than {serving.champion}: {effect}"
+    registry.rollback(params, to=serving.replaced, reason=reason)
+    return _watched("reject", serving, len(ours), effect, f"{edit}rolled back: {reason}")
+
+
+def _judge_first(scores: Mapping[str, NDArray[Any]], rules: Rules) -> tuple[Judgement, str]:
+    """Judge a challenger without a champion, and what to say before the reason."""
+    rules = replace(rules, refresh=False)
+    ours = scores.get("challenger")
+    baselines = with_prefix(scores, "baseline")
+    if not baselines:  # against itself: are there enough scores, and all finite?
+        found = judge(ours, ours, rules=rules)
+        if found.effect is None:
+            return found, "no champion yet: "
+        reason = "no champion yet, and the workload has no baseline to beat"
+        return Judgement(action="promote", effect=None, reason=reason), ""
+    weakest = min(baselines, key=lambda name: float(baselines[name].sum()))
+    name = FIRST_BASELINE if FIRST_BASELINE in baselines else weakest
+    found = judge(ours, baselines[name], rules=rules, against=f"the baseline {name}")
+    return found, "no champion yet: "
+
+
+def _rules(params: GateParams, *, refresh: bool) -> Rules:
+    return Rules(alpha=params.alpha, margin=params.margin, min_samples=params.min_samples, refresh=refresh)
+
+
+def _look_at_alias(serving: Release, params: Params) -> str:
+    """Finish what was interrupted, treat an edit by hand as told, and say so."""
+    name = params.register_.name
+    with session() as client:
+        if aliases.is_settled(client, name, serving):
+            return ""
+        shown = aliases.alias(client, name)
+        if aliases.status(client, name, serving.champion) != aliases.SERVING:
+            aliases.settle(client, name)
+            told = f"finished the release of version {serving.champion}, which was interrupted; "
+        elif params.watch.alias_edits == "revert":
+            aliases.settle(client, name)
+            told = f"alias champion was moved by hand to version {shown}, moved back to {serving.champion}; "
+        else:
+            told = (
+                f"alias champion was moved by hand to version {shown}, the ledger says {serving.champion}; "
+            )
+    log.warning("%s", told.rstrip("; "))
+    return told
+
+
+def _newest_scores(serving: Release) -> Columns | None:
+    """Scores of the night that promoted the champion over the one it replaced, while its folder is kept."""
+    folder = ledger.home() / "nights" / serving.night
+    night = records.find(Version, folder / records.RUN)
+    before = records.find(Champion, folder / records.RUN)
+    if (
+        night is None
+        or before is None
+        or (night.number, before.champion) != (serving.champion, serving.replaced)
+    ):
+        return None
+    scores = read_scores(folder / SCORES)
+    return scores if scores and {"challenger", "champion"} <= set(scores) else None
+
+
+def _watched(
+    action: Any, serving: Release | None, num_samples: int, effect: Effect | None, reason: str
+) -> Verdict:
+    """The champion is judged here against the version that it replaced."""
+    return Verdict(
+        action=action,
+        champion=serving.replaced if serving else 0,
+        challenger=serving.champion if serving else 0,
+        effect=effect.mean if effect else None,
+        low=effect.low if effect else None,
+        high=effect.high if effect else None,
+        num_samples=num_samples,
+        reason=reason,
+    )

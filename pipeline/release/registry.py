@@ -1,0 +1,284 @@
+"""Which model serves, and what is known of it? Stages register, promote and rollback.
+
+The ledger decides who serves; MLflow's aliases show it. Each stage may be killed at any line and called
+again. `register` finds tonight's version by its tags before it makes one. `promote` and `rollback` first
+move the ledger by compare-and-swap and then `settle`: alias and tags follow whatever the ledger says.
+So a night that lost the race changes nothing, and what was interrupted is finished by the next call, or
+by the next `watch`. Promotion needs a verdict; rollback needs none.
+"""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipeline import ledger, records
+from pipeline.errors import NothingToDo, ReleaseError
+from pipeline.ledger import Entry
+from pipeline.params import Params
+from pipeline.records import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Night,
+    Plan,
+    Release,
+    Training,
+    Verdict,
+    Version,
+)
+from pipeline.release import aliases, description, packaging
+from pipeline.release.evaluator import MODEL, check_digest
+from pipeline.release.lineage import LOCK, lineage, tags_of
+from pipeline.release.tracking import find_or_make_run, reachable, run_of, session
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["promote", "reachable", "register", "rollback", "run_of", "tell"]
+
+log = logging.getLogger(__name__)
+
+
+def register(
+    night: Night,
+    dataset: Dataset,
+    *,
+    plan: Plan,
+    training: Training,
+    evaluation: Evaluation,
+    champion: Champion | None,
+    params: Params,
+) -> Version:
+    """Make tonight's model a version, alias `challenger`, with all that a reviewer needs beside it."""
+    check_digest(MODEL, training.model_digest, record="training.json")
+    if evaluation.model_digest != training.model_digest:
+        raise ReleaseError(
+            f"evaluation.json is of model {evaluation.model_digest}, training.json of "
+            f"{training.model_digest}; run evaluate again"
+        )
+    name = params.register_.name
+    tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
+    text = description.describe(
+        night=night,
+        dataset=dataset,
+        plan=plan,
+        training=training,
+        evaluation=evaluation,
+        champion=champion,
+        lineage=tags,
+    )
+    with session() as client:
+        run_id = find_or_make_run(client, night.id)
+        number = _find_version(client, name, tags)
+        if number is None:
+            packaging.log_records(
+                client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
+            )
+            source = packaging.log_model(client, run_id, params)
+            number = _make_version(client, name, source=source, run_id=run_id, tags=tags, text=text)
+        client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
+        for key, value in {**tags, "version": f"{name}/{number}"}.items():
+            client.set_tag(run_id, key, value)
+        with contextlib.redirect_stdout(sys.stderr):  # where it shows the run; the record is on stdout
+            client.set_terminated(run_id, "FINISHED")
+    return Version(
+        name=name,
+        number=number,
+        night=night.id,
+        data_digest=dataset.digest,
+        model_digest=training.model_digest,
+        run_id=run_id,
+    )
+
+
+def tell(version: Version, verdict: Verdict) -> None:
+    """Put the verdict where a reviewer looks: first in the description, in the tags, beside the run."""
+    with session() as client:
+        found = aliases.existing(client, version.name, version.number)
+        text = description.with_verdict(found.description or "", verdict)
+        client.update_model_version(version.name, str(version.number), description=text)
+        aliases.tag(client, version.name, version.number, verdict=verdict.action)
+        if found.tags.get("status") == aliases.CHALLENGER and verdict.action == "reject":
+            aliases.tag(client, version.name, version.number, status="rejected")
+        client.set_tag(version.run_id, "verdict", verdict.action)
+        client.log_text(version.run_id, records.dumps(verdict), "records/verdict.json")
+
+
+def promote(
+    night: Night, version: Version, verdict: Verdict, champion: Champion | None, params: Params
+) -> Release:
+    """Let tonight's version serve.
+
+    Raises NothingToDo unless the verdict promotes, and ReleaseError, with nothing changed, if the verdict
+    is on other versions or another night moved the ledger first.
+    """
+    if verdict.action != "promote":
+        raise NothingToDo(f"the champion stays: {verdict.reason}")
+    serving = champion.champion if champion else 0
+    if (verdict.challenger, verdict.champion) != (version.number, serving):
+        raise ReleaseError(
+            f"the verdict is on version {verdict.challenger} against {verdict.champion}, but tonight's is "
+            f"{version.number} against {serving}; run gate again"
+        )
+    release = Release(
+        champion=version.number,
+        replaced=serving,
+        model_digest=version.model_digest,
+        night=night.id,
+        lineage=tags_of(version, night=night, params=params),
+    )
+    with session() as client:
+        found = aliases.existing(client, version.name, version.number)
+        if found.tags.get("model_digest") != version.model_digest:
+            raise ReleaseError(
+                f"version {version.number} of {version.name} is of model {found.tags.get('model_digest')}, "
+                f"not {version.model_digest}; run register again"
+            )
+        commit = _to_ledger(night, release, verdict)
+        aliases.tag(client, version.name, version.number, ledger=commit)
+        client.log_text(version.run_id, records.dumps(release), "records/release.json")
+        now = aliases.settle(client, version.name)
+    if now.champion != version.number:
+        raise NothingToDo(
+            f"version {version.number} was promoted by {commit[:9]}, but version {now.champion} serves since"
+        )
+    return release
+
+
+def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
+    """Let an earlier version serve again: alias and data revision go back together, and are read back.
+
+    A rollback that was interrupted is finished instead.
+
+    Args:
+        params: for the name of the model.
+        to: the version that shall serve; by `steps` if 0.
+        steps: how many promotions to take back.
+        reason: kept in the ledger and in the registry.
+    """
+    name = params.register_.name
+    with session() as client:
+        tip, entries = ledger.ledger_tip(), ledger.history()
+        serving = entries[0].serving if entries else None
+        if serving is None:
+            raise ReleaseError("no version was ever promoted; there is nothing to roll back")
+        if entries[0].rollback and not aliases.is_settled(client, name, serving):
+            log.warning("finishing the rollback to version %d that was interrupted", serving.champion)
+            return _finish(client, name, entries)
+        target = to or steps_back(entries, steps)
+        if target == serving.champion:
+            raise NothingToDo(f"version {target} serves already")
+        made = _promotion_of(entries, target)
+        aliases.existing(client, name, target)
+        verdict = Verdict(
+            action="reject",
+            champion=target,
+            challenger=serving.champion,
+            effect=None,
+            low=None,
+            high=None,
+            num_samples=0,
+            reason=f"rolled back from version {serving.champion} to {target}: {reason or 'no reason given'}",
+        )
+        assert made.release is not None
+        release = Release(
+            champion=target,
+            replaced=serving.champion,
+            model_digest=made.release.model_digest,
+            night=made.night.id,
+            lineage=made.release.lineage,
+        )
+        message = f"{verdict.reason}"[:200]
+        ledger.commit_rollback(made.commit, release, verdict, expected_tip=tip, message=message)
+        return _finish(client, name, ledger.history())
+
+
+def steps_back(entries: Sequence[Entry], steps: int) -> int:
+    """Version that served `steps` promotions ago; `entries` are the ledger, newest first.
+
+    A rollback takes promotions back, so the next one goes further back, not forth again.
+    Raises ReleaseError where there were not so many.
+    """
+    served: list[int] = []
+    for entry in reversed(entries):
+        if entry.release is None:
+            continue
+        number = entry.release.champion
+        served = served[: served.index(number)] if number in served else served
+        served.append(number)
+    if not 1 <= steps < len(served):
+        raise ReleaseError(
+            f"cannot go {steps} promotions back: versions that serve or served are "
+            f"{', '.join(map(str, served)) or 'none'}; choose fewer --steps, or --to VERSION"
+        )
+    return served[-1 - steps]
+
+
+def _to_ledger(night: Night, release: Release, verdict: Verdict) -> str:
+    """Commit the night with its release; without a trace of it if another night was first."""
+    records.write(release)
+    try:
+        return ledger.commit_night(night, message=f"{night.day}: promote: {verdict.reason}"[:200])
+    except ReleaseError:
+        records.path_of(Release).unlink()  # `close` would believe it
+        raise
+
+
+def _finish(client: "MlflowClient", name: str, entries: Sequence[Entry]) -> Release:
+    """Make the registry follow the rollback that is the ledger's newest entry, and read everything back."""
+    release, verdict = entries[0].release, entries[0].verdict
+    assert release is not None
+    for number in (release.champion, release.replaced):
+        text = aliases.existing(client, name, number).description or ""
+        told = f"**Verdict:** {verdict.reason if verdict else 'rolled back'}"
+        client.update_model_version(name, str(number), description=description.with_first(text, told))
+    now = aliases.settle(client, name)
+    made = _promotion_of(entries, release.champion)
+    data = ledger.text_at(ledger.ledger_tip(), LOCK)
+    if now.champion != release.champion or data != ledger.text_at(made.commit, LOCK):
+        raise ReleaseError(
+            f"after the rollback to version {release.champion}, version {now.champion} serves, with "
+            f"{'the same' if data == ledger.text_at(made.commit, LOCK) else 'another'} data revision; "
+            f"another night moved the ledger, look at git log nights"
+        )
+    return release
+
+
+def _promotion_of(entries: Sequence[Entry], number: int) -> Entry:
+    """The night that promoted the version."""
+    promotions = {e.release.champion: e for e in entries if e.release and not e.rollback}
+    if number not in promotions:
+        served = ", ".join(map(str, sorted(promotions))) or "none"
+        raise ReleaseError(f"version {number} was never promoted; choose one of: {served}")
+    return promotions[number]
+
+
+def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> int | None:
+    """Tonight's version, the oldest if there are two; None before it is made."""
+    wanted = ("night", "model_digest", "code_commit")
+    asked = " and ".join(f"tags.{key} = '{tags[key]}'" for key in wanted)
+    found = client.search_model_versions(f"name = '{name}' and {asked}")
+    return min((int(version.version) for version in found), default=None)
+
+
+def _make_version(
+    client: "MlflowClient", name: str, *, source: str, run_id: str, tags: dict[str, str], text: str
+) -> int:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    made = client.create_model_version(
+        name,
+        source,
+        run_id=run_id,
+        tags={**tags, "status": aliases.CHALLENGER},
+        description=text,
+        await_creation_for=0,
+    )
+    return int(made.version)

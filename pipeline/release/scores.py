@@ -1,0 +1,62 @@
+"""What did each model score on each held-out sample? `data/run/scores.npy`.
+
+A structured array of shape [n], one field a column:
+
+    challenger, champion                 the score
+    metric/NAME, champion/NAME           the workload's other metrics, of either model
+    baseline/NAME                        the score of a simple rule
+    slice/NAME                           bool: is the sample in the slice?
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import records
+from pipeline.errors import DataError
+
+SCORES = records.RUN / "scores.npy"
+Columns = dict[str, NDArray[Any]]
+
+
+def read_scores(path: Path = SCORES) -> Columns | None:
+    """Columns of scores.npy by name, or None where the file is missing. Nothing pickled is read."""
+    try:
+        table = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        return None
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path} is no score file: {error}; run evaluate again") from None
+    return {name: table[name] for name in table.dtype.names or ()}
+
+
+def write_scores(columns: Mapping[str, NDArray[Any]], num_samples: int, path: Path = SCORES) -> None:
+    """Write the columns, shape [num_samples] each, as one structured array, whole or not at all."""
+    table = np.zeros(num_samples, dtype=[(name, values.dtype) for name, values in columns.items()])
+    for name, values in columns.items():
+        table[name] = values
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.save(file, table, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(scratch).replace(path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+
+
+def with_prefix(columns: Mapping[str, NDArray[Any]], prefix: str) -> Columns:
+    """The columns `prefix/NAME` by NAME."""
+    return {
+        name.removeprefix(f"{prefix}/"): values
+        for name, values in columns.items()
+        if name.startswith(f"{prefix}/")
+    }

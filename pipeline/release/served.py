@@ -1,0 +1,55 @@
+"""What does the registry load? The model as code and safetensors: MLflow's models-from-code.
+
+MLflow runs this file when it loads a version; nothing is unpickled. The version carries its own weights
+(`model/`, with model.json saying which workload) and its own code, so that it scores as it did when trained.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
+
+BATCH_SIZE = 256
+
+
+class Served(PythonModel):
+    """Scores samples of arrays on disk, as the evaluator does."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        """Load the weights into the workload that model.json names."""
+        from pipeline.params import Plug
+        from pipeline.release.evaluator import load_model
+
+        folder = Path(context.artifacts["model"])
+        facts = json.loads((folder / "model.json").read_text())
+        self.workload = Plug(use=facts["workload"], **facts["arguments"]).make()
+        self.model = load_model(self.workload, folder)
+
+    def predict(
+        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> Any:
+        """Scores, shape [n], of the samples whose numbers are in the column `sample`.
+
+        `params`: `folder` of the arrays and the `split` of it that the numbers count in.
+        """
+        import numpy as np
+        import torch
+
+        from pipeline.release.evaluator import batch_of, placed
+
+        told = {"folder": "data/arrays", "split": "test"} | (params or {})
+        samples = self.workload.dataset(Path(told["folder"]), told["split"])
+        asked = [int(number) for number in model_input["sample"]]
+        scores = np.zeros(len(asked))
+        with torch.inference_mode():
+            for start in range(0, len(asked), BATCH_SIZE):
+                numbers = asked[start : start + BATCH_SIZE]
+                batch = placed(batch_of(samples, numbers), self.model)
+                scores[start : start + len(numbers)] = self.workload.score(self.model, batch).cpu().numpy()
+        return scores
+
+
+set_model(Served())

@@ -1,0 +1,181 @@
+"""Where does MLflow live, and what if it does not answer?
+
+`$MLFLOW_TRACKING_URI`, or a SQLite file under $PIPELINE_HOME/var. One MLflow run a night, found or made
+by its tag `night`, in the experiment `daybreak`. A server that does not answer is asked again for some
+seconds; then it is one JobError, and the stage can be run again.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import ledger
+from pipeline.errors import JobError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
+
+EXPERIMENT = "daybreak"
+NUM_TRIES = 5
+FIRST_WAIT_S = 0.5  # doubled after each try
+_MANNERS = {  # MLflow's own retries would take minutes; ours follow
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def tracking_uri() -> str:
+    """URI of the tracking store and the registry."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{ledger.home() / 'var' / 'mlflow.db'}"
+
+
+@contextlib.contextmanager
+def session() -> Iterator["MlflowClient"]:
+    """A client of an MLflow that answers; JobError, in one sentence, where it stops doing so."""
+    for name, value in _MANNERS.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    uri = tracking_uri()
+    mlflow.set_tracking_uri(uri)  # artifacts are found by the global one
+    client = _answering(uri)
+    try:
+        yield client
+    except _faults() as error:
+        if not _is_unreachable(error):
+            raise
+        raise _no_answer(uri, error, "in the middle of the stage") from error
+
+
+def reachable() -> str:
+    """Where MLflow answers, for a person; JobError if it does not."""
+    with session() as client:
+        return f"{client.tracking_uri} answers"
+
+
+def run_of(night_id: str) -> str:
+    """MLflow run of the night, the same one however often it is asked for."""
+    with session() as client:
+        return find_or_make_run(client, night_id)
+
+
+def find_or_make_run(client: "MlflowClient", night_id: str) -> str:
+    """As `run_of`; of two runs made at once, both callers take the older one."""
+    experiment = _experiment(client)
+    found = _runs(client, experiment, night_id)
+    if not found:
+        tags = {"night": night_id, "mlflow.runName": night_id}
+        client.create_run(experiment, tags=tags, run_name=night_id)
+        found = _runs(client, experiment, night_id)
+    return found[0]
+
+
+def _runs(client: "MlflowClient", experiment: str, night_id: str) -> list[str]:
+    order = ["attributes.start_time ASC", "attributes.run_id ASC"]
+    runs = client.search_runs([experiment], f"tags.night = '{night_id}'", order_by=order, max_results=10)
+    return [str(run.info.run_id) for run in runs]
+
+
+def _experiment(client: "MlflowClient") -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is None:
+        try:
+            return str(client.create_experiment(EXPERIMENT, artifact_location=_artifacts()))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(EXPERIMENT)
+    assert found is not None
+    return str(found.experiment_id)
+
+
+def _artifacts() -> str | None:
+    """Folder of the artifacts; a server knows its own."""
+    if tracking_uri().startswith(("http:", "https:")):
+        return None
+    return (ledger.home() / "var" / "artifacts").as_uri()
+
+
+def _answering(uri: str) -> "MlflowClient":
+    from mlflow import MlflowClient
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+    attempts = Retrying(
+        retry=retry_if_exception(_is_unreachable),
+        stop=stop_after_attempt(NUM_TRIES),
+        wait=wait_exponential(multiplier=FIRST_WAIT_S),
+        before_sleep=lambda state: log.warning("MLflow at %s does not answer; asking again", uri),
+        reraise=True,
+    )
+
+    def ask() -> "MlflowClient":
+        _make_file(uri)
+        client = MlflowClient(uri)
+        client.search_experiments(max_results=1)
+        return client
+
+    try:
+        return attempts(ask)
+    except _faults() as error:
+        if not _is_unreachable(error):
+            raise
+        raise _no_answer(uri, error, f"after {NUM_TRIES} tries") from error
+
+
+def _make_file(uri: str) -> None:
+    """Make the SQLite file whole or not at all: MLflow cannot go on where its first seconds were cut short.
+
+    OSError where the file cannot be opened, which MLflow would only say after two minutes.
+    """
+    if not uri.startswith("sqlite:///"):
+        return
+    path = Path(uri.removeprefix("sqlite:///"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError), path.open("r+b"):
+        return
+    from mlflow import MlflowClient
+
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mlflow-") as folder:
+        fresh = Path(folder) / path.name
+        MlflowClient(f"sqlite:///{fresh}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # somebody else was as quick
+            path.hardlink_to(fresh)
+
+
+@functools.cache
+def _faults() -> tuple[type[BaseException], ...]:
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import OperationalError
+
+    return MlflowException, OperationalError, OSError
+
+
+def _is_unreachable(error: Any) -> bool:
+    """Is it the connection, rather than what was asked?"""
+    if not isinstance(error, _faults()):
+        return False
+    told = str(error)
+    refused = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE" or "API request to" in told
+    is_request = hasattr(error, "error_code")
+    return refused if is_request else True
+
+
+def _no_answer(uri: str, error: BaseException, when: str) -> JobError:
+    shown = uri.rpartition("@")[2]  # no password is shown
+    told = " ".join(str(error).split()).replace(uri, shown)[:200]
+    return JobError(
+        f"MLflow at {shown} does not answer {when}: {told}; "
+        f"start it (make up) or set MLFLOW_TRACKING_URI, then run the stage again"
+    )

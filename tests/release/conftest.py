@@ -1,0 +1,91 @@
+"""A repository with a real ledger and a real MLflow, and the chain of a night's release in it."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline import ledger, params, records
+from pipeline.errors import NothingToDo
+from pipeline.params import Params
+from pipeline.records import Champion, Dataset, Evaluation, Night, Plan, Release, Training, Verdict, Version
+from pipeline.release import evaluator, gate, registry
+from tests.release.folders import PARAMS, make_night
+
+
+@pytest.fixture
+def home(repository: Path) -> Iterator[Path]:
+    """The repository, with the toy workload in its params."""
+    (repository / "params.yaml").write_text(PARAMS)
+    yield repository
+    os.chdir(repository)
+
+
+@pytest.fixture
+def told(home: Path) -> Params:
+    """The params of the repository."""
+    return params.load(home)
+
+
+Release_ = Callable[..., Release | None]
+
+
+@pytest.fixture
+def release(home: Path) -> Release_:
+    """Release night `number` with a model of this weight; returns None where the champion stays."""
+
+    def release(number: int, weight: float) -> Release | None:
+        champion = ledger.champion_at(ledger.ledger_tip())
+        folder = make_night(home, number, weight=weight, champion=champion)
+        os.chdir(folder)
+        judge_night()
+        try:
+            made = promote_night()
+        except NothingToDo:
+            made = None
+        night = records.read(Night)
+        ledger.commit_night(night, message=f"{night.day}: {records.read(Verdict).action}")
+        return made
+
+    return release
+
+
+def judge_night() -> Verdict:
+    """Stages evaluate, register and gate, in the folder of a night."""
+    told = params.load()
+    dataset, training = records.read(Dataset), records.read(Training)
+    champion = records.find(Champion)
+    records.write(evaluator.evaluate(dataset, training, champion, told.workload.make(), told.evaluate))
+    register_night()
+    verdict = gate.gate(records.read(Night), records.read(Evaluation), records.read(Version), champion, told)
+    records.write(verdict)
+    return verdict
+
+
+def register_night() -> Version:
+    """Stage register, in the folder of a night."""
+    version = registry.register(
+        records.read(Night),
+        records.read(Dataset),
+        plan=records.read(Plan),
+        training=records.read(Training),
+        evaluation=records.read(Evaluation),
+        champion=records.find(Champion),
+        params=params.load(),
+    )
+    records.write(version)
+    return version
+
+
+def promote_night() -> Release:
+    """Stage promote, in the folder of a night."""
+    made = registry.promote(
+        records.read(Night),
+        records.read(Version),
+        records.read(Verdict),
+        records.find(Champion),
+        params.load(),
+    )
+    records.write(made)
+    return made

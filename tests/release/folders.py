@@ -1,0 +1,110 @@
+"""Folders of nights as the stages before `evaluate` leave them, around the toy workload."""
+
+import json
+import subprocess
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from pipeline import ledger, records
+from pipeline.records import Champion, Dataset, Evaluation, Night, Plan, Training, Tuning, Version
+
+PARAMS = """\
+source: {use: "tests.fakes:TwoDays"}
+workload: {use: "tests.release.toy:Toy"}
+backend: {use: "tests.fakes:Nothing"}
+"""
+NUM_SAMPLES = 200
+FIRST = date(2025, 1, 10)
+
+
+def make_arrays(folder: Path, day: date) -> None:
+    """Samples whose best weight is 1; `day` is held out."""
+    rng = np.random.default_rng(day.toordinal())
+    folder.mkdir(parents=True, exist_ok=True)
+    x = rng.random(NUM_SAMPLES, dtype=np.float32)
+    np.save(folder / "test_x.npy", x)
+    np.save(folder / "test_y.npy", x + rng.normal(0, 0.02, NUM_SAMPLES).astype(np.float32))
+    (folder / "meta.json").write_text(json.dumps({"test_days": [day.isoformat()]}))
+
+
+def make_model(
+    folder: Path, weight: float, *, last_day: date, arguments: dict[str, bool] | None = None
+) -> str:
+    """A model folder; returns its digest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({"weight": torch.tensor([weight])}, folder / "model.safetensors")
+    facts = {
+        "workload": "tests.release.toy:Toy",
+        "arguments": arguments or {},
+        "seen": 1,
+        "data_digest": "d",
+        "last_day": last_day.isoformat(),
+    }
+    (folder / "model.json").write_text(json.dumps(facts))
+    return records.digest(folder)
+
+
+def make_night(home: Path, number: int, *, weight: float, champion: Champion | None = None) -> Path:
+    """Folder of night `number`, a worktree of the repository, trained to `weight`; records up to Training."""
+    day = FIRST + timedelta(days=number)
+    folder = home / "nights" / day.isoformat()
+    code = ledger.git("rev-parse", "HEAD", folder=home)
+    ledger.git("worktree", "add", "--detach", str(folder), code, folder=home)
+    run = folder / records.RUN
+    (folder / "params.yaml").write_text(PARAMS)
+    (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages: {{}} # data of night {number}\n")
+    make_arrays(folder / "data" / "arrays", day)
+    digest = make_model(run / "model", weight, last_day=day - timedelta(days=1))
+    started = datetime(2025, 1, 10, 22, tzinfo=UTC) + timedelta(days=number)
+    night = Night(
+        id=day.isoformat(),
+        day=day,
+        started_at=started,
+        train_until=started + timedelta(hours=1),
+        decide_until=started + timedelta(hours=2),
+        budget_usd=3,
+        trigger="schedule",
+        code_commit=code,
+        previous=ledger.ledger_tip(),
+    )
+    dataset = Dataset(
+        digest=f"arrays of {number}",
+        num_samples=1000,
+        num_bytes=1,
+        first_day=FIRST,
+        last_day=day - timedelta(1),
+    )
+    plan = Plan(
+        machine="local", num_machines=1, spot=False, batch_size=8, micro_batch_size=8,
+        num_samples=1000, checkpoint_every_s=10, expected_s=20, expected_usd=0.5, interval=(15, 25),
+        ladder=(), runner_up="none", tuning=Tuning(num_loaders=1),
+    )  # fmt: skip
+    training = Training(
+        model_digest=digest, num_samples=1000, num_updates=125, num_restarts=0, elapsed_s=21, cost_usd=0.4,
+        stopped_by="finished",
+    )  # fmt: skip
+    for record in (night, dataset, plan, training, *([champion] if champion else [])):
+        records.write(record, run)
+    if champion:
+        source = home / "nights" / champion.night / records.RUN / "model"
+        subprocess.run(["cp", "-r", source, folder / "data" / "champion"], check=True)
+    return folder
+
+
+def make_version(number: int, *, model_digest: str, night: str) -> Version:
+    """A version as register returns it."""
+    return Version(
+        name="daybreak", number=number, night=night, data_digest="d", model_digest=model_digest, run_id="r"
+    )
+
+
+def make_evaluation(model_digest: str, **metrics: float) -> Evaluation:
+    """An evaluation as evaluate returns it."""
+    return Evaluation(
+        model_digest=model_digest, data_digest="d", num_samples=NUM_SAMPLES, slices=(),
+        metrics={"score": 0.5, **metrics},
+    )  # fmt: skip

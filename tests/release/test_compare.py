@@ -1,0 +1,211 @@
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from pipeline.release.compare import (
+    Rules,
+    detectable,
+    holm,
+    interval,
+    judge,
+    log_mixture,
+    mixture_bound,
+    mixture_rho,
+    worse_slices,
+)
+
+ALPHA = 0.05
+REFRESH = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=True)
+CHANGED = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=False)
+
+scores = st.lists(st.floats(0, 1, width=32), min_size=0, max_size=80)
+wild = st.lists(st.floats(-2, 2, width=32) | st.just(math.nan) | st.just(math.inf), max_size=60)
+
+
+def reference() -> dict[str, Any]:
+    data = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    path = data / "experiments" / "reference_sequential_tests.json"
+    if not path.exists():
+        pytest.skip(f"{path} is missing; set DAYBREAK_DATA to the folder that holds experiments/")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sides", "name"), [(1, "one_sided_normal_mixture"), (2, "two_sided_normal_mixture")]
+)
+def test_mixture_agrees_with_confseq(sides: Any, name: str) -> None:
+    known = reference()["confseq"]
+    rho = mixture_rho(known["v_opt"], alpha=known["alpha_opt"] * (2 if sides == 1 else 1))
+    bound = mixture_bound(100, alpha=known["alpha"], rho=rho, sides=sides)
+    assert bound == pytest.approx(known[name]["bound_v100"], abs=known["tolerance"])
+    found = log_mixture(10, 100, rho=rho, sides=sides)
+    assert found == pytest.approx(known[name]["log_mixture_s10_v100"], abs=known["tolerance"])
+    if sides == 2:
+        assert rho == pytest.approx(known[name]["best_rho"], abs=known["tolerance"])
+
+
+def test_mixture_agrees_with_growthbook() -> None:
+    for case in reference()["growthbook_msprt"]["cases"]:
+        n = case["a"]["n"] + case["b"]["n"]
+        # Growthbook's tuning parameter is our n at which the bound is lowest; its stddev is of the mean.
+        rho = mixture_rho(case["tuning"], alpha=case["alpha"])
+        width = case["stddev"] * math.sqrt(n) * mixture_bound(n, alpha=case["alpha"], rho=rho, sides=2) / n
+        assert width == pytest.approx((case["ci"][1] - case["ci"][0]) / 2, rel=1e-3)
+
+
+def test_interval_at_the_horizon_is_the_ordinary_two_sided_one() -> None:
+    d = np.random.default_rng(0).normal(size=100)
+    found = interval(d, alpha=ALPHA, horizon=100)
+    low, high = stats.ttest_1samp(d, 0).confidence_interval(1 - ALPHA)
+    assert found.high - found.low == pytest.approx(high - low, rel=0.03)
+
+
+def test_without_a_horizon_the_interval_is_wider() -> None:
+    d = np.random.default_rng(0).normal(size=200)
+    ends = interval(d, alpha=ALPHA, horizon=None, tuned_at=200)
+    known = interval(d, alpha=ALPHA, horizon=200)
+    assert 1.3 < (ends.high - ends.low) / (known.high - known.low) < 1.5
+
+
+def null_streams(kind: str, shape: tuple[int, int]) -> np.ndarray:
+    """Differences of mean 0; `baskets` as real ones are: half are zero, the others skewed and bounded."""
+    rng = np.random.default_rng(7)
+    if kind == "normal":
+        return rng.normal(size=shape)
+    return np.where(rng.random(shape) < 0.5, 0.0, rng.beta(1, 4, shape) - 0.2)
+
+
+@pytest.mark.parametrize(("kind", "sign"), [("normal", 1), ("baskets", 1), ("baskets", -1)])
+@pytest.mark.parametrize("horizon", [120, None])
+def test_false_promotions_stay_below_alpha_when_looking_again_and_again(
+    kind: str, sign: int, horizon: int | None
+) -> None:
+    num_streams, n = 400, 120
+    d = sign * null_streams(kind, (num_streams, n))
+    passed = [
+        any(
+            interval(stream[:looked], alpha=ALPHA, horizon=horizon, tuned_at=n).low > 0
+            for looked in range(30, n + 1, 6)
+        )
+        for stream in d
+    ]
+    assert np.mean(passed) <= ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / num_streams)
+
+
+def test_a_plain_test_would_promote_far_too_often_when_peeking() -> None:
+    rng = np.random.default_rng(7)
+    d = rng.normal(size=(500, 400)).cumsum(1) / np.sqrt(np.arange(1, 401))
+    assert (d[:, 30:] > stats.norm.isf(ALPHA)).any(1).mean() > 0.2
+
+
+def test_the_detectable_effect_is_detected_at_the_stated_power() -> None:
+    rng = np.random.default_rng(1)
+    n, sd = 120, 0.1
+    least = detectable(sd=sd, num_samples=n, alpha=ALPHA)
+    found = [
+        judge(rng.normal(least, sd, n), np.zeros(n), rules=CHANGED).action == "promote" for _ in range(1500)
+    ]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.03)
+
+
+@given(scores, scores)
+def test_swapped_arms_flip_the_sign(ours: list[float], theirs: list[float]) -> None:
+    n = min(len(ours), len(theirs))
+    one = judge(ours[:n], theirs[:n], rules=CHANGED)
+    other = judge(theirs[:n], ours[:n], rules=CHANGED)
+    assert (one.effect is None) == (other.effect is None)
+    if one.effect and other.effect:
+        assert one.effect.mean == pytest.approx(-other.effect.mean)
+        assert one.effect.low == pytest.approx(-other.effect.high)
+    assert "promote" not in (one.action, other.action) or one.action != other.action
+
+
+@settings(max_examples=300)
+@given(wild | st.none(), wild | st.none(), st.booleans(), st.integers(0, 100))
+def test_every_input_has_a_verdict_with_a_reason(ours: Any, theirs: Any, refresh: bool, horizon: int) -> None:
+    mask = {"half": np.arange(len(ours or ())) % 2 == 0}
+    found = judge(ours, theirs, rules=REFRESH if refresh else CHANGED, horizon=horizon, slices=mask)
+    assert found.action in ("promote", "reject", "wait", "no data")
+    assert found.reason
+    if found.action == "promote":
+        assert found.effect is not None
+        assert found.effect.low > (-0.03 if refresh else 0)
+        assert np.isfinite(ours).all()
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_between_bonferroni_and_none(p_values: list[float]) -> None:
+    found = holm(p_values, alpha=ALPHA)
+    for p, rejected in zip(p_values, found, strict=True):
+        assert not rejected or p <= ALPHA
+        assert rejected or p > ALPHA / len(p_values)
+
+
+def test_equal_models_pass_a_refresh_and_fail_a_change() -> None:
+    same = np.random.default_rng(0).random(100)
+    assert judge(same, same, rules=REFRESH).action == "promote"
+    assert judge(same, same, rules=CHANGED).reason.startswith("inconclusive")
+
+
+def test_a_refresh_that_is_proven_worse_is_rejected_even_inside_the_margin() -> None:
+    d = np.random.default_rng(0).normal(-0.01, 0.01, 500)
+    found = judge(d, np.zeros(500), rules=REFRESH)
+    assert found.action == "reject"
+    assert found.reason.startswith("worse than the champion")
+
+
+def test_a_slice_that_suffers_stops_a_better_challenger() -> None:
+    rng = np.random.default_rng(0)
+    new = np.arange(600) < 100
+    d = rng.normal(np.where(new, -0.2, 0.1), 0.05)
+    found = judge(d, np.zeros(600), rules=CHANGED, slices={"new customers": new, "others": ~new})
+    assert found.action == "reject"
+    assert "on new customers" in found.reason
+
+
+def test_slices_of_equal_models_are_rarely_called_worse() -> None:
+    rng = np.random.default_rng(3)
+    masks = {str(k): np.arange(800) % 8 == k for k in range(8)}
+    called = [
+        bool(worse_slices(rng.normal(-0.03, 0.1, 800), masks, alpha=ALPHA, margin=0.03, min_samples=30))
+        for _ in range(600)
+    ]
+    assert np.mean(called) <= ALPHA + 0.02
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "action", "words"),
+    [
+        (None, [0.5] * 40, "no data", "no scores of the challenger"),
+        ([0.5] * 40, None, "no data", "no scores of the champion"),
+        ([], [], "no data", "0 samples"),
+        ([0.5] * 29, [0.5] * 29, "no data", "gate.min_samples asks for 30"),
+        ([0.5] * 40, [0.5] * 41, "no data", "41 of the champion"),
+        ([math.nan] + [0.5] * 39, [0.5] * 40, "reject", "1 of 40 scores of the challenger are not finite"),
+        ([0.5] * 40, [math.inf] * 40, "no data", "40 of 40 scores of the champion are not finite"),
+    ],
+)
+def test_what_cannot_be_judged_is_said(ours: Any, theirs: Any, action: str, words: str) -> None:
+    found = judge(ours, theirs, rules=REFRESH)
+    assert found.action == action
+    assert words in found.reason
+
+
+def test_before_the_horizon_the_undecided_waits() -> None:
+    d = np.random.default_rng(0).normal(0, 1, 60)
+    assert judge(d, np.zeros(60), rules=CHANGED, horizon=1000).action == "wait"
+    assert judge(d[:10], np.zeros(10), rules=CHANGED, horizon=1000).action == "wait"
+
+
+def test_a_margin_out_of_reach_is_said_with_the_remedy() -> None:
+    d = np.random.default_rng(0).normal(0, 0.5, 60)
+    assert "hold out more days (prepare.test_days)" in judge(d, np.zeros(60), rules=REFRESH).reason

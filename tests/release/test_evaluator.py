@@ -1,0 +1,128 @@
+import json
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pipeline import records
+from pipeline.errors import DataError, ParamsError
+from pipeline.params import EvaluateParams
+from pipeline.records import Champion, Dataset, Evaluation, Training
+from pipeline.release.evaluator import evaluate
+from pipeline.release.scores import read_scores
+from tests.release.folders import NUM_SAMPLES, make_arrays, make_model
+from tests.release.toy import Toy
+
+DAY = date(2025, 1, 10)
+BATCHES_OF_64 = EvaluateParams(batch_size=64)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    make_arrays(Path("data/arrays"), DAY)
+    return tmp_path
+
+
+def run(*, weight: float = 1.0, champion: float | None = None, seen: date = DAY - timedelta(2)) -> Evaluation:
+    """Evaluate a challenger of this weight against a champion of that one, trained up to `seen`."""
+    digest = make_model(Path("data/run/model"), weight, last_day=DAY - timedelta(1))
+    served = None
+    if champion is not None:
+        found = make_model(Path("data/champion"), champion, last_day=seen)
+        served = Champion(champion=3, replaced=2, model_digest=found, night="before")
+    return evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64)
+
+
+def dataset() -> Dataset:
+    return Dataset(digest="d", num_samples=1, num_bytes=1, first_day=DAY, last_day=DAY - timedelta(1))
+
+
+def training(digest: str) -> Training:
+    return Training(
+        model_digest=digest, num_samples=1, num_updates=1, num_restarts=0, elapsed_s=1, cost_usd=0,
+        stopped_by="finished",
+    )  # fmt: skip
+
+
+def test_both_models_score_every_held_out_sample(folder: Path) -> None:
+    found = run(weight=1.0, champion=0.5)
+    scores = read_scores()
+    assert scores is not None
+    x, y = np.load("data/arrays/test_x.npy"), np.load("data/arrays/test_y.npy")
+    np.testing.assert_allclose(scores["challenger"], 1 - np.abs(x - y), rtol=1e-6)
+    np.testing.assert_allclose(scores["champion"], 1 - np.abs(0.5 * x - y), rtol=1e-6)
+    assert found.num_samples == NUM_SAMPLES
+    assert found.metrics["score"] == pytest.approx(scores["challenger"].mean())
+    assert found.metrics["champion_score"] == pytest.approx(scores["champion"].mean())
+    assert set(found.metrics) == {
+        "score", "champion_score", "close@1", "champion/close@1", "baseline/popularity", "baseline/zero",
+    }  # fmt: skip
+
+
+def test_slices_partition_the_samples_and_hold_both_scores(folder: Path) -> None:
+    found = run(champion=0.5)
+    assert {part.name for part in found.slices} == {"small", "large"}
+    assert sum(part.num_samples for part in found.slices) == NUM_SAMPLES
+    assert all(part.champion_score is not None and part.score > part.champion_score for part in found.slices)
+
+
+@pytest.mark.parametrize(("seen", "compared"), [(DAY - timedelta(1), True), (DAY, False)])
+def test_a_champion_that_has_seen_the_held_out_day_is_not_compared(
+    folder: Path, seen: date, compared: bool
+) -> None:
+    found = run(champion=0.5, seen=seen)
+    assert ("champion_score" in found.metrics) is compared
+    assert ("champion_has_seen" in found.metrics) is not compared
+    assert ("champion" in (read_scores() or {})) is compared
+
+
+def test_scores_that_are_not_finite_leave_no_mean_behind(folder: Path) -> None:
+    found = run(weight=float("nan"))
+    assert "score" not in found.metrics
+    assert found.metrics["num_not_finite"] == NUM_SAMPLES
+    assert records.loads(Evaluation, records.dumps(found)) == found
+
+
+def test_a_model_that_is_not_the_one_on_record_is_refused(folder: Path) -> None:
+    digest = make_model(Path("data/run/model"), 1.0, last_day=DAY)
+    save_file({"weight": torch.tensor([2.0])}, "data/run/model/model.safetensors")
+    with pytest.raises(DataError, match=f"training.json says {digest}"):
+        evaluate(dataset(), training(digest), None, Toy(), BATCHES_OF_64)
+
+
+def test_weights_that_do_not_fit_the_workload_are_one_sentence(folder: Path) -> None:
+    make_model(Path("data/run/model"), 1.0, last_day=DAY)
+    save_file({"other": torch.tensor([2.0])}, "data/run/model/model.safetensors")
+    digest = records.digest(Path("data/run/model"))
+    with pytest.raises(DataError, match=r"does not fit Toy: .*; restore the workload's code"):
+        evaluate(dataset(), training(digest), None, Toy(), BATCHES_OF_64)
+
+
+def test_a_score_that_is_already_reduced_is_refused_with_its_shape(folder: Path) -> None:
+    digest = make_model(Path("data/run/model"), 1.0, last_day=DAY)
+    with pytest.raises(ParamsError, match=r"challenger of Toy has shape \[\] for 64 samples"):
+        evaluate(dataset(), training(digest), None, Toy(wrong_shape=True), BATCHES_OF_64)
+
+
+def test_a_champion_without_its_facts_is_refused(folder: Path) -> None:
+    digest = make_model(Path("data/run/model"), 1.0, last_day=DAY)
+    make_model(Path("data/champion"), 1.0, last_day=DAY)
+    Path("data/champion/model.json").write_text(json.dumps({"seen": 1}))
+    served = Champion(champion=3, replaced=2, model_digest=records.digest(Path("data/champion")), night="x")
+    with pytest.raises(DataError, match=r"model.json does not say what the model is"):
+        evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64)
+
+
+def test_the_scores_do_not_depend_on_the_batch_size(folder: Path) -> None:
+    run(champion=0.5)
+    one = read_scores()
+    digest = records.digest(Path("data/run/model"))
+    evaluate(dataset(), training(digest), None, Toy(), EvaluateParams(batch_size=7))
+    other = read_scores()
+    assert one is not None
+    assert other is not None
+    np.testing.assert_array_equal(one["challenger"], other["challenger"])

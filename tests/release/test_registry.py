@@ -1,0 +1,380 @@
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import ledger, records
+from pipeline.errors import JobError, NothingToDo, ReleaseError
+from pipeline.params import Params
+from pipeline.records import Champion, Dataset, Evaluation, Night, Release, Training, Verdict, Version
+from pipeline.release import aliases, evaluator, gate, registry, tracking
+from pipeline.release.scores import read_scores, write_scores
+from tests.release.conftest import judge_night, promote_night, register_night
+from tests.release.folders import make_night
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+
+def client() -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking.tracking_uri())
+
+
+def versions() -> list[int]:
+    return sorted(int(found.version) for found in client().search_model_versions("name = 'daybreak'"))
+
+
+def serving() -> tuple[int, int]:
+    """What the ledger and what the alias says."""
+    now = ledger.champion_at(ledger.ledger_tip())
+    return now.champion if now else 0, aliases.alias(client(), "daybreak")
+
+
+def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> None:
+    made = release(0, 1.0)
+    assert made == Release(champion=1, replaced=0, model_digest=made.model_digest, night="2025-01-10",
+                           lineage=made.lineage)  # fmt: skip
+    assert serving() == (1, 1)
+    version = client().get_model_version("daybreak", "1")
+    night = records.read(Night)
+    assert version.description.startswith(
+        "**Verdict: promote.** no champion yet: proven better than the baseline"
+    )
+    assert "| baseline/popularity |" in version.description
+    assert "| seconds | 20 | 21 |" in version.description
+    assert version.tags["night"] == night.id
+    assert version.tags["code_commit"] == night.code_commit
+    assert version.tags["dvc_lock"] == records.digest(Path("dvc.lock"))
+    assert version.tags["status"] == "serving"
+    assert version.tags["ledger"] == ledger.ledger_tip()
+    run = client().get_run(version.run_id)
+    assert run.data.tags["version"] == "daybreak/1"
+    assert run.data.tags["verdict"] == "promote"
+    assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]
+    assert {"recipe", "data_digest", "model_digest"} <= set(made.lineage)
+
+
+def test_registering_again_after_a_kill_makes_no_second_version(home: Path) -> None:
+    os.chdir(make_night(home, 0, weight=1.0))
+    judge_night()
+    assert register_night() == register_night() == records.read(Version)
+    assert versions() == [1]
+    assert len(client().search_runs([client().get_experiment_by_name("daybreak").experiment_id])) == 1
+
+
+def test_a_version_holds_no_pickle_and_scores_in_a_clean_process_as_it_was_trained(
+    home: Path, release: Any, tmp_path: Path
+) -> None:
+    release(0, 0.9)
+    artifacts = home / "var" / "artifacts"
+    names = [path.name for path in artifacts.rglob("*") if path.is_file()]
+    assert "model.safetensors" in names
+    assert "served.py" in names
+    assert not [name for name in names if name.endswith((".pkl", ".pickle", ".pt", ".pth", ".bin"))]
+    code = (
+        "import json, mlflow, pandas, sys; "
+        "model = mlflow.pyfunc.load_model('models:/daybreak@champion'); "
+        "found = model.predict(pandas.DataFrame({'sample': range(50)}), params={'folder': sys.argv[1]}); "
+        "print(json.dumps([float(score) for score in found]))"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(Path("data/arrays").resolve())],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**environment, "MLFLOW_TRACKING_URI": tracking.tracking_uri()},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    scores = read_scores()
+    assert scores is not None
+    np.testing.assert_allclose(json.loads(done.stdout.splitlines()[-1]), scores["challenger"][:50], atol=1e-6)
+
+
+def test_a_worse_model_is_refused_and_changes_nothing(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    assert release(1, 0.2) is None
+    assert serving() == (1, 1)
+    version = client().get_model_version("daybreak", "2")
+    assert version.tags["status"] == "rejected"
+    assert version.description.startswith("**Verdict: reject.** refresh: worse than the champion")
+    assert client().get_model_version_by_alias("daybreak", "challenger").tags["night"] == "2025-01-11"
+
+
+def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    assert release(1, 1.0).replaced == 1
+    champion = ledger.champion_at(ledger.ledger_tip())
+    folder = make_night(home, 2, weight=1.0, champion=champion)
+    os.chdir(folder)
+    Path("params.yaml").write_text(Path("params.yaml").read_text() + "train: {rate: 0.5}\n")
+    assert judge_night().reason.startswith("inconclusive: not proven better than the champion")
+
+
+def test_promotion_called_again_ends_the_same(home: Path, release: Any) -> None:
+    made = release(0, 1.0)
+    tip = ledger.ledger_tip()
+    assert promote_night() == made
+    assert ledger.ledger_tip() == tip
+
+
+def test_promotion_killed_before_the_alias_is_finished_by_the_next_call(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
+    judge_night()
+    version, verdict = records.read(Version), records.read(Verdict)
+    records.write(Release(champion=version.number, replaced=1, model_digest=version.model_digest,
+                          night=version.night))  # fmt: skip
+    ledger.commit_night(records.read(Night), message=verdict.reason)
+    assert serving() == (2, 1)
+    promote_night()
+    assert serving() == (2, 2)
+    assert client().get_model_version("daybreak", "1").tags["status"] == "replaced"
+
+
+def test_of_two_nights_one_wins_and_the_other_changes_nothing(home: Path) -> None:
+    first, second = (make_night(home, number, weight=1.0) for number in (0, 1))
+    for folder in (first, second):
+        os.chdir(folder)
+        judge_night()
+    promote_night()
+    os.chdir(first)
+    with pytest.raises(ReleaseError, match="nothing is changed"):
+        promote_night()
+    assert serving() == (2, 2)
+    assert not records.path_of(Release).exists()
+
+
+def test_a_verdict_on_another_version_is_refused(home: Path, release: Any, told: Params) -> None:
+    release(0, 1.0)
+    verdict, version = records.read(Verdict), records.read(Version)
+    other = Version(**{**vars(version), "number": 7})
+    with pytest.raises(ReleaseError, match="verdict is on version 1 against 0, but tonight's is 7"):
+        registry.promote(records.read(Night), other, verdict, None, told)
+    stale = Verdict(**{**vars(verdict), "action": "reject"})
+    with pytest.raises(NothingToDo, match="the champion stays"):
+        registry.promote(records.read(Night), version, stale, None, told)
+
+
+def test_an_evaluation_of_another_model_is_refused(home: Path, release: Any, told: Params) -> None:
+    release(0, 1.0)
+    evaluation = Evaluation(**{**vars(records.read(Evaluation)), "model_digest": "other"})
+    with pytest.raises(ReleaseError, match="evaluated other; run evaluate"):
+        gate.gate(records.read(Night), evaluation, records.read(Version), None, told)
+    records.write(evaluation)
+    with pytest.raises(ReleaseError, match=r"evaluation.json is of model other"):
+        register_night()
+    records.write(Training(**{**vars(records.read(Training)), "model_digest": "x"}))
+
+
+def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: Any, told: Params) -> None:
+    for number in range(3):
+        release(number, 1.0)
+    os.chdir(home)
+    made = registry.rollback(told, reason="customers complain")
+    assert (made.champion, made.replaced, made.night) == (2, 3, "2025-01-11")
+    assert serving() == (2, 2)
+    assert "data of night 1" in str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
+    assert client().get_model_version("daybreak", "3").tags["status"] == "replaced"
+    assert "rolled back from version 3 to 2: customers complain" in (
+        client().get_model_version("daybreak", "3").description
+    )
+    assert registry.rollback(told).champion == 1
+    assert registry.rollback(told, to=3).champion == 3
+    assert serving() == (3, 3)
+    with pytest.raises(NothingToDo, match="version 3 serves already"):
+        registry.rollback(told, to=3)
+    with pytest.raises(ReleaseError, match="version 9 was never promoted; choose one of: 1, 2, 3"):
+        registry.rollback(told, to=9)
+
+
+def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, told: Params) -> None:
+    release(0, 1.0)
+    release(1, 1.0)
+    os.chdir(home)
+    registry.rollback(told)
+    made = release(2, 1.0)
+    assert (made.champion, made.replaced) == (3, 1)
+    assert [entry.rollback for entry in ledger.history()] == [False, True, False, False]
+    with pytest.raises(ReleaseError, match="versions that serve or served are 1, 3"):
+        registry.rollback(told, steps=2)
+
+
+def test_a_rollback_killed_after_the_ledger_is_finished_not_repeated(
+    home: Path, release: Any, told: Params
+) -> None:
+    for number in range(3):
+        release(number, 1.0)
+    os.chdir(home)
+    made = registry.rollback(told)
+    client().set_registered_model_alias("daybreak", "champion", "3")  # as if killed before it was moved
+    client().set_model_version_tag("daybreak", "2", "status", "replaced")
+    assert registry.rollback(told) == made
+    assert serving() == (2, 2)
+
+
+def test_with_nothing_promoted_there_is_nothing_to_roll_back(home: Path, release: Any, told: Params) -> None:
+    with pytest.raises(ReleaseError, match="no version was ever promoted"):
+        registry.rollback(told)
+    release(0, 1.0)
+    with pytest.raises(ReleaseError, match=r"cannot go 1 promotions back: .* are 1;"):
+        registry.rollback(told)
+
+
+def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
+    home: Path, release: Any, told: Params
+) -> None:
+    assert gate.watch(told).reason == "no version was ever promoted"
+    for number in range(2):
+        release(number, 1.0)
+    os.chdir(home)
+    assert gate.watch(told).action == "wait"
+    client().set_registered_model_alias("daybreak", "champion", "1")
+    reporting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "report"})})
+    assert "moved by hand to version 1, the ledger says 2" in gate.watch(reporting).reason
+    assert serving() == (2, 1)
+    assert "moved by hand to version 1, moved back to 2" in gate.watch(told).reason
+    assert serving() == (2, 2)
+    client().set_registered_model_alias("daybreak", "champion", "1")
+    client().set_model_version_tag("daybreak", "2", "status", "challenger")
+    assert "finished the release of version 2" in gate.watch(reporting).reason
+    assert serving() == (2, 2)
+
+
+def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: Any, told: Params) -> None:
+    for number in range(2):
+        release(number, 1.0)
+    scores = read_scores()
+    assert scores is not None
+    write_scores({**scores, "challenger": scores["champion"] - np.float32(0.2)}, len(scores["champion"]))
+    os.chdir(home)
+    found = gate.watch(told)
+    assert (found.action, found.challenger, found.champion) == ("reject", 2, 1)
+    assert serving() == (1, 1)
+    again = gate.watch(told)
+    assert again.action == "no data"
+    assert serving() == (1, 1)
+
+
+def test_a_night_has_one_run_however_often_it_is_asked_for(home: Path) -> None:
+    assert registry.run_of("2025-01-10") == registry.run_of("2025-01-10") != registry.run_of("2025-01-11")
+
+
+def test_an_mlflow_that_does_not_answer_is_one_sentence_without_the_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracking, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
+    with pytest.raises(JobError, match=r"MLflow at 127.0.0.1:9 does not answer after 5 tries: .*; start it"):
+        registry.reachable()
+    with pytest.raises(JobError) as told:
+        registry.run_of("x")
+    assert "secret" not in str(told.value)
+
+
+def test_a_database_that_cannot_be_opened_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tracking, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}")
+    with pytest.raises(JobError, match=r"does not answer after 5 tries: .*directory"):
+        registry.reachable()
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nobody catches it."""
+
+
+WRITES = (
+    "create_model_version", "create_registered_model", "create_run", "log_artifact", "log_artifacts",
+    "log_batch",
+    "log_text", "set_model_version_tag", "set_registered_model_alias", "set_tag", "set_terminated",
+    "update_model_version",
+)  # fmt: skip
+
+
+def killed_at_each_write(stage: Callable[[], Any], check: Callable[[], None]) -> int:
+    """Run the stage, killed after its 1st, 2nd, ... write to MLflow, again and again until it ends."""
+    from mlflow import MlflowClient
+
+    for reached in itertools.count(1):
+        left = [reached]
+
+        def counting(write: Callable[..., Any], left: list[int] = left) -> Callable[..., Any]:
+            def written(*args: Any, **named: Any) -> Any:
+                done = write(*args, **named)
+                left[0] -= 1
+                if left[0] == 0:
+                    raise Killed
+                return done
+
+            return written
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in WRITES:
+                patch.setattr(MlflowClient, name, counting(getattr(MlflowClient, name)))
+            try:
+                stage()
+            except Killed:
+                check()
+            else:
+                return reached
+    raise AssertionError
+
+
+def test_register_killed_after_any_write_ends_with_one_version(home: Path, told: Params) -> None:
+    os.chdir(make_night(home, 0, weight=1.0))
+    evaluation = evaluator.evaluate(
+        records.read(Dataset), records.read(Training), None, told.workload.make(), told.evaluate
+    )
+    records.write(evaluation)
+    assert killed_at_each_write(register_night, lambda: None) > 10
+    assert versions() == [1]
+    assert client().get_model_version("daybreak", "1").tags["status"] == "challenger"
+
+
+def test_promote_killed_after_any_write_is_all_new(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
+    judge_night()
+    assert killed_at_each_write(promote_night, lambda: None) > 4
+    assert serving() == (2, 2)
+    assert client().get_model_version("daybreak", "1").tags["status"] == "replaced"
+    assert len(ledger.history()) == 2
+
+
+def test_rollback_killed_after_any_write_goes_back_once(home: Path, release: Any, told: Params) -> None:
+    for number in range(3):
+        release(number, 1.0)
+    os.chdir(home)
+    settled = []
+
+    def check() -> None:
+        settled.append(serving()[1])
+        assert serving()[0] == 2
+
+    def back() -> None:
+        if (
+            not settled
+            or settled[-1] != 2
+            or client().get_model_version("daybreak", "2").tags["status"] != "serving"
+        ):
+            registry.rollback(told)
+
+    assert killed_at_each_write(back, check) > 3
+    assert serving() == (2, 2)
+    assert [entry.rollback for entry in ledger.history()] == [True, False, False, False]
+    gate.watch(told)
+    assert serving() == (2, 2)
+
+
+def test_champion_of_the_ledger_is_what_the_next_night_sees(home: Path, release: Any) -> None:
+    made = release(0, 1.0)
+    assert ledger.champion_at(ledger.ledger_tip()) == Champion(**vars(made))

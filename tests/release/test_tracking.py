@@ -1,0 +1,36 @@
+"""The store that MLflow keeps in a file is there as a whole or not at all."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.release import tracking
+
+MAKE = [sys.executable, "-c", "from pipeline.release import tracking; print(tracking.reachable())"]
+
+
+@pytest.mark.slow
+def test_a_store_whose_making_was_killed_is_made_anew(tmp_path: Path) -> None:
+    environment = {**os.environ, "PIPELINE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    store = tmp_path / "var" / "mlflow.db"
+    first = subprocess.Popen(MAKE, env=environment, cwd=tmp_path)
+    while not [path for path in tmp_path.glob("var/.mlflow-*/*.db") if path.stat().st_size]:
+        assert first.poll() is None, "it ended before it was seen to work"
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert not store.exists()
+    again = subprocess.run(MAKE, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert again.stdout == f"sqlite:///{store} answers\n"
+
+
+def test_a_store_behind_a_server_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tracking._make_file("http://me:secret@127.0.0.1:9")
+    assert not list(tmp_path.iterdir())

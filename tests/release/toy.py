@@ -1,0 +1,66 @@
+"""A workload small enough to compute by hand: guess y from x by one weight; the score is 1 - |error|."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class Samples:
+    """One sample is a pair (x, y)."""
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self.x = torch.from_numpy(np.load(folder / f"{split}_x.npy"))
+        self.y = torch.from_numpy(np.load(folder / f"{split}_y.npy"))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.x[index], "y": self.y[index]}
+
+
+class Guess(nn.Module):
+    """x times a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Toy:
+    """The workload; `shape` is what `score` wrongly returns when told to."""
+
+    def __init__(self, wrong_shape: bool = False) -> None:
+        self.wrong_shape = wrong_shape
+
+    def dataset(self, folder: Path, split: str) -> Samples:
+        return Samples(folder, split)
+
+    def model(self) -> nn.Module:
+        return Guess()
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return (model(batch["x"]) - batch["y"]) ** 2
+
+    def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        found = 1 - (model(batch["x"]) - batch["y"]).abs()
+        return found.mean() if self.wrong_shape else found
+
+    def metrics(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"close@1": ((model(batch["x"]) - batch["y"]).abs() < 0.1).float()}
+
+    def slices(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"small": batch["x"] < 0.5, "large": batch["x"] >= 0.5}
+
+    def baselines(self, folder: Path) -> dict[str, Tensor]:
+        y = Samples(folder, "test").y
+        return {"popularity": 1 - (y - 0.2).abs(), "zero": 1 - y.abs()}
