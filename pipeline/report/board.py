@@ -1,0 +1,74 @@
+"""How have the nights been? One page, and one table for the terminal, over the whole ledger."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipeline.ledger import Entry
+from pipeline.report import formats, outcome
+from pipeline.report.standing import best_baseline, score
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
+_STYLES = {"promoted": "bold green", "kept": "", "failed": "bold red", "rollback": "yellow", "open": "dim"}
+
+
+def board(history: Sequence[Entry]) -> str:
+    """The page over all nights of the ledger, newest first."""
+    from markupsafe import Markup
+
+    from pipeline.report import charts, figures, page
+
+    nights = [entry for entry in history if not entry.rollback]
+    points = figures.points(nights)
+    spent = [entry.training for entry in nights if entry.training]
+    return page.render(
+        "board.html",
+        history=history,
+        num_nights=len(nights),
+        outcome=outcome.outcome,
+        num_promoted=sum(outcome.outcome(entry) == "promoted" for entry in nights),
+        num_failed=sum(outcome.outcome(entry) == "failed" for entry in nights),
+        champion=outcome.champion,
+        word=outcome.word,
+        seconds=sum(training.elapsed_s for training in spent),
+        usd=sum(training.cost_usd for training in spent),
+        score=score,
+        best_baseline=best_baseline,
+        bounds=BOUNDS,
+        trend=Markup(charts.trend(points)) if len(points) > 1 else None,
+    )
+
+
+def status_table(history: Sequence[Entry]) -> "Table":
+    """The nights as a table for the terminal, in the order given."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("day", "night", "verdict"):
+        table.add_column(name, no_wrap=name != "verdict")
+    for name in ("champion", "hours against deadline", "dollars"):
+        table.add_column(name, justify="right", no_wrap=name != "hours against deadline")
+    table.add_column("bound")
+    for entry in history:
+        came = outcome.outcome(entry)
+        table.add_row(
+            str(entry.night.day),
+            Text(entry.night.id),
+            Text(outcome.word(entry), style=_STYLES[came]),
+            formats.count(outcome.champion(entry) or None),
+            hours(entry),
+            formats.dollars(entry.training.cost_usd if entry.training else None),
+            BOUNDS[entry.profile.bound] if entry.profile else formats.NONE,
+        )
+    return table
+
+
+def hours(entry: Entry) -> str:
+    """Hours of training against the hours that the deadline left."""
+    limit = (entry.night.train_until - entry.night.started_at).total_seconds() / 3600
+    used = entry.training.elapsed_s / 3600 if entry.training else None
+    told = formats.NONE if used is None else f"{used:.2f}" if used >= 0.1 else f"{used:.3f}"
+    return f"{told} of {limit:g}"

@@ -1,0 +1,161 @@
+"""How is a number shown to a person? One function a kind, the same on every page and in the terminal.
+
+Nothing known is an en dash; the minus is a true minus sign, so that columns of figures line up.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+
+NONE = "–"
+_DURATIONS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
+
+
+def count(number: float | None) -> str:
+    """A count with its thousands apart.
+
+    >>> count(1234567)
+    '1,234,567'
+    """
+    return NONE if number is None else f"{number:,.0f}".replace("-", "−")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the two largest units that matter.
+
+    >>> duration(0.00123), duration(12.34), duration(4800), duration(64800)
+    ('1.23 ms', '12.3 s', '1 h 20 min', '18 h')
+    """
+    if seconds is None:
+        return NONE
+    sign, seconds = ("−", -seconds) if seconds < 0 else ("", seconds)
+    for name, size, small_name, small_size in _DURATIONS:
+        rounded = round(seconds / small_size) * small_size
+        if rounded >= size:
+            large, small = divmod(rounded, size)
+            rest = f" {small // small_size} {small_name}" if small else ""
+            return f"{sign}{large} {name}{rest}"
+    for unit, least in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= least or seconds == 0:
+            return f"{sign}{seconds / least:.3g} {unit}"
+    return f"{sign}{seconds * 1e6:.3g} µs"
+
+
+def dollars(amount: float | None) -> str:
+    """US dollars; less than a cent keeps two digits.
+
+    >>> dollars(0.42), dollars(0), dollars(0.00421), dollars(1234.5)
+    ('$0.42', '$0.00', '$0.0042', '$1,234.50')
+    """
+    if amount is None:
+        return NONE
+    sign, amount = ("−", -amount) if amount < 0 else ("", amount)
+    return f"{sign}${amount:.2g}" if 1e-4 <= amount < 0.00995 else f"{sign}${amount:,.2f}"
+
+
+def size(num_bytes: float | None) -> str:
+    """Bytes in decimal units.
+
+    >>> size(512), size(1_230_000)
+    ('512 B', '1.23 MB')
+    """
+    if num_bytes is None:
+        return NONE
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(num_bytes) < 999.5 or unit == "TB":
+            break
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} {unit}".replace("-", "−")
+
+
+def score(value: float | None) -> str:
+    """A score with three decimals.
+
+    >>> score(0.35)
+    '0.350'
+    """
+    return NONE if value is None else f"{value:.3f}".replace("-", "−")
+
+
+def effect(value: float | None) -> str:
+    """A difference of scores, with its sign and four decimals.
+
+    >>> effect(-0.0123), effect(0.002), effect(-0.00001)
+    ('−0.0123', '+0.0020', '0.0000')
+    """
+    if value is None:
+        return NONE
+    return "0.0000" if abs(value) < 0.00005 else f"{value:+.4f}".replace("-", "−")
+
+
+def percent(share: float | None) -> str:
+    """A share of one, in percent; between nothing and 0.1 % it says so.
+
+    >>> percent(0.1234), percent(0.0003), percent(0), percent(1)
+    ('12.3 %', '< 0.1 %', '0 %', '100 %')
+    """
+    if share is None:
+        return NONE
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    return f"{share * 100:.1f}".removesuffix(".0").replace("-", "−") + " %"
+
+
+def quantity(value: object) -> str:
+    """Any figure of which only the value is known, to four digits.
+
+    >>> quantity(12345.678), quantity(0.01234), quantity(True), quantity("cpu")
+    ('12,346', '0.01234', 'yes', 'cpu')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return count(value)
+    if isinstance(value, float):
+        plain = f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value:.4g}"
+        return plain.replace("-", "−")
+    return NONE if value in (None, "") else str(value)
+
+
+def named(name: str, value: object) -> str:
+    """A figure in the unit that the end of its name tells.
+
+    >>> named("load_s", 0.0123), named("peak_flops_per_s", 2.5e11), named("load_share", 0.34)
+    ('12.3 ms', '250 G', '34 %')
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return quantity(value)
+    if name.endswith(("_per_s", "_flops", "_per_sample")):
+        return operations(value)
+    for ends, show in _SHOWN.items():
+        if name.endswith(ends):
+            return show(value)
+    return quantity(value)
+
+
+def operations(value: float) -> str:
+    """A large number by its prefix: mega, giga, tera.
+
+    >>> operations(27_117_360.0), operations(12.0)
+    ('27.1 M', '12')
+    """
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}".replace("-", "−")
+    return quantity(value)
+
+
+_SHOWN: dict[tuple[str, ...], Callable[[float], str]] = {
+    ("_s",): duration,
+    ("_bytes",): size,
+    ("_usd",): dollars,
+    ("_share", "_gain"): percent,
+}
+
+
+def clock(moment: datetime | None) -> str:
+    """A time in UTC.
+
+    >>> clock(datetime(2011, 9, 1, 2, 30))
+    '2011-09-01 02:30 UTC'
+    """
+    return NONE if moment is None else f"{moment:%Y-%m-%d %H:%M} UTC"

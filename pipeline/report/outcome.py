@@ -1,0 +1,126 @@
+"""What came of a night, in words? The verdict as one sentence, and how far the chain of stages got."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.ledger import Entry
+from pipeline.records import Verdict
+
+State = Literal["done", "failed", "skipped", "not reached"]
+Outcome = Literal["promoted", "kept", "failed", "rollback", "open"]
+CHAIN = (
+    ("open", "night"), ("ingest", "batch"), ("validate", "report"), ("prepare", "dataset"),
+    ("profile", "profile"), ("plan", "plan"), ("train", "training"), ("evaluate", "evaluation"),
+    ("register", "version"), ("gate", "verdict"), ("promote", "release"),
+)  # fmt: skip
+_FAILED = re.compile(rf"({'|'.join(stage for stage, _ in CHAIN)}) failed: ")  # by `close`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The one sentence and what it rests on."""
+
+    outcome: Outcome
+    sentence: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One stage of the chain and what became of it."""
+
+    stage: str
+    state: State
+
+
+def outcome(entry: Entry) -> Outcome:
+    """What came of a night of the ledger; `kept` also where there was nothing new to judge."""
+    verdict = entry.verdict
+    if entry.rollback:
+        return "rollback"
+    if verdict is None:
+        return "open"
+    if verdict.action == "no data" and _FAILED.match(verdict.reason):
+        return "failed"
+    return "promoted" if verdict.action == "promote" and entry.release else "kept"
+
+
+def word(entry: Entry) -> str:
+    """The verdict in a word or two, for a table."""
+    came = outcome(entry)
+    if came == "kept" and entry.verdict:
+        return {"reject": "rejected", "wait": "waits", "promote": "not promoted"}.get(
+            entry.verdict.action, entry.verdict.action
+        )
+    return {"rollback": "rolled back", "open": "under way"}.get(came, came)
+
+
+def champion(entry: Entry) -> int:
+    """Version that served once the night was over; 0 for none."""
+    return entry.serving.champion if entry.serving else 0
+
+
+def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> Headline:
+    """The verdict of the night as one sentence; `errors` and `skips` are what stages said, in order."""
+    serving = champion(entry)
+    stays = f"version {serving} stays" if serving else "there is no champion yet"
+    if errors:
+        stage, text = next(iter(errors.items()))
+        return Headline(outcome="failed", sentence=f"The night failed at {stage}; {stays}.", reason=text)
+    verdict = entry.verdict
+    what = outcome(entry)
+    if verdict is None and skips:
+        reason = next(iter(skips.values()))
+        return Headline(outcome="kept", sentence=f"Nothing new to judge; {stays}.", reason=reason)
+    if verdict is None:
+        done = [link.stage for link in chain(entry, errors, skips) if link.state == "done"]
+        sentence = f"The night is under way; {stays}."
+        return Headline(outcome=what, sentence=sentence, reason=f"The last stage done is {done[-1]}.")
+    if what == "rollback":
+        sentence = f"Rolled back to version {serving}."
+    elif what == "failed":
+        sentence = f"The night failed; {stays}."
+    elif verdict.action == "promote":
+        sentence = _promotion(entry, verdict.challenger)
+    else:
+        sentence = _refusal(verdict, serving, stays)
+    return Headline(outcome=what, sentence=sentence, reason=verdict.reason)
+
+
+def _refusal(verdict: Verdict, serving: int, stays: str) -> str:
+    number = verdict.challenger
+    if verdict.action == "reject" and serving:
+        return f"Champion kept: version {number} is rejected, {stays}."
+    if verdict.action == "reject":
+        return f"Version {number} is rejected; there is no champion yet."
+    if verdict.action == "wait":
+        return f"No decision yet: version {number} waits for evidence, {stays}."
+    return (
+        f"Too little evidence for version {number}; {stays}." if number else f"Nothing new to judge; {stays}."
+    )
+
+
+def _promotion(entry: Entry, challenger: int) -> str:
+    if entry.release is None:
+        return f"Version {challenger} is to be promoted; the promotion has not happened yet."
+    if entry.release.replaced:
+        return f"Promoted: version {challenger} replaces version {entry.release.replaced}."
+    return f"Promoted: version {challenger} is the first champion."
+
+
+def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> list[Link]:
+    """The stages in order and how far the night got."""
+    links = []
+    for stage, record in CHAIN:
+        state: State = "not reached"
+        if getattr(entry, record) is not None:
+            state = "done"
+        if stage in errors or stage in skips:
+            state = "failed" if stage in errors else "skipped"
+        # `close` writes the verdict of a night that never came to its gate
+        if stage == "gate" and entry.version is None and state == "done":
+            state = "not reached"
+        links.append(Link(stage=stage, state=state))
+    return links

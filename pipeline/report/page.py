@@ -1,0 +1,209 @@
+"""What happened tonight, and why? One self-contained HTML page: verdict first, then what it rests on.
+
+The page works with whatever records the night has; a night that stopped early has only the first of
+them, and says what stopped it. It asks nothing of the network: styles and charts are in the file.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline import params, records
+from pipeline.errors import ParamsError
+from pipeline.ledger import Entry
+from pipeline.planning.explain import explain
+from pipeline.records import (
+    Batch,
+    Champion,
+    Dataset,
+    Evaluation,
+    Expectation,
+    Night,
+    Plan,
+    Profile,
+    Record,
+    Release,
+    Report,
+    Training,
+    Verdict,
+    Version,
+)
+from pipeline.release.scores import SCORES, read_scores
+from pipeline.report import charts, figures, formats, outcome, profiled
+from pipeline.report.standing import Standing, standing
+
+FILE = records.RUN / "report.html"
+_UNIT = re.compile(
+    r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))"
+)  # what is between figure and unit
+_KINDS: tuple[type[Record], ...] = (
+    Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Champion, Release,
+)  # fmt: skip
+_FORMATS = (
+    "count", "duration", "dollars", "size", "score", "effect", "percent", "quantity", "operations", "clock",
+)  # fmt: skip
+
+
+def write(folder: Path, history: Sequence[Entry]) -> Path:
+    """Write the page of the night in `folder` to data/run/report.html, whole or not at all."""
+    path = folder / FILE
+    records.replace_text(path, page(folder, history))
+    return path
+
+
+def page(folder: Path, history: Sequence[Entry]) -> str:
+    """The page of the night in `folder`; `history` is the ledger, newest first, with or without tonight.
+
+    Raises DataError if the night has no Night record, or a record that is broken.
+    """
+    entry = entry_of(folder, history)
+    errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
+    margin = _margin(folder)
+    now = standing(entry.evaluation, read_scores(folder / SCORES)) if entry.evaluation else None
+    return render(
+        "page.html",
+        entry=entry,
+        errors=errors,
+        headline=outcome.headline(entry, errors, skips),
+        chain=outcome.chain(entry, errors, skips),
+        margin=margin,
+        standing=now,
+        charts=_charts(entry, margin, now, history),
+        batch_size=figures.batch_size(entry),
+        error=figures.error,
+        broken=_broken(entry.report),
+        explained=_UNIT.sub("\N{NO-BREAK SPACE}", explain(entry.profile)) if entry.profile else "",
+        evidence=grouped({k: v for k, v in entry.profile.evidence.items() if k != "timeline"})
+        if entry.profile
+        else {},
+        lineage=_lineage(entry),
+    )
+
+
+def entry_of(folder: Path, history: Sequence[Entry] = ()) -> Entry:
+    """Tonight as an entry of the ledger, read from the folder; its commit is "" before `close`."""
+    run = folder / records.RUN
+    night = records.read(Night, run)
+    found: dict[str, Any] = {kind.__name__.lower(): records.find(kind, run) for kind in _KINDS}
+    commits = [e.commit for e in history if e.night.id == night.id and not e.rollback]
+    return Entry(commit=next(iter(commits), ""), subject="", rollback=False, night=night, **found)
+
+
+def texts_of(folder: Path, ending: str) -> dict[str, str]:
+    """What stages that failed (`error`) or had nothing to do (`skipped`) said, in the order of the chain."""
+    order = [stage for stage, _ in outcome.CHAIN]
+    paths = (folder / records.RUN).glob(f"*.{ending}")
+    ranked = sorted(paths, key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.stem))
+    return {path.stem: path.read_text(errors="replace").strip() for path in ranked}
+
+
+@cache
+def environment() -> Environment:
+    """The templates of this folder: everything is escaped, the number formats are filters."""
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update({name: partial(_unbroken, getattr(formats, name)) for name in _FORMATS})
+    return made
+
+
+def _unbroken(show: Callable[[Any], str], value: Any) -> str:
+    """A figure and its unit stay on one line."""
+    return show(value).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def render(name: str, **shown: Any) -> str:
+    """A page from the template of that name."""
+    return environment().get_template(name).render(shown)
+
+
+def grouped(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Nested values as groups of figures with their units, ready to show; the group "" has what is in none.
+
+    >>> grouped({"load_s": 0.5, "memory": {"peak_bytes": 3e8, "batch_sizes": [1, 2]}})
+    {'': {'load': '500 ms'}, 'memory': {'peak': '300 MB', 'batch sizes': '1, 2'}}
+    """
+    groups: dict[str, dict[str, str]] = {"": {}}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            groups[_words(name)] = {_words(key): _figure(key, part) for key, part in value.items()}
+        else:
+            groups[""][_words(name)] = _figure(name, value)
+    return {name: group for name, group in groups.items() if group}
+
+
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_words(key)} {_figure(key, part)}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_figure(name, part) for part in value)
+    return formats.named(name, value)
+
+
+def _words(name: str) -> str:
+    """A key as words; the unit goes, since the figure has it."""
+    plain = name if name.endswith("_per_s") else name.removesuffix("_s").removesuffix("_bytes")
+    return plain.removesuffix("_usd").replace("_", " ")
+
+
+def _charts(
+    entry: Entry, margin: float | None, now: Standing | None, history: Sequence[Entry]
+) -> dict[str, Markup | None]:
+    """The charts that tonight's records allow, None for the others."""
+    points = figures.points_until(entry, history)
+    drawn = {
+        "used": figures.used(entry, entry.plan) if entry.plan else None,
+        "drift": figures.drift(entry.report.drift) if entry.report and entry.report.drift else None,
+        "effect": figures.effect(entry.verdict, margin) if entry.verdict else None,
+        "scores": figures.scores(now) if now else None,
+        "trend": charts.trend(points) if len(points) > 1 else None,
+    }
+    if entry.profile:
+        drawn |= profiled.pictures(entry.profile, num_samples=figures.batch_size(entry))
+    return {name: None if svg is None else Markup(svg) for name, svg in drawn.items()}
+
+
+def _broken(report: Report | None) -> list[Expectation]:
+    """Rules that rows failed or that do not hold: first what does not hold, then by rows."""
+    told = [e for e in report.expectations if e.num_failed or not e.success] if report else []
+    return sorted(told, key=lambda e: (e.success, -e.num_failed))
+
+
+def _lineage(entry: Entry) -> dict[str, str]:
+    """Where everything came from: commits, digests, version and run."""
+    version, training, dataset = entry.version, entry.training, entry.dataset
+    told = {
+        "Night": entry.night.id,
+        "Started by": entry.night.trigger,
+        "Code commit": entry.night.code_commit,
+        "Ledger commit": entry.commit,
+        "Ledger before": entry.night.previous,
+        "Raw data": entry.batch.digest if entry.batch else "",
+        "Clean data": entry.report.digest if entry.report else "",
+        "Training arrays": dataset.digest if dataset else "",
+        "Model": training.model_digest if training else "",
+        "Version": f"{version.name} {version.number}" if version else "",
+        "MLflow run": version.run_id if version else "",
+        "Serving": f"version {outcome.champion(entry)}" if outcome.champion(entry) else "",
+        "Served before": f"version {entry.champion.champion}" if entry.champion else "",
+    }
+    if entry.release:
+        told |= {f"Release, {key}": value for key, value in entry.release.lineage.items()}
+    return {key: value for key, value in told.items() if value}
+
+
+def _margin(folder: Path) -> float | None:
+    """Non-inferiority margin of the night's params.yaml; None where it does not tell."""
+    try:
+        return params.load(folder).gate.margin
+    except ParamsError:
+        return None

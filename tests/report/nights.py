@@ -1,0 +1,232 @@
+"""Nights to report on: whole, partial and sixty of them, with figures that are easy to recognise."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import records
+from pipeline.ledger import Entry
+from pipeline.records import (
+    Batch,
+    Champion,
+    Dataset,
+    Drift,
+    Evaluation,
+    Expectation,
+    Line,
+    Night,
+    Plan,
+    Profile,
+    Release,
+    Remedy,
+    Report,
+    Rung,
+    Slice,
+    Training,
+    Tuning,
+    Verdict,
+    Version,
+)
+
+START = datetime(2011, 11, 9, 3, 0, tzinfo=UTC)
+
+
+def line(fixed: float, per_sample: float) -> Line:
+    return Line(
+        fixed=fixed, per_sample=per_sample, fixed_error=fixed * 0.08, per_sample_error=per_sample * 0.05
+    )
+
+
+def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "promote") -> Entry:
+    """A night that came to its end; version `number` challenges the one before it."""
+    started = START + timedelta(days=(day - date(2011, 11, 8)).days)
+    champion = number - 1
+    promoted = action == "promote"
+    effect = 0.0142 if promoted else -0.0067
+    score = 0.3487 + 0.01 * float(np.sin(number))
+    wobble = 1 + 0.1 * float(np.cos(number * 1.7))
+    return Entry(
+        commit=f"{number:040x}",
+        subject=f"{day}: {action}",
+        rollback=False,
+        night=Night(
+            id=str(day), day=day, started_at=started, train_until=started + timedelta(hours=18),
+            decide_until=started + timedelta(hours=24), budget_usd=50, trigger="schedule",
+            code_commit="c0de" * 10, previous=f"{champion:040x}",
+        ),
+        batch=Batch(
+            day=day, num_rows=2478, num_bytes=61_234, digest="aa" * 16 + ".dir",
+            late_days=(day - timedelta(days=2),),
+        ),
+        report=Report(
+            num_rows=2478,
+            num_clean=2441,
+            num_quarantined=37,
+            expectations=(
+                Expectation(rule="price_is_positive", column="price", num_failed=29, success=True),
+                Expectation(rule="quantity_is_not_zero", column="quantity", num_failed=8, success=True),
+                Expectation(rule="item_is_known_form", column="item", num_failed=0, success=True),
+                Expectation(rule="rows_as_usual", column="", num_failed=0, success=False),
+            ),
+            drift=(
+                Drift(column="price", statistic="Kolmogorov-Smirnov", value=0.061, limit=0.35),
+                Drift(column="quantity", statistic="Kolmogorov-Smirnov", value=0.113, limit=0.35),
+                Drift(column="country", statistic="total variation", value=0.392, limit=0.35),
+                Drift(column="time", statistic="Kolmogorov-Smirnov", value=0.214, limit=0.35),
+            ),
+            digest="bb" * 16 + ".dir",
+        ),
+        dataset=Dataset(
+            digest="cc" * 16 + ".dir", num_samples=16_543, num_bytes=18_765_432,
+            first_day=date(2010, 12, 1), last_day=day - timedelta(days=1),
+        ),
+        profile=Profile(
+            device="cpu (2 cores)",
+            load_s=line(0.0021, 0.000093),
+            step_s=line(0.0148, 0.000141),
+            memory_bytes=line(312e6, 71_000),
+            sync_bytes=line(5.2e6, 0),
+            flops_per_sample=1_834_211.0,
+            noise_scale=1834.2,
+            bound="compute",
+            evidence={
+                "batch_size": 256,
+                "load_share": 0.337,
+                "input_bound": "highly",
+                "memory": {"kind": "", "peak_bytes": 330e6, "device_bytes": 15.6e9},
+                "compute_share": 0.541,
+                "memory_share": 0.122,
+                "mixed": {},
+                "roofline": {
+                    "flops_per_s": 9.2e9, "peak_flops_per_s": 1.4e11, "bytes_per_s": 2.2e9,
+                    "peak_bytes_per_s": 2.06e10, "gather_bytes_per_s": 1e9, "peak_gather_bytes_per_s": 4e9,
+                    "flops_per_byte": 4.21, "ridge_flops_per_byte": 6.8,
+                },
+                "counterfactual": {"no_input_gain": 0.331, "no_compute_gain": 0.652, "agrees": True},
+                "measured": {"batch_sizes": [64, 128, 256, 512], "elapsed_s": 4.71},
+                "mended": {"before_s": 0.0766, "after_s": 0.0556},
+                "timeline": {
+                    "before": [[n * 0.08, n * 0.08 + 0.025, n * 0.08 + 0.026, n * 0.08 + 0.08]
+                               for n in range(8)],
+                    "after": [[n * 0.055 - 0.05 * (n > 1) + 0.01, n * 0.055 + 0.02, n * 0.055 + 0.03,
+                               n * 0.055 + 0.084] for n in range(8)],
+                },
+            },
+            remedies=(
+                Remedy(name="parallel loaders", bound="io", applies=True, applied=True, kept=True,
+                       predicted_gain=0.31, measured_gain=0.274, quality=False, note="2 loaders, not 0"),
+                Remedy(name="compiled model", bound="compute", applies=True, applied=True, kept=False,
+                       predicted_gain=0.12, measured_gain=-0.021, quality=False, note="compiling costs 24 s"),
+                Remedy(name="smaller batch", bound="io", applies=True, applied=False, kept=False,
+                       predicted_gain=0.05, measured_gain=0.0, quality=True, note="more updates an epoch"),
+                Remedy(name="activation checkpointing", bound="memory", applies=False, applied=False,
+                       kept=False, predicted_gain=0, measured_gain=0, quality=False, note="0.3 of 16 GB"),
+            ),
+        ),
+        plan=Plan(
+            machine="local", num_machines=1, spot=False, batch_size=256, micro_batch_size=256,
+            num_samples=49_629, checkpoint_every_s=31.5, expected_s=78.4, expected_usd=0.42,
+            interval=(70.1, 91.3),
+            ladder=(
+                Rung(machine="n1-standard-8", num_machines=1, spot=True, expected_s=61, expected_usd=0.57,
+                     latest_start=started + timedelta(hours=17, minutes=55)),
+            ),
+            runner_up="n1-standard-4 at $0.51, dearer by $0.09.", tuning=Tuning(num_loaders=2),
+        ),
+        training=Training(
+            model_digest="dd" * 16 + ".dir", num_samples=49_629, num_updates=194, num_restarts=1,
+            elapsed_s=83.7 * wobble, cost_usd=0.4475 * wobble, stopped_by="finished",
+        ),
+        evaluation=Evaluation(
+            model_digest="dd" * 16 + ".dir",
+            data_digest="cc" * 16 + ".dir",
+            num_samples=400,
+            metrics={
+                "score": score, "champion_score": score - effect, "recall@20": 0.3104,
+                "hit_rate": 0.7211, "champion/recall@20": 0.3011, "champion/hit_rate": 0.7178,
+                "baseline/popularity": 0.1262, "baseline/own_counts": 0.3131, "baseline/item_knn": 0.2417,
+                "baseline/ease": 0.2875,
+            },
+            slices=tuple(
+                Slice(name=name, num_samples=n, score=score + shift,
+                      champion_score=score + shift - effect * (0.4 + 3 * abs(shift)))
+                for name, n, shift in (
+                    ("country: other", 31, 0.021), ("country: United Kingdom", 369, -0.002),
+                    ("customer: known", 322, 0.034), ("customer: new", 78, -0.141),
+                    ("purchase: first-time", 187, -0.171), ("purchase: repeat", 213, 0.112),
+                )
+            ),
+        ),
+        version=Version(
+            name="daybreak", number=number, night=str(day), data_digest="cc" * 16 + ".dir",
+            model_digest="dd" * 16 + ".dir", run_id="0123456789abcdef0123456789abcdef",
+        ),
+        verdict=Verdict(
+            action=action,  # type: ignore[arg-type]
+            champion=champion, challenger=number, effect=effect, low=effect - 0.0193, high=effect + 0.0193,
+            num_samples=400,
+            reason="proven no worse than the margin 0.03: +0.0142 (from -0.0051 to +0.0335, 400 samples); "
+            "400 samples show 0.0276 at 80 % power" if promoted
+            else "inconclusive: not proven no worse than the margin 0.03",
+        ),
+        champion=Champion(champion=champion, replaced=champion - 1, night="2011-11-07"),
+        release=Release(
+            champion=number, replaced=champion, model_digest="dd" * 16 + ".dir", night=str(day),
+            lineage={"dvc_lock": "ee" * 16},
+        ) if promoted else None,
+    )  # fmt: skip
+
+
+def only(entry: Entry, *names: str) -> Entry:
+    """The night with only these records beside the first."""
+    kept = {name: getattr(entry, name) for name in names}
+    return Entry(commit=entry.commit, subject=entry.subject, rollback=False, night=entry.night, **kept)
+
+
+def sixty() -> list[Entry]:
+    """Sixty nights, newest first, of which some rejected, failed or without data."""
+    history = []
+    for n in range(60):
+        action = "reject" if n % 7 == 3 else "promote"
+        entry = whole(n + 2, date(2011, 9, 10) + timedelta(days=n), action=action)
+        if n % 19 == 11:
+            assert entry.verdict is not None
+            failed = replace(
+                entry.verdict, action="no data", effect=None, reason="validate failed: schema changed"
+            )
+            entry = replace(only(entry, "batch", "champion"), verdict=failed)
+        history.append(entry)
+    return history[::-1]
+
+
+def lay(entry: Entry, folder: Path, *, scores: bool = True, **errors: str) -> Path:
+    """Write the records of the night, its scores and the texts of failed stages into the folder."""
+    run = folder / records.RUN
+    for name in Entry.__dataclass_fields__:
+        if isinstance(record := getattr(entry, name), records.Record):
+            records.write(record, run)
+    if scores and entry.evaluation:
+        np.save(run / "scores.npy", _scores(entry.evaluation))
+    for stage, text in errors.items():
+        (run / f"{stage}.error").write_text(text)
+    return folder
+
+
+def _scores(evaluation: Evaluation) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    n = evaluation.num_samples
+    ours = np.clip(rng.normal(evaluation.metrics["score"], 0.28, n), 0, 1).astype(np.float32)
+    columns = {"challenger": ours, "champion": np.clip(ours - rng.normal(0.014, 0.1, n), 0, 1)}
+    for name in evaluation.metrics:
+        if name.startswith("baseline/"):
+            columns[name] = np.clip(ours - rng.normal(0.1, 0.2, n), 0, 1)
+    for part in evaluation.slices:
+        mask = np.zeros(n, dtype=bool)
+        mask[rng.permutation(n)[: part.num_samples]] = True
+        columns[f"slice/{part.name}"] = mask
+    table = np.zeros(n, dtype=[(name, np.asarray(values).dtype) for name, values in columns.items()])
+    for name, values in columns.items():
+        table[name] = values
+    return table

@@ -1,0 +1,273 @@
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from nights import lay, only, sixty, whole
+
+from pipeline import records
+from pipeline.errors import DataError
+from pipeline.ledger import Entry
+from pipeline.report.page import entry_of, page, write
+
+FACTS = ("commit", "subject", "rollback", "night")  # of an entry, beside its other records
+PARAMS = "source: a:B\nworkload: a:B\nbackend: a:B\ngate: {margin: 0.0271}\n"
+VOID = {"meta", "br", "path", "use", "rect", "line", "circle", "image"}
+
+
+class Balanced(HTMLParser):
+    """Checks that tags are closed in order, and collects ids and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.text += data
+
+
+def parsed(html: str) -> Balanced:
+    reader = Balanced()
+    reader.feed(html)
+    assert not reader.open
+    return reader
+
+
+def text_of(html: str) -> str:
+    return " ".join(parsed(html).text.replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    return tmp_path
+
+
+def test_the_page_asks_nothing_of_the_network(folder: Path) -> None:
+    html = page(lay(whole(62), folder), sixty())
+    assert "://" not in html
+    assert not re.search(r"<(script|link|img|iframe)|@import|url\((?!#)", html)
+
+
+def test_the_page_is_small_and_well_formed(folder: Path) -> None:
+    html = page(lay(whole(62), folder), sixty())
+    assert len(html.encode()) < 500_000
+    ids = parsed(html).ids
+    assert len(ids) == len(set(ids))
+    for referred in re.findall(r'(?:href="#|url\(#)([^")]+)', html):
+        assert referred in ids
+
+
+def test_the_verdict_comes_first(folder: Path) -> None:
+    text = text_of(page(lay(whole(), folder), []))
+    assert text.index("Promoted: version 12 replaces version 11.") < text.index("proven no worse") < 400
+
+
+FIGURES = (
+    "2,478", "2,441", "1.5 %", "29", "price_is_positive", "2011-11-06",  # the data
+    "0.392 of 0.35", "3 of 4 rules hold",  # its drift and rules
+    "16,543", "18.8 MB",  # the arrays
+    "33.7 %", "compute", "1.83 M floating", "parallel loaders", "27.4 %", "highly",  # what binds
+    "49,629", "n1-standard-4 at $0.51", "1 min 10 s to 1 min 31 s", "$0.42", "31.5 s",  # the plan
+    "deadline 18 h", "$50.00", "194 updates and 1 restart",  # what was used
+    "+0.0142", "−0.0051 to +0.0335", "margin −0.0271", "recall@20", "0.310", "0.313",  # is it better
+    "customer: known",
+    "c0de" * 10, "aa" * 16, "bb" * 16, "cc" * 16, "dd" * 16, "daybreak 12",  # the lineage
+    "0123456789abcdef0123456789abcdef", "ee" * 16,
+)  # fmt: skip
+
+
+def test_every_record_has_its_figures_on_the_page(folder: Path) -> None:
+    text = text_of(page(lay(whole(), folder), []))
+    assert [figure for figure in FIGURES if figure not in text] == []
+
+
+def test_text_from_outside_is_escaped(folder: Path) -> None:
+    evil = '<script>alert("x")</script>$a$ & "q"'
+    entry = whole()
+    assert entry.verdict and entry.evaluation and entry.report and entry.profile
+    entry = replace(
+        entry,
+        night=replace(entry.night, trigger=f"manual: {evil}"),
+        verdict=replace(entry.verdict, reason=evil),
+        evaluation=replace(
+            entry.evaluation, slices=tuple(replace(s, name=evil) for s in entry.evaluation.slices)
+        ),
+        report=replace(entry.report, drift=tuple(replace(d, column=evil) for d in entry.report.drift)),
+        profile=replace(entry.profile, device=evil, evidence={evil: evil}),
+    )
+    html = page(lay(entry, folder, scores=False), [])
+    assert "<script" not in html
+    assert text_of(html).count("alert(") > 5
+
+
+@pytest.mark.parametrize("num_records", range(12))
+def test_any_number_of_records_makes_a_page(folder: Path, num_records: int) -> None:
+    names = [
+        name for name in Entry.__dataclass_fields__ if name not in ("commit", "subject", "rollback", "night")
+    ]
+    text = text_of(page(lay(only(whole(), *names[:num_records]), folder), sixty()[:3]))
+    assert "Lineage" in text
+    assert ("Bottleneck" in text) == ("profile" in names[:num_records])
+
+
+def test_the_profile_is_explained_and_its_timeline_is_drawn_not_listed(folder: Path) -> None:
+    html = page(lay(whole(), folder), [])
+    text = text_of(html)
+    assert "The job is bound by compute: the operations of each step." in text
+    assert 'aria-label="Timeline of loads and steps' in html
+    assert "timeline before" not in text
+
+
+def test_a_night_that_failed_says_where_and_why(folder: Path) -> None:
+    entry = only(whole(), "batch", "champion")
+    html = page(lay(entry, folder, validate="6.2 % of 2,478 rows are quarantined; look at price"), [])
+    text = text_of(html)
+    assert "The night failed at validate; version 11 stays." in text
+    assert "6.2 % of 2,478 rows are quarantined" in text
+    assert "✕ validate" in text
+    assert "– promote" in text
+
+
+def test_a_night_without_new_data_says_so(folder: Path) -> None:
+    lay(only(whole(), "champion"), folder)
+    (folder / records.RUN / "ingest.skipped").write_text("no new data for 2011-11-08")
+    text = text_of(page(folder, []))
+    assert "Nothing new to judge; version 11 stays." in text
+    assert "no new data for 2011-11-08" in text
+
+
+def test_the_first_night_has_no_champion(folder: Path) -> None:
+    entry = whole(1)
+    assert entry.verdict and entry.release and entry.evaluation
+    metrics = {k: v for k, v in entry.evaluation.metrics.items() if not k.startswith("champion")}
+    entry = replace(
+        entry,
+        champion=None,
+        verdict=replace(
+            entry.verdict, champion=0, effect=None, low=None, high=None, reason="no champion yet"
+        ),
+        release=replace(entry.release, replaced=0),
+        evaluation=replace(
+            entry.evaluation,
+            metrics=metrics,
+            slices=tuple(replace(s, champion_score=None) for s in entry.evaluation.slices),
+        ),
+    )
+    text = text_of(page(lay(entry, folder, scores=False), []))
+    assert "Promoted: version 1 is the first champion." in text
+    assert "There was no champion to compare with." in text
+    assert "own_counts" in text
+
+
+def test_a_refused_night_names_who_stays(folder: Path) -> None:
+    text = text_of(page(lay(whole(action="reject"), folder), []))
+    assert "Champion kept: version 12 is rejected, version 11 stays." in text
+
+
+def test_too_few_samples_are_told_from_no_new_data(folder: Path) -> None:
+    entry = whole(action="reject")
+    assert entry.verdict
+    entry = replace(entry, verdict=replace(entry.verdict, action="no data", effect=None, reason="18 samples"))
+    text = text_of(page(lay(entry, folder), []))
+    assert "Too little evidence for version 12; version 11 stays." in text
+
+
+def test_the_trend_shows_sixty_nights(folder: Path) -> None:
+    html = page(lay(whole(62), folder), sixty())
+    assert "Trend over 60 nights: 49 promoted, 3 failed" in html
+
+
+def test_tonight_is_in_the_trend_once_whether_or_not_the_ledger_has_it(folder: Path) -> None:
+    history = sixty()
+    tonight = lay(whole(99, history[0].night.day), folder)
+    assert "Trend over 60 nights" in page(tonight, history)
+    assert "Trend over 60 nights" in page(tonight, history[1:])
+    assert entry_of(tonight, history).commit == history[0].commit
+
+
+def test_zeros_are_drawn_like_other_numbers(folder: Path) -> None:
+    entry = whole()
+    assert entry.plan and entry.training and entry.evaluation and entry.profile and entry.verdict
+    nothing = records.Line(fixed=0, per_sample=0, fixed_error=0, per_sample_error=0)
+    entry = replace(
+        entry,
+        night=replace(entry.night, budget_usd=0),
+        plan=replace(entry.plan, expected_usd=0, expected_s=0, interval=(0, 0)),
+        training=replace(entry.training, cost_usd=0, elapsed_s=0),
+        profile=replace(entry.profile, load_s=nothing, step_s=nothing),
+        evaluation=replace(entry.evaluation, metrics={"score": 0, "champion_score": 0}, slices=()),
+        verdict=replace(entry.verdict, effect=0, low=0, high=0),
+    )
+    text = text_of(page(lay(entry, folder, scores=False), [entry, replace(entry, night=whole(11).night)]))
+    assert "$0.00 of $0.00 planned" in text
+
+
+def test_forty_slices_with_long_names_are_all_in_the_table(folder: Path) -> None:
+    entry = whole()
+    assert entry.evaluation
+    first = entry.evaluation.slices[0]
+    many = tuple(replace(first, name=f"{n} {'very ' * 20}long", num_samples=n) for n in range(40))
+    html = page(
+        lay(replace(entry, evaluation=replace(entry.evaluation, slices=many)), folder, scores=False), []
+    )
+    assert len(re.findall("(?:very ){20}long</th>", html)) == 40
+    assert len(re.findall(">[0-9]+ very [a-z ]+…</text>", html)) == 24
+
+
+def test_the_bytes_of_a_page_are_the_same_every_time(folder: Path) -> None:
+    lay(whole(62), folder)
+    assert page(folder, sixty()) == page(folder, sixty())
+
+
+def test_the_page_is_written_beside_the_records(folder: Path) -> None:
+    path = write(lay(whole(), folder), [])
+    assert path == folder / "data/run/report.html"
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_without_params_the_margin_is_left_out(tmp_path: Path) -> None:
+    assert "margin −" not in text_of(page(lay(whole(), tmp_path), []))
+
+
+def test_without_a_night_there_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"night\.json is missing"):
+        page(tmp_path, [])
+
+
+@pytest.mark.slow
+def test_a_page_takes_under_two_seconds_of_processor_time_in_a_new_process(folder: Path) -> None:
+    lay(whole(), folder)
+    code = (
+        "import time; from pathlib import Path; from pipeline.report.page import write; "
+        f"write(Path({str(folder)!r}), []); print(time.process_time())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 4  # twice the budget: other work runs on the machine that tests
+
+
+def test_drawing_again_is_quick(folder: Path) -> None:
+    lay(whole(62), folder)
+    page(folder, sixty())
+    start = time.process_time()
+    page(folder, sixty())
+    assert time.process_time() - start < 4  # it takes half a second on an idle core
