@@ -1,0 +1,192 @@
+"""One night: a straight line of `python -m pipeline STAGE`, at 03:00 UTC or when somebody asks.
+
+Exit status is control flow: 0 done, 99 skipped, 75 ask again later, 1 failed. No worker is held
+while a job trains or a gate waits: those two are sensors, which give their slot back between asks.
+What stages tell each other are the records in the folder of the night; a task's log ends with the
+record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed.
+
+Run as a script, this file is one night in the terminal, without a scheduler.
+"""
+
+import json
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+import notify
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.sensors.bash import BashSensor
+from airflow.sdk import (
+    DAG,
+    BaseOperatorLink,
+    CronTriggerTimetable,
+    DeadlineAlert,
+    DeadlineReference,
+    Param,
+    SyncCallback,
+    chain,
+)
+
+MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
+HOURS = 18  # Airflow's alert only; the deadline that acts is night.train_hours
+
+UNSAID = "as in params.yaml"
+FORM = {
+    "day": Param(
+        None, type=["null", "string"], format="date", title="Day",
+        description="Train on the data up to this day. Empty: the newest day that has data.",
+    ),
+    "train_hours": Param(
+        None, type=["null", "number"], exclusiveMinimum=0, title="Hours to train",
+        description="From the opening of the night to the end of training. Empty: as in params.yaml.",
+    ),
+    "budget_usd": Param(
+        None, type=["null", "number"], minimum=0, title="Budget in US dollars",
+        description="The most that training may cost. Empty: as in params.yaml.",
+    ),
+    "objective": Param(
+        UNSAID, type="string", enum=[UNSAID, "cost", "time", "knee"], title="Objective",
+        description="The cheapest plan, the fastest, or the best of both.",
+    ),
+    "spot": Param(
+        UNSAID, type="string", enum=[UNSAID, "allowed", "not allowed"], title="Spot machines",
+        description="Cheaper, but they may be taken away.",
+    ),
+    "plan_only": Param(
+        False, type="boolean", title="Plan only",
+        description="Stop after the plan: what would be rented, for how long, at what price.",
+    ),
+    "reason": Param(
+        None, type=["null", "string"], maxLength=500, title="Reason",
+        description="Why this night is run by hand; the ledger keeps it.",
+    ),
+}  # fmt: skip
+
+# What somebody typed reaches the shell as the value of a variable, never as text of the command.
+TYPED = {
+    "DAY": "{{ params.day or ('' if dag_run.run_type == 'manual' else macros.ds_add(ds, -1)) }}",
+    "TRAIN_HOURS": "{{ params.train_hours or '' }}",
+    "BUDGET_USD": "{{ '' if params.budget_usd is none else params.budget_usd }}",
+    "OBJECTIVE": f"{{{{ params.objective | replace('{UNSAID}', '') }}}}",
+    "SPOT": "{{ {'allowed': 'true', 'not allowed': 'false'}.get(params.spot, '') }}",
+    "TRIGGER": "{{ 'manual: ' ~ (params.reason or 'no reason given') if dag_run.run_type == 'manual'"
+    " else 'schedule' }}",
+}
+ASSIGN = {
+    "TRAIN_HOURS": "night.train_hours",
+    "BUDGET_USD": "night.budget_usd",
+    "OBJECTIVE": "plan.objective",
+    "SPOT": "plan.spot",
+}
+OPEN = " ".join(
+    [
+        "open --night {{ run_id | night }}",
+        '${DAY:+--day "$DAY"}',
+        *(f'${{{name}:+--set "{key}=${name}"}}' for name, key in ASSIGN.items()),
+        '--trigger "$TRIGGER"',
+    ]
+)
+IN_NIGHT = "/nights/{{ run_id | night }}"
+ONLY_PLAN = "{{ ' && exit 99' if params.plan_only }}"
+
+
+class MlflowLink(BaseOperatorLink):
+    """From a task to a page of the night's run in MLflow."""
+
+    page = "runs/{run_id}"
+
+    @property
+    def name(self) -> str:
+        """Label of the button."""
+        return "MLflow run"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Address of the page; of the list of runs while the night has no registered version."""
+        version = notify.folder_of(ti_key.run_id) / "data/run/version.json"
+        if not version.exists():
+            return f"{MLFLOW_UI}/#/experiments"
+        return f"{MLFLOW_UI}/#/{self.page.format(**json.loads(version.read_text()))}"
+
+
+class ReportLink(MlflowLink):
+    """From a task to the report of the night, as MLflow shows it."""
+
+    page = "experiments/0/runs/{run_id}/artifacts/report.html"  # MLflow finds the run by its id alone
+
+    @property
+    def name(self) -> str:
+        """Label of the button."""
+        return "Report"
+
+
+def stage(name: str) -> BashOperator:
+    """Task of a stage that runs once."""
+    return BashOperator(task_id=name, bash_command=notify.command(name, IN_NIGHT))
+
+
+def reconciler(name: str) -> BashSensor:
+    """Task of a stage that is asked again until it is done.
+
+    Where it fails it says so, and Airflow does not retry; retries are for asks that were lost.
+    """
+    ask = f"{notify.command(name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
+    return BashSensor(
+        task_id=name,
+        bash_command=ask,
+        retry_exit_code=75,
+        retries=100,
+        mode="reschedule",
+        poke_interval=10,  # below, Airflow may take the end of one ask for the loss of the next
+        timeout=timedelta(hours=24).total_seconds(),
+    )
+
+
+with DAG(
+    "retrain",
+    description="Retrain tonight, judge, and promote only on proof",
+    doc_md=__doc__,
+    schedule=CronTriggerTimetable("0 3 * * *", timezone="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    params=FORM,
+    user_defined_filters={"night": notify.night_of},
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(seconds=30),
+        "on_failure_callback": notify.failed,
+    },
+    deadline=DeadlineAlert(
+        # A clear queues a run anew, and Airflow 3.3 cannot clear a run whose alert counts from there.
+        reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
+        interval=timedelta(hours=HOURS),
+        callback=SyncCallback("notify.late", kwargs={"hours": HOURS}),
+    ),
+    tags=["daybreak"],
+) as dag:
+    close = BashOperator(
+        task_id="close", bash_command=notify.command("close", IN_NIGHT), trigger_rule="all_done"
+    )
+    close.operator_extra_links = (MlflowLink(), ReportLink())
+    promote = stage("promote")
+    chain(
+        BashOperator(task_id="open", bash_command=notify.command(OPEN), env=TYPED, append_env=True),
+        stage("ingest"),
+        stage("validate"),
+        stage("prepare"),
+        stage("profile"),
+        BashOperator(task_id="plan", bash_command=notify.command("plan", IN_NIGHT) + ONLY_PLAN),
+        reconciler("train"),
+        stage("evaluate"),
+        stage("register"),
+        reconciler("gate"),
+        promote,
+        close,
+    )
+    [promote, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
+
+if __name__ == "__main__":
+    dag.deadline = None  # dag.test() of Airflow 3.3 cannot look its own alert up again
+    run = dag.test(run_conf={"day": os.environ.get("DAY") or None, "reason": " ".join(sys.argv[1:]) or None})
+    sys.exit(run.state != "success")

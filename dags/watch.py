@@ -1,0 +1,23 @@
+"""The hourly look at the champion: does it still serve what was promoted, and as well as then?"""
+
+from datetime import timedelta
+
+import notify
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG, CronTriggerTimetable
+
+with DAG(
+    "watch",
+    description="Look at the champion that serves",
+    doc_md=__doc__,
+    schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(seconds=30),
+        "on_failure_callback": notify.failed,
+    },
+    tags=["daybreak"],
+) as dag:
+    BashOperator(task_id="watch", bash_command=notify.command("watch"))

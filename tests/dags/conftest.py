@@ -1,0 +1,108 @@
+"""A real Airflow for the tests: its own folder, its own database, its own port."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dags.servers import IDENTITY, ROOT, Standalone, airflow_standalone, environment
+
+
+@pytest.fixture(scope="session")
+def in_airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Run a piece of Python in a process where the DAG files import; its last line is its answer, in JSON."""
+    folder = tmp_path_factory.mktemp("airflow")
+    (folder / "home").mkdir()
+
+    def run(code: str, *arguments: str, home: Path | None = None) -> Any:
+        given = environment(folder) | {"PYTHONPATH": str(ROOT / "dags")}
+        given |= {"PIPELINE_HOME": str(home)} if home else {}
+        call = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+        done = subprocess.run(
+            call, env=given, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def database(in_airflow: Callable[..., Any]) -> None:
+    """Airflow's database, made once."""
+    in_airflow("from airflow.utils.db import initdb; initdb(); print(1)")
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A running Airflow whose stages are played by a stand-in.
+
+    Its DAG files are the real ones with an alert after five seconds instead of 18 hours.
+    """
+    folder = tmp_path_factory.mktemp("standalone")
+    home, dags = folder / "home", folder / "dags"
+    (home / "pipeline").mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("stand_in.py"), home / "pipeline" / "__main__.py")
+    shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
+    retrain = (dags / "retrain.py").read_text()
+    assert "HOURS = 18" in retrain
+    (dags / "retrain.py").write_text(retrain.replace("HOURS = 18", "HOURS = 5 / 3600"))
+    with airflow_standalone(folder, home=home, dags=dags) as airflow:
+        yield airflow
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone of this repository, in which the files are committed as they are now."""
+    folder = tmp_path_factory.mktemp("checkout") / "daybreak"
+    git = ["git", *IDENTITY]
+    subprocess.run([*git, "clone", "--quiet", "--no-hardlinks", str(ROOT), str(folder)], check=True)
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
+    subprocess.run([*git, "add", "--all"], cwd=folder, check=True)
+    message = ["commit", "--quiet", "--allow-empty", "--message", "as it is now"]
+    subprocess.run([*git, *message], cwd=folder, check=True)
+    subprocess.run(["git", "update-ref", "-d", "refs/heads/nights"], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL of its own on a unix socket, with databases airflow and mlflow; the socket's folder."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    if not programs:
+        pytest.skip("no PostgreSQL here; install Debian's package postgresql")
+    with tempfile.TemporaryDirectory(prefix="daybreak-") as name:
+        drop: list[str] = []
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            drop = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            shutil.chown(name, "nobody", "nogroup")
+
+        def run(program: str, *arguments: str) -> None:
+            call = [*drop, str(programs[-1] / program), *arguments]
+            subprocess.run(call, check=True, cwd=name, stdout=subprocess.DEVNULL, timeout=60)
+
+        data = f"{name}/data"
+        run("initdb", "--pgdata", data, "--auth=trust", "--username=airflow", "--no-sync")
+        options = f"-c listen_addresses='' -c fsync=off -k {name}"
+        run("pg_ctl", "--pgdata", data, "--log", f"{name}/log", "--options", options, "--wait", "start")
+        try:
+            for database in ("airflow", "mlflow"):
+                run("createdb", "--host", name, "--username=airflow", database)
+            yield name
+        finally:
+            run("pg_ctl", "--pgdata", data, "--mode=fast", "--wait", "stop")

@@ -1,0 +1,128 @@
+"""Real servers on loopback for the tests: Airflow, MLflow, PostgreSQL."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+IDENTITY = ["-c", "user.name=A Test", "-c", "user.email=test@example.org"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What the Makefile sets, for an Airflow that lives in `folder`."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "MLFLOW"))}
+    return given | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PIPELINE_HOME": str(folder / "home"),
+        "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    }
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """A running `airflow standalone` and the PIPELINE_HOME that its stages run in."""
+
+    url: str
+    home: Path
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and answer of a call of the REST interface."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read() or b"null")
+
+    def until(self, found: Callable[[], Any], *, seconds: float = 180) -> Any:
+        """What `found` returns once it is true."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if answer := found():
+                return answer
+            time.sleep(1)
+        raise AssertionError(f"not within {seconds} s")
+
+    def run_to_the_end(self, run: str, *, seconds: float = 180) -> str:
+        """State in which the run ends."""
+        path = f"/api/v2/dags/retrain/dagRuns/{run}"
+        ended = ("success", "failed")
+        return str(
+            self.until(lambda: (s := self.ask("GET", path)[1]["state"]) in ended and s, seconds=seconds)
+        )
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def server(call: list[str], *, given: dict[str, str], folder: Path, up: Callable[[], bool]) -> Iterator[None]:
+    """A server in a session of its own, from when it is up to the end of the block."""
+    log = folder / f"{call[0]}.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            call, env=given, cwd=folder, stdout=out, stderr=out, start_new_session=True
+        )
+    end = time.monotonic() + 180
+    try:
+        while not up():
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < end, log.read_text()[-3000:]
+            time.sleep(0.5)
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def airflow_standalone(folder: Path, *, home: Path, dags: Path, **more: str) -> Iterator[Standalone]:
+    """Airflow with scheduler and interface on loopback, whose stages run in `home`."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    airflow = Standalone(url, home)
+    given = environment(folder) | {
+        "PIPELINE_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__PARALLELISM": "2",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API__WORKERS": "1",
+        **more,
+    }
+
+    def up() -> bool:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            return airflow.ask("GET", "/api/v2/dags/retrain")[0] == 200
+        return False
+
+    with server(["airflow", "standalone"], given=given, folder=folder, up=up):
+        yield airflow

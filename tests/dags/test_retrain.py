@@ -1,0 +1,206 @@
+"""The DAG files: what they import, what they run, and how a night ends."""
+
+import ast
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.stages import CHAIN, STAGES
+
+Airflow = Callable[..., Any]
+
+FILES = sorted((Path(__file__).parents[2] / "dags").glob("*.py"))
+
+DESCRIBE = """
+    import json, sys, time
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.providers.standard.sensors.bash import BashSensor
+    began = time.perf_counter()
+    bag = DagBag()
+    took = time.perf_counter() - began
+    dag = bag.dags["retrain"]
+    print(json.dumps({
+        "errors": bag.import_errors,
+        "took": took,
+        "heavy": [name for name in ("torch", "mlflow", "pandas", "dvc", "pipeline") if name in sys.modules],
+        "order": [task.task_id for task in dag.topological_sort()],
+        "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
+        "commands": {task.task_id: getattr(task, "bash_command", "") for task in dag.tasks},
+        "watch": [task.bash_command for task in bag.dags["watch"].tasks],
+        "form": list(dag.params),
+        "runs": [dag.max_active_runs, dag.catchup],
+    }))
+"""
+
+# Each scenario is a line of [endings of the stages, what the form says]; the DAG file is read anew for each.
+NIGHTS = """
+    import datetime, importlib, json, os, sys
+    from pathlib import Path
+    import retrain
+    home = Path(os.environ["PIPELINE_HOME"])
+    ended = []
+    for endings, form in json.loads(sys.argv[1]):
+        (home / "endings.json").write_text(json.dumps(endings))
+        (home / "calls.jsonl").unlink(missing_ok=True)
+        dag = importlib.reload(retrain).dag
+        dag.deadline = None
+        for task in dag.tasks:
+            task.retry_delay = datetime.timedelta(0)
+        run = dag.test(run_conf=form)
+        states = {task.task_id: str(task.state) for task in run.get_task_instances()}
+        calls = [json.loads(line) for line in (home / "calls.jsonl").read_text().splitlines()]
+        ended.append({"run": str(run.state.value), "run_id": run.run_id, "states": states, "calls": calls})
+    print(json.dumps(ended))
+"""
+
+
+@pytest.fixture(scope="module")
+def described(in_airflow: Airflow) -> Any:
+    return in_airflow(DESCRIBE)
+
+
+def test_dag_files_import_airflow_and_the_standard_library_only() -> None:
+    allowed = {"airflow", *sys.stdlib_module_names, *(file.stem for file in FILES)}
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.partition(".")[0] for name in names} <= allowed, file
+
+
+def test_dag_files_parse_within_a_second_and_load_nothing_heavy(described: Any) -> None:
+    assert described["errors"] == {}
+    assert described["took"] < 1
+    assert described["heavy"] == []
+
+
+def test_the_dag_is_the_chain_of_the_stages_in_a_straight_line(described: Any) -> None:
+    assert tuple(described["order"]) == (*CHAIN, "done")
+    following = dict(zip(described["order"], [*described["order"][1:], None], strict=True))
+    for task, downstream in described["downstream"].items():
+        expected = {following[task]} - {None} | ({"done"} if task == "promote" else set())
+        assert set(downstream) == expected, task
+
+
+def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) -> None:
+    for stage in CHAIN:
+        assert f"&& python -m pipeline {stage}" in described["commands"][stage]
+    assert [command.split("&& ")[-1] for command in described["watch"]] == ["python -m pipeline watch"]
+    assert "watch" in STAGES
+
+
+def test_one_night_at_a_time_and_none_made_up_for(described: Any) -> None:
+    assert described["runs"] == [1, False]
+    assert described["form"] == [
+        "day", "train_hours", "budget_usd", "objective", "spot", "plan_only", "reason",
+    ]  # fmt: skip
+
+
+REASON = 'it\'s "$(touch pwned)" `touch pwned`; touch pwned & {{ 1 + 1 }} ${HOME} \\ end'
+
+
+@pytest.fixture(scope="module")
+def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """How the nights of some scenarios ended, in the order of the list."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "pipeline").mkdir()
+    shutil.copy(Path(__file__).with_name("stand_in.py"), home / "pipeline" / "__main__.py")
+    form = {"day": "2011-09-01", "train_hours": 2.5, "budget_usd": 0, "objective": "time",
+            "spot": "not allowed", "reason": REASON}  # fmt: skip
+    scenarios = [
+        [{"train": [75, 137, 0], "gate": [75, 0]}, form],
+        [{"ingest": [99]}, {}],
+        [{"validate": [1]}, {}],
+        [{}, {"plan_only": True}],
+        [{"promote": [99]}, {}],
+        [{"ingest": [1, 0]}, {}],
+        [{"open": [1]}, {}],
+        [{"close": [1]}, {}],
+    ]
+    answers = in_airflow(NIGHTS, json.dumps(scenarios), home=home)
+    assert not list(home.rglob("pwned"))
+    return answers
+
+
+def stages_called(night: Any) -> list[str]:
+    return [call["arguments"][0] for call in night["calls"]]
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_the_form_reaches_the_command_line_word_by_word_and_nothing_in_it_is_run(ended: Any) -> None:
+    name = ended[0]["run_id"].replace(":", "-").replace("+", "-")
+    assert ended[0]["calls"][0] == {
+        "folder": ".",
+        "arguments": [
+            "open", "--night", name, "--day", "2011-09-01",
+            "--set", "night.train_hours=2.5", "--set", "night.budget_usd=0",
+            "--set", "plan.objective=time", "--set", "plan.spot=false",
+            "--trigger", f"manual: {REASON}",
+        ],
+    }  # fmt: skip
+    assert {call["folder"] for call in ended[0]["calls"][1:]} == {f"nights/{name}"}
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_stage_that_is_not_done_or_was_killed_is_asked_again(ended: Any) -> None:
+    assert ended[0]["run"] == "success"
+    asked = stages_called(ended[0])
+    assert (asked.count("train"), asked.count("gate"), asked.count("close")) == (3, 2, 1)
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_an_empty_form_leaves_all_to_params(ended: Any) -> None:
+    arguments = ended[1]["calls"][0]["arguments"]
+    assert arguments[3:] == ["--trigger", "manual: no reason given"]
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_night_with_nothing_to_do_skips_the_rest_is_closed_and_is_no_failure(ended: Any) -> None:
+    assert ended[1]["run"] == "success"
+    assert stages_called(ended[1]) == ["open", "ingest", "close"]
+    assert {ended[1]["states"][stage] for stage in CHAIN[1:-1]} == {"skipped"}
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_failed_stage_is_tried_three_times_told_once_closed_and_fails_the_run(ended: Any) -> None:
+    assert ended[2]["run"] == "failed"
+    assert stages_called(ended[2]) == ["open", "ingest", *["validate"] * 3, "notify", "close"]
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_plan_only_stops_after_the_plan_and_closes(ended: Any) -> None:
+    assert ended[3]["run"] == "success"
+    assert stages_called(ended[3]) == [*CHAIN[:6], "close"]
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_refused_challenger_is_no_failure(ended: Any) -> None:
+    assert ended[4]["run"] == "success"
+    assert ended[4]["states"]["promote"] == "skipped"
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_stage_that_succeeds_on_the_second_try_leaves_the_night_green(ended: Any) -> None:
+    assert ended[5]["run"] == "success"
+    assert "notify" not in stages_called(ended[5])
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [6, 7])
+def test_a_night_that_cannot_be_opened_or_closed_fails_the_run(ended: Any, number: int) -> None:
+    assert ended[number]["run"] == "failed"
