@@ -1,0 +1,83 @@
+"""`make night` as a newcomer has it: a fresh clone, an empty home, then a second night; peak memory.
+
+Airflow's overhead is the second night through Airflow less a third one, equally warm, by the command line.
+QUICK=1 keeps this environment instead of installing one.
+"""
+
+import os
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+
+from pipeline import ledger
+from tests.benchmarks import frame
+
+
+def main() -> None:
+    """Set up, run three nights, and hold them against the targets."""
+    today = datetime.now(UTC).date()
+    days = [day for day in (today - timedelta(days=n) for n in range(6, 0, -1)) if day.isoweekday() != 7][-3:]
+    with frame.home() as home:
+        user = home.parent / "user"
+        user.mkdir()
+        if frame.QUICK:
+            frame.lend_environment(home)
+        setup_s, _ = timed(home, user, "setup")
+        first_s, first_bytes = timed(home, user, "night", f"DAY={days[0]}")
+        second_s, second_bytes = timed(home, user, "night", f"DAY={days[1]}")
+        began = time.monotonic()
+        frame.pipeline(home, "night", "--day", str(days[2]))
+        plain_s = time.monotonic() - began
+        os.environ["PIPELINE_HOME"] = str(home)
+        entries = ledger.history()
+        judged = sum(entry.evaluation is not None for entry in entries)
+    frame.finish(
+        "night",
+        {
+            "set-up s": setup_s,
+            "first night s": first_s,
+            "second night s": second_s,
+            "night without Airflow s": plain_s,
+            "Airflow's overhead s": second_s - plain_s,
+            "nights judged": judged,
+            "peak memory GiB": max(first_bytes, second_bytes) / 2**30,
+        },
+        {"first night s": ("<=", 180), "second night s": ("<=", 120), "nights judged": ("==", 3)},
+    )
+
+
+def timed(home: Path, user: Path, *words: str) -> tuple[float, int]:
+    """Seconds of a make target, and the most memory that its processes had together, in bytes."""
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("PIPELINE_HOME", "VIRTUAL_ENV")
+    }
+    environment |= {"HOME": str(user), "AIRFLOW_PORT": "18081", "MLFLOW_PORT": "15001"}
+    began = time.monotonic()
+    process = subprocess.Popen(["make", *words], cwd=home, env=environment)
+    peak = [0]
+    watcher = threading.Thread(target=watch, args=(process, home, peak), daemon=True)
+    watcher.start()
+    if process.wait():
+        raise RuntimeError(f"make {' '.join(words)} ended with {process.returncode}")
+    return time.monotonic() - began, peak[0]
+
+
+def watch(process: "subprocess.Popen[bytes]", home: Path, peak: list[int]) -> None:
+    """Keep the largest sum of the proportional memory of all processes at work in the home."""
+    while process.poll() is None:
+        total = 0
+        for each in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if Path(each.cwd()).is_relative_to(home):
+                    total += each.memory_full_info().pss
+        peak[0] = max(peak[0], total)
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    main()

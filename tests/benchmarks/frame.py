@@ -1,0 +1,150 @@
+"""What all benchmarks share: a home of their own to run nights in, a table, a JSON line, a record.
+
+make bench NAME=nights            the whole of it
+make bench NAME=nights QUICK=1    less work, the same checks
+make bench NAME=nights RECORD=1   and a row per figure in RESULTS.md
+"""
+
+import json
+import operator
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("DAYBREAK_DATA", ROOT.parent / "shared" / "data"))
+RESULTS = Path(__file__).with_name("RESULTS.md")
+QUICK = bool(os.environ.get("QUICK"))
+
+Target = tuple[str, float]
+HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
+
+# A small shop: a night of it takes seconds where one of the default takes a minute.
+SMALL = [
+    "source.start=2026-01-01",
+    "source.today=2026-03-05",
+    "source.num_customers=150",
+    "source.num_items=80",
+    "source.orders_per_day=25",
+    "ingest.history_days=40",
+    "train.epochs=1",
+]
+
+
+def sets(assignments: list[str]) -> list[str]:
+    """`--set` for each assignment."""
+    return [word for assignment in assignments for word in ("--set", assignment)]
+
+
+@contextmanager
+def home() -> Iterator[Path]:
+    """A clone of this checkout at HEAD, in a folder that is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="daybreak-"))
+    try:
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "home")], check=True)
+        for key, value in (("user.name", "A Benchmark"), ("user.email", "bench@example.org")):
+            subprocess.run(["git", "config", key, value], cwd=folder / "home", check=True)
+        yield folder / "home"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def lend_environment(folder: Path) -> None:
+    """Let a home use this virtual environment instead of installing one."""
+    (folder / ".venv").symlink_to(Path(sys.prefix))
+    (folder / ".venv" / "ready").touch()
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a command that is to run in that home, whatever this one says."""
+    unset = ("PIPELINE_HOME", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT")
+    kept = {key: value for key, value in os.environ.items() if key not in unset}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**kept, "PIPELINE_HOME": str(folder), "PATH": path}
+
+
+def pipeline(folder: Path, *words: str, expect: int | None = 0) -> subprocess.CompletedProcess[str]:
+    """Run `python -m pipeline` in a home; fails loudly unless it ends as expected."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", *words],
+        cwd=folder, env=environment(folder), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if expect is not None and done.returncode != expect:
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def champion_of(home: Path) -> int:
+    """Version that the alias `champion` is on in the MLflow of a home; 0 where there is none."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(f"sqlite:///{home / 'var' / 'mlflow.db'}")
+    try:
+        return int(client.get_model_version_by_alias("daybreak", "champion").version)
+    except MlflowException:
+        return 0
+
+
+def table(rows: list[Mapping[str, object]]) -> None:
+    """Print rows under their keys."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(*rows[0], box=None, header_style="bold")
+    for row in rows:
+        shown.add_row(*(f"{v:,.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console(width=150).print(shown)
+
+
+def finish(name: str, figures: Mapping[str, float], targets: Mapping[str, Target]) -> NoReturn:
+    """Print figures against targets and the JSON line, record them if asked, exit 0 only if all hold."""
+    held = {key: HOLDS[sign](figures[key], value) for key, (sign, value) in targets.items()}
+    table(
+        [
+            {
+                "figure": key,
+                "value": value,
+                "target": " ".join(map(str, targets[key])) if key in targets else "",
+                "ok": {True: "yes", False: "NO", None: ""}[held.get(key)],
+            }
+            for key, value in figures.items()
+        ]
+    )
+    ok = all(held.values())
+    if os.environ.get("RECORD"):
+        record(name, figures, targets, held)
+    print(json.dumps({"name": name, "figures": figures, "targets": targets, "ok": ok}))
+    sys.exit(not ok)
+
+
+def record(
+    name: str, figures: Mapping[str, float], targets: Mapping[str, Target], held: Mapping[str, bool]
+) -> None:
+    """Append a row per figure to RESULTS.md."""
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    memory = psutil.virtual_memory().total / 2**30
+    hardware = f"{psutil.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}"
+    command = f"make bench NAME={name}" + (" QUICK=1" if QUICK else "")
+    if not RESULTS.exists():
+        RESULTS.write_text(
+            "# Results\n\nOne row a figure, as it came out; unfavourable ones stay.\n\n"
+            "| date | benchmark | figure | value | target | held | hardware | commit | command |\n"
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        )
+    with RESULTS.open("a") as file:
+        for key, value in figures.items():
+            target = " ".join(map(str, targets[key])) if key in targets else ""
+            how = {True: "yes", False: "no", None: ""}[held.get(key)]
+            cells = [datetime.now(UTC).date(), name, key, f"{value:.4g}", target, how, hardware, commit]
+            file.write(f"| {' | '.join(map(str, cells))} | `{command}` |\n")

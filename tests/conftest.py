@@ -1,0 +1,71 @@
+"""What many tests need: a small repository of its own, with git and params.yaml, to run nights in."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+import pipeline  # noqa: F401  before torch: it says how threads wait
+
+# The machine that tests has other work; what must be quick is timed in benchmarks.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
+
+PARAMS = """\
+source: {use: "tests.fakes:TwoDays"}
+workload: {use: "tests.fakes:Nothing"}
+backend: {use: "tests.fakes:Nothing"}
+night: {train_hours: 1, decide_hours: 2, budget_usd: 3}
+"""
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database after its migrations, which take seconds."""
+    from pipeline.release import tracking
+
+    home = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setenv("PIPELINE_HOME", str(home))
+        tracking.reachable()
+    return home / "var" / "mlflow.db"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git repository with one commit and an empty MLflow: the home of its nights, the current folder."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = tmp_path / "home"
+    (home / "var").mkdir(parents=True)
+    shutil.copy(empty_store, home / "var" / "mlflow.db")
+    (home / ".dvc").mkdir()
+    (home / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    (home / ".gitignore").write_text("/nights/\n/var/\n/data/*\n")
+    (home / "params.yaml").write_text(PARAMS)
+    for words in (
+        ["init", "--quiet", "--initial-branch=main"],
+        ["config", "user.name", "A Test"],
+        ["config", "user.email", "test@example.org"],
+        ["add", "--all"],
+        ["commit", "--quiet", "--message=Begin"],
+    ):
+        subprocess.run(["git", *words], cwd=home, check=True)
+    monkeypatch.setenv("PIPELINE_HOME", str(home))
+    monkeypatch.chdir(home)
+    return home
+
+
+@pytest.fixture
+def commit(repository: Path) -> Callable[[str], str]:
+    """Commit everything in the repository; returns the commit."""
+
+    def commit(message: str) -> str:
+        subprocess.run(["git", "add", "--all"], cwd=repository, check=True)
+        subprocess.run(["git", "commit", "--quiet", "-m", message], cwd=repository, check=True)
+        return subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
+
+    return commit

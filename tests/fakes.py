@@ -1,0 +1,166 @@
+"""Fakes of the protocols: real enough to run, small enough to read."""
+
+import json
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.backends import Job, State
+
+
+class LineWorkload:
+    """Workload: a small net fits a curve over x.npy, shape [n]; sample `poison` has no answer."""
+
+    def __init__(
+        self,
+        *,
+        delay_s: float = 0.0,
+        sparse: bool = False,
+        dropout: float = 0.2,
+        poison: int = -1,
+        width: int = 16,
+    ) -> None:
+        self.delay_s, self.sparse, self.dropout, self.poison, self.width = (
+            delay_s,
+            sparse,
+            dropout,
+            poison,
+            width,
+        )
+
+    def dataset(self, folder: Path, split: str) -> Any:
+        return Curve(folder, delay_s=self.delay_s, poison=self.poison if split == "train" else -1)
+
+    def model(self) -> Any:
+        from torch import nn
+
+        return nn.ModuleDict(
+            {
+                "table": nn.Embedding(50, self.width, sparse=self.sparse),
+                "net": nn.Sequential(
+                    nn.Linear(1, self.width), nn.Tanh(), nn.Dropout(self.dropout), nn.Linear(self.width, 1)
+                ),
+            }
+        )
+
+    def optimizer(self, parameters: Any) -> Any:
+        import torch
+
+        return torch.optim.Adagrad(parameters) if self.sparse else torch.optim.AdamW(parameters)
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return (self._answer(model, batch) - batch["y"]).square()
+
+    def score(self, model: Any, batch: Any) -> Any:
+        return -(self._answer(model, batch) - batch["y"]).abs()
+
+    def _answer(self, model: Any, batch: Any) -> Any:
+        near = model["table"](batch["key"]).mean(1)
+        return model["net"](batch["x"][:, None])[:, 0] + near
+
+
+class Curve:
+    """Dataset: y = sin(3 x), its samples loaded by list."""
+
+    def __init__(self, folder: Path, *, delay_s: float, poison: int) -> None:
+        self.x = np.load(folder / "x.npy", mmap_mode="r")
+        self.delay_s, self.poison = delay_s, poison
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return {key: value[0] for key, value in self.__getitems__([index]).items()}
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        import torch
+
+        time.sleep(self.delay_s)
+        x = np.asarray(self.x[indices], dtype=np.float32)
+        y = np.where(np.asarray(indices) == self.poison, np.nan, np.sin(3 * x)).astype(np.float32)
+        key = torch.from_numpy(np.asarray(indices) % 50)
+        return {"x": torch.from_numpy(x), "y": torch.from_numpy(y), "key": key}
+
+
+def write_curve(folder: Path, *, num_samples: int, seed: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "x.npy", np.random.default_rng(seed).uniform(-1, 1, num_samples))
+
+
+class TwoDays:
+    """Source of two days without rows."""
+
+    def __init__(self, first: int = 1) -> None:
+        self.first = first
+
+    def days(self) -> list[date]:
+        return [date(2025, 1, self.first), date(2025, 1, self.first + 1)]
+
+    def fetch(self, day: date, folder: Path) -> None:
+        raise NotImplementedError
+
+
+class Nothing:
+    """Stands where a workload or a backend is named but not used."""
+
+
+class ScriptedBackend:
+    """Backend: each job goes through `script`, one state a look, and stays in its last."""
+
+    def __init__(self, *script: State) -> None:
+        self.script = list(script)
+        self.jobs: list[Job] = []
+        self.cancelled: list[str] = []
+
+    def submit(self, job: Job) -> str:
+        self.jobs.append(job)
+        return job.folder
+
+    def state(self, handle: str) -> State:
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+    def cancel(self, handle: str) -> None:
+        self.cancelled.append(handle)
+
+
+class CountingEngine:
+    """Engine: its model is how often it was trained on each sample; a step takes `step_s` on `clock`."""
+
+    def __init__(self, *, num_samples: int, rank: int = 0, world_size: int = 1, step_s: float = 0.0) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.count = np.zeros(num_samples, dtype=np.int64)
+        self.rates: list[float] = []
+        self.step_s = step_s
+        self.now = 0.0
+        self.loss = 1.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def prepare(self, indices: Any) -> None:
+        pass
+
+    def step(self, indices: Any, *, batch_size: int, rate: float, signals: Any) -> Any:
+        from pipeline.training.engine import Step
+
+        np.add.at(self.count, indices, 1)
+        self.rates.append(rate)
+        self.now += self.step_s
+        return Step(loss=self.loss, signals=signals)
+
+    def save(self) -> Any:
+        import torch
+
+        from pipeline.training.checkpoint import State
+
+        return State(tensors={"model": {"count": torch.from_numpy(self.count.copy())}})
+
+    def load(self, state: Any) -> None:
+        self.count = state.tensors["model"]["count"].numpy().copy()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

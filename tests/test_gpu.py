@@ -1,0 +1,137 @@
+"""What is measured and trained is the same on a CUDA device: `pytest -m gpu`."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.params import TrainParams
+from pipeline.planning import machine, memory
+from pipeline.planning.rig import Rig
+from pipeline.planning.timeline import timeline
+from pipeline.planning.trials import Way
+from pipeline.records import Tuning
+from pipeline.training.engine import TorchEngine
+from pipeline.training.gradients import Signals
+from tests.fakes import LineWorkload, write_curve
+from tests.training.steps import steps
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+WIDTH = 1 << 17
+BATCH = 512
+LAYER_BYTES = BATCH * WIDTH * 4  # 256 MiB of activations
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    write_curve(tmp_path, num_samples=BATCH)
+    return tmp_path
+
+
+def test_the_memory_of_a_step_grows_with_its_batch_and_holds_weights_gradients_and_moments(folder):
+    probe = memory.Probe(
+        workload=LineWorkload(width=WIDTH), folder=folder, batch_sizes=(64, 512), batch_size=512, seed=0
+    )
+    with memory.measuring(probe) as wait:
+        peaks = wait()
+    assert peaks.how == "torch.cuda.max_memory_allocated"
+    few, many = peaks.step_bytes
+    assert many - few > (512 - 64) * WIDTH * 4
+    assert few > 4 * 53 * WIDTH * 4  # a table of 50 rows, a weight and a bias in and a weight out, four times
+    assert many < peaks.room_bytes == torch.cuda.get_device_properties(0).total_memory
+
+
+def test_operators_of_a_step_run_on_the_device_and_count_its_products(folder):
+    rig = Rig(LineWorkload(width=WIDTH), folder, seed=0)
+    rig.build()
+    batches = [rig.load(BATCH) for _ in range(3)]
+    assert all(batch["x"].is_cuda for batch in batches)
+    flops = sum(operator.flops for operator in rig.operators(batches, BATCH))
+    forward = 2 * BATCH * WIDTH * 2  # into the hidden layer and out of it
+    backward = forward + 2 * BATCH * WIDTH  # weights of both, and what went into the second
+    assert flops == pytest.approx(forward + backward, rel=0.01)
+
+
+def test_ceilings_are_those_of_an_accelerator(folder):
+    found = machine.measure(folder)
+    assert not found.on_cpu
+    assert found.flops_per_s == found.bfloat16_flops_per_s > found.float32_flops_per_s > 1e12
+    assert found.copy_bytes_per_s > 1e11
+    assert found.gathers[0].bytes_per_s < found.copy_bytes_per_s
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_pinned_batches_read_ahead_change_nothing(folder, sparse):
+    plain = steps(folder, sparse=sparse, tuning=Tuning()).model.state_dict()
+    tuned = steps(folder, sparse=sparse, tuning=Tuning(pinned=True, num_loaders=2)).model.state_dict()
+    for name, weight in plain.items():
+        assert weight.is_cuda
+        torch.testing.assert_close(tuned[name], weight, rtol=1e-4, atol=1e-5)
+
+
+def test_products_in_bfloat16_learn_weights_in_float32(folder):
+    plain = steps(folder, tuning=Tuning()).model.state_dict()
+    tuned = steps(folder, tuning=Tuning(precision="bfloat16", fused=True)).model.state_dict()
+    for name, weight in plain.items():
+        assert tuned[name].dtype == torch.float32
+        torch.testing.assert_close(tuned[name], weight, rtol=0.1, atol=0.1)
+
+
+def test_short_of_memory_passes_are_halved_and_the_gradient_is_that_of_the_whole_batch(folder):
+    whole = engine(folder, shrunk=[])
+    update(whole, BATCH)
+    expected = gradients(whole)
+    whole.close()
+    del whole
+    torch.cuda.empty_cache()
+
+    shrunk: list[int] = []
+    made = engine(folder, shrunk=shrunk)
+    room = torch.cuda.memory_reserved() + 4 * 53 * WIDTH * 4 + 2 * LAYER_BYTES
+    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        update(made, BATCH)  # of a whole batch, linear, tanh and their gradients would be four layers
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert shrunk
+    assert shrunk == [BATCH >> halved for halved in range(1, len(shrunk) + 1)]
+    for name, gradient in gradients(made).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), Tuning(pinned=True, num_loaders=2)])
+def test_a_step_on_the_device_ends_before_the_next_begins(folder, tuning):
+    workload = LineWorkload(width=WIDTH)
+    way = Way(tuning=tuning, batch_size=32, micro_batch_size=32)
+    found = timeline(workload, workload.dataset(folder, "train"), TrainParams(), way, update_s=0.01)
+    assert min(min(row) for row in found) == 0
+    assert all(
+        load_start <= load_end <= step_start <= step_end
+        for load_start, load_end, step_start, step_end in found
+    )
+    assert all(row[3] <= later[2] for row, later in itertools.pairwise(found))
+
+
+def engine(folder: Path, *, shrunk: list[int]) -> TorchEngine:
+    workload = LineWorkload(width=WIDTH, dropout=0.0)
+    return TorchEngine(
+        workload,
+        workload.dataset(folder, "train"),
+        seed=1,
+        micro_batch_size=BATCH,
+        tuning=Tuning(),
+        shrunk=shrunk.append,
+    )
+
+
+def update(made: TorchEngine, batch_size: int) -> None:
+    made.step(np.arange(batch_size), batch_size=batch_size, rate=0.1, signals=Signals())
+
+
+def gradients(made: TorchEngine) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in made.model.named_parameters() if p.grad is not None}

@@ -1,0 +1,187 @@
+"""A night's deadline and folder, and its place in the ledger, in a real git repository."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline import ledger, params, records, stages
+from pipeline.errors import ParamsError, ReleaseError
+from pipeline.records import Night, Release, Verdict
+
+
+def opened(home: Path, **options: object) -> Night:
+    os.chdir(home)
+    night = stages.run("open", **options)
+    assert isinstance(night, Night)
+    return night
+
+
+def promoted(version: int, night: Night) -> None:
+    records.write(
+        Verdict(action="promote", champion=version - 1, challenger=version, effect=0.1, low=0.0, high=0.2,
+                num_samples=10, reason="better")
+    )  # fmt: skip
+    records.write(Release(champion=version, replaced=version - 1, model_digest="", night=night.id))
+
+
+def test_open_fixes_the_deadline_once(repository: Path) -> None:
+    first = opened(repository, day=date(2025, 1, 2), trigger="manual: why not")
+    assert first.train_until - first.started_at == timedelta(hours=1)
+    assert first.decide_until - first.started_at == timedelta(hours=2)
+    assert (first.budget_usd, first.previous, first.trigger) == (3, "", "manual: why not")
+    assert opened(repository, day=date(2025, 1, 2), trigger="clear") == first
+
+
+def test_a_night_runs_in_a_worktree_with_its_overrides_written_in(repository: Path) -> None:
+    before = (repository / "params.yaml").read_text()
+    night = opened(repository, night="a.b-c", set=["night.train_hours=0.5", "source.first=3"])
+    assert Path.cwd() == repository / "nights" / "a.b-c"
+    told = params.load()
+    assert told.night.train_hours == 0.5
+    assert told.source.model_extra == {"first": 3}
+    assert night.train_until - night.started_at == timedelta(minutes=30)
+    assert (repository / "params.yaml").read_text() == before
+    assert ledger.git("rev-parse", "HEAD") == night.code_commit
+
+
+def test_without_a_day_the_newest_of_the_source_is_taken(repository: Path) -> None:
+    assert opened(repository).day == date(2025, 1, 2)
+
+
+def test_what_an_open_that_was_killed_left_is_laid_anew(repository: Path) -> None:
+    folder = repository / "nights" / "2025-01-02"
+    folder.mkdir(parents=True)
+    (folder / "half").write_text("of something")
+    assert opened(repository).day == date(2025, 1, 2)
+    assert not (folder / "half").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"day": date(2999, 1, 1)}, "is in the future"),
+        ({"night": "../x"}, "is no name"),
+        ({"set": ["night.train_hours=1"], "here": True}, "with --here edit it yourself"),
+        ({"set": ["night.train_hours=soon"]}, "night.train_hours is 'soon'"),
+        ({"set": ["nihgt.train_hours=1"]}, "nihgt is no such key"),
+        ({"set": ["night.train_hours"]}, "is no assignment"),
+        ({"set": ["night.train_hours=30"]}, "decide_hours 2 is before train_hours 30"),
+        (
+            {"set": ["source={use: 'tests.fakes:TwoDays', first: 2026-01-01}"]},
+            "source.first is a date without",
+        ),
+        ({"set": ["source=no.such.module:S"]}, "there is no module no.such.module"),
+        ({"set": ["workload=tests.nothing:W"]}, "there is no module tests.nothing"),
+        ({"set": ["source=tests.fakes:Missing"]}, "tests.fakes:Missing does not import"),
+    ],
+)
+def test_a_wrong_wish_is_refused_in_one_sentence(
+    repository: Path, options: dict[str, object], told: str
+) -> None:
+    with pytest.raises(ParamsError, match=told) as error:
+        opened(repository, **options)
+    assert "; " in str(error.value)
+    assert not (repository / "nights").exists() or "source" in str(options)
+
+
+def test_close_chains_nights_with_the_code_commit_as_second_parent(
+    repository: Path, commit: Callable[[str], str]
+) -> None:
+    one = opened(repository, day=date(2025, 1, 1))
+    stages.run("close")
+    os.chdir(repository)
+    code = commit("Change nothing") if (repository / "new").write_text("x") else ""
+    two = opened(repository, day=date(2025, 1, 2))
+    stages.run("close")
+    entries = ledger.history()
+    assert [entry.night for entry in entries] == [two, one]
+    assert two.previous == entries[1].commit
+    parents = ledger.git("show", "-s", "--format=%P", entries[0].commit).split()
+    assert parents == [entries[1].commit, code]
+    assert entries[0].verdict and entries[0].verdict.action == "no data"
+
+
+def test_closing_twice_makes_one_commit(repository: Path) -> None:
+    opened(repository)
+    stages.run("close")
+    tip = ledger.ledger_tip()
+    stages.run("close")
+    assert ledger.ledger_tip() == tip
+
+
+def test_of_two_nights_that_follow_the_same_one_wins_and_the_other_says_so(repository: Path) -> None:
+    one = opened(repository, night="one")
+    two = opened(repository, night="two")
+    assert one.previous == two.previous == ""
+    os.chdir(repository / "nights" / "two")
+    stages.run("close")
+    tip = ledger.ledger_tip()
+    os.chdir(repository / "nights" / "one")
+    with pytest.raises(ReleaseError, match="night two has moved the ledger"):
+        stages.run("close")
+    assert ledger.ledger_tip() == tip
+
+
+@pytest.mark.slow
+def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: Path) -> None:
+    names = [f"n{i}" for i in range(6)]
+    for name in names:
+        opened(repository, night=name)
+    code = "import sys; from pipeline import stages; stages.run('close')"
+    closing = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=repository / "nights" / name,
+                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE)
+        for name in names
+    ]  # fmt: skip
+    told = [process.communicate()[1].decode() for process in closing]
+    assert sorted(process.returncode for process in closing) == [0, 1, 1, 1, 1, 1], told
+    assert len(ledger.history()) == 1
+
+
+def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    night = opened(repository, day=date(2025, 1, 1))
+    promoted(1, night)
+    stages.run("close")
+    opened(repository, day=date(2025, 1, 2))
+    (records.RUN / "ingest.error").write_text("the source is gone; bring it back\n")
+    stages.run("close")
+    assert "ingest failed: the source is gone" in caplog.text
+    newest = ledger.history()[0]
+    assert newest.verdict and "ingest failed" in newest.verdict.reason
+    assert newest.serving and newest.serving.champion == 1
+
+
+def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) -> None:
+    one = opened(repository, day=date(2025, 1, 1))
+    promoted(1, one)
+    stages.run("close")
+    first = ledger.ledger_tip()
+    two = opened(repository, day=date(2025, 1, 2))
+    promoted(2, two)
+    stages.run("close")
+    tip = ledger.ledger_tip()
+    back = Release(champion=1, replaced=2, model_digest="", night=one.id)
+    verdict = records.read(Verdict)
+    ledger.commit_rollback(first, back, verdict, expected_tip=tip, message="rollback to 1: worse")
+    newest = ledger.history()[0]
+    assert newest.rollback and newest.serving and newest.serving.champion == 1
+    changed = ledger.git("diff", "--name-only", first, newest.commit, folder=repository)
+    assert set(changed.split()) <= {"data/run/release.json", "data/run/verdict.json"}
+    with pytest.raises(ReleaseError, match="moved the ledger"):
+        ledger.commit_rollback(first, back, verdict, expected_tip=tip, message="again")
+
+
+def test_records_are_read_as_they_were_written_and_nothing_else(tmp_path: Path) -> None:
+    release = Release(champion=3, replaced=2, model_digest="ab.dir", night="n", lineage={"code": "c"})
+    path = records.write(release, tmp_path)
+    assert records.read(Release, tmp_path) == release
+    path.write_text(path.read_text().replace('"champion"', '"champoin"'))
+    with pytest.raises(records.DataError, match="champion"):
+        records.read(Release, tmp_path)
