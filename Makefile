@@ -1,0 +1,146 @@
+# Daybreak: everything a person runs. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+AIRFLOW_PORT ?= 8080
+MLFLOW_PORT ?= 5000
+PYTHON ?= python3.11
+TORCH ?= torch==2.13.0
+
+# Airflow and MLflow are configured here and nowhere else.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PIPELINE_HOME ?= $(CURDIR)
+VAR := $(PIPELINE_HOME)/var
+export AIRFLOW_HOME ?= $(VAR)/airflow
+export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/dags
+export AIRFLOW__CORE__LOAD_EXAMPLES := False
+export AIRFLOW__CORE__PARALLELISM := 4
+export AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION := False
+export AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS := True
+export AIRFLOW__API__HOST := 127.0.0.1
+export AIRFLOW__API__PORT := $(AIRFLOW_PORT)
+export AIRFLOW__API__BASE_URL := http://127.0.0.1:$(AIRFLOW_PORT)
+export AIRFLOW__CORE__EXECUTION_API_SERVER_URL := http://127.0.0.1:$(AIRFLOW_PORT)/execution/
+export AIRFLOW__API__WORKERS := 1
+export AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL := 1
+export AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT := 120
+export MLFLOW_UI := http://127.0.0.1:$(MLFLOW_PORT)
+export MLFLOW_DISABLE_TELEMETRY := true
+export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
+export DO_NOT_TRACK := 1
+export GX_ANALYTICS_ENABLED := false
+
+.PHONY: help setup night nights up down test check bench report clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/ready $(AIRFLOW_HOME)/ready ## virtual environment and Airflow database; the others do it by themselves
+
+.venv/ready: pyproject.toml constraints.txt
+	@echo "Setting up .venv, a few minutes the first time"
+	$(PYTHON) -m venv .venv
+	python -m pip install --upgrade pip==26.3 uv==0.13.8
+	python -m pip install $(TORCH)
+	uv pip install --python .venv/bin/python -e '.[dev]' -c constraints.txt \
+	  || python -m pip install -e '.[dev]' -c constraints.txt
+	touch $@
+
+$(AIRFLOW_HOME)/ready: .venv/ready
+	@echo "Setting up the databases of Airflow and MLflow"
+	mkdir -p $(AIRFLOW_HOME)
+	airflow db migrate > $(VAR)/setup.log 2>&1 || { tail -5 $(VAR)/setup.log; exit 1; }
+	python -c 'from pipeline.release import tracking; tracking.reachable()' >> $(VAR)/setup.log 2>&1 \
+	  || { tail -5 $(VAR)/setup.log; exit 1; }
+	touch $@
+
+night: setup ## one night through Airflow, in this terminal: [DAY=2026-11-20]
+	@! (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT)) 2> /dev/null || { echo "Airflow is up on port $(AIRFLOW_PORT) and" \
+	  "would run the tasks a second time; trigger the night there, or make down first"; exit 1; }
+	@echo "One night; the whole log is in $(VAR)/night.log"
+	@trap 'python -c "$$DOWN"; exit 130' INT TERM; \
+	DAYBREAK_UP="$(PIPELINE_HOME)" DAY=$(DAY) python dags/retrain.py make night 2>&1 | tee $(VAR)/night.log | awk "$$PROGRESS" \
+	  || { echo "The night failed; the reason stands above, all of it in $(VAR)/night.log"; exit 1; }
+	@COLUMNS=$${COLUMNS:-140} python -m pipeline status --last 5
+	@echo "Look further: make report opens the report, make up starts Airflow and MLflow, git log nights -- is the ledger"
+
+# Of Airflow's log: which stage runs, and what it says to a person.
+define PROGRESS
+/Running command: .* -m pipeline [a-z]+/ {
+  sub(/.* -m pipeline /, ""); sub(/[^a-z].*/, ""); if ($$0 != stage) { stage = $$0; print; fflush() }; next }
+/Tmp dir root|Output:|Temporary script|Running command|exited with|Return code|new reschedule|Poking/ { next }
+/\] loc=(subprocess|bash)\.py/ {
+  sub(/^[^ ]* \[[a-z ]*\] /, ""); sub(/ *\[airflow\.task.*/, ""); if (!/^{/) { print "          " $$0; fflush() } }
+endef
+export PROGRESS
+
+nights: setup ## nights in a row without Airflow: FROM=2011-09-01 TO=2011-09-30 [SOURCE='{use: module:Class, ...}']
+	python -m pipeline nights --first $(FROM) --last $(TO) $(if $(SOURCE),--set 'source=$(SOURCE)')
+
+up: setup ## start Airflow (schedule, trigger form) and MLflow, on loopback
+	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT); do \
+	  ! (exec 3<>/dev/tcp/127.0.0.1/$$port) 2> /dev/null || { \
+	    echo "port $$port is taken; stop what listens there (make down), or choose others:" \
+	      "make up AIRFLOW_PORT=8081 MLFLOW_PORT=5001"; exit 1; }; done
+	@mkdir -p $(VAR)/artifacts
+	@export DAYBREAK_UP="$(PIPELINE_HOME)"; \
+	setsid airflow standalone > $(VAR)/airflow.log 2>&1 < /dev/null & echo $$! > $(VAR)/airflow.pid; \
+	setsid mlflow server --backend-store-uri sqlite:///$(VAR)/mlflow.db --artifacts-destination $(VAR)/artifacts \
+	  --host 127.0.0.1 --port $(MLFLOW_PORT) --workers 1 > $(VAR)/mlflow.log 2>&1 < /dev/null & \
+	  echo $$! > $(VAR)/mlflow.pid
+	@printf "Starting Airflow and MLflow, about a minute "; \
+	for second in {1..180}; do sleep 1; printf .; \
+	  if (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT) 4<>/dev/tcp/127.0.0.1/$(MLFLOW_PORT)) 2> /dev/null; then \
+	    echo " up"; \
+	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
+	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (models: daybreak)"; \
+	    echo "Stop both with make down"; exit 0; fi; done; \
+	echo " not up after 180 s; look at $(VAR)/airflow.log and $(VAR)/mlflow.log"; exit 1
+
+down: ## stop what make up started, and all that came of it
+	@[ ! -x .venv/bin/python ] || python -c "$$DOWN"
+
+# Airflow's own processes stay in the session that `up` made; stages and training jobs leave it, but
+# carry its mark in their environment. Each is asked once to end, and killed after 20 seconds.
+define DOWN
+import contextlib, os, pathlib, psutil, time
+mark, asked, began = os.environ['PIPELINE_HOME'], set(), time.monotonic()
+pids = [path for path in pathlib.Path(mark, 'var').glob('*.pid') if path.stat().st_mtime > psutil.boot_time()]
+sessions = {int(path.read_text()) for path in pids}
+def ours(process):
+    with contextlib.suppress(psutil.Error, OSError):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return os.getsid(process.pid) in sessions or process.environ().get('DAYBREAK_UP') == mark
+while found := [process for process in psutil.process_iter() if ours(process)]:
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            if time.monotonic() - began > 20:
+                process.kill()
+            elif process not in asked:
+                process.terminate()
+    asked.update(found)
+    time.sleep(0.2)
+for path in pids:
+    path.unlink()
+print(f'Down: {len(asked)} processes ended' if asked else 'Nothing is up')
+endef
+export DOWN
+
+test: setup ## the whole test suite
+	python -m pytest
+
+check: .venv/ready ## lint and types
+	ruff check .
+	ruff format --check .
+	mypy
+
+bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 to keep the figures
+	@for file in tests/benchmarks/bench_$(or $(NAME),*).py; do echo "== $$file"; python $$file; done
+
+report: .venv/ready ## open the report of the newest night
+	@python -m pipeline report
+
+clean: down ## remove the environment and the caches; nights, registry and ledger stay
+	rm -rf .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis $(AIRFLOW_HOME)/ready
