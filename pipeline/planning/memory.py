@@ -2,7 +2,8 @@
 
 On an accelerator: what torch's allocator had at most. On a CPU: the peak of the resident set of a fresh
 process, above what it was with the data open and touched but before there was a model. A fresh one, because
-an allocator keeps what it once had, and later peaks would hide in it.
+an allocator keeps what it once had, and later peaks would hide in it. Where samples differ in size, each
+batch is of the largest of many alone, so that what fits then fits in any order.
 """
 
 import gc
@@ -161,7 +162,7 @@ def _on_accelerator(probe: Probe) -> Peaks:
 
     def peak(size: int) -> int:
         torch.cuda.reset_peak_memory_stats()
-        rig.step(rig.load(size), size)
+        rig.step(rig.load_largest(size), size)
         return torch.cuda.max_memory_allocated() - before
 
     *_, last = _growing(rig, probe, peak, room)
@@ -183,7 +184,7 @@ def _in_fresh_process(probe: Probe) -> Iterator[Peaks]:
 
     def peak(size: int) -> int:
         _forget_peak()
-        rig.step(rig.load(size), size)
+        rig.step(rig.load_largest(size), size)
         return max(0, _resident()[1] - before)
 
     yield from _growing(rig, probe, peak, room)
@@ -207,8 +208,8 @@ def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) ->
 
     try:
         rig.build(probe.tuning, num_workers=probe.num_workers)
-        rig.step(rig.load(sizes[0]), sizes[0])  # the first update makes the optimizer's moments
-        batch, begin = rig.load(sizes[0]), rig.now()
+        rig.step(rig.load_largest(sizes[0]), sizes[0])  # the first update makes the optimizer's moments
+        batch, begin = rig.load_largest(sizes[0]), rig.now()
         rig.step(batch, sizes[0])
         step_s = rig.now() - begin
         del batch
