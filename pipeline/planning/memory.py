@@ -8,6 +8,7 @@ batch is of the largest of many alone, so that what fits then fits in any order.
 
 import gc
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -19,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import JobError, PipelineError, PlanError
+from pipeline.errors import JobError, ParamsError, PipelineError, PlanError
 from pipeline.records import Tuning
 from pipeline.workload import Workload
 
@@ -62,6 +63,13 @@ def _limits() -> Iterator[Path]:
         yield from (folder / name for folder in (own, *own.parents) if folder.is_relative_to(root))
 
 
+def sharing(num_workers: int) -> int:
+    """Of so many workers on this machine, how many share the memory of one device."""
+    import torch
+
+    return -(-num_workers // max(1, torch.cuda.device_count()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """What to measure: steps of one of the workers, taken so, at the batch sizes up to that of the job."""
@@ -92,7 +100,8 @@ def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
     """Yield a function that waits for the peaks.
 
     On a CPU the fresh process opens its data while the caller opens its own. What is wrong with the job
-    is raised as from the caller's own step; PlanError if the process was killed, JobError if it broke.
+    is raised as from the caller's own step; ParamsError if it cannot be sent
+    there, PlanError if the process was killed, JobError if it broke.
     """
     import torch
 
@@ -102,7 +111,13 @@ def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
     spawn = get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
     fresh = spawn.Process(target=_send, args=(there, probe), daemon=True)
-    fresh.start()
+    try:
+        fresh.start()
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ParamsError(
+            f"{type(probe.workload).__name__} cannot be sent to a process that measures its memory: {error}; "
+            f"keep locks, open files and lambdas out of what it holds (key workload)"
+        ) from error
     there.close()
 
     def wait() -> Peaks:

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline.errors import JobError, PlanError
+from pipeline.errors import JobError, ParamsError, PlanError
 from pipeline.planning import memory
 from tests.fakes import LineWorkload, write_curve
 
@@ -68,6 +69,13 @@ def test_only_a_process_that_was_killed_is_said_to_lack_memory(tmp_path, end, er
     measuring = memory.measuring(probe(Dying(end), tmp_path))
     with pytest.raises(error, match=told), measuring as peaks:
         peaks()
+
+
+def test_a_workload_that_cannot_be_sent_is_told_in_one_sentence(tmp_path):
+    workload = LineWorkload()
+    workload.lock = threading.Lock()
+    with pytest.raises(ParamsError, match=r"LineWorkload cannot be sent .* lock"):
+        memory.measuring(probe(workload, tmp_path)).__enter__()
 
 
 class Sentences(torch.utils.data.Dataset):
