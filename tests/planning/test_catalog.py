@@ -59,23 +59,23 @@ def test_devices_of_the_catalog_are_the_known_ones():
 
 
 def test_a_pattern_names_machines_of_its_region_only():
-    chosen = choose(["g2-*"], region="us-central1", machines=MACHINES)
+    chosen = choose(["g2-*"], regions=["us-central1"], machines=MACHINES)
     assert {machine.region for machine in chosen} == {"us-central1"}
     assert {machine.device for machine in chosen} == {"L4"}
 
 
 def test_an_unknown_machine_is_told_with_the_nearest():
     with pytest.raises(ParamsError, match=r"plan.machines names g2-standrd-4, .*nearest are g2-standard-4"):
-        choose(["g2-standrd-4"], region="us-central1", machines=MACHINES)
+        choose(["g2-standrd-4"], regions=["us-central1"], machines=MACHINES)
 
 
 def test_a_machine_of_another_region_is_told_with_where_it_is():
-    with pytest.raises(ParamsError, match=r"not offered in us-east4; set plan.region to"):
-        choose(["a2-highgpu-1g"], region="us-east4", machines=MACHINES)
+    with pytest.raises(ParamsError, match=r"not offered in us-east4; add .* to plan.regions"):
+        choose(["a2-highgpu-1g"], regions=["us-east4"], machines=MACHINES)
 
 
 def test_an_unknown_region_is_told_with_the_known_ones():
     with pytest.raises(
-        ParamsError, match=r"nothing is known of plan.region mars; choose one of europe-west4"
+        ParamsError, match=r"plan.regions names mars, of which nothing is known; choose among asia-southeast1"
     ):
-        choose(["zz-*"], region="mars", machines=MACHINES)
+        choose(["zz-*"], regions=["us-central1", "mars"], machines=MACHINES)

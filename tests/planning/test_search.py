@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 from jobs import machine
 
 from pipeline.planning.costs import Estimate, Part
-from pipeline.planning.search import Limits, relax, search
+from pipeline.planning.search import Candidate, Limits, relax, search
 
 CONFIDENCE = 0.99
 
 
-def candidate(seconds: float, price: float, spread: float = 0.1, name: str = "m") -> Estimate:
-    return Estimate(
+def candidate(
+    seconds: float, price: float, spread: float = 0.1, name: str = "m", wait_s: float = 0.0
+) -> Candidate:
+    found = Estimate(
         machine=machine(name=name, usd_per_hour=price),
         num_machines=1,
         spot=False,
@@ -24,6 +26,7 @@ def candidate(seconds: float, price: float, spread: float = 0.1, name: str = "m"
         parts=(Part(seconds=seconds, spread=spread),),
         deviation_s=0,
     )
+    return Candidate(estimate=found, strategy="flex-start" if wait_s else "on-demand", wait_s=wait_s)
 
 
 catalogs = st.lists(
@@ -39,7 +42,7 @@ def limits(deadline_h: float, budget_usd: float) -> Limits:
     return Limits(deadline_s=deadline_h * 3600, budget_usd=budget_usd, confidence=CONFIDENCE)
 
 
-def brute_force(offered: list[Estimate], within: Limits, value) -> float | None:
+def brute_force(offered: list[Candidate], within: Limits, value) -> float | None:
     best = None
     for c in offered:
         feasible = c.time_s(CONFIDENCE) <= within.deadline_s and c.expected_usd <= within.budget_usd
