@@ -26,8 +26,9 @@ LAYERS = [
 TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
     "planning.costs", "planning.spot", "planning.search", "planning.catalog",
-    "planning.pricelist", "planning.candidates", "planning.options", "planning.planner", "planning.rationale",
-    "planning.remedies", "planning.bounds", "planning.explain", "report.formats", "training.order", "release.compare",
+    "planning.pricelist", "planning.rates", "planning.candidates", "planning.options", "planning.planner",
+    "planning.rationale", "planning.remedies", "planning.bounds", "planning.explain", "report.formats",
+    "training.order", "release.compare",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
