@@ -1,6 +1,7 @@
 """The search finds what looking at every candidate finds, and what it asks to relax is the least."""
 
 import time
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +107,29 @@ def test_the_knee_is_never_beaten_in_both_time_and_cost(offered, hour, dollar):
         assert not (
             other.expected_usd < choice.best.expected_usd and other.expected_s < choice.best.expected_s
         )
+
+
+@given(catalogs, st.lists(st.tuples(st.floats(60, 1e5), st.floats(60, 1e5)), max_size=5), hours, dollars)
+def test_what_waits_is_taken_only_where_another_could_begin_after_the_wait(at_once, waits, hour, dollar):
+    within = limits(hour, dollar)
+    waiting = [candidate(seconds, 0.01, wait_s=wait_s) for seconds, wait_s in waits]
+    choice = search([*waiting, *at_once], limits=within, objective="cost")
+    alone = search(at_once, limits=within, objective="cost")
+    assert (choice is None) == (alone is None)
+    if choice is None:
+        return
+    assert choice.best.expected_usd <= alone.best.expected_usd
+    latest = min(c.wait_s + min(o.time_s(CONFIDENCE) for o in alone.ranked) for c in [choice.best])
+    assert not choice.best.wait_s or latest <= within.deadline_s * (1 + 1e-12)
+
+
+@given(catalogs, hours, dollars)
+def test_what_cannot_be_run_here_is_neither_chosen_nor_a_relaxation(offered, hour, dollar):
+    hindered = [replace(each, hindrance="no such machine") for each in offered]
+    assert search(hindered, limits=limits(hour, dollar), objective="cost") is None
+    dear = candidate(1e6, 1e6)
+    least = relax([dear, *hindered], limits=limits(hour, dollar))
+    assert least.both == (dear.time_s(CONFIDENCE), dear.expected_usd)
 
 
 def test_the_knee_is_where_the_next_dollar_buys_little():
