@@ -74,7 +74,7 @@ def rows(options: Sequence[Option]) -> list[tuple[str, ...]]:
     """The cells of the table: how, region, batch, time, its interval, dollars, chance, why not."""
     return [
         (
-            f"{option.num_machines} x {option.machine}",
+            f"{option.num_machines} x {option.machine}" if option.num_machines > 1 else option.machine,
             option.strategy if option.region else "owned",
             option.region or "here",
             count(option.batch_size),
