@@ -124,7 +124,7 @@ def stage_command(
     declared = {} if inside_dvc or name not in stages.CHAIN else snapshots.stages().get(name, {})
     if declared and not declared.get("frozen"):
         try:
-            stands = snapshots.reproduce(name)
+            stands = snapshots.reproduce(name, force=name == "plan" and _newer_prices())
         except PipelineError as error:
             stages.mark(name, error=str(error))
             raise
@@ -148,6 +148,14 @@ def stage_command(
     elif record is not None and not inside_dvc:
         print(json.dumps(json.loads(records.dumps(record))), flush=True)
     return 0
+
+
+def _newer_prices() -> bool:
+    """Were prices read since the plan was made? DVC does not know of them, as they are no night's."""
+    from pipeline.planning import pricelist
+
+    read = pricelist.changed(ledger.home() / pricelist.REFRESHED)
+    return read > pricelist.changed(records.path_of(Plan))
 
 
 def _until_done(name: str, given: dict[str, object]) -> records.Record | None:

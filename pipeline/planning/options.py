@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from pipeline.planning.catalog import LOCAL
+from pipeline.planning.costs import PULL_BYTES_PER_S
 from pipeline.planning.search import (
     Candidate,
     Choice,
@@ -57,13 +59,16 @@ def options(
     )
 
 
-def portions(best: Candidate) -> tuple[Portion, ...]:
-    """What the expected time and cost of a candidate consist of, in the order that they come."""
+def portions(best: Candidate, *, num_bytes: int) -> tuple[Portion, ...]:
+    """What the expected time and cost of a candidate consist of, in the order that they come.
+
+    `num_bytes` is the size of the arrays. Saving and lost work are in the parts that they stretch.
+    """
     first, *work = best.estimate.parts
-    named = {"start-up and data": first.seconds}
-    if len(work) > 1:
-        named["all-reduce"] = work.pop().seconds
-    named["training"] = sum(part.seconds for part in work)
+    pull_s = 0.0 if best.machine.name == LOCAL else min(first.seconds, num_bytes / PULL_BYTES_PER_S)
+    named = {"start-up": first.seconds - pull_s, "data": pull_s}
+    sync_s = work.pop().seconds if len(work) > 1 else 0.0
+    named |= {"training": sum(part.seconds for part in work), "all-reduce": sync_s}
     found = [
         Portion(name=name, expected_s=seconds, expected_usd=best.estimate.usd(seconds))
         for name, seconds in named.items()

@@ -88,7 +88,7 @@ def plan(
     return replace(
         made,
         options=options(offered, choice=choice, limits=limits, objective=told.objective),
-        portions=portions(choice.best),
+        portions=portions(choice.best, num_bytes=dataset.num_bytes),
     )
 
 

@@ -6,6 +6,7 @@ For the terminal and the task log; the report draws the same from the same recor
 from collections.abc import Callable, Iterator, Sequence
 from math import log
 
+from pipeline.planning.planner import BEFORE_TRAINING
 from pipeline.records import Night, Option, Plan
 from pipeline.report.formats import count, dollars, duration
 
@@ -135,17 +136,30 @@ def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:
     return place
 
 
+def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], ...]:
+    """The night beside the plan's own portions: what, seconds, dollars (None where none are meant)."""
+    window_s = (night.train_until - night.started_at).total_seconds()
+    before_s = window_s * BEFORE_TRAINING
+    after_s = (night.decide_until - night.train_until).total_seconds()
+    return (
+        ("kept for the stages before", before_s, None),
+        ("left to the deadline", window_s - before_s - plan.expected_s, night.budget_usd - plan.expected_usd),
+        ("evaluation and gate", after_s, None),
+    )
+
+
 def _waterfall(plan: Plan, night: Night) -> Iterator[str]:
     """A bar a portion of the time, each beginning where the one before ends; dollars beside it."""
     total_s = sum(portion.expected_s for portion in plan.portions) or 1.0
-    shown = [(p.name, p.expected_s, p.expected_usd) for p in plan.portions]
-    wide = max(len(label) for label, _, _ in shown)
-    begin = 0.0
-    for label, seconds, usd in shown:
-        start, end = round(begin / total_s * BAR), round((begin + seconds) / total_s * BAR)
-        bar = " " * start + "#" * max(1, end - start)
-        yield f"{label:<{wide}}  {bar:<{BAR + 1}} {duration(seconds):>12} {dollars(usd):>10}"
-        begin += seconds
-    left_usd = night.budget_usd - plan.expected_usd
-    left_s = (night.train_until - night.started_at).total_seconds() - plan.expected_s
-    yield f"{'left of night':<{wide}}  {'':<{BAR + 1}} {duration(left_s):>12} {dollars(left_usd):>10}"
+    rest = around(plan, night)
+    wide = max(len(label) for label in [p.name for p in plan.portions] + [label for label, _, _ in rest])
+    begin_s = 0.0
+    for portion in plan.portions:
+        start, end = (round(s / total_s * BAR) for s in (begin_s, begin_s + portion.expected_s))
+        bar = " " * min(start, BAR - 1) + "#" * max(1, end - start)
+        amounts = f"{duration(portion.expected_s):>12} {dollars(portion.expected_usd):>10}"
+        yield f"{portion.name:<{wide}}  {bar:<{BAR}} {amounts}"
+        begin_s += portion.expected_s
+    for label, seconds, usd in rest:
+        amounts = f"{duration(seconds):>12} {dollars(usd) if usd is not None else '':>10}"
+        yield f"{label:<{wide}}  {'':<{BAR}} {amounts}".rstrip()

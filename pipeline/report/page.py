@@ -79,6 +79,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         error=figures.error,
         broken=_broken(entry.report),
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
+        around=rationale.around(entry.plan, entry.night) if entry.plan else (),
         called=rationale.name,
         chance=rationale.percent,
         explained=_UNIT.sub("\N{NO-BREAK SPACE}", explain(entry.profile)) if entry.profile else "",

@@ -254,9 +254,11 @@ def test_more_hours_or_dollars_never_make_the_plan_worse(hours, budget_usd, step
 
 
 def test_portions_add_up_to_the_plan():
-    found = planned(hours=2, job=profile(step_s=5e-3))
+    found = planned(hours=2, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",)))
     assert sum(portion.expected_s for portion in found.portions) == pytest.approx(found.expected_s)
     assert sum(portion.expected_usd for portion in found.portions) == pytest.approx(found.expected_usd)
+    assert [portion.name for portion in found.portions][:3] == ["start-up", "data", "training"]
+    assert found.portions[1].expected_s == pytest.approx(DATASET.num_bytes / 200e6)
 
 
 def test_options_are_the_plan_then_the_feasible_then_the_others_with_a_reason_each():

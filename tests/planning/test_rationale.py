@@ -7,7 +7,7 @@ from jobs import DATASET, night, profile
 
 from pipeline.params import Params, PlanParams, TrainParams
 from pipeline.planning.planner import plan
-from pipeline.planning.rationale import picture, rationale, rows
+from pipeline.planning.rationale import around, picture, rationale, rows
 from pipeline.records import Plan
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
@@ -45,11 +45,15 @@ def test_the_picture_marks_the_plan_once_and_every_place_of_the_frontier(made):
 
 
 def test_the_waterfall_adds_up_to_the_night(made):
-    lines = rationale(made, night(hours=3, budget_usd=2)).splitlines()
-    assert lines[-1].startswith("left of night")
-    assert lines[-1].endswith(f"${2 - made.expected_usd:.2f}")
-    names = [portion.name for portion in made.portions]
-    assert [line[: len(name)] for line, name in zip(lines[-1 - len(names) : -1], names, strict=True)] == names
+    told = night(hours=3, budget_usd=2)
+    whole_s = sum(portion.expected_s for portion in made.portions)
+    before, left, after = around(made, told)
+    assert whole_s + before[1] + left[1] == pytest.approx(3 * 3600)
+    assert made.expected_usd + left[2] == pytest.approx(2)
+    assert after == ("evaluation and gate", 6 * 3600, None)
+    names = [portion.name for portion in made.portions] + [before[0], left[0], after[0]]
+    lines = rationale(made, told).splitlines()[-len(names) :]
+    assert all(line.startswith(name) for line, name in zip(lines, names, strict=True))
 
 
 def test_a_plan_of_an_earlier_night_has_its_sentence_and_no_table(made):
