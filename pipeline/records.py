@@ -221,6 +221,9 @@ class Plan(Record):
     region: str = ""  # "" for the machine at hand
     wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
     chance: float | None = None  # of being done in time
+    usd_per_hour: float | None = None  # of one machine
+    price_source: str = ""  # whose price that is
+    price_dated: date | None = None
     options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
 

@@ -97,7 +97,7 @@ def _counts(
 def _hindrance(machine: Machine, backend: str) -> str:
     """Why the backend cannot run a job on that machine; "" where it can."""
     rents = backend != RENTS_NOTHING
-    return "" if rents or machine.name == LOCAL else f"backend {backend} rents no machine"
+    return "" if rents or machine.name == LOCAL else f"backend {backend.rpartition(':')[2]} rents no machine"
 
 
 def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:

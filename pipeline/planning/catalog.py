@@ -44,10 +44,11 @@ class Machine:
     region: str  # "" for the machine at hand
     usd_per_hour: float | None
     spot_usd_per_hour: float | None
-    source: str  # of the first price that is known
+    source: str  # of the first of its prices that is known
     dated: date
     flex_usd_per_hour: float | None = None
     ssd_bytes: int = 0  # disks that come with it and are billed with it
+    prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
 
     @property
     def num_workers(self) -> int:
@@ -70,6 +71,12 @@ class Machine:
         if strategy == "flex-start":
             return self.flex_usd_per_hour if self.flex else None
         return self.price(spot=strategy == "spot")
+
+    def told(self, strategy: Strategy) -> tuple[str, date]:
+        """Whose price that is, and of which day."""
+        listed = (p for p in self.prices if p.strategy == strategy and p.usd_per_hour is not None)
+        found = next(listed, None)
+        return (found.source, found.dated) if found else (self.source, self.dated)
 
 
 def rented(refreshed: Path | None = None) -> tuple[Machine, ...]:
@@ -112,6 +119,7 @@ def _machine(row: dict[str, str], region: str, found: dict[Strategy, Price]) -> 
         source=first.source,
         dated=first.dated,
         ssd_bytes=int(row["ssd_bytes"]),
+        prices=tuple(found.values()),
     )
 
 

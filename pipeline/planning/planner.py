@@ -96,6 +96,7 @@ def _plan(
     night: Night, choice: Choice, limits: Limits, tuning: Tuning, *, checkpoint_every_s: float | None
 ) -> Plan:
     best, found = choice.best, choice.best.estimate
+    source, dated = best.machine.told(best.strategy)
     if best.machine.name != LOCAL:  # how many loaders help is not known of other machines, so it is predicted
         tuning = replace(tuning, num_loaders=found.num_loaders)
     return Plan(
@@ -115,6 +116,9 @@ def _plan(
         region=best.machine.region,
         wait_s=best.wait_s,
         chance=best.chance(limits.deadline_s),
+        usd_per_hour=best.machine.price(spot=found.spot),
+        price_source=source,
+        price_dated=dated,
     )
 
 

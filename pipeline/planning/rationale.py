@@ -42,7 +42,14 @@ def summary(plan: Plan, night: Night) -> str:
         f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
         f"of {dollars(night.budget_usd)}{chance}."
     )
+    if plan.region and plan.price_dated:
+        told += f" {price(plan)}."
     return f"{told} Next best: {plan.runner_up}." if plan.runner_up else told
+
+
+def price(plan: Plan) -> str:
+    """What one machine costs, whose price that is, and of which day: each price is dated."""
+    return f"{dollars(plan.usd_per_hour)} an hour as of {plan.price_dated} ({plan.price_source})"
 
 
 def name(plan: Plan | Option) -> str:

@@ -81,6 +81,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
         around=rationale.around(entry.plan, entry.night) if entry.plan else (),
         called=rationale.name,
+        priced=rationale.price(entry.plan) if entry.plan and entry.plan.region else "",
         chance=rationale.percent,
         explained=_UNIT.sub("\N{NO-BREAK SPACE}", explain(entry.profile)) if entry.profile else "",
         evidence=grouped({k: v for k, v in entry.profile.evidence.items() if k != "timeline"})

@@ -122,7 +122,8 @@ def test_the_list_shows_every_price_with_its_date_and_source(home, capsys):
     assert cli.main(["prices"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["machine", "device", "region", "rented"]
-    assert len(lines) == len(pricelist.prices())
+    assert lines[0].split()[:5] == ["local", "here", "here", "owned", "0.0000"]
+    assert len(lines) == 1 + len(pricelist.prices())
     assert cli.main(["prices", "--machine", "tpu*"]) == 0
     shown = capsys.readouterr().out
     assert "tpu7x-standard-4t  TPU7x   us-central1  on-demand  –          2026-07-30  no price known" in shown
