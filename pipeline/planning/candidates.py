@@ -5,7 +5,7 @@ of B trains on (B + phi) / (B0 + phi) as many samples as one of B0, for equal pr
 scale phi (McCandlish 2018; Pollux, OSDI'21): a larger batch has to pay for itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,15 +41,35 @@ class Job:
         return max(1, round(num_samples * (noise + batch_size) / (noise + self.batch_size)))
 
 
+Way = tuple[str, str, Strategy, int, int]  # machine, region, how rented, batch size, count
+
+
+def way_of(candidate: Candidate) -> Way:
+    """Which way to run the job a candidate is, on whatever number of samples."""
+    machine, found = candidate.machine, candidate.estimate
+    return machine.name, machine.region, candidate.strategy, found.batch_size, found.num_machines
+
+
 def candidates(
-    job: Job, machines: Sequence[Machine], params: "PlanParams", *, backend: str = "", num_samples: int
+    job: Job,
+    machines: Sequence[Machine],
+    params: "PlanParams",
+    *,
+    backend: str = "",
+    num_samples: int,
+    among: Collection[Way] | None = None,
 ) -> Iterator[Candidate]:
-    """Every way to run the job that has a price and fits the memory; `num_samples` is for its own batch."""
+    """Every way to run the job that has a price and fits the memory, or those `among` the ways given.
+
+    `num_samples` is told for the job's own batch.
+    """
     sizes = params.batch_sizes or (job.batch_size,)
     for machine in machines:
         for strategy in strategies(machine, params):
             for size in sizes:
-                found = _counts(job, machine, strategy, params, batch_size=size, num_samples=num_samples)
+                found = _counts(
+                    job, machine, strategy, params, batch_size=size, num_samples=num_samples, among=among
+                )
                 yield from (replace(each, hindrance=_hindrance(machine, backend)) for each in found)
 
 
@@ -67,6 +87,7 @@ def _counts(
     *,
     batch_size: int,
     num_samples: int,
+    among: Collection[Way] | None,
 ) -> Iterator[Candidate]:
     """One machine, two machines and so on, as far as each worker has a sample of a batch."""
     here = machine.name == LOCAL
@@ -78,6 +99,11 @@ def _counts(
     for num_machines in range(1, 1 + (1 if alone else params.max_machines)):
         if num_workers * num_machines > batch_size:
             break
+        if (
+            among is not None
+            and (machine.name, machine.region, strategy, batch_size, num_machines) not in among
+        ):
+            continue
         found = estimate(
             job.profile,
             job.at_hand if here else priced,

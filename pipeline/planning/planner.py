@@ -8,7 +8,7 @@ plan whenever it is made.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from math import ceil, floor
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, PlanError
 from pipeline.planning import catalog, remedies
-from pipeline.planning.candidates import Job, allowed, candidates
+from pipeline.planning.candidates import Job, Way, allowed, candidates, way_of
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import HEADROOM
 from pipeline.planning.options import options, portions
@@ -69,8 +69,9 @@ def plan(
         num_workers=training.num_workers,
     )
 
-    def candidates_for(count: int) -> list[Candidate]:
-        return list(candidates(job, machines, told, backend=params.backend.use, num_samples=count))
+    def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
+        found = candidates(job, machines, told, backend=params.backend.use, num_samples=count, among=among)
+        return list(found)
 
     offered = candidates_for(tonight.num_samples)
     if not offered:
@@ -175,14 +176,25 @@ def _too_little_memory(profile: Profile, machines: Sequence[Machine]) -> str:
 
 
 def _epochs_that_help(
-    candidates_for: Callable[[int], list[Candidate]], tonight: Course, limits: Limits
+    candidates_for: Callable[[int, Collection[Way] | None], list[Candidate]], tonight: Course, limits: Limits
 ) -> float | None:
-    """Most epochs, to 0.01, with which some candidate is feasible; None if one update is too many."""
+    """Most epochs, to 0.01, with which some candidate is feasible; None if one update is too many.
+
+    More samples take longer and cost more, so only what was feasible with fewer is tried with more.
+    """
+
+    def ways(hundredths: int, among: Collection[Way] | None) -> set[Way]:
+        found = candidates_for(_of_epochs(hundredths / 100, tonight), among)
+        return {way_of(candidate) for candidate in feasible(found, limits)}
+
     low, high = 0, floor(tonight.epochs * 100)
+    among: set[Way] | None = None
     while high - low > 1:
-        middle = (low + high) // 2
-        held = feasible(candidates_for(_of_epochs(middle / 100, tonight)), limits)
-        low, high = (middle, high) if held else (low, middle)
+        middle = (low + high) // 2 if low else 1
+        held = ways(middle, among)
+        if not held and middle == 1:
+            return None
+        low, high, among = (middle, high, held) if held else (low, middle, among)
     return low / 100 if low else None
 
 

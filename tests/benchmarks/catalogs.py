@@ -1,6 +1,7 @@
 """Random catalogs and jobs, and the plain exhaustive search that ours is held against."""
 
 import random
+import re
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -87,8 +88,10 @@ def random_job(seed: int) -> dict[str, Any]:
     }
 
 
-def exhaustive(job: dict[str, Any]) -> list[Way]:
+def exhaustive(job: dict[str, Any], *, epochs: float = 1.0) -> list[Way]:
     """Every way there is, by nothing but loops."""
+    data = job["dataset"]
+    job = job | {"dataset": replace(data, num_samples=max(1, round(epochs * data.num_samples)))}
     told, data, train = job["params"].plan, job["dataset"], job["params"].train
     here = replace(catalog.local(job["profile"], today=date(2011, 9, 1)), dated=data.last_day)
     ways = []
@@ -199,13 +202,15 @@ def agreement(seed: int) -> Agreement:
     ways = exhaustive(job)
     expected = best(possible(ways, deadline_s, told.budget_usd), job["params"].plan.objective)
     made: Plan | None
+    said = ""
     try:
         made = planner.plan(**job)
-    except PlanError:
-        made = None
+    except PlanError as error:
+        made, said = None, str(error)
     relaxed = None
     if expected is None and ways:
         relaxed = _least(ways, deadline_s, told.budget_usd) == _ours(job, deadline_s)
+        relaxed = relaxed and _fewest(job, said, deadline_s)
     if expected is None or made is None:
         equal = expected is None and made is None
     else:
@@ -224,6 +229,15 @@ def _least(ways: list[Way], deadline_s: float, budget_usd: float) -> tuple[float
     deadlines = sorted(d for way in ways for d in (way.late_s,) if possible(ways, d, budget_usd))
     budgets = sorted(way.usd for way in ways if possible(ways, deadline_s, way.usd))
     return (deadlines[0] if deadlines else None, budgets[0] if budgets else None)
+
+
+def _fewest(job: dict[str, Any], said: str, deadline_s: float) -> bool:
+    """Are the epochs that the refusal says enough, and 0.01 more too many?"""
+    budget_usd = job["night"].budget_usd
+    told = re.search(r"train\.epochs ([\d.]+)", said)
+    epochs = float(told[1]) if told else 0.0
+    enough = not told or possible(exhaustive(job, epochs=epochs), deadline_s, budget_usd)
+    return bool(enough) and not possible(exhaustive(job, epochs=epochs + 0.01), deadline_s, budget_usd)
 
 
 def _ours(job: dict[str, Any], deadline_s: float) -> tuple[float | None, float | None]:
