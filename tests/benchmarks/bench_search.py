@@ -2,8 +2,8 @@
 
 The exhaustive search is written out here in the plainest way, from the definition, and knows nothing of ours:
 every machine, count, batch size and strategy is estimated, kept if it is in time and in budget, and compared
-with the best so far. Time is that of a whole plan, from records to record, of more than 10,000 candidates, the best of three;
-memory and import are those of fresh processes.
+with the best so far. Time is that of a whole plan, from records to record, of more than 10,000 candidates,
+the best of three; memory and import (the median) are those of fresh processes.
 """
 
 import json
