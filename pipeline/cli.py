@@ -137,17 +137,28 @@ def stage_command(
         record = _until_done(name, given) if wait else stages.run(name, **given)
         if declared or (name == "open" and "open" in snapshots.stages()):
             snapshots.record(name)
-    if explain and isinstance(record, Profile):
-        from pipeline.planning.explain import explain as in_words
+    if record is None or inside_dvc:
+        return 0
+    if explain or isinstance(record, Plan):
+        text = _in_words(record)
+        if explain:
+            print(text, flush=True)
+            return 0
+        log.info("%s", text)  # the task log shows a plan as --explain does
+    print(json.dumps(json.loads(records.dumps(record))), flush=True)
+    return 0
 
-        print(in_words(record), flush=True)
-    elif explain and isinstance(record, Plan):
+
+def _in_words(record: records.Record) -> str:
+    """What a profile or a plan says to a person."""
+    if isinstance(record, Plan):
         from pipeline.planning.rationale import rationale
 
-        print(rationale(record, records.read(Night)), flush=True)
-    elif record is not None and not inside_dvc:
-        print(json.dumps(json.loads(records.dumps(record))), flush=True)
-    return 0
+        return rationale(record, records.read(Night))
+    from pipeline.planning.explain import explain
+
+    assert isinstance(record, Profile)
+    return explain(record)
 
 
 def _newer_prices() -> bool:
