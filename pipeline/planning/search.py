@@ -220,11 +220,15 @@ def why_not(
         return ""
     if fault := candidate.hindrance or _fault(candidate, limits, offered):
         return fault
+    if (candidate.expected_usd, candidate.expected_s) == (best.expected_usd, best.expected_s):
+        return "as fast and as cheap; fewer machines and the first name go first"
     dollars = f"{_dollars(candidate.expected_usd)} rather than {_dollars(best.expected_usd)}"
     hours = f"{_duration(candidate.expected_s)} rather than {_duration(best.expected_s)}"
     if objective == "knee":
         return f"{dollars}, {hours}"
-    return dollars if objective == "cost" and candidate.expected_usd > best.expected_usd else hours
+    if objective == "cost":
+        return dollars if candidate.expected_usd > best.expected_usd else hours
+    return hours if candidate.expected_s > best.expected_s else dollars
 
 
 def _fault(candidate: Candidate, limits: Limits, offered: Iterable[Candidate]) -> str:

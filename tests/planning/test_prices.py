@@ -59,6 +59,16 @@ def test_what_was_refused_keeps_its_old_price_and_is_told(home, caplog):
     assert "10 prices are in " in caplog.text
 
 
+def test_a_price_in_a_region_where_the_machine_is_not_offered_does_not_offer_it(home):
+    kept = home / pricelist.REFRESHED
+    elsewhere = sku("TpuV6e running in Dallas", 2.0, regions=("us-south1", "us-central1"), group="TPU")
+    with serving(Billing(skus=[elsewhere])) as api:
+        prices.refresh(kept, url=api.url)
+    assert {p.region for p in pricelist.prices(kept) if p.name == V6E[0]} == {"us-central1"}
+    kept.write_text(kept.read_text() + "a2-highgpu-1g,us-south1,on-demand,0.01,somebody,2026-11-21\n")
+    assert rented(kept) and not [m for m in rented(kept) if m.region == "us-south1"]
+
+
 def test_a_second_look_keeps_what_only_the_first_one_told(home):
     kept = home / pricelist.REFRESHED
     for told in (CHIPS[:1], CHIPS[4:]):

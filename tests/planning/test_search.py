@@ -158,6 +158,13 @@ def test_the_runner_up_is_named_with_the_number_that_decided():
     assert search([cheap, dear], limits=limits(10, 1.5), objective="cost").runner_up == (
         "dear: $2.00 is over night.budget_usd 1.50"
     )
+    twin = candidate(3600, 1.0, name="dearest")
+    assert search([cheap, twin], limits=limits(10, 40), objective="cost").runner_up == (
+        "dearest: as fast and as cheap; fewer machines and the first name go first"
+    )
+    assert search(
+        [dear, candidate(1800, 5.0, name="poor")], limits=limits(10, 40), objective="time"
+    ).runner_up == ("poor: $2.50 rather than $2.00")
     assert search([cheap], limits=limits(10, 40), objective="cost").runner_up == (
         "no other machine is named by plan.machines"
     )
