@@ -26,7 +26,8 @@ LAYERS = [
 TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
     "planning.costs", "planning.spot", "planning.search", "planning.catalog",
-    "planning.bounds", "planning.explain", "report.formats", "training.order", "release.compare",
+    "planning.bounds", "planning.explain", "planning.measurements", "planning.form", "planning.throughput",
+    "report.formats", "training.order", "release.compare",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
