@@ -188,6 +188,7 @@ class Plan(Record):
     ladder: tuple[Rung, ...]
     runner_up: str  # the next best and the number that decided
     tuning: Tuning = Tuning()
+    widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
 
 
 @dataclass(frozen=True, kw_only=True)

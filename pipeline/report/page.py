@@ -34,7 +34,7 @@ from pipeline.records import (
     Version,
 )
 from pipeline.release.scores import SCORES, read_scores
-from pipeline.report import charts, figures, formats, outcome, profiled
+from pipeline.report import charts, figures, formats, outcome, predictions, profiled
 from pipeline.report.standing import Standing, standing
 
 FILE = records.RUN / "report.html"
@@ -82,6 +82,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         if entry.profile
         else {},
         lineage=_lineage(entry),
+        scorecard=predictions.card(entry, history),
     )
 
 
@@ -166,6 +167,7 @@ def _charts(
         "effect": figures.effect(entry.verdict, margin) if entry.verdict else None,
         "scores": figures.scores(now) if now else None,
         "trend": charts.trend(points) if len(points) > 1 else None,
+        "predicted": predictions.picture(entry, history),
     }
     if entry.profile:
         drawn |= profiled.pictures(entry.profile, num_samples=figures.batch_size(entry))
