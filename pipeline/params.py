@@ -133,6 +133,7 @@ class PlanParams(Section):
     region: str = "us-central1"
     spot: bool = True  # spot machines allowed
     max_machines: int = Field(1, ge=1)
+    explore_usd: float = Field(0, ge=0)  # that trying other batch sizes and counts may cost in 30 nights
 
 
 class TrainParams(Section):
