@@ -27,7 +27,8 @@ TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
     "planning.costs", "planning.spot", "planning.search", "planning.catalog",
     "planning.bounds", "planning.explain", "planning.measurements", "planning.form", "planning.throughput",
-    "planning.quality", "planning.scorecard", "planning.exploration",
+    "planning.quality", "planning.scorecard", "planning.exploration", "planning.history",
+    "planning.startup",
     "report.formats", "training.order", "release.compare",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}

@@ -7,7 +7,8 @@ With R workers, b = batch / R samples each in s micro-batches of m, an update ta
 (no gradient is sent in the micro-steps before the last; Pollux, OSDI'21, without overlap). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
-other, expected at their geometric mean; the part that does not grow is the host's and stays.
+other, expected at their geometric mean; the part that does not grow is the host's and stays. What earlier
+nights took beyond that corrects it (history.py), and leaves less to doubt.
 
 A time is a sum of parts, each lognormal with its median and its spread (standard deviation of the
 logarithm). Parts are taken as late together, which is on the safe side: a quantile of the sum is the sum
@@ -19,6 +20,8 @@ from math import ceil, exp, hypot, log
 from statistics import NormalDist
 
 from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.planning.history import Correction, Known, Update
+from pipeline.planning.measurements import Setting
 from pipeline.planning.spot import (
     MEAN_TIME_TO_FAILURE_S,
     MEAN_TIME_TO_INTERRUPTION_S,
@@ -26,6 +29,7 @@ from pipeline.planning.spot import (
     checkpoint_interval_s,
     loss,
 )
+from pipeline.planning.startup import FIVEFOLD, TWICE, wait
 from pipeline.records import Profile
 
 NORMAL = NormalDist()
@@ -35,10 +39,6 @@ HEADROOM = 0.10  # of the device's memory is left free
 REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
 UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
 NETWORK = log(1.5) / Z90
-START = log(2.0) / Z90
-# Seconds until the first step: processes and imports; on rented machines also the machine and its image.
-START_S = {"local": 8.0, "cpu": 180.0, "gpu": 300.0, "tpu": 420.0}
-PULL_BYTES_PER_S = 200e6  # arrays from a bucket
 SAVE_BYTES_PER_S = 200e6
 SAVE_S = 0.05
 LATENCY_S = 50e-6  # of one message between machines; a fifth of it within one
@@ -65,6 +65,7 @@ class Estimate:
     checkpoint_every_s: float
     parts: tuple[Part, ...]
     deviation_s: float  # standard deviation of what preemptions add
+    widened: float = 1.0  # times the plain interval (scorecard.py)
 
     @property
     def expected_s(self) -> float:
@@ -115,28 +116,22 @@ def estimate(
     num_workers: int,
     num_samples: int,
     num_bytes: int,
+    known: Known | None = None,
 ) -> Estimate | None:
     """Time and cost of training on `num_samples`; None if not even one sample fits the memory.
 
     `measured` is the machine that the profile was measured on, `num_workers` the training processes per
-    machine, `num_bytes` the size of the arrays.
+    machine, `num_bytes` the size of the arrays, `known` what earlier nights taught.
     """
-    workers = num_workers * num_machines
-    samples = ceil(batch_size / workers)
-    sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
-    micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing)
-    if micro is None:
+    found = update(
+        profile, machine, measured=measured, num_machines=num_machines, batch_size=batch_size,
+        num_workers=num_workers, known=known,
+    )  # fmt: skip
+    if found is None:
         return None
     num_updates = ceil(num_samples / batch_size)
-    num_loaders, update = _update(
-        profile, machine, measured=measured, samples=samples, micro=micro, sharing=sharing
-    )
-    sync = Part(
-        seconds=_sync_s(profile, machine, workers=workers, num_machines=num_machines),
-        spread=NETWORK,
-    )
-    work = [Part(seconds=part.seconds * num_updates, spread=part.spread) for part in (*update, sync)]
-    start_s = START_S[_kind(machine)]
+    work = [Part(seconds=part.seconds * num_updates, spread=part.spread) for part in found.parts]
+    before = wait(machine, num_bytes=num_bytes)
     save_s = SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S  # weights and two moments
     between_s = _mean_time_between_losses_s(machine, spot=spot) / num_machines
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s)
@@ -144,24 +139,104 @@ def estimate(
         work_s=sum(part.seconds for part in work),
         save_s=save_s,
         every_s=every_s,
-        restart_s=start_s,
+        restart_s=before.restart_s,
         mean_time_to_preemption_s=between_s,
     )
-    pull_s = 0.0 if machine.name == LOCAL else num_bytes / PULL_BYTES_PER_S
+    widened = known.widen if known else 1.0
+    parts = (
+        Part(seconds=before.queue_s, spread=FIVEFOLD),
+        Part(seconds=before.start_s + before.pull_s, spread=TWICE),
+        *(Part(seconds=p.seconds * (1 + lost.share), spread=p.spread) for p in work),
+    )
     return Estimate(
         machine=machine,
         num_machines=num_machines,
         spot=spot,
         batch_size=batch_size,
-        micro_batch_size=micro,
-        num_loaders=num_loaders,
+        micro_batch_size=ceil(found.setting.micro_batch_size),
+        num_loaders=found.num_loaders,
         checkpoint_every_s=every_s,
-        parts=(
-            Part(seconds=start_s + pull_s, spread=START),
-            *(Part(seconds=p.seconds * (1 + lost.share), spread=p.spread) for p in work),
-        ),
-        deviation_s=lost.deviation_s if spot else 0.0,
+        parts=tuple(Part(seconds=p.seconds, spread=p.spread * widened) for p in parts if p.seconds),
+        deviation_s=lost.deviation_s * widened if spot else 0.0,
+        widened=widened,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """How an update is taken on a machine, and what it is made of."""
+
+    setting: Setting
+    num_loaders: int
+    parts: tuple[Part, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Median of its time."""
+        return sum(part.seconds for part in self.parts)
+
+
+def update(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    num_machines: int,
+    batch_size: int,
+    num_workers: int,
+    known: Known | None = None,
+) -> Found | None:
+    """One update on a machine; None if not even one sample fits the memory."""
+    workers = num_workers * num_machines
+    samples = ceil(batch_size / workers)
+    sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
+    micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing)
+    if micro is None:
+        return None
+    setting = Setting(
+        workers=(num_workers,) * num_machines, micro_batch_size=micro, num_passes=ceil(samples / micro)
+    )
+    scale, apart = _scale(machine, measured=measured, sharing=sharing)
+    corrected = None
+    if known and known.past:
+        plain = Update(
+            fixed_s=profile.step_s.fixed,
+            per_sample_s=profile.step_s.per_sample * scale,
+            within_s=_sync_s(profile, machine, workers=2, num_machines=1),
+            across_s=_sync_s(profile, machine, workers=2, num_machines=2),
+        )
+        corrected = known.correction(machine.name, machine.device, setting, plain)
+    spread, apart = _doubt(corrected, seen=machine is measured, apart=apart)
+    num_loaders, parts = _passes(
+        profile, machine, seen=machine is measured, setting=setting, samples=samples, scale=scale,
+        spread=spread, apart=apart,
+    )  # fmt: skip
+    sync_s = _sync_s(profile, machine, workers=workers, num_machines=num_machines)
+    if sync_s:
+        parts = (*parts, Part(seconds=sync_s, spread=NETWORK))
+    if corrected and corrected.num_nights:  # the whole update was measured, so its parts are as sure as it
+        parts = tuple(Part(seconds=p.seconds * exp(corrected.shift), spread=spread) for p in parts)
+    elif corrected and machine is not measured:
+        parts = tuple(Part(seconds=p.seconds * exp(corrected.shift), spread=p.spread) for p in parts)
+    return Found(setting=setting, num_loaders=num_loaders, parts=parts)
+
+
+def _doubt(corrected: Correction | None, *, seen: bool, apart: float) -> tuple[float, float]:
+    """Spread of an update's parts, and what the two extremes of the roofline add to it."""
+    if corrected and corrected.num_nights:
+        return hypot(corrected.spread, REPEATED), 0.0
+    if corrected and not seen:
+        return corrected.spread, apart * min(1.0, corrected.spread / UNSEEN)
+    return (REPEATED if seen else UNSEEN), apart
+
+
+def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[float, float]:
+    """Factor by which what grows with the batch takes longer there, and the spread of its extremes."""
+    if machine is measured:
+        return sharing, 0.0
+    by_flops = measured.flops_per_s / machine.flops_per_s
+    by_bandwidth = measured.bandwidth_bytes_per_s / machine.bandwidth_bytes_per_s
+    return sharing * (by_flops * by_bandwidth) ** 0.5, abs(log(by_flops / by_bandwidth)) / 2 / Z90
 
 
 def _micro_batch_size(profile: Profile, machine: Machine, *, samples: int, sharing: float) -> int | None:
@@ -175,23 +250,19 @@ def _micro_batch_size(profile: Profile, machine: Machine, *, samples: int, shari
     return micro
 
 
-def _update(
+def _passes(
     profile: Profile,
     machine: Machine,
     *,
-    measured: Machine,
+    seen: bool,
+    setting: Setting,
     samples: int,
-    micro: int,
-    sharing: float,
+    scale: float,
+    spread: float,
+    apart: float,
 ) -> tuple[int, tuple[Part, ...]]:
     """Loaders, and the parts of an update before the gradients are summed."""
-    num_passes = ceil(samples / micro)
-    by_flops = measured.flops_per_s / machine.flops_per_s
-    by_bandwidth = measured.bandwidth_bytes_per_s / machine.bandwidth_bytes_per_s
-    seen = machine is measured
-    spread = REPEATED if seen else UNSEEN
-    apart = 0.0 if seen else abs(log(by_flops / by_bandwidth)) / 2 / Z90
-    scale = sharing if seen else sharing * (by_flops * by_bandwidth) ** 0.5
+    num_passes = setting.num_passes
     line = profile.step_s
     fixed = Part(
         seconds=num_passes * line.fixed,
@@ -226,18 +297,11 @@ def _sync_s(profile: Profile, machine: Machine, *, workers: int, num_machines: i
     if workers == 1:
         return 0.0
     across = num_machines > 1
-    rate = machine.network_bytes_per_s if across else machine.link_bytes_per_s
+    rates = machine.network_bytes_per_s, machine.link_bytes_per_s  # 0: there is no such thing
+    rate = (rates[0] or rates[1]) if across else (rates[1] or rates[0])
     message_s = LATENCY_S if across else LATENCY_S / 5
     num_bytes = 2 * (workers - 1) / workers * profile.sync_bytes.fixed
     return num_bytes / rate + 2 * (workers - 1) * message_s
-
-
-def _kind(machine: Machine) -> str:
-    if machine.name == LOCAL:
-        return "local"
-    if machine.is_tpu:
-        return "tpu"
-    return "gpu" if machine.num_devices else "cpu"
 
 
 def _mean_time_between_losses_s(machine: Machine, *, spot: bool) -> float:

@@ -14,9 +14,10 @@ from math import ceil, floor
 
 from pipeline.errors import DataError, PlanError
 from pipeline.params import Params, PlanParams, TrainParams
-from pipeline.planning import catalog, remedies
+from pipeline.planning import catalog, past, remedies
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import HEADROOM, Estimate, estimate
+from pipeline.planning.history import Known
 from pipeline.planning.search import Choice, Limits, Relaxation, by_cost, relax, search
 from pipeline.records import Champion, Dataset, Night, Plan, Profile, Rung, Tuning
 from pipeline.training.recipe import Course, course
@@ -54,8 +55,10 @@ def plan(night: Night, dataset: Dataset, profile: Profile, champion: Champion | 
         confidence=told.confidence,
     )
 
+    known = past.known(night, num_workers=training.num_workers)
+
     def candidates_for(count: int) -> list[Estimate]:
-        return list(candidates(profile, machines, dataset, told, training, num_samples=count))
+        return list(candidates(profile, machines, dataset, told, training, num_samples=count, known=known))
 
     offered = candidates_for(num_samples)
     if not offered:
@@ -80,6 +83,7 @@ def candidates(
     training: TrainParams,
     *,
     num_samples: int,
+    known: Known | None = None,
 ) -> Iterator[Estimate]:
     """Every way to train on `num_samples` that has a price and fits the memory."""
     measured = catalog.local(profile, today=dataset.last_day)
@@ -103,6 +107,7 @@ def candidates(
                     num_workers=num_workers,
                     num_samples=num_samples,
                     num_bytes=dataset.num_bytes,
+                    known=known,
                 )
                 if found is not None:
                     yield found
@@ -134,6 +139,7 @@ def _plan(
         ladder=_ladder(night, choice, limits),
         runner_up=choice.runner_up,
         tuning=tuning,
+        widened=best.widened,
     )
 
 
