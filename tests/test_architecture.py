@@ -29,7 +29,7 @@ PURE = {
     "planning.bounds", "planning.explain", "planning.measurements", "planning.form", "planning.throughput",
     "planning.quality", "planning.scorecard", "planning.exploration", "planning.history",
     "planning.startup",
-    "report.formats", "training.order", "release.compare",
+    "report.formats", "training.order", "training.noise", "release.compare",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}

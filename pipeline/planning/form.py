@@ -84,8 +84,12 @@ class Points:
 
 
 def form(constants: Array, at: Points) -> tuple[Array, Array]:
-    """Log T of the form, and the share of it that follows the sum of gradients."""
-    c, two = constants, np.log(np.maximum(at.workers, 2) / 2)
+    """Log T of the form, and the share of it that follows the sum of gradients.
+
+    `constants` is [..., constants], what is returned [..., points].
+    """
+    c = np.moveaxis(constants, -1, 0)[..., None]
+    two = np.log(np.maximum(at.workers, 2) / 2)
     power = 1 + np.exp(c[OVERLAP])
     compute = np.log(np.exp(c[FIXED]) + np.exp(c[PER_SAMPLE]) * at.micro) + c[SHARING] * (1 - 1 / at.most)
     few = np.where(at.machines == 1, c[ONE] + c[ONE_POWER] * two, c[TWO] + c[TWO_POWER] * two)
@@ -101,7 +105,9 @@ def form(constants: Array, at: Points) -> tuple[Array, Array]:
 def slopes(constants: Array, at: Points) -> Array:
     """Derivatives of log T by the constants, [points, constants]."""
     step = 1e-4 * np.eye(len(constants))
-    return np.stack([(form(constants + e, at)[0] - form(constants - e, at)[0]) / 2e-4 for e in step], axis=1)
+    up, down = form(constants + np.stack([step, -step]), at)[0]
+    told: Array = (up - down).T / 2e-4
+    return told
 
 
 def centred(prior: Prior, measurements: Sequence[Measurement]) -> Prior:

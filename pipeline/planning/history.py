@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline.planning.measurements import Measurement, Setting
 
 if TYPE_CHECKING:
-    from pipeline.planning.form import Prior
+    from pipeline.planning.form import Array, Prior
     from pipeline.planning.throughput import StepTime
 
 # Deviations of log(actual / predicted), before any night: of the job on all machines, of a kind of device
@@ -66,6 +66,7 @@ class Known:
     _fits: dict[tuple[str, Update], tuple["StepTime", "StepTime"]] = field(default_factory=dict)
     _found: dict[tuple[str, Setting, Update], Correction] = field(default_factory=dict)
     _shared: dict[str, Correction] = field(default_factory=dict)
+    _kin: "Array | None" = None
 
     def __post_init__(self) -> None:
         self.past = [each for each in self.past if 1 / BELIEVED < each.ratio < BELIEVED]
@@ -118,14 +119,14 @@ class Known:
             return Correction(shift=0.0, spread=doubt, num_nights=0)
         import numpy as np
 
-        ran = self.past
-        common = np.array([_common(one, other) for one in ran for other in ran]).reshape(len(ran), len(ran))
-        common += NIGHT**2 * np.eye(len(ran))
-        kin = np.array([each.device == device and not each.measured_here for each in ran], float)
+        if self._kin is None:
+            common = np.array([[_common(one, other) for one in self.past] for other in self.past])
+            self._kin = np.asarray(np.linalg.inv(common + NIGHT**2 * np.eye(len(self.past))), np.float64)
+        kin = np.array([each.device == device and not each.measured_here for each in self.past], float)
         own = JOB**2 + DEVICE**2 * kin
-        weights = np.linalg.solve(common, own)
+        weights: Array = self._kin @ own
         return Correction(
-            shift=float(weights @ np.log([each.ratio for each in ran])),
+            shift=float(weights @ np.log([each.ratio for each in self.past])),
             spread=max(doubt**2 - float(weights @ own), NIGHT**2) ** 0.5,
             num_nights=0,
         )
