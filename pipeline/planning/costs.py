@@ -46,10 +46,15 @@ LATENCY_S = 50e-6  # of one message between machines; a fifth of it within one
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Seconds (median) and the standard deviation of their logarithm."""
+    """Seconds (median) of one thing that takes time, and the standard deviation of their logarithm."""
 
     seconds: float
     spread: float
+    name: str = "training"  # or queue, start-up, data, all-reduce
+
+    def times(self, factor: float) -> "Part":
+        """So many of it, as late together."""
+        return Part(seconds=self.seconds * factor, spread=self.spread, name=self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +135,7 @@ def estimate(
     if found is None:
         return None
     num_updates = ceil(num_samples / batch_size)
-    work = [Part(seconds=part.seconds * num_updates, spread=part.spread) for part in found.parts]
+    work = [part.times(num_updates) for part in found.parts]
     before = wait(machine, num_bytes=num_bytes)
     save_s = SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S  # weights and two moments
     between_s = _mean_time_between_losses_s(machine, spot=spot) / num_machines
@@ -144,9 +149,10 @@ def estimate(
     )
     widened = known.widen if known else 1.0
     parts = (
-        Part(seconds=before.queue_s, spread=FIVEFOLD),
-        Part(seconds=before.start_s + before.pull_s, spread=TWICE),
-        *(Part(seconds=p.seconds * (1 + lost.share), spread=p.spread) for p in work),
+        Part(name="queue", seconds=before.queue_s, spread=FIVEFOLD),
+        Part(name="start-up", seconds=before.start_s, spread=TWICE),
+        Part(name="data", seconds=before.pull_s, spread=TWICE),
+        *(part.times(1 + lost.share) for part in work),
     )
     return Estimate(
         machine=machine,
@@ -156,7 +162,9 @@ def estimate(
         micro_batch_size=ceil(found.setting.micro_batch_size),
         num_loaders=found.num_loaders,
         checkpoint_every_s=every_s,
-        parts=tuple(Part(seconds=p.seconds, spread=p.spread * widened) for p in parts if p.seconds),
+        parts=tuple(
+            Part(seconds=p.seconds, spread=p.spread * widened, name=p.name) for p in parts if p.seconds
+        ),
         deviation_s=lost.deviation_s * widened if spot else 0.0,
         widened=widened,
     )
@@ -213,11 +221,12 @@ def update(
     )  # fmt: skip
     sync_s = _sync_s(profile, machine, workers=workers, num_machines=num_machines)
     if sync_s:
-        parts = (*parts, Part(seconds=sync_s, spread=NETWORK))
+        parts = (*parts, Part(name="all-reduce", seconds=sync_s, spread=NETWORK))
     if corrected and corrected.num_nights:  # the whole update was measured, so its parts are as sure as it
-        parts = tuple(Part(seconds=p.seconds * exp(corrected.shift), spread=spread) for p in parts)
+        late = exp(corrected.shift)
+        parts = tuple(Part(seconds=p.seconds * late, spread=spread, name=p.name) for p in parts)
     elif corrected and machine is not measured:
-        parts = tuple(Part(seconds=p.seconds * exp(corrected.shift), spread=p.spread) for p in parts)
+        parts = tuple(part.times(exp(corrected.shift)) for part in parts)
     return Found(setting=setting, num_loaders=num_loaders, parts=parts)
 
 
