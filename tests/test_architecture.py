@@ -28,7 +28,7 @@ PURE = {
     "planning.costs", "planning.spot", "planning.search", "planning.catalog",
     "planning.bounds", "planning.explain", "planning.measurements", "planning.form", "planning.throughput",
     "planning.quality", "planning.scorecard", "planning.exploration", "planning.history",
-    "planning.startup",
+    "planning.startup", "planning.updates",
     "report.formats", "training.order", "training.noise", "release.compare",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}

@@ -11,10 +11,10 @@ from pipeline import ledger
 from pipeline.ledger import Entry
 from pipeline.planning import catalog, remedies
 from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.planning.costs import update
 from pipeline.planning.history import Known, Past, ratio
 from pipeline.planning.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from pipeline.planning.startup import IN_RUN_S
+from pipeline.planning.updates import update
 from pipeline.records import Night, Profile
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from jobs import machine, profile
 
 from pipeline.planning.catalog import local, rented
-from pipeline.planning.costs import estimate, update
+from pipeline.planning.costs import estimate
 from pipeline.planning.history import Known, Past, Update, ratio
 from pipeline.planning.measurements import Setting
+from pipeline.planning.updates import update
 
 PROFILE = profile()
 LOCAL = local(PROFILE, today=date(2011, 9, 1))
