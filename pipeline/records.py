@@ -189,6 +189,7 @@ class Plan(Record):
     runner_up: str  # the next best and the number that decided
     tuning: Tuning = Tuning()
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
+    explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,15 @@ nights, and stops by itself once nothing promises enough.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from pipeline.planning.history import NIGHTS_AHEAD
 from pipeline.planning.quality import Array, Run, Scale, TimeToQuality
 
-NIGHTS_AHEAD = 30  # that profit from a better scale
 CERTAIN = 0.95  # that exploring costs no more than what is left for it
 
 
@@ -40,6 +41,46 @@ class Step:
     reason: str
 
 
+class Weighed(Protocol):
+    """A way to run the job, as the search weighs it: an Estimate, or what holds one."""
+
+    @property
+    def expected_s(self) -> float:
+        """Median of the time."""
+
+    @property
+    def expected_usd(self) -> float:
+        """Dollars for that time."""
+
+    def time_s(self, chance: float) -> float:
+        """Seconds in which it is done with this chance."""
+
+
+W = TypeVar("W", bound=Weighed)
+
+
+def worth_trying(
+    ranked: Sequence[W], *, objective: Literal["cost", "time"], explore_usd: float
+) -> tuple[W, float, str] | None:
+    """The feasible way to try tonight, what that is expected to cost beyond the best, and why; or None.
+
+    `ranked` has the feasible ways, the best first.
+    """
+    hours: Array = np.array([way.expected_s / 3600 for way in ranked], np.float64)
+    usd: Array = np.array([way.expected_usd for way in ranked], np.float64)
+    late: Array = np.array([way.time_s(CERTAIN) / 3600 for way in ranked], np.float64)
+    spread = np.maximum(np.log(late / hours) / ndtri(CERTAIN), 1e-6)
+    value = usd if objective == "cost" else hours
+    if not len(ranked) or value[0] <= 0:  # nothing is cheaper than for nothing
+        return None
+    rate = 1.0 if objective == "cost" else float(usd[0] / hours[0])
+    saved = _improvement(value, spread, float(value[0]))
+    taken, price = _taken(usd, spread, saved * rate, best=0, allowed=None, explore_usd=explore_usd)
+    if taken == 0:
+        return None
+    return ranked[taken], price, _told(objective, float(saved[taken]), price)
+
+
 def next_step(model: TimeToQuality, runs: Sequence[Run], aim: Aim, *, explore_usd: float) -> Step:
     """The scale to train at tonight, given the runs of earlier nights and what is left to explore with.
 
@@ -56,22 +97,39 @@ def next_step(model: TimeToQuality, runs: Sequence[Run], aim: Aim, *, explore_us
     best = int(safe[np.argmin(value[safe])])
     chance = ndtr((np.log(aim.deadline_hours) - np.log(forecast.hours)) / spread)
     saved = chance * _improvement(value, spread, value[best])
-    price = np.maximum(0.0, usd - usd[best])
     # Of hours there is no price, so an hour saved is worth what an hour of the best scale costs.
-    rate = 1.0 if aim.objective == "cost" else workers[best] * aim.usd_per_worker_hour
-    gain = NIGHTS_AHEAD * saved * rate - price
+    rate = 1.0 if aim.objective == "cost" else float(workers[best] * aim.usd_per_worker_hour)
+    in_reach = forecast.hours <= aim.deadline_hours
+    taken, price = _taken(usd, spread, saved * rate, best=best, allowed=in_reach, explore_usd=explore_usd)
+    scale = model.scales[taken]
+    told = f"a batch of {scale.batch_size} on {scale.num_workers} workers "
+    told += _told(aim.objective, float(saved[taken]), price)
+    return Step(
+        scale=scale,
+        best=model.scales[best],
+        explore_usd=price,
+        reason=f"{'nothing promises more than it costs to try' if taken == best else told}; {forecast.prior}",
+    )
+
+
+def _taken(
+    usd: Array,
+    spread: Array,
+    saved_usd: Array,
+    *,
+    best: int,
+    allowed: NDArray[np.bool_] | None,
+    explore_usd: float,
+) -> tuple[int, float]:
+    """Place of what is worth most over the nights ahead, and its price; the best where nothing is."""
+    price = np.maximum(0.0, usd - usd[best])
     dear = usd * np.exp(ndtri(CERTAIN) * spread) - usd[best]  # what it may come to
-    gain[(dear > explore_usd) | (forecast.hours > aim.deadline_hours)] = -np.inf
+    gain = np.where(dear > explore_usd, -np.inf, NIGHTS_AHEAD * saved_usd - price)
+    if allowed is not None:
+        gain[~allowed] = -np.inf
     gain[best] = 0.0
     taken = int(np.argmax(gain))
-    return Step(
-        scale=model.scales[taken],
-        best=model.scales[best],
-        explore_usd=float(price[taken]),
-        reason=_reason(model.scales[taken], float(saved[taken]), float(price[taken]), aim, forecast.prior)
-        if taken != best
-        else f"nothing promises more than it costs to try; {forecast.prior}",
-    )
+    return taken, float(price[taken])
 
 
 def _improvement(value: Array, spread: Array, best: float) -> Array:
@@ -81,9 +139,6 @@ def _improvement(value: Array, spread: Array, best: float) -> Array:
     return np.maximum(told, 0.0)
 
 
-def _reason(scale: Scale, saved: float, price: float, aim: Aim, prior: str) -> str:
-    gain = f"${saved:.2f}" if aim.objective == "cost" else f"{saved:.2f} h"
-    return (
-        f"a batch of {scale.batch_size} on {scale.num_workers} workers may save {gain} a night, "
-        f"and trying costs ${price:.2f}; {prior}"
-    )
+def _told(objective: str, saved: float, price: float) -> str:
+    gain = f"${saved:.2f}" if objective == "cost" else f"{saved:.2f} h"
+    return f"may save {gain} a night, and trying costs ${price:.2f}"

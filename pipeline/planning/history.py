@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 JOB, DEVICE, MACHINE, NIGHT = 0.10, 0.30, 0.28, 0.06
 NETWORK = 0.25  # of the time to sum gradients
 NO_OVERLAP = (-3.0, 0.5)  # log(g - 1): here gradients are summed after the pass that made them
+NIGHTS_AHEAD = 30  # that profit from what a night taught; plan.explore_usd is for so many
 BELIEVED = 20.0  # times too fast or too slow; more is another thing that was measured
 NEGLIGIBLE_S = 1e-9
 

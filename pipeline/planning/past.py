@@ -11,7 +11,7 @@ from pipeline import ledger
 from pipeline.ledger import Entry
 from pipeline.planning import catalog, remedies
 from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.planning.history import Known, Past, ratio
+from pipeline.planning.history import NIGHTS_AHEAD, Known, Past, ratio
 from pipeline.planning.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from pipeline.planning.startup import IN_RUN_S
 from pipeline.planning.updates import update
@@ -20,9 +20,8 @@ from pipeline.records import Night, Profile
 log = logging.getLogger(__name__)
 
 
-def known(night: Night, *, num_workers: int) -> Known:
-    """What the nights before this one taught; `num_workers` is train.num_workers, of the machine at hand."""
-    entries = before(night)
+def known(entries: Sequence[Entry], *, num_workers: int) -> Known:
+    """What nights taught, given oldest first; `num_workers` is train.num_workers, of the machine at hand."""
     card = card_of(entries)
     if card and card.warning:
         log.warning("%s", card.warning)
@@ -40,6 +39,13 @@ def before(night: Night) -> list[Entry]:
         return []
     followed = [entry for entry in entries[commits.index(night.previous) :] if not entry.rollback]
     return followed[:NIGHTS][::-1]
+
+
+def explored_usd(entries: Sequence[Entry]) -> float:
+    """Dollars that the last nights spent on trying something else than the best that was known."""
+    tried = [e for e in entries[-NIGHTS_AHEAD:] if e.plan and e.plan.explore_usd > 0]
+    best_usd = [(e, e.plan.expected_usd - e.plan.explore_usd) for e in tried if e.plan]
+    return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
 
 
 def card_of(entries: Sequence[Entry]) -> Scorecard | None:

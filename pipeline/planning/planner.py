@@ -18,7 +18,7 @@ from pipeline.planning import catalog, past, remedies
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import HEADROOM, Estimate, estimate
 from pipeline.planning.history import Known
-from pipeline.planning.search import Choice, Limits, Relaxation, by_cost, relax, search
+from pipeline.planning.search import Choice, Limits, Relaxation, by_cost, name, relax, search
 from pipeline.records import Champion, Dataset, Night, Plan, Profile, Rung, Tuning
 from pipeline.training.recipe import Course, course
 
@@ -55,7 +55,8 @@ def plan(night: Night, dataset: Dataset, profile: Profile, champion: Champion | 
         confidence=told.confidence,
     )
 
-    known = past.known(night, num_workers=training.num_workers)
+    entries = past.before(night)
+    known = past.known(entries, num_workers=training.num_workers)
 
     def candidates_for(count: int) -> list[Estimate]:
         return list(candidates(profile, machines, dataset, told, training, num_samples=count, known=known))
@@ -72,7 +73,24 @@ def plan(night: Night, dataset: Dataset, profile: Profile, champion: Champion | 
             choice = search(candidates_for(num_samples), limits=limits, objective=told.objective)
         if choice is None:
             raise PlanError(_infeasible(night, tonight, relax(offered, limits=limits), epochs))
-    return _plan(night, choice, limits, tuning, training, num_samples=num_samples)
+    choice, explore_usd = _tried(choice, told, left_usd=told.explore_usd - past.explored_usd(entries))
+    made = _plan(night, choice, limits, tuning, training, num_samples=num_samples)
+    return replace(made, explore_usd=explore_usd)
+
+
+def _tried(choice: Choice, params: PlanParams, *, left_usd: float) -> tuple[Choice, float]:
+    """The choice with what is worth trying tonight as its best, and what that costs beyond the best known."""
+    if params.objective == "knee" or left_usd <= 0:
+        return choice, 0.0
+    from pipeline.planning.exploration import worth_trying
+
+    found = worth_trying(choice.ranked, objective=params.objective, explore_usd=left_usd)
+    if found is None:
+        return choice, 0.0
+    taken, price_usd, why = found
+    rest = (each for each in choice.ranked if each is not taken)
+    told = f"{name(choice.best)} is the best that is known, but this {why}"
+    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=told), price_usd
 
 
 def candidates(

@@ -63,7 +63,7 @@ def width(told: Plan) -> float:
 def test_a_machine_that_takes_longer_than_predicted_is_planned_longer(nights):
     plain, tonight = planned(night()), nights([1.3] * 8)
     assert planned(tonight).expected_s / plain.expected_s == pytest.approx(1.3, rel=0.04)
-    assert len(past.known(tonight, num_workers=1).past) == 8
+    assert len(past.known(past.before(tonight), num_workers=1).past) == 8
 
 
 def test_the_ratio_stands_when_the_model_changes(nights):
@@ -94,4 +94,30 @@ def test_nights_that_came_later_do_not_change_the_plan(nights, repository):
 
 def test_the_first_night_has_no_past(repository):
     assert past.before(night()) == []
-    assert past.known(night(), num_workers=1).past == []
+    assert past.known([], num_workers=1).past == []
+
+
+def explored(told: Plan, *, cost_usd: float) -> ledger.Entry:
+    training = replace(took(told, 1.0), cost_usd=cost_usd)
+    return ledger.Entry(commit="c", subject="s", rollback=False, night=night(), plan=told, training=training)
+
+
+def test_what_was_spent_on_trying_is_what_it_took_beyond_the_best():
+    tried = replace(planned(night()), expected_usd=5.0, explore_usd=2.0)
+    plain = replace(tried, explore_usd=0.0)
+    entries = [explored(tried, cost_usd=6.0), explored(plain, cost_usd=99.0), explored(tried, cost_usd=1.0)]
+    assert past.explored_usd(entries) == pytest.approx(3.0)
+
+
+def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
+    rented = PARAMS.model_copy(
+        update={"plan": PlanParams(machines=("n2-*", "g2-*", "a2-*"), spot=False, explore_usd=30.0)}
+    )
+    kept = rented.model_copy(update={"plan": rented.plan.model_copy(update={"explore_usd": 0.0})})
+    job = profile(step_s=1e-2)
+    best, tried = (plan(night(), DATASET, job, None, told) for told in (kept, rented))
+    assert best.explore_usd == 0
+    assert 0 < tried.explore_usd <= 30
+    assert tried.machine != best.machine
+    assert tried.expected_usd - tried.explore_usd == pytest.approx(best.expected_usd)
+    assert f"{best.machine} is the best that is known, but this may save $" in tried.runner_up
