@@ -137,6 +137,7 @@ class PlanParams(Section):
     )  # that a flex-start job may wait for its machine; 0: none is planned
     max_machines: int = Field(1, ge=1)
     batch_sizes: tuple[PositiveInt, ...] = ()  # to choose among; none: train.batch_size
+    explore_usd: float = Field(0, ge=0)  # that trying other batch sizes and counts may cost in 30 nights
 
 
 class TrainParams(Section):

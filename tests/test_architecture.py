@@ -27,8 +27,10 @@ TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
     "planning.costs", "planning.spot", "planning.search", "planning.catalog",
     "planning.pricelist", "planning.rates", "planning.candidates", "planning.options", "planning.planner",
-    "planning.rationale", "planning.remedies", "planning.bounds", "planning.explain", "report.formats",
-    "training.order", "release.compare",
+    "planning.rationale", "planning.remedies", "planning.bounds", "planning.explain",
+    "planning.measurements", "planning.form", "planning.throughput", "planning.quality",
+    "planning.scorecard", "planning.exploration", "planning.history", "planning.startup", "planning.updates",
+    "report.formats", "training.order", "training.noise", "release.compare",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}

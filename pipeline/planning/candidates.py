@@ -13,6 +13,7 @@ from pipeline.errors import PlanError
 from pipeline.planning import catalog
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import estimate
+from pipeline.planning.history import Known
 from pipeline.planning.pricelist import STRATEGIES, Strategy
 from pipeline.planning.search import Candidate
 from pipeline.records import Dataset, Profile
@@ -32,6 +33,7 @@ class Job:
     dataset: Dataset
     batch_size: int  # that the number of samples is told for
     num_workers: int  # training processes on the machine at hand
+    known: Known | None = None  # what earlier nights taught
 
     def samples(self, num_samples: int, batch_size: int) -> int:
         """Samples that make as much progress in batches of this size as `num_samples` in the job's own."""
@@ -114,6 +116,7 @@ def _counts(
             num_workers=num_workers,
             num_samples=count,
             num_bytes=job.dataset.num_bytes,
+            known=job.known,
         )
         if found is not None:
             wait_s = params.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from pipeline.planning.catalog import LOCAL
-from pipeline.planning.costs import PULL_BYTES_PER_S
 from pipeline.planning.search import (
     Candidate,
     Choice,
@@ -59,23 +57,20 @@ def options(
     )
 
 
-def portions(best: Candidate, *, num_bytes: int) -> tuple[Portion, ...]:
+def portions(best: Candidate) -> tuple[Portion, ...]:
     """What the expected time and cost of a candidate consist of, in the order that they come.
 
-    `num_bytes` is the size of the arrays. Saving and lost work are in the parts that they stretch.
+    Saving and lost work are in the parts that they stretch.
     """
-    first, *work = best.estimate.parts
-    pull_s = 0.0 if best.machine.name == LOCAL else min(first.seconds, num_bytes / PULL_BYTES_PER_S)
-    named = {"start-up": first.seconds - pull_s, "data": pull_s}
-    sync_s = work.pop().seconds if len(work) > 1 else 0.0
-    named |= {"training": sum(part.seconds for part in work), "all-reduce": sync_s}
-    found = [
+    found = [Portion(name="wait, at most", expected_s=best.wait_s, expected_usd=0.0)] if best.wait_s else []
+    named: dict[str, float] = {}
+    for part in best.estimate.parts:
+        named[part.name] = named.get(part.name, 0.0) + part.seconds
+    found += [
         Portion(name=name, expected_s=seconds, expected_usd=best.estimate.usd(seconds))
         for name, seconds in named.items()
         if seconds > 0
     ]
-    if best.wait_s:
-        found.insert(0, Portion(name="queue, at most", expected_s=best.wait_s, expected_usd=0.0))
     return tuple(found)
 
 

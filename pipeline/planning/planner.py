@@ -19,13 +19,14 @@ from pipeline.planning import catalog, remedies
 from pipeline.planning.candidates import Job, Way, allowed, candidates, way_of
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import HEADROOM
+from pipeline.planning.history import Known
 from pipeline.planning.options import options, portions
 from pipeline.planning.search import Candidate, Choice, Limits, Relaxation, by_cost, feasible, relax, search
 from pipeline.records import Champion, Dataset, Night, Plan, Profile, Rung, Tuning
 from pipeline.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from pipeline.params import Params
+    from pipeline.params import Params, PlanParams
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +43,13 @@ def plan(
     params: "Params",
     *,
     rented: Sequence[Machine] | None = None,
+    known: Known | None = None,
+    explored_usd: float = 0.0,
 ) -> Plan:
-    """The plan of the night on what can be rented.
+    """The plan of the night on what can be rented, by what is known of earlier nights.
 
-    Raises PlanError with the least that helps if nothing is feasible.
+    `explored_usd` is what the last nights spent of `plan.explore_usd`. Raises PlanError with the least that
+    helps if nothing is feasible.
     """
     told, training = params.plan, params.train
     at_hand = catalog.local(profile, today=night.day)
@@ -67,6 +71,7 @@ def plan(
         dataset=dataset,
         batch_size=batch_size,
         num_workers=training.num_workers,
+        known=known,
     )
 
     def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
@@ -85,12 +90,29 @@ def plan(
             choice = search(offered, limits=limits, objective=told.objective)
         if choice is None:
             raise PlanError(_infeasible(night, tonight, relax(offered, limits=limits), epochs))
+    choice, explore_usd = _tried(choice, told, left_usd=told.explore_usd - explored_usd)
     made = _plan(night, choice, limits, tuning, checkpoint_every_s=training.checkpoint_every_s)
     return replace(
         made,
         options=options(offered, choice=choice, limits=limits, objective=told.objective),
-        portions=portions(choice.best, num_bytes=dataset.num_bytes),
+        portions=portions(choice.best),
+        explore_usd=explore_usd,
     )
+
+
+def _tried(choice: Choice, params: "PlanParams", *, left_usd: float) -> tuple[Choice, float]:
+    """The choice with what is worth trying tonight as its best, and what that costs beyond the best known."""
+    if params.objective == "knee" or left_usd <= 0:
+        return choice, 0.0
+    from pipeline.planning.exploration import worth_trying
+
+    found = worth_trying(choice.ranked, objective=params.objective, explore_usd=left_usd)
+    if found is None:
+        return choice, 0.0
+    taken, price_usd, why = found
+    rest = (each for each in choice.ranked if each is not taken)
+    told = f"{choice.best.name} is the best that is known, but this {why}"
+    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=told), price_usd
 
 
 def _plan(
@@ -120,6 +142,7 @@ def _plan(
         usd_per_hour=best.machine.price(spot=found.spot),
         price_source=source,
         price_dated=dated,
+        widened=found.widened,
     )
 
 

@@ -35,7 +35,7 @@ from pipeline.records import (
     Version,
 )
 from pipeline.release.scores import SCORES, read_scores
-from pipeline.report import charts, figures, formats, outcome, planned, profiled
+from pipeline.report import charts, figures, formats, outcome, planned, predictions, profiled
 from pipeline.report.standing import Standing, standing
 
 FILE = records.RUN / "report.html"
@@ -88,6 +88,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         if entry.profile
         else {},
         lineage=_lineage(entry),
+        scorecard=predictions.card(entry, history),
     )
 
 
@@ -172,6 +173,7 @@ def _charts(
         "effect": figures.effect(entry.verdict, margin) if entry.verdict else None,
         "scores": figures.scores(now) if now else None,
         "trend": charts.trend(points) if len(points) > 1 else None,
+        "predicted": predictions.picture(entry, history),
     }
     if entry.plan:
         drawn |= planned.pictures(entry.plan, entry.night)

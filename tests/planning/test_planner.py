@@ -188,7 +188,7 @@ def test_flex_start_counts_the_longest_wait_and_bills_none_of_it():
     assert found.expected_usd == pytest.approx(at_once.expected_usd * 2.0204 / 3.6734)
     assert (found.usd_per_hour, str(found.price_dated)) == (2.0204, "2026-08-02")
     assert found.ladder[0].wait_s == 0  # what is rented at once is there to fall back on
-    assert found.portions[0].name == "queue, at most"
+    assert found.portions[0].name == "wait, at most"
 
 
 def test_flex_start_is_left_out_where_nothing_could_be_in_time_after_the_wait():
@@ -258,8 +258,8 @@ def test_portions_add_up_to_the_plan():
     found = planned(hours=2, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",)))
     assert sum(portion.expected_s for portion in found.portions) == pytest.approx(found.expected_s)
     assert sum(portion.expected_usd for portion in found.portions) == pytest.approx(found.expected_usd)
-    assert [portion.name for portion in found.portions][:3] == ["start-up", "data", "training"]
-    assert found.portions[1].expected_s == pytest.approx(DATASET.num_bytes / 200e6)
+    assert [portion.name for portion in found.portions][:4] == ["queue", "start-up", "data", "training"]
+    assert found.portions[2].expected_s == pytest.approx(DATASET.num_bytes / 200e6)
 
 
 def test_options_are_the_plan_then_the_feasible_then_the_others_with_a_reason_each():
