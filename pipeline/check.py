@@ -4,7 +4,7 @@ import importlib.metadata
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline import ledger, params
@@ -44,6 +44,7 @@ def findings() -> Iterator[Finding]:
     )  # fmt: skip
     for name in ("source", "workload", "backend"):
         yield _plug(name, getattr(told, name))
+    yield _machines(home, told)
     yield _suite(home / told.validate_.suite)
     yield _registry()
 
@@ -61,6 +62,23 @@ def _plug(name: str, plug: params.Plug) -> Finding:
     except PipelineError as error:
         return Finding(what=name, ok=False, text=str(error))
     return Finding(what=name, ok=True, text=plug.use)
+
+
+def _machines(home: Path, told: params.Params) -> Finding:
+    """Whether the catalog has the machines of the plan, and of which days their prices are."""
+    from pipeline.planning import catalog, pricelist
+
+    try:
+        rented = catalog.rented(home / pricelist.REFRESHED)
+        here = replace(rented[0], name=catalog.LOCAL, region="", prices=())
+        chosen = catalog.choose(told.plan.machines, regions=told.plan.regions, machines=(here, *rented))
+    except PipelineError as error:
+        return Finding(what="machines", ok=False, text=str(error))
+    found = list(dict.fromkeys(machine.name for machine in chosen))
+    names = ", ".join(found) if len(found) <= 5 else f"{', '.join(found[:5])} and {len(found) - 5} more"
+    dates = [p.dated for machine in chosen for p in machine.prices if p.usd_per_hour is not None]
+    days = f"; prices of {min(dates)} to {max(dates)}, python -m pipeline prices --refresh" if dates else ""
+    return Finding(what="machines", ok=True, text=f"{names}{days}")
 
 
 def _suite(path: Path) -> Finding:

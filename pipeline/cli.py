@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline import ledger, params, records, snapshots, stages
 from pipeline.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
-from pipeline.records import Night, Profile, Verdict
+from pipeline.records import Night, Plan, Profile, Verdict
 
 log = logging.getLogger("pipeline")
 
@@ -65,7 +65,11 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             sub.add_argument("--wait", action="store_true", help="ask until it is done")
         if name == "profile":
             sub.add_argument("--explain", action="store_true", help="say what came out as a paragraph")
-    for function in (night, nights, status, check, report, notify):
+        if name == "plan":
+            sub.add_argument(
+                "--explain", action="store_true", help="show what was weighed, and why not the rest"
+            )
+    for function in (night, nights, status, check, report, prices, notify):
         about = (function.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(function.__name__, help=about, description=about)
         sub.set_defaults(command=function)
@@ -120,7 +124,7 @@ def stage_command(
     declared = {} if inside_dvc or name not in stages.CHAIN else snapshots.stages().get(name, {})
     if declared and not declared.get("frozen"):
         try:
-            stands = snapshots.reproduce(name)
+            stands = snapshots.reproduce(name, force=name == "plan" and _newer_prices())
         except PipelineError as error:
             stages.mark(name, error=str(error))
             raise
@@ -133,13 +137,36 @@ def stage_command(
         record = _until_done(name, given) if wait else stages.run(name, **given)
         if declared or (name == "open" and "open" in snapshots.stages()):
             snapshots.record(name)
-    if explain and isinstance(record, Profile):
-        from pipeline.planning.explain import explain as in_words
-
-        print(in_words(record), flush=True)
-    elif record is not None and not inside_dvc:
-        print(json.dumps(json.loads(records.dumps(record))), flush=True)
+    if record is None or inside_dvc:
+        return 0
+    if explain or isinstance(record, Plan):
+        text = _in_words(record)
+        if explain:
+            print(text, flush=True)
+            return 0
+        log.info("%s", text)  # the task log shows a plan as --explain does
+    print(json.dumps(json.loads(records.dumps(record))), flush=True)
     return 0
+
+
+def _in_words(record: records.Record) -> str:
+    """What a profile or a plan says to a person."""
+    if isinstance(record, Plan):
+        from pipeline.planning.rationale import rationale
+
+        return rationale(record, records.read(Night))
+    from pipeline.planning.explain import explain
+
+    assert isinstance(record, Profile)
+    return explain(record)
+
+
+def _newer_prices() -> bool:
+    """Were prices read since the plan was made? DVC does not know of them, as they are no night's."""
+    from pipeline.planning import pricelist
+
+    read = pricelist.changed(ledger.home() / pricelist.REFRESHED)
+    return read > pricelist.changed(records.path_of(Plan))
 
 
 def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
@@ -289,6 +316,30 @@ def report(*, night: str = "", open: bool = False) -> int:
     print(overview, page, sep="\n")
     if open:
         webbrowser.open(page.as_uri())
+    return 0
+
+
+def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url: str = "") -> int:
+    """Show what machines cost, each price with its date and source, or read the prices anew.
+
+    Args:
+        refresh: read them from the Cloud Billing Catalog API, with the key in CLOUD_BILLING_API_KEY
+        machine: only these, a name or a pattern such as "g2-*"
+        region: only these, a name or a pattern
+        url: address of the API; Google's if left out
+    """
+    from pipeline.planning import pricelist
+    from pipeline.planning import prices as list_prices
+
+    kept = ledger.home() / pricelist.REFRESHED
+    if not refresh:
+        print("\n".join(list_prices.table(kept, machine=machine, region=region)))
+        return 0
+    found = list_prices.refresh(kept, url=url or list_prices.URL)
+    for sentence in found.refused:
+        log.warning("refused: %s", sentence)
+    log.info("%d prices are in %s, %d were refused, %d are not in the provider's list",
+             len(found.accepted), kept, len(found.refused), found.num_missing)  # fmt: skip
     return 0
 
 

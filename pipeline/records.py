@@ -12,11 +12,12 @@ import tempfile
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from pipeline.errors import DataError
+
+if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
+    from pydantic import ConfigDict, TypeAdapter
 
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
 
@@ -24,7 +25,7 @@ RUN = Path("data/run")  # relative to the folder of the night, which every stage
 class Record:
     """Base of all records; it only switches off unknown keys."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar["ConfigDict"] = {"extra": "forbid"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +170,35 @@ class Rung(Record):
     expected_s: float
     expected_usd: float
     latest_start: datetime
+    region: str = ""
+    wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option(Record):
+    """One way to run the job that was weighed, and the number that decided against it."""
+
+    machine: str
+    num_machines: int
+    region: str
+    strategy: str  # on-demand, spot or flex-start
+    batch_size: int
+    expected_s: float
+    interval: tuple[float, float]  # 90 %, of the seconds
+    expected_usd: float
+    chance: float  # of being done in time
+    feasible: bool
+    frontier: bool  # nothing beats it in both time and cost
+    why_not: str  # "" for the plan itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Portion(Record):
+    """A part of what the plan expects to take."""
+
+    name: str
+    expected_s: float
+    expected_usd: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +218,16 @@ class Plan(Record):
     ladder: tuple[Rung, ...]
     runner_up: str  # the next best and the number that decided
     tuning: Tuning = Tuning()
+    region: str = ""  # "" for the machine at hand
+    wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
+    chance: float | None = None  # of being done in time
+    usd_per_hour: float | None = None  # of one machine
+    price_source: str = ""  # whose price that is
+    price_dated: date | None = None
+    options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
+    portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
+    widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
+    explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,10 +309,12 @@ class Champion(Release):
 R = TypeVar("R", bound=Record)
 
 
-_ADAPTERS: dict[type[Record], TypeAdapter[Any]] = {}
+_ADAPTERS: dict[type[Record], "TypeAdapter[Any]"] = {}
 
 
-def _adapter(kind: type[Record]) -> TypeAdapter[Any]:
+def _adapter(kind: type[Record]) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
@@ -290,6 +332,8 @@ def dumps(record: Record) -> str:
 
 def loads(kind: type[R], text: str, *, source: str = "record") -> R:
     """The record in `text`; a missing, wrong or unknown key raises DataError naming it."""
+    from pydantic import ValidationError
+
     try:
         record: R = _adapter(kind).validate_json(text)
     except ValidationError as error:

@@ -31,8 +31,8 @@ def share_cache(folder: Path, cache: Path) -> None:
     (folder / ".dvc" / "config.local").write_text(text)
 
 
-def reproduce(stage: str) -> bool:
-    """Run the stage's command unless nothing it reads has changed; True if its outputs stand.
+def reproduce(stage: str, *, force: bool = False) -> bool:
+    """Run the stage's command unless nothing it reads has changed (or `force`); True if its outputs stand.
 
     False means that the command ran and failed, and has told why.
     """
@@ -40,7 +40,7 @@ def reproduce(stage: str) -> bool:
 
     with _quiet(), _python_on_path():
         try:
-            _waiting(lambda repo: repo.reproduce(stage, single_item=True))
+            _waiting(lambda repo: repo.reproduce(stage, single_item=True, force=force))
         except ReproductionError as error:
             if "failed to run" in str(error.__cause__):
                 return False

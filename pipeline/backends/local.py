@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.backends import Job, State
+from pipeline.errors import JobError
+from pipeline.planning.catalog import LOCAL
 from pipeline.records import replace_text
 
 STOP_S = 30.0  # from the request to end to the kill; torchrun asks its workers meanwhile
@@ -33,7 +35,16 @@ class Local:
     """Backend: this machine."""
 
     def submit(self, job: Job) -> str:
-        """Start the job unless it runs or has succeeded; its folder is the handle."""
+        """Start the job unless it runs or has succeeded; its folder is the handle.
+
+        Raises JobError for a job that is meant for another machine: run here, it would pass for that one.
+        """
+        if job.machine != LOCAL or job.num_machines != 1:
+            raise JobError(
+                f"job {job.name} is for {job.num_machines} x {job.machine}, but backend "
+                f"pipeline.backends.local:Local has only the machine at hand; "
+                f"set plan.machines (or profile.machine) to {LOCAL}, or backend to one that rents"
+            )
         folder = Path(job.folder).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         with _asking(folder), (folder / "alive").open("ab") as alive:

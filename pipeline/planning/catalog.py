@@ -1,10 +1,8 @@
-"""What can be rented, and what does it cost? `machines.csv` and the machine at hand.
+"""What can be rented, and where? `machines.csv` with the prices of `pricelist`, and the machine at hand.
 
-Every row is one machine type in one region as a dated fact: `source` and `dated` say whose price it is.
-Prices are Compute Engine's; Vertex AI adds a fee to some. An empty price means that the machine is
-not rented that way (or that no price is known): it is listed and not planned. Device figures are per
-device, as vendors state them for dense bf16; a CPU machine counts as one device with float32 figures
-estimated per core. `local` is the machine that was profiled, with what the profile measured.
+Device figures are per device, as vendors state them for dense bf16; a CPU machine counts as one device with
+float32 figures estimated per core. A machine is there once for each region that it is offered in. `local` is
+the machine that was profiled, with what the profile measured.
 """
 
 import csv
@@ -15,8 +13,11 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from pipeline.errors import ParamsError
+from pipeline.planning import pricelist
+from pipeline.planning.pricelist import Price, Strategy
 from pipeline.records import Profile
 
 LOCAL = "local"
@@ -43,8 +44,11 @@ class Machine:
     region: str  # "" for the machine at hand
     usd_per_hour: float | None
     spot_usd_per_hour: float | None
-    source: str
+    source: str  # of the first of its prices that is known
     dated: date
+    flex_usd_per_hour: float | None = None
+    ssd_bytes: int = 0  # disks that come with it and are billed with it
+    prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
 
     @property
     def num_workers(self) -> int:
@@ -62,15 +66,37 @@ class Machine:
             return self.spot_usd_per_hour if self.spot else None
         return self.usd_per_hour
 
+    def rate(self, strategy: Strategy) -> float | None:
+        """Dollars per hour by strategy, or None where it is not rented that way."""
+        if strategy == "flex-start":
+            return self.flex_usd_per_hour if self.flex else None
+        return self.price(spot=strategy == "spot")
+
+    def told(self, strategy: Strategy) -> tuple[str, date]:
+        """Whose price that is, and of which day."""
+        listed = (p for p in self.prices if p.strategy == strategy and p.usd_per_hour is not None)
+        found = next(listed, None)
+        return (found.source, found.dated) if found else (self.source, self.dated)
+
+
+def rented(refreshed: Path | None = None) -> tuple[Machine, ...]:
+    """All machines in all regions they are offered in; prices in the file `refreshed` go before ours."""
+    return _rented(refreshed, pricelist.changed(refreshed))
+
 
 @cache
-def rented() -> tuple[Machine, ...]:
-    """All rows of `machines.csv`, in its order."""
+def _rented(refreshed: Path | None, written: int) -> tuple[Machine, ...]:
+    offered: dict[tuple[str, str], dict[Strategy, Price]] = {}
+    for price in pricelist.prices(refreshed):
+        offered.setdefault((price.name, price.region), {})[price.strategy] = price
     text = files("pipeline.planning").joinpath("machines.csv").read_text()
-    return tuple(_machine(row) for row in csv.DictReader(text.splitlines()))
+    known = {row["name"]: row for row in csv.DictReader(text.splitlines())}
+    return tuple(_machine(known[name], region, found) for (name, region), found in offered.items())
 
 
-def _machine(row: dict[str, str]) -> Machine:
+def _machine(row: dict[str, str], region: str, found: dict[Strategy, Price]) -> Machine:
+    usd = {strategy: price.usd_per_hour for strategy, price in found.items()}
+    first = next((p for p in found.values() if p.usd_per_hour is not None), next(iter(found.values())))
     return Machine(
         name=row["name"],
         machine_type=row["machine_type"],
@@ -86,11 +112,14 @@ def _machine(row: dict[str, str]) -> Machine:
         network_bytes_per_s=float(row["network_bytes_per_s"]),
         spot=row["spot"] == "1",
         flex=row["flex"] == "1",
-        region=row["region"],
-        usd_per_hour=float(row["usd_per_hour"]) if row["usd_per_hour"] else None,
-        spot_usd_per_hour=float(row["spot_usd_per_hour"]) if row["spot_usd_per_hour"] else None,
-        source=row["source"],
-        dated=date.fromisoformat(row["dated"]),
+        region=region,
+        usd_per_hour=usd.get("on-demand"),
+        spot_usd_per_hour=usd.get("spot"),
+        flex_usd_per_hour=usd.get("flex-start"),
+        source=first.source,
+        dated=first.dated,
+        ssd_bytes=int(row["ssd_bytes"]),
+        prices=tuple(found.values()),
     )
 
 
@@ -120,34 +149,36 @@ def local(profile: Profile, *, today: date) -> Machine:
     )
 
 
-def choose(patterns: Sequence[str], *, region: str, machines: Sequence[Machine]) -> tuple[Machine, ...]:
-    """The machines of the region (and the one at hand) that a name or pattern names, in catalog order.
+def choose(
+    patterns: Sequence[str], *, regions: Sequence[str], machines: Sequence[Machine]
+) -> tuple[Machine, ...]:
+    """The machines of the regions (and the one at hand) that a name or pattern names, in catalog order.
 
     Raises ParamsError for a pattern that names none, with the nearest names there are.
     """
-    there = [machine for machine in machines if machine.region in ("", region)]
+    known = sorted({machine.region for machine in machines if machine.region})
+    for region in regions:
+        if region not in known:
+            raise ParamsError(
+                f"plan.regions names {region}, of which nothing is known; choose among {', '.join(known)}"
+            )
+    there = [machine for machine in machines if machine.region in ("", *regions)]
     for pattern in patterns:
         if not any(fnmatchcase(machine.name, pattern) for machine in there):
-            raise ParamsError(_unknown(pattern, region, machines))
+            raise ParamsError(_unknown(pattern, regions, machines))
     return tuple(m for m in there if any(fnmatchcase(m.name, pattern) for pattern in patterns))
 
 
-def _unknown(pattern: str, region: str, machines: Sequence[Machine]) -> str:
+def _unknown(pattern: str, regions: Sequence[str], machines: Sequence[Machine]) -> str:
     elsewhere = sorted({m.region for m in machines if fnmatchcase(m.name, pattern)})
     if elsewhere:
         return (
-            f"plan.machines names {pattern}, which is not offered in {region}; "
-            f"set plan.region to {' or '.join(elsewhere)}, or name another machine"
-        )
-    regions = sorted({machine.region for machine in machines if machine.region})
-    if region not in regions:
-        return (
-            f"plan.machines names {pattern}, and nothing is known of plan.region {region}; "
-            f"choose one of {', '.join(regions)}"
+            f"plan.machines names {pattern}, which is not offered in {' or '.join(regions)}; "
+            f"add {' or '.join(elsewhere)} to plan.regions, or name another machine"
         )
     names = sorted({machine.name for machine in machines})
     near = get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
     return (
         f"plan.machines names {pattern}, which the catalog does not have; "
-        f"nearest are {', '.join(near)} (all are in pipeline/planning/machines.csv)"
+        f"nearest are {', '.join(near)} (python -m pipeline prices lists all)"
     )

@@ -1,13 +1,7 @@
-"""How long does the job take on a machine, does it fit, and what does it cost?
+"""How long does the job take on a machine, and what does it cost?
 
-With R workers, b = batch / R samples each in s micro-batches of m, an update takes
-
-    T = s * (load(m) + step(m)) + 2 (R-1)/R * sync_bytes / bandwidth
-
-(no gradient is sent in the micro-steps before the last; Pollux, OSDI'21, without overlap). With L loaders
-load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
-grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
-other, expected at their geometric mean; the part that does not grow is the host's and stays.
+Waiting for the machine, starting it and fetching the data (startup.py), then all updates (updates.py), and
+what saving and preemptions add to them (spot.py).
 
 A time is a sum of parts, each lognormal with its median and its spread (standard deviation of the
 logarithm). Parts are taken as late together, which is on the safe side: a quantile of the sum is the sum
@@ -15,10 +9,11 @@ of the quantiles.
 """
 
 from dataclasses import dataclass
-from math import ceil, exp, hypot, log
+from math import ceil, exp
 from statistics import NormalDist
 
 from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.planning.history import Known
 from pipeline.planning.spot import (
     MEAN_TIME_TO_FAILURE_S,
     MEAN_TIME_TO_INTERRUPTION_S,
@@ -26,30 +21,15 @@ from pipeline.planning.spot import (
     checkpoint_interval_s,
     loss,
 )
+from pipeline.planning.startup import FIVEFOLD, TWICE, wait
+from pipeline.planning.updates import HEADROOM, Part, update
 from pipeline.records import Profile
 
-NORMAL = NormalDist()
-Z90 = NORMAL.inv_cdf(0.95)  # half-width of a 90 % interval, in standard deviations
+__all__ = ["HEADROOM", "Estimate", "Part", "estimate"]
 
-HEADROOM = 0.10  # of the device's memory is left free
-REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
-UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
-NETWORK = log(1.5) / Z90
-START = log(2.0) / Z90
-# Seconds until the first step: processes and imports; on rented machines also the machine and its image.
-START_S = {"local": 8.0, "cpu": 180.0, "gpu": 300.0, "tpu": 420.0}
-PULL_BYTES_PER_S = 200e6  # arrays from a bucket
+NORMAL = NormalDist()
 SAVE_BYTES_PER_S = 200e6
 SAVE_S = 0.05
-LATENCY_S = 50e-6  # of one message between machines; a fifth of it within one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """Seconds (median) and the standard deviation of their logarithm."""
-
-    seconds: float
-    spread: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +45,7 @@ class Estimate:
     checkpoint_every_s: float
     parts: tuple[Part, ...]
     deviation_s: float  # standard deviation of what preemptions add
+    widened: float = 1.0  # times the plain interval (scorecard.py)
 
     @property
     def expected_s(self) -> float:
@@ -115,28 +96,22 @@ def estimate(
     num_workers: int,
     num_samples: int,
     num_bytes: int,
+    known: Known | None = None,
 ) -> Estimate | None:
     """Time and cost of training on `num_samples`; None if not even one sample fits the memory.
 
     `measured` is the machine that the profile was measured on, `num_workers` the training processes per
-    machine, `num_bytes` the size of the arrays.
+    machine, `num_bytes` the size of the arrays, `known` what earlier nights taught.
     """
-    workers = num_workers * num_machines
-    samples = ceil(batch_size / workers)
-    sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
-    micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing)
-    if micro is None:
+    found = update(
+        profile, machine, measured=measured, num_machines=num_machines, batch_size=batch_size,
+        num_workers=num_workers, known=known,
+    )  # fmt: skip
+    if found is None:
         return None
     num_updates = ceil(num_samples / batch_size)
-    num_loaders, update = _update(
-        profile, machine, measured=measured, samples=samples, micro=micro, sharing=sharing
-    )
-    sync = Part(
-        seconds=_sync_s(profile, machine, workers=workers, num_machines=num_machines),
-        spread=NETWORK,
-    )
-    work = [Part(seconds=part.seconds * num_updates, spread=part.spread) for part in (*update, sync)]
-    start_s = START_S[_kind(machine)]
+    work = [part.times(num_updates) for part in found.parts]
+    before = wait(machine, num_bytes=num_bytes)
     save_s = SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S  # weights and two moments
     between_s = _mean_time_between_losses_s(machine, spot=spot) / num_machines
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s)
@@ -144,100 +119,30 @@ def estimate(
         work_s=sum(part.seconds for part in work),
         save_s=save_s,
         every_s=every_s,
-        restart_s=start_s,
+        restart_s=before.restart_s,
         mean_time_to_preemption_s=between_s,
     )
-    pull_s = 0.0 if machine.name == LOCAL else num_bytes / PULL_BYTES_PER_S
+    widened = known.widen if known else 1.0
+    parts = (
+        Part(name="queue", seconds=before.queue_s, spread=FIVEFOLD),
+        Part(name="start-up", seconds=before.start_s, spread=TWICE),
+        Part(name="data", seconds=before.pull_s, spread=TWICE),
+        *(part.times(1 + lost.share) for part in work),
+    )
     return Estimate(
         machine=machine,
         num_machines=num_machines,
         spot=spot,
         batch_size=batch_size,
-        micro_batch_size=micro,
-        num_loaders=num_loaders,
+        micro_batch_size=ceil(found.setting.micro_batch_size),
+        num_loaders=found.num_loaders,
         checkpoint_every_s=every_s,
-        parts=(
-            Part(seconds=start_s + pull_s, spread=START),
-            *(Part(seconds=p.seconds * (1 + lost.share), spread=p.spread) for p in work),
+        parts=tuple(
+            Part(seconds=p.seconds, spread=p.spread * widened, name=p.name) for p in parts if p.seconds
         ),
-        deviation_s=lost.deviation_s if spot else 0.0,
+        deviation_s=lost.deviation_s * widened if spot else 0.0,
+        widened=widened,
     )
-
-
-def _micro_batch_size(profile: Profile, machine: Machine, *, samples: int, sharing: float) -> int | None:
-    """Samples per pass: halved until the predicted peak leaves the headroom free."""
-    there = machine.device_memory_bytes * (1 - HEADROOM) / sharing
-    micro = samples
-    while profile.memory_bytes(micro) > there:
-        if micro == 1:
-            return None
-        micro = ceil(micro / 2)
-    return micro
-
-
-def _update(
-    profile: Profile,
-    machine: Machine,
-    *,
-    measured: Machine,
-    samples: int,
-    micro: int,
-    sharing: float,
-) -> tuple[int, tuple[Part, ...]]:
-    """Loaders, and the parts of an update before the gradients are summed."""
-    num_passes = ceil(samples / micro)
-    by_flops = measured.flops_per_s / machine.flops_per_s
-    by_bandwidth = measured.bandwidth_bytes_per_s / machine.bandwidth_bytes_per_s
-    seen = machine is measured
-    spread = REPEATED if seen else UNSEEN
-    apart = 0.0 if seen else abs(log(by_flops / by_bandwidth)) / 2 / Z90
-    scale = sharing if seen else sharing * (by_flops * by_bandwidth) ** 0.5
-    line = profile.step_s
-    fixed = Part(
-        seconds=num_passes * line.fixed,
-        spread=hypot(spread, _relative(line.fixed_error, line.fixed)),
-    )
-    grows = Part(
-        seconds=samples * line.per_sample * scale,
-        spread=hypot(spread + apart, _relative(line.per_sample_error, line.per_sample)),
-    )
-    load = Part(
-        seconds=num_passes * profile.load_s.fixed + samples * profile.load_s.per_sample,
-        spread=spread,
-    )
-    # Where the CPU is the device, loaders would take the step's own cores; on the measured machine the lines
-    # have in them what loaders save.
-    spare = machine.vcpus // machine.num_devices - 1 if machine.num_devices and not seen else 0
-    step_s = fixed.seconds + grows.seconds
-    num_loaders = min(spare, ceil(load.seconds / step_s) if step_s else 1)
-    if num_loaders < 1 or load.seconds < 0.05 * step_s:  # too little to be worth a process
-        return 0, (load, fixed, grows)
-    loading = Part(seconds=load.seconds / num_loaders, spread=load.spread)
-    return num_loaders, (loading,) if loading.seconds > step_s else (fixed, grows)
-
-
-def _relative(error: float, value: float) -> float:
-    """Spread of a value whose 90 % interval has this half-width; none where there is no value."""
-    return log(1 + error / value) / Z90 if value > 0 else 0.0
-
-
-def _sync_s(profile: Profile, machine: Machine, *, workers: int, num_machines: int) -> float:
-    """Seconds of a ring all-reduce: each worker sends and receives 2 (R-1)/R of the gradient."""
-    if workers == 1:
-        return 0.0
-    across = num_machines > 1
-    rate = machine.network_bytes_per_s if across else machine.link_bytes_per_s
-    message_s = LATENCY_S if across else LATENCY_S / 5
-    num_bytes = 2 * (workers - 1) / workers * profile.sync_bytes.fixed
-    return num_bytes / rate + 2 * (workers - 1) * message_s
-
-
-def _kind(machine: Machine) -> str:
-    if machine.name == LOCAL:
-        return "local"
-    if machine.is_tpu:
-        return "tpu"
-    return "gpu" if machine.num_devices else "cpu"
 
 
 def _mean_time_between_losses_s(machine: Machine, *, spot: bool) -> float:

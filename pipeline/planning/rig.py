@@ -22,7 +22,7 @@ from pipeline.planning import memory
 from pipeline.planning.bounds import Operator
 from pipeline.planning.operators import OperatorLog, OtherStep
 from pipeline.records import Tuning
-from pipeline.training import order
+from pipeline.training import noise, order
 from pipeline.training.order import Indices
 from pipeline.training.tuning import Shards, Tuner, read, tensors
 from pipeline.workload import Batch, Workload
@@ -213,11 +213,7 @@ class Rig:
         return [min(same, key=lambda operator: operator.seconds) for same in zip(*logs, strict=True)]
 
     def noise(self, size: int) -> tuple[float, float]:
-        """|g|^2 and tr(Sigma) by small batches of `size` and their mean (McCandlish 2018, METHODS 2).
-
-        With n batches, local = mean |g_i|^2, total = |mean g|^2, B = n * size:
-        |g|^2 ~ (n * total - local) / (n - 1);  tr(Sigma) ~ (local - total) * B / (n - 1).
-        """
+        """|g|^2 and tr(Sigma) by small batches of `size` and their mean (noise.py)."""
         n, local = NOISE_BATCHES, 0.0
         mean: list[Tensor | None] = [None for _ in self.model.parameters()]
         for _ in range(n):
@@ -230,7 +226,7 @@ class Rig:
                 before = mean[place]
                 mean[place] = gradient / n if before is None else before + gradient / n
         total = sum(_square(g.coalesce() if g.is_sparse else g) for g in mean if g is not None)
-        return (n * total - local) / (n - 1), (local - total) * n * size / (n - 1)
+        return noise.parts(local=local, total=total, num_parts=n, batch_size=n * size)
 
 
 def _square(gradient: Tensor) -> float:

@@ -1,17 +1,70 @@
 """Which of the candidates is best under a deadline and a budget, why not the next, and what would help?
 
 A candidate is feasible if it is done by the deadline with at least the chance asked for and its expected
-cost is within the budget. A longer deadline or a larger budget only adds feasible candidates, so neither
-ever makes the best one worse.
+cost is within the budget. One that waits in a queue (flex-start) may never start: it is feasible only where
+another, rented at once, could still be in time and within the budget after the longest wait. A longer
+deadline or a larger budget only adds feasible candidates, so neither ever makes the best one worse; and since
+what waits needs another to fall back on, it never makes feasible what is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
+from pipeline.planning.catalog import Machine
 from pipeline.planning.costs import Estimate
+from pipeline.planning.pricelist import Strategy
 
 Objective = Literal["cost", "time", "knee"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One way to run the job: where, how it is rented, on how many samples, and what that would take."""
+
+    estimate: Estimate
+    strategy: Strategy
+    num_samples: int = 0
+    wait_s: float = 0.0  # in a queue, at most; not billed, and counted in full
+    hindrance: str = ""  # why it cannot be run here at all
+
+    @property
+    def machine(self) -> Machine:
+        """The machine in its region."""
+        return self.estimate.machine
+
+    @cached_property
+    def expected_s(self) -> float:
+        """Median of the time, after the longest wait."""
+        return self.wait_s + self.estimate.expected_s
+
+    @cached_property
+    def expected_usd(self) -> float:
+        """Dollars for the time it is billed."""
+        return self.estimate.expected_usd
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """90 % interval of the time: from no wait at all to the longest."""
+        low, high = self.estimate.interval
+        return low, self.wait_s + high
+
+    def time_s(self, chance: float) -> float:
+        """Seconds in which it is done with this chance, after the longest wait."""
+        return self.wait_s + self.estimate.time_s(chance)
+
+    def chance(self, seconds: float) -> float:
+        """Probability that it is done within `seconds`, after the longest wait."""
+        left = seconds - self.wait_s
+        return self.estimate.chance(left) if left > 0 else 0.0
+
+    @property
+    def name(self) -> str:
+        """How a person calls it: `2 x g2-standard-8, spot`."""
+        number = f"{self.estimate.num_machines} x " if self.estimate.num_machines > 1 else ""
+        how = f", {self.strategy}" if self.strategy != "on-demand" else ""
+        return f"{number}{self.machine.name}{how}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,21 +75,25 @@ class Limits:
     budget_usd: float
     confidence: float
 
-    def in_time(self, candidate: Estimate) -> bool:
+    def in_time(self, candidate: Candidate) -> bool:
         """Is it done by the deadline with the confidence asked for?"""
         return candidate.time_s(self.confidence) <= self.deadline_s
 
-    def in_budget(self, candidate: Estimate) -> bool:
+    def in_budget(self, candidate: Candidate) -> bool:
         """Is its expected cost within the budget?"""
         return candidate.expected_usd <= self.budget_usd
+
+    def hold(self, candidate: Candidate) -> bool:
+        """Both, and it can be run here."""
+        return not candidate.hindrance and self.in_budget(candidate) and self.in_time(candidate)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """The best candidate, the feasible ones best first, and why not the next."""
 
-    best: Estimate
-    ranked: tuple[Estimate, ...]
+    best: Candidate
+    ranked: tuple[Candidate, ...]
     runner_up: str
 
 
@@ -49,29 +106,48 @@ class Relaxation:
     both: tuple[float, float]  # deadline_s and budget_usd together, for when neither helps alone
 
 
-def search(offered: Sequence[Estimate], *, limits: Limits, objective: Objective) -> Choice | None:
+def search(offered: Sequence[Candidate], *, limits: Limits, objective: Objective) -> Choice | None:
     """The best feasible candidate, or None; ties go to the cheaper, the faster, the first by name."""
-    feasible = [c for c in offered if limits.in_budget(c) and limits.in_time(c)]
-    if not feasible:
+    found = feasible(offered, limits)
+    if not found:
         return None
     order = by_time if objective == "time" else by_cost
-    ranked = sorted(feasible, key=order)
-    best = _knee(ranked) if objective == "knee" else ranked[0]
+    ranked = sorted(found, key=order)
+    best = knee(ranked) if objective == "knee" else ranked[0]
     ranked = [best, *(candidate for candidate in ranked if candidate is not best)]
-    rest = [candidate for candidate in offered if candidate is not best]
-    return Choice(
-        best=best,
-        ranked=tuple(ranked),
-        runner_up=_runner_up(ranked, sorted(rest, key=order), limits, objective),
+    other = (
+        ranked[1] if len(ranked) > 1 else min((c for c in offered if c is not best), key=order, default=None)
     )
+    runner_up = "no other machine is named by plan.machines"
+    if other is not None:
+        told = why_not(other, best=best, limits=limits, objective=objective, offered=offered)
+        runner_up = f"{label(other, best)}: {told}"
+    return Choice(best=best, ranked=tuple(ranked), runner_up=runner_up)
 
 
-def relax(offered: Sequence[Estimate], *, limits: Limits) -> Relaxation:
-    """The smallest deadline, budget, or both together, with which some candidate is feasible."""
-    late = [c.time_s(limits.confidence) for c in offered if limits.in_budget(c)]
-    dear = [c.expected_usd for c in offered if limits.in_time(c)]
+def feasible(offered: Iterable[Candidate], limits: Limits) -> list[Candidate]:
+    """Those that keep to the limits, in the order they were offered."""
+    held = [candidate for candidate in offered if limits.hold(candidate)]
+    latest_s = _latest_s(held, limits)
+    return [candidate for candidate in held if candidate.wait_s <= latest_s or not candidate.wait_s]
+
+
+def _latest_s(held: Iterable[Candidate], limits: Limits) -> float:
+    """How late something rented at once may begin: the longest that another may wait before it."""
+    needed = (c.time_s(limits.confidence) for c in held if not c.wait_s)
+    return limits.deadline_s - min(needed, default=float("inf"))
+
+
+def relax(offered: Sequence[Candidate], *, limits: Limits) -> Relaxation:
+    """The smallest deadline, budget, or both together, with which some candidate is feasible.
+
+    At least one of the candidates has to be one that can be run here and is rented at once.
+    """
+    at_once = [candidate for candidate in offered if not (candidate.wait_s or candidate.hindrance)]
+    late = [c.time_s(limits.confidence) for c in at_once if limits.in_budget(c)]
+    dear = [c.expected_usd for c in at_once if limits.in_time(c)]
     nearest = min(
-        offered,
+        at_once,
         key=lambda c: max(
             c.time_s(limits.confidence) / limits.deadline_s,
             c.expected_usd / max(limits.budget_usd, 0.01),
@@ -84,66 +160,87 @@ def relax(offered: Sequence[Estimate], *, limits: Limits) -> Relaxation:
     )
 
 
-def by_cost(candidate: Estimate) -> tuple[float, float, int, str]:
+def by_cost(candidate: Candidate) -> tuple[float, float, int, str]:
     """Order of candidates: cheapest first, then fastest, fewest machines, first name."""
     return (candidate.expected_usd, candidate.expected_s, *_tie(candidate))
 
 
-def by_time(candidate: Estimate) -> tuple[float, float, int, str]:
+def by_time(candidate: Candidate) -> tuple[float, float, int, str]:
     """Order of candidates: fastest first, then cheapest, fewest machines, first name."""
     return (candidate.expected_s, candidate.expected_usd, *_tie(candidate))
 
 
-def _tie(candidate: Estimate) -> tuple[int, str]:
-    return candidate.num_machines, name(candidate)
+def _tie(candidate: Candidate) -> tuple[int, str]:
+    return candidate.estimate.num_machines, f"{candidate.name} {candidate.machine.region}"
 
 
-def _knee(by_cost: Sequence[Estimate]) -> Estimate:
+def frontier(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those that nothing beats in both time and cost, cheapest first."""
+    found: list[Candidate] = []
+    for candidate in sorted(candidates, key=by_cost):
+        if not found or candidate.expected_s < found[-1].expected_s:
+            found.append(candidate)
+    return found
+
+
+def knee(candidates: Iterable[Candidate]) -> Candidate:
     """Where the cost-time frontier bends most: farthest below its chord (Kneedle, Satopaa 2011)."""
-    frontier: list[Estimate] = []
-    for candidate in by_cost:
-        if not frontier or candidate.expected_s < frontier[-1].expected_s:
-            frontier.append(candidate)
-    first, last = frontier[0], frontier[-1]
+    curve = frontier(candidates)
+    first, last = curve[0], curve[-1]
     dollars = last.expected_usd - first.expected_usd or 1.0
     seconds = first.expected_s - last.expected_s or 1.0
 
-    def below_chord(candidate: Estimate) -> float:
+    def below_chord(candidate: Candidate) -> float:
         saved = (first.expected_s - candidate.expected_s) / seconds
         return saved - (candidate.expected_usd - first.expected_usd) / dollars
 
-    return max(frontier, key=below_chord)
+    return max(curve, key=below_chord)
 
 
-def name(candidate: Estimate) -> str:
-    """How a person calls it: `2 x g2-standard-8, spot`."""
-    number = f"{candidate.num_machines} x " if candidate.num_machines > 1 else ""
-    return f"{number}{candidate.machine.name}{', spot' if candidate.spot else ''}"
+def label(candidate: Candidate, best: Candidate) -> str:
+    """Its name, with what else sets it apart from the best: region and batch."""
+    parts = [candidate.name]
+    if candidate.machine.region and candidate.machine.region != best.machine.region:
+        parts.append(f"in {candidate.machine.region}")
+    if candidate.estimate.batch_size != best.estimate.batch_size:
+        parts.append(f"batch {candidate.estimate.batch_size}")
+    return ", ".join(parts)
 
 
-def _runner_up(
-    ranked: Sequence[Estimate], rest: Sequence[Estimate], limits: Limits, objective: Objective
+def why_not(
+    candidate: Candidate,
+    *,
+    best: Candidate,
+    limits: Limits,
+    objective: Objective,
+    offered: Iterable[Candidate] = (),
 ) -> str:
-    best = ranked[0]
-    if len(ranked) > 1:
-        other = ranked[1]
-        dollars = f"{_dollars(other.expected_usd)} rather than {_dollars(best.expected_usd)}"
-        hours = f"{_duration(other.expected_s)} rather than {_duration(best.expected_s)}"
-        cost_decides = objective == "cost" and other.expected_usd > best.expected_usd
-        if objective == "knee":
-            return f"{name(other)}: {dollars}, {hours}"
-        return f"{name(other)}: {dollars if cost_decides else hours}"
-    if not rest:
-        return "no other machine is named by plan.machines"
-    other = rest[0]
-    if not limits.in_budget(other):
-        return (
-            f"{name(other)}: {_dollars(other.expected_usd)} is over night.budget_usd {limits.budget_usd:.2f}"
-        )
-    chance = other.chance(limits.deadline_s)
-    return (
-        f"{name(other)}: in time with a chance of {chance:.3f}, below plan.confidence {limits.confidence:g}"
-    )
+    """The number that decided against it, as words after its name; "" for the best itself."""
+    if candidate is best:
+        return ""
+    if fault := candidate.hindrance or _fault(candidate, limits, offered):
+        return fault
+    if (candidate.expected_usd, candidate.expected_s) == (best.expected_usd, best.expected_s):
+        return "as fast and as cheap; fewer machines and the first name go first"
+    dollars = f"{_dollars(candidate.expected_usd)} rather than {_dollars(best.expected_usd)}"
+    hours = f"{_duration(candidate.expected_s)} rather than {_duration(best.expected_s)}"
+    if objective == "knee":
+        return f"{dollars}, {hours}"
+    if objective == "cost":
+        return dollars if candidate.expected_usd > best.expected_usd else hours
+    return hours if candidate.expected_s > best.expected_s else dollars
+
+
+def _fault(candidate: Candidate, limits: Limits, offered: Iterable[Candidate]) -> str:
+    """The limit that it does not keep, with the number; "" for a feasible one."""
+    if not limits.in_budget(candidate):
+        return f"{_dollars(candidate.expected_usd)} is over night.budget_usd {limits.budget_usd:.2f}"
+    if not limits.in_time(candidate):
+        chance = candidate.chance(limits.deadline_s)
+        return f"in time with a chance of {chance:.3f}, below plan.confidence {limits.confidence:g}"
+    if candidate.wait_s and candidate.wait_s > _latest_s(filter(limits.hold, offered), limits):
+        return f"may wait {_duration(candidate.wait_s)}, after which nothing else would be in time"
+    return ""
 
 
 def _duration(seconds: float) -> str:

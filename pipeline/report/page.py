@@ -16,6 +16,7 @@ from markupsafe import Markup
 from pipeline import params, records
 from pipeline.errors import ParamsError
 from pipeline.ledger import Entry
+from pipeline.planning import rationale
 from pipeline.planning.explain import explain
 from pipeline.records import (
     Batch,
@@ -34,7 +35,7 @@ from pipeline.records import (
     Version,
 )
 from pipeline.release.scores import SCORES, read_scores
-from pipeline.report import charts, figures, formats, outcome, profiled
+from pipeline.report import charts, figures, formats, outcome, planned, predictions, profiled
 from pipeline.report.standing import Standing, standing
 
 FILE = records.RUN / "report.html"
@@ -77,11 +78,17 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         batch_size=figures.batch_size(entry),
         error=figures.error,
         broken=_broken(entry.report),
+        options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
+        around=rationale.around(entry.plan, entry.night) if entry.plan else (),
+        called=rationale.name,
+        priced=rationale.price(entry.plan) if entry.plan and entry.plan.region else "",
+        chance=rationale.percent,
         explained=_UNIT.sub("\N{NO-BREAK SPACE}", explain(entry.profile)) if entry.profile else "",
         evidence=grouped({k: v for k, v in entry.profile.evidence.items() if k != "timeline"})
         if entry.profile
         else {},
         lineage=_lineage(entry),
+        scorecard=predictions.card(entry, history),
     )
 
 
@@ -166,7 +173,10 @@ def _charts(
         "effect": figures.effect(entry.verdict, margin) if entry.verdict else None,
         "scores": figures.scores(now) if now else None,
         "trend": charts.trend(points) if len(points) > 1 else None,
+        "predicted": predictions.picture(entry, history),
     }
+    if entry.plan:
+        drawn |= planned.pictures(entry.plan, entry.night)
     if entry.profile:
         drawn |= profiled.pictures(entry.profile, num_samples=figures.batch_size(entry))
     return {name: None if svg is None else Markup(svg) for name, svg in drawn.items()}

@@ -6,10 +6,12 @@ import logging
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.params import Params
 from pipeline.records import Champion, Dataset, Night, Record, Tuning, digest
+
+if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
+    from pipeline.params import Params
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ class Course:
     rate: float  # learning rate, at its peak
 
 
-def course(night: Night, dataset: Dataset, champion: Champion | None, params: Params) -> Course:
+def course(night: Night, dataset: Dataset, champion: Champion | None, params: "Params") -> Course:
     """Warm from the champion on the newest samples, or cold, every `train.cold_every` nights, on all."""
     told = params.train
     if champion is None or not _may_start_warm(night, champion, params):
@@ -44,7 +46,7 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: Pa
     )
 
 
-def _may_start_warm(night: Night, champion: Champion, params: Params) -> bool:
+def _may_start_warm(night: Night, champion: Champion, params: "Params") -> bool:
     if night.day.toordinal() % params.train.cold_every == 0:
         return False
     facts = CHAMPION / "model.json"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 
 from pipeline.backends import Job
 from pipeline.backends.local import Local
+from pipeline.errors import JobError
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +40,17 @@ def wait(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
 
 def over(handle: str) -> bool:
     return Local().state(handle) != "running"
+
+
+@pytest.mark.parametrize("changes", [{"machine": "g2-standard-8"}, {"num_machines": 2}])
+def test_a_job_for_another_machine_is_refused_rather_than_run_here(tmp_path, changes):
+    asked = replace(job(tmp_path, "exit 0"), **changes)
+    number, machine = asked.num_machines, asked.machine
+    with pytest.raises(
+        JobError, match=rf"job j is for {number} x {machine}, but backend .*:Local has only the"
+    ):
+        Local().submit(asked)
+    assert not (tmp_path / "job").exists()
 
 
 @pytest.mark.parametrize(

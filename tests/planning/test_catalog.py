@@ -2,10 +2,13 @@
 
 from datetime import date
 
+import pandas as pd
 import pytest
 
 from pipeline.errors import ParamsError
 from pipeline.planning.catalog import choose, rented
+from pipeline.planning.pricelist import prices
+from tests.benchmarks.frame import DATA
 
 MACHINES = rented()
 
@@ -20,6 +23,58 @@ def test_prices_are_of_this_world_and_spot_is_the_cheaper():
         assert all(0.005 < price < 200 for price in prices), machine.name
         if len(prices) == 2:
             assert machine.spot_usd_per_hour < machine.usd_per_hour, machine.name
+
+
+def test_every_price_is_dated_names_its_source_and_is_of_a_machine_that_is_known():
+    names = {machine.name for machine in MACHINES}
+    for price in prices():
+        assert price.name in names
+        assert price.source and price.dated >= date(2025, 8, 1), price.key
+        assert (price.usd_per_hour is None) == (price.source == "no price known"), price.key
+    assert len({price.key for price in prices()}) == len(prices())
+
+
+def test_flex_start_is_never_dearer_than_on_demand_and_only_of_devices_that_have_it():
+    flex = {"L4", "A100 40GB", "A100 80GB", "H100", "H200", "B200"}
+    for machine in MACHINES:
+        assert machine.flex == (machine.device in flex), machine.name
+        if machine.flex_usd_per_hour is not None and machine.usd_per_hour is not None:
+            assert machine.flex_usd_per_hour <= machine.usd_per_hour, machine.name
+
+
+def test_small_h100_machines_are_not_rented_on_demand():
+    for machine in MACHINES:
+        if machine.name in ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g"):
+            assert machine.rate("on-demand") is None
+            assert machine.rate("spot")
+
+
+def test_there_are_several_regions_and_each_has_cpu_machines_to_fall_back_on():
+    regions = {machine.region for machine in MACHINES}
+    assert len(regions) == 7
+    for region in regions:
+        assert any(m.region == region and m.device == "cpu" and m.usd_per_hour for m in MACHINES)
+
+
+def test_shipped_prices_are_those_of_the_data_they_name():
+    path = DATA / "prices" / "cyclenerd_gcp_2026-07-30.csv.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is missing: the prices of a day")
+    table = pd.read_csv(path).set_index(["machine_type", "region"])
+    columns = {"on-demand": "usd_hour", "spot": "usd_hour_spot"}
+    told = [p for p in prices() if p.source.startswith("Cyclenerd/")]
+    assert len(told) > 300
+    for price in told:
+        expected = table.loc[(price.name, price.region), columns[price.strategy]]
+        assert price.usd_per_hour == pytest.approx(expected, abs=6e-5), price.key
+
+
+def test_where_a_price_comes_from_is_told_for_each_way_of_renting():
+    machine = next(m for m in MACHINES if m.name == "a2-highgpu-1g" and m.region == "us-central1")
+    assert machine.told("spot")[1] == date(2026, 7, 30)
+    assert machine.told("flex-start") == (
+        "public notes on the Cloud Billing Catalog: SKUs of DWS Defined Duration A2", date(2026, 8, 2),
+    )  # fmt: skip
 
 
 def test_a_machine_is_in_a_region_once():
@@ -59,23 +114,23 @@ def test_devices_of_the_catalog_are_the_known_ones():
 
 
 def test_a_pattern_names_machines_of_its_region_only():
-    chosen = choose(["g2-*"], region="us-central1", machines=MACHINES)
+    chosen = choose(["g2-*"], regions=["us-central1"], machines=MACHINES)
     assert {machine.region for machine in chosen} == {"us-central1"}
     assert {machine.device for machine in chosen} == {"L4"}
 
 
 def test_an_unknown_machine_is_told_with_the_nearest():
     with pytest.raises(ParamsError, match=r"plan.machines names g2-standrd-4, .*nearest are g2-standard-4"):
-        choose(["g2-standrd-4"], region="us-central1", machines=MACHINES)
+        choose(["g2-standrd-4"], regions=["us-central1"], machines=MACHINES)
 
 
 def test_a_machine_of_another_region_is_told_with_where_it_is():
-    with pytest.raises(ParamsError, match=r"not offered in us-east4; set plan.region to"):
-        choose(["a2-highgpu-1g"], region="us-east4", machines=MACHINES)
+    with pytest.raises(ParamsError, match=r"not offered in us-east4; add .* to plan.regions"):
+        choose(["a2-highgpu-1g"], regions=["us-east4"], machines=MACHINES)
 
 
 def test_an_unknown_region_is_told_with_the_known_ones():
     with pytest.raises(
-        ParamsError, match=r"nothing is known of plan.region mars; choose one of europe-west4"
+        ParamsError, match=r"plan.regions names mars, of which nothing is known; choose among asia-southeast1"
     ):
-        choose(["zz-*"], region="mars", machines=MACHINES)
+        choose(["zz-*"], regions=["us-central1", "mars"], machines=MACHINES)

@@ -92,3 +92,17 @@ def test_a_device_with_cores_to_spare_loads_beside_the_step():
     candidate = found(fast, job=profile(load_s=1e-3))
     assert candidate.num_loaders == fast.vcpus - 1
     assert found(job=profile(load_s=1e-3)).num_loaders == 0
+
+
+def test_waiting_starting_and_fetching_are_parts_of_the_time():
+    there = found(machine(), num_machines=2)
+    named = {part.name: part.seconds for part in there.parts}
+    assert set(named) == {"queue", "start-up", "data", "training", "all-reduce"}
+    assert named["data"] == pytest.approx(10**9 / 200e6)
+    assert sum(part.seconds for part in there.parts) == pytest.approx(there.expected_s)
+    assert {part.name for part in found().parts} == {"start-up", "training"}
+
+
+def test_a_queue_is_what_is_least_certain():
+    there = {part.name: part.spread for part in found(machine()).parts}
+    assert there["queue"] == max(there.values())

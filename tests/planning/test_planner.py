@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from jobs import DATASET, STARTED, night, profile
 
 from pipeline.errors import DataError, ParamsError, PlanError
-from pipeline.params import Params, PlanParams, ProfileParams, TrainParams
+from pipeline.params import Params, PlanParams, ProfileParams, TrainParams, check
 from pipeline.planning.planner import plan
 from pipeline.records import Plan, Tuning, dumps, loads
+from tests.benchmarks.catalogs import agreement
 
 EVERYWHERE = PlanParams(machines=("local", "*-*"))
 TRAINING = TrainParams(epochs=1, batch_size=256)
@@ -27,9 +28,9 @@ def planned(*, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING
     )
 
 
-def told(params: PlanParams, training: TrainParams) -> Params:
-    plugs = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
-    return Params(**plugs, plan=params, train=training)
+def told(params: PlanParams, training: TrainParams, *, backend: str = "some.module:Class") -> Params:
+    plugs = dict.fromkeys(("source", "workload"), "some.module:Class")
+    return Params(**plugs, backend=backend, plan=params, train=training)
 
 
 def test_this_machine_costs_nothing_and_is_taken_when_it_is_in_time():
@@ -103,7 +104,7 @@ def test_what_cannot_be_done_is_told_with_the_least_that_helps():
     )
     assert re.search(r"night\.budget_usd \d+\.\d\d", told)
     assert re.search(r"night\.train_hours \d", told)
-    assert re.search(r"train\.epochs 0\.\d", told)
+    assert re.search(r"train\.epochs 0\.\d+ \([\d,]+ samples\)", told)
 
 
 @settings(max_examples=15)
@@ -156,6 +157,137 @@ def test_machines_without_a_price_are_listed_and_not_planned():
     assert "no price in us-central1" in refusal(params=PlanParams(machines=("a4-highgpu-8g",)))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_plan_is_the_one_that_an_exhaustive_search_finds(seed):
+    found = agreement(seed)
+    assert found.equal
+    assert found.relaxed is not False
+
+
+def test_a_region_is_chosen_with_the_machine():
+    params = PlanParams(machines=("g2-standard-4",), regions=("us-central1", "us-east4"), spot=False)
+    found = planned(params=params)
+    assert (found.machine, found.region) == ("g2-standard-4", "us-east4")  # 0.7045 rather than 0.7068
+    assert {option.region for option in found.options} == {"us-central1", "us-east4"}
+
+
+def test_a_machine_is_not_planned_where_it_is_not_offered():
+    params = PlanParams(machines=("a2-highgpu-1g",), regions=("us-east4",))
+    with pytest.raises(
+        ParamsError, match=r"a2-highgpu-1g, which is not offered in us-east4; add europe-west4"
+    ):
+        planned(params=params)
+
+
+def test_flex_start_counts_the_longest_wait_and_bills_none_of_it():
+    params = PlanParams(machines=("a2-highgpu-1g",), spot=False, flex_wait_hours=2)
+    found = planned(params=params, job=profile(step_s=1e-2))
+    at_once = planned(params=PlanParams(machines=("a2-highgpu-1g",), spot=False), job=profile(step_s=1e-2))
+    assert (found.wait_s, found.spot, at_once.wait_s) == (7200, False, 0)
+    assert found.expected_s == pytest.approx(at_once.expected_s + 7200)
+    assert found.expected_usd == pytest.approx(at_once.expected_usd * 2.0204 / 3.6734)
+    assert (found.usd_per_hour, str(found.price_dated)) == (2.0204, "2026-08-02")
+    assert found.ladder[0].wait_s == 0  # what is rented at once is there to fall back on
+    assert found.portions[0].name == "wait, at most"
+
+
+def test_flex_start_is_left_out_where_nothing_could_be_in_time_after_the_wait():
+    params = PlanParams(machines=("a2-highgpu-1g",), spot=False, flex_wait_hours=2)
+    found = planned(hours=2.2, params=params, job=profile(step_s=1e-2))
+    assert found.wait_s == 0
+    assert "flex-start" in {option.strategy for option in found.options}
+
+
+def test_a_larger_batch_trains_on_more_samples_for_the_same_progress():
+    params = PlanParams(machines=("local",), batch_sizes=(512,))
+    assert planned(params=params).num_samples == round(1_000_000 * (1000 + 512) / (1000 + 256))
+    assert planned(params=PlanParams(machines=("local",), batch_sizes=(256,))).num_samples == 1_000_000
+
+
+def test_the_batch_that_is_done_sooner_is_taken():
+    quick = replace(profile(), step_s=replace(profile().step_s, fixed=0.5), noise_scale=1e6)
+    params = PlanParams(machines=("local",), batch_sizes=(64, 256, 1024))
+    assert planned(params=params, job=quick).batch_size == 1024
+    noisy = replace(quick, step_s=profile().step_s, noise_scale=1)
+    assert planned(params=params, job=noisy).batch_size == 64
+
+
+LOCAL_BACKEND = "pipeline.backends.local:Local"
+
+
+def test_a_backend_that_rents_nothing_gets_the_machine_at_hand_and_says_why():
+    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
+    found = plan(night(), DATASET, profile(), None, params)
+    assert found.machine == "local"
+    others = [option.why_not for option in found.options if option.machine != "local"]
+    assert set(others) == {"backend Local rents no machine"}
+    assert found.ladder == ()
+
+
+def test_a_backend_that_rents_nothing_is_told_where_only_rented_machines_are_named():
+    params = told(PlanParams(machines=("g2-*",)), TRAINING, backend=LOCAL_BACKEND)
+    with pytest.raises(
+        PlanError, match=r"plan.machines names g2-\*, but backend .*:Local has only the machine at"
+    ):
+        plan(night(), DATASET, profile(), None, params)
+
+
+def test_a_backend_that_rents_nothing_is_no_help_when_the_machine_at_hand_is_late():
+    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
+    with pytest.raises(PlanError, match=r"the least that helps: night.train_hours \d"):
+        plan(night(hours=0.3), DATASET, profile(step_s=1e-1), None, params)
+
+
+@settings(max_examples=15)
+@given(st.floats(0.3, 12), st.floats(0, 20), st.floats(1e-3, 0.1), st.floats(0, 5), st.floats(0, 50))
+def test_more_hours_or_dollars_never_make_the_plan_worse(hours, budget_usd, step_s, longer, richer):
+    params = PlanParams(machines=("local", "g2-standard-*", "a2-*"), max_machines=3, flex_wait_hours=1)
+    job = profile(step_s=step_s)
+    try:
+        before = planned(hours=hours, budget_usd=budget_usd, params=params, job=job)
+    except PlanError:
+        return
+    for after in (
+        planned(hours=hours + longer, budget_usd=budget_usd, params=params, job=job),
+        planned(hours=hours, budget_usd=budget_usd + richer, params=params, job=job),
+    ):
+        assert after.expected_usd <= before.expected_usd
+
+
+def test_portions_add_up_to_the_plan():
+    found = planned(hours=2, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",)))
+    assert sum(portion.expected_s for portion in found.portions) == pytest.approx(found.expected_s)
+    assert sum(portion.expected_usd for portion in found.portions) == pytest.approx(found.expected_usd)
+    assert [portion.name for portion in found.portions][:4] == ["queue", "start-up", "data", "training"]
+    assert found.portions[2].expected_s == pytest.approx(DATASET.num_bytes / 200e6)
+
+
+def test_options_are_the_plan_then_the_feasible_then_the_others_with_a_reason_each():
+    found = planned(hours=2, budget_usd=1, job=profile(step_s=5e-3))
+    first, *rest = found.options
+    assert (first.machine, first.region, first.why_not) == (found.machine, found.region, "")
+    assert all(option.why_not for option in rest)
+    order = [option.feasible for option in found.options]
+    assert order == sorted(order, reverse=True)
+    assert any("is over night.budget_usd 1.00" in option.why_not for option in rest)
+    assert found.chance == first.chance > 0.99
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"confidence": 1}, r"plan.confidence is 1, but input should be less than 1; mend it"),
+        ({"regions": []}, r"plan.regions is .*, but .*at least 1 item.*; mend it"),
+        ({"flex_wait_hours": -1}, r"plan.flex_wait_hours is -1, but .*greater than or equal to 0; mend it"),
+        ({"batch_sizes": [0]}, r"plan.batch_sizes.0 is 0, but input should be greater than 0; mend it"),
+    ],
+)
+def test_params_that_cannot_be_are_told_with_their_key(section, sentence):
+    plugs = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
+    with pytest.raises(ParamsError, match=sentence):
+        check({**plugs, "plan": section})
+
+
 def test_an_unknown_machine_is_told():
     with pytest.raises(ParamsError, match=r"plan.machines names b9-huge"):
         planned(params=PlanParams(machines=("b9-huge",)))
@@ -170,8 +302,9 @@ def test_thousands_of_candidates_are_planned_in_three_seconds():
 
 def test_planning_imports_nothing_heavy():
     code = (
-        "import sys, pipeline.planning.planner; "
-        "print([m for m in ('torch', 'numpy', 'scipy', 'mlflow', 'pandas') if m in sys.modules])"
+        "import sys, pipeline.planning.planner; heavy = "
+        "('torch', 'numpy', 'scipy', 'mlflow', 'pandas', 'pydantic', 'ruamel'); "
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

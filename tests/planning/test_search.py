@@ -1,19 +1,22 @@
 """The search finds what looking at every candidate finds, and what it asks to relax is the least."""
 
 import time
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import machine
 
 from pipeline.planning.costs import Estimate, Part
-from pipeline.planning.search import Limits, relax, search
+from pipeline.planning.search import Candidate, Limits, relax, search
 
 CONFIDENCE = 0.99
 
 
-def candidate(seconds: float, price: float, spread: float = 0.1, name: str = "m") -> Estimate:
-    return Estimate(
+def candidate(
+    seconds: float, price: float, spread: float = 0.1, name: str = "m", wait_s: float = 0.0
+) -> Candidate:
+    found = Estimate(
         machine=machine(name=name, usd_per_hour=price),
         num_machines=1,
         spot=False,
@@ -24,6 +27,7 @@ def candidate(seconds: float, price: float, spread: float = 0.1, name: str = "m"
         parts=(Part(seconds=seconds, spread=spread),),
         deviation_s=0,
     )
+    return Candidate(estimate=found, strategy="flex-start" if wait_s else "on-demand", wait_s=wait_s)
 
 
 catalogs = st.lists(
@@ -39,7 +43,7 @@ def limits(deadline_h: float, budget_usd: float) -> Limits:
     return Limits(deadline_s=deadline_h * 3600, budget_usd=budget_usd, confidence=CONFIDENCE)
 
 
-def brute_force(offered: list[Estimate], within: Limits, value) -> float | None:
+def brute_force(offered: list[Candidate], within: Limits, value) -> float | None:
     best = None
     for c in offered:
         feasible = c.time_s(CONFIDENCE) <= within.deadline_s and c.expected_usd <= within.budget_usd
@@ -105,6 +109,29 @@ def test_the_knee_is_never_beaten_in_both_time_and_cost(offered, hour, dollar):
         )
 
 
+@given(catalogs, st.lists(st.tuples(st.floats(60, 1e5), st.floats(60, 1e5)), max_size=5), hours, dollars)
+def test_what_waits_is_taken_only_where_another_could_begin_after_the_wait(at_once, waits, hour, dollar):
+    within = limits(hour, dollar)
+    waiting = [candidate(seconds, 0.01, wait_s=wait_s) for seconds, wait_s in waits]
+    choice = search([*waiting, *at_once], limits=within, objective="cost")
+    alone = search(at_once, limits=within, objective="cost")
+    assert (choice is None) == (alone is None)
+    if choice is None:
+        return
+    assert choice.best.expected_usd <= alone.best.expected_usd
+    latest = min(c.wait_s + min(o.time_s(CONFIDENCE) for o in alone.ranked) for c in [choice.best])
+    assert not choice.best.wait_s or latest <= within.deadline_s * (1 + 1e-12)
+
+
+@given(catalogs, hours, dollars)
+def test_what_cannot_be_run_here_is_neither_chosen_nor_a_relaxation(offered, hour, dollar):
+    hindered = [replace(each, hindrance="no such machine") for each in offered]
+    assert search(hindered, limits=limits(hour, dollar), objective="cost") is None
+    dear = candidate(1e6, 1e6)
+    least = relax([dear, *hindered], limits=limits(hour, dollar))
+    assert least.both == (dear.time_s(CONFIDENCE), dear.expected_usd)
+
+
 def test_the_knee_is_where_the_next_dollar_buys_little():
     curve = [candidate(36_000, 0.1), candidate(7200, 1.0), candidate(6000, 12.0)]
     assert search(curve, limits=limits(100, 1000), objective="knee").best is curve[1]
@@ -131,6 +158,13 @@ def test_the_runner_up_is_named_with_the_number_that_decided():
     assert search([cheap, dear], limits=limits(10, 1.5), objective="cost").runner_up == (
         "dear: $2.00 is over night.budget_usd 1.50"
     )
+    twin = candidate(3600, 1.0, name="dearest")
+    assert search([cheap, twin], limits=limits(10, 40), objective="cost").runner_up == (
+        "dearest: as fast and as cheap; fewer machines and the first name go first"
+    )
+    assert search(
+        [dear, candidate(1800, 5.0, name="poor")], limits=limits(10, 40), objective="time"
+    ).runner_up == ("poor: $2.50 rather than $2.00")
     assert search([cheap], limits=limits(10, 40), objective="cost").runner_up == (
         "no other machine is named by plan.machines"
     )

@@ -272,3 +272,25 @@ def test_drawing_again_is_quick(folder: Path) -> None:
     start = time.process_time()
     page(folder, sixty())
     assert time.process_time() - start < 4  # it takes half a second on an idle core
+
+
+def test_the_page_shows_how_good_the_predictions_of_earlier_nights_were(folder: Path) -> None:
+    told = text_of(page(lay(whole(62), folder), sixty()))
+    assert "How good were the predictions?" in told
+    assert re.search(r"Over the last \d+ nights the 90 % interval held on [\d.]+ %", told)
+
+
+def test_the_page_warns_of_intervals_that_do_not_hold(folder: Path) -> None:
+    slow = [
+        replace(e, training=replace(e.training, elapsed_s=2 * e.training.elapsed_s)) if e.training else e
+        for e in sixty()
+    ]
+    told = text_of(page(lay(whole(62), folder), slow))
+    assert "Intervals that do not hold: the 90 % interval held on 2% of the last" in told
+    assert "times as wide from now on" in told
+
+
+def test_a_first_night_has_no_picture_of_predictions(folder: Path) -> None:
+    html = page(lay(whole(62), folder), [])
+    assert "Over the last 1 night the 90 % interval held on" in text_of(html)
+    assert "Actual over predicted time" not in html

@@ -1,0 +1,148 @@
+"""Which ways are there to run the job? Machine, region, count, batch size, and how it is rented.
+
+What params.yaml allows, has a price and fits the memory. Where `plan.batch_sizes` leaves a choice, a batch
+of B trains on (B + phi) / (B0 + phi) as many samples as one of B0, for equal progress by the measured noise
+scale phi (McCandlish 2018; Pollux, OSDI'21): a larger batch has to pay for itself.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pipeline.errors import PlanError
+from pipeline.planning import catalog
+from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.planning.costs import estimate
+from pipeline.planning.history import Known
+from pipeline.planning.pricelist import STRATEGIES, Strategy
+from pipeline.planning.search import Candidate
+from pipeline.records import Dataset, Profile
+
+if TYPE_CHECKING:
+    from pipeline.params import Params, PlanParams
+
+RENTS_NOTHING = "pipeline.backends.local:Local"  # the backend that has only the machine at hand
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be trained, as far as all candidates share it."""
+
+    profile: Profile
+    at_hand: Machine  # that the profile was measured on
+    dataset: Dataset
+    batch_size: int  # that the number of samples is told for
+    num_workers: int  # training processes on the machine at hand
+    known: Known | None = None  # what earlier nights taught
+
+    def samples(self, num_samples: int, batch_size: int) -> int:
+        """Samples that make as much progress in batches of this size as `num_samples` in the job's own."""
+        if batch_size == self.batch_size:
+            return num_samples
+        noise = max(0.0, self.profile.noise_scale)
+        return max(1, round(num_samples * (noise + batch_size) / (noise + self.batch_size)))
+
+
+Way = tuple[str, str, Strategy, int, int]  # machine, region, how rented, batch size, count
+
+
+def way_of(candidate: Candidate) -> Way:
+    """Which way to run the job a candidate is, on whatever number of samples."""
+    machine, found = candidate.machine, candidate.estimate
+    return machine.name, machine.region, candidate.strategy, found.batch_size, found.num_machines
+
+
+def candidates(
+    job: Job,
+    machines: Sequence[Machine],
+    params: "PlanParams",
+    *,
+    backend: str = "",
+    num_samples: int,
+    among: Collection[Way] | None = None,
+) -> Iterator[Candidate]:
+    """Every way to run the job that has a price and fits the memory, or those `among` the ways given.
+
+    `num_samples` is told for the job's own batch.
+    """
+    sizes = params.batch_sizes or (job.batch_size,)
+    for machine in machines:
+        for strategy in strategies(machine, params):
+            for size in sizes:
+                found = _counts(
+                    job, machine, strategy, params, batch_size=size, num_samples=num_samples, among=among
+                )
+                yield from (replace(each, hindrance=_hindrance(machine, backend)) for each in found)
+
+
+def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
+    """How the machine may be rented: as params allow, and where there is a price."""
+    allowed = {"on-demand": True, "spot": params.spot, "flex-start": params.flex_wait_hours > 0}
+    return [each for each in STRATEGIES if allowed[each] and machine.rate(each) is not None]
+
+
+def _counts(
+    job: Job,
+    machine: Machine,
+    strategy: Strategy,
+    params: "PlanParams",
+    *,
+    batch_size: int,
+    num_samples: int,
+    among: Collection[Way] | None,
+) -> Iterator[Candidate]:
+    """One machine, two machines and so on, as far as each worker has a sample of a batch."""
+    here = machine.name == LOCAL
+    alone = here or (strategy == "spot" and machine.is_tpu)
+    count = job.samples(num_samples, batch_size)
+    # What flex-start costs stands where the estimate looks for the price of a machine that is not spot.
+    priced = replace(machine, usd_per_hour=machine.rate(strategy)) if strategy == "flex-start" else machine
+    num_workers = job.num_workers if here else machine.num_workers
+    for num_machines in range(1, 1 + (1 if alone else params.max_machines)):
+        if num_workers * num_machines > batch_size:
+            break
+        if (
+            among is not None
+            and (machine.name, machine.region, strategy, batch_size, num_machines) not in among
+        ):
+            continue
+        found = estimate(
+            job.profile,
+            job.at_hand if here else priced,
+            measured=job.at_hand,
+            num_machines=num_machines,
+            spot=strategy == "spot",
+            batch_size=batch_size,
+            num_workers=num_workers,
+            num_samples=count,
+            num_bytes=job.dataset.num_bytes,
+            known=job.known,
+        )
+        if found is not None:
+            wait_s = params.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0
+            yield Candidate(estimate=found, strategy=strategy, num_samples=count, wait_s=wait_s)
+
+
+def _hindrance(machine: Machine, backend: str) -> str:
+    """Why the backend cannot run a job on that machine; "" where it can."""
+    rents = backend != RENTS_NOTHING
+    return "" if rents or machine.name == LOCAL else f"backend {backend.rpartition(':')[2]} rents no machine"
+
+
+def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:
+    """The machines that params name, in their regions, that have a price; one at least that can be rented."""
+    told = params.plan
+    named = catalog.choose(told.machines, regions=told.regions, machines=known)
+    priced = tuple(machine for machine in named if strategies(machine, told))
+    if not priced:
+        raise PlanError(
+            f"plan.machines names {', '.join(dict.fromkeys(m.name for m in named))}, for which there is no "
+            f"{'' if told.spot else 'on-demand '}price in {', '.join(told.regions)}; name another machine"
+            f"{'' if told.spot else ', or allow plan.spot'}"
+        )
+    if params.backend.use == RENTS_NOTHING and all(machine.name != LOCAL for machine in priced):
+        raise PlanError(
+            f"plan.machines names {', '.join(told.machines)}, but backend {params.backend.use} has only the "
+            f"machine at hand; add {LOCAL} to plan.machines, or set backend to one that rents"
+        )
+    return priced

@@ -1,0 +1,170 @@
+"""What did earlier nights teach of how fast machines are, and what is left to doubt?
+
+An earlier night says how much longer an update took than its own profile had it: a ratio, so that it stands
+when model or profile change. On a machine that has run, tonight's form (form.py, its constants by the profile
+and the roofline) is fitted to those ratios, so counts and batch sizes that were never tried are known from
+those that were. On a machine that has not, the ratio is shared by what it has in common with those that have:
+the job, and the kind of device (Sia, SOSP'23: what one does alone carries over to any number of them).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import hypot, log
+from typing import TYPE_CHECKING
+
+from pipeline.planning.measurements import Measurement, Setting
+
+if TYPE_CHECKING:
+    from pipeline.planning.form import Array, Prior
+    from pipeline.planning.throughput import StepTime
+
+# Deviations of log(actual / predicted), before any night: of the job on all machines, of a kind of device
+# and of a machine against the roofline, and from night to night.
+JOB, DEVICE, MACHINE, NIGHT = 0.10, 0.30, 0.28, 0.06
+NETWORK = 0.25  # of the time to sum gradients
+NO_OVERLAP = (-3.0, 0.5)  # log(g - 1): here gradients are summed after the pass that made them
+NIGHTS_AHEAD = 30  # that profit from what a night taught; plan.explore_usd is for so many
+BELIEVED = 20.0  # times too fast or too slow; more is another thing that was measured
+NEGLIGIBLE_S = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What a night's updates took against what the profile of that night had said."""
+
+    machine: str
+    device: str
+    measured_here: bool  # the profile was of that machine
+    setting: Setting
+    ratio: float  # seconds of an update / those by profile and roofline, without corrections
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """An update as profile and roofline have it: seconds of a pass, and of summing two workers' gradients."""
+
+    fixed_s: float
+    per_sample_s: float
+    within_s: float  # on one machine
+    across_s: float  # on several
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """Logarithm of what an update takes more than predicted, and its deviation."""
+
+    shift: float
+    spread: float
+    num_nights: int  # that the machine has run
+
+
+@dataclass
+class Known:
+    """What earlier nights taught; `widen` is the scorecard's factor for intervals."""
+
+    past: Sequence[Past] = ()
+    widen: float = 1.0
+    _fits: dict[tuple[str, Update], tuple["StepTime", "StepTime"]] = field(default_factory=dict)
+    _found: dict[tuple[str, Setting, Update], Correction] = field(default_factory=dict)
+    _shared: dict[str, Correction] = field(default_factory=dict)
+    _kin: "Array | None" = None
+
+    def __post_init__(self) -> None:
+        self.past = [each for each in self.past if 1 / BELIEVED < each.ratio < BELIEVED]
+
+    def correction(self, machine: str, device: str, setting: Setting, update: Update) -> Correction:
+        """What to expect on a machine beyond profile and roofline; found once a setting."""
+        nights = [each for each in self.past if each.machine == machine]
+        if not nights:
+            if machine not in self._shared:
+                self._shared[machine] = self._by_kinship(machine, device)
+            return self._shared[machine]
+        key = (machine, setting, update)
+        if key not in self._found:
+            plain, fitted = self._fitted(machine, nights, update)
+            before, after = plain.predict([setting]), fitted.predict([setting])
+            self._found[key] = Correction(
+                shift=log(float(after[0][0]) / float(before[0][0])),
+                spread=float(after[1][0]),
+                num_nights=len(nights),
+            )
+        return self._found[key]
+
+    def _fitted(self, machine: str, nights: Sequence[Past], update: Update) -> tuple["StepTime", "StepTime"]:
+        """Tonight's form before and after the nights that this machine has run."""
+        from pipeline.planning.throughput import StepTime
+
+        if (machine, update) not in self._fits:
+            prior = _prior(update, measured_here=nights[0].measured_here)
+            plain = StepTime([], prior)
+            by_form = plain.predict([each.setting for each in nights])[0]
+            told = [
+                Measurement(
+                    workers=each.setting.workers,
+                    micro_batch_size=each.setting.micro_batch_size,
+                    num_passes=each.setting.num_passes,
+                    step_s=float(seconds) * each.ratio,
+                )
+                for each, seconds in zip(nights, by_form, strict=True)
+            ]
+            self._fits[machine, update] = plain, StepTime(told, prior)
+        return self._fits[machine, update]
+
+    def _by_kinship(self, machine: str, device: str) -> Correction:
+        """The mean of what machines that have run took more, each weighted by what it has in common.
+
+        A Gaussian with components of the job, the device and the machine, conditioned on the nights.
+        """
+        doubt = hypot(JOB, DEVICE, MACHINE)
+        if not self.past:
+            return Correction(shift=0.0, spread=doubt, num_nights=0)
+        import numpy as np
+
+        if self._kin is None:
+            common = np.array([[_common(one, other) for one in self.past] for other in self.past])
+            self._kin = np.asarray(np.linalg.inv(common + NIGHT**2 * np.eye(len(self.past))), np.float64)
+        kin = np.array([each.device == device and not each.measured_here for each in self.past], float)
+        own = JOB**2 + DEVICE**2 * kin
+        weights: Array = self._kin @ own
+        return Correction(
+            shift=float(weights @ np.log([each.ratio for each in self.past])),
+            spread=max(doubt**2 - float(weights @ own), NIGHT**2) ** 0.5,
+            num_nights=0,
+        )
+
+
+def _common(one: Past, other: Past) -> float:
+    """Covariance of the logarithms of two nights' ratios."""
+    device = one.device == other.device and not (one.measured_here or other.measured_here)
+    machine = one.machine == other.machine and not one.measured_here
+    return JOB**2 + DEVICE**2 * device + MACHINE**2 * machine
+
+
+def _prior(update: Update, *, measured_here: bool) -> "Prior":
+    """The constants of the form by profile and roofline, and how far they may be off."""
+    from pipeline.planning import form
+
+    off = JOB if measured_here else hypot(JOB, DEVICE, MACHINE)
+    across = log(max(update.across_s, NEGLIGIBLE_S))
+    within = log(max(update.within_s, NEGLIGIBLE_S)) - across
+    return form.LEARNED.scaled(
+        {
+            form.FIXED: (log(max(update.fixed_s, NEGLIGIBLE_S)), off),
+            form.PER_SAMPLE: (log(max(update.per_sample_s, NEGLIGIBLE_S)), off),
+            form.ONE: (within, NETWORK),
+            form.TWO: (0.0, NETWORK),
+            form.MANY: (across, NETWORK),
+            form.OVERLAP: NO_OVERLAP,
+        }
+    )
+
+
+def ratio(*, elapsed_s: float, start_s: float, num_updates: int, update_s: float) -> float | None:
+    """Seconds of an update by the clock over those predicted; None where that tells nothing.
+
+    >>> ratio(elapsed_s=110, start_s=10, num_updates=100, update_s=0.8)
+    1.25
+    """
+    if num_updates < 1 or elapsed_s <= 3 * start_s or update_s < NEGLIGIBLE_S:  # else mostly the start
+        return None
+    return (elapsed_s - start_s) / num_updates / update_s

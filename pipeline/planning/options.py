@@ -1,0 +1,81 @@
+"""What was weighed, and what does the plan consist of? What a person sees of a search, as records."""
+
+from collections.abc import Sequence
+
+from pipeline.planning.search import (
+    Candidate,
+    Choice,
+    Limits,
+    Objective,
+    by_cost,
+    by_time,
+    feasible,
+    frontier,
+    why_not,
+)
+from pipeline.records import Option, Portion
+
+NUM_NEXT = 8  # of the next best
+NUM_FRONTIER = 12  # of what nothing beats in both time and cost
+NUM_MACHINES = 12  # each at its cheapest, so that the choice of the machine can be seen
+
+
+def options(
+    offered: Sequence[Candidate], *, choice: Choice, limits: Limits, objective: Objective
+) -> tuple[Option, ...]:
+    """The plan first, then what else is feasible, best first, then what is not and why.
+
+    Of thousands of candidates: the next best, the frontier of time and cost, each machine at its cheapest.
+    """
+    order = by_time if objective == "time" else by_cost
+    held = {id(candidate) for candidate in feasible(offered, limits)}
+    curve = frontier(offered)
+    cheapest: dict[str, Candidate] = {}
+    for candidate in sorted(offered, key=lambda each: (id(each) not in held, order(each))):
+        cheapest.setdefault(candidate.machine.name, candidate)
+    chosen = {id(c): c for c in (*choice.ranked[: 1 + NUM_NEXT], *_spread(curve, NUM_FRONTIER))}
+    chosen |= {id(c): c for c in list(cheapest.values())[:NUM_MACHINES]}
+    on_curve = {id(candidate) for candidate in curve}
+    best = choice.best
+    ranked = sorted(chosen.values(), key=lambda c: (c is not best, id(c) not in held, order(c)))
+    return tuple(
+        Option(
+            machine=c.machine.name,
+            num_machines=c.estimate.num_machines,
+            region=c.machine.region,
+            strategy=c.strategy,
+            batch_size=c.estimate.batch_size,
+            expected_s=c.expected_s,
+            interval=c.interval,
+            expected_usd=c.expected_usd,
+            chance=c.chance(limits.deadline_s),
+            feasible=id(c) in held,
+            frontier=id(c) in on_curve,
+            why_not=why_not(c, best=best, limits=limits, objective=objective, offered=offered),
+        )
+        for c in ranked
+    )
+
+
+def portions(best: Candidate) -> tuple[Portion, ...]:
+    """What the expected time and cost of a candidate consist of, in the order that they come.
+
+    Saving and lost work are in the parts that they stretch.
+    """
+    found = [Portion(name="wait, at most", expected_s=best.wait_s, expected_usd=0.0)] if best.wait_s else []
+    named: dict[str, float] = {}
+    for part in best.estimate.parts:
+        named[part.name] = named.get(part.name, 0.0) + part.seconds
+    found += [
+        Portion(name=name, expected_s=seconds, expected_usd=best.estimate.usd(seconds))
+        for name, seconds in named.items()
+        if seconds > 0
+    ]
+    return tuple(found)
+
+
+def _spread(curve: Sequence[Candidate], most: int) -> list[Candidate]:
+    """So many of a curve, evenly from its first to its last."""
+    if len(curve) <= most:
+        return list(curve)
+    return [curve[round(n * (len(curve) - 1) / (most - 1))] for n in range(most)]

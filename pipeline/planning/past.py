@@ -1,0 +1,100 @@
+"""What did the nights of the ledger predict, and what happened? Plain values for history.py and scorecard.py.
+
+Only nights before this one count, by the commit that it follows: so the same records give the same plan
+whenever it is made.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from pipeline import ledger
+from pipeline.ledger import Entry
+from pipeline.planning import catalog, remedies
+from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.planning.history import NIGHTS_AHEAD, Known, Past, ratio
+from pipeline.planning.scorecard import NIGHTS, Scorecard, outcome, scorecard
+from pipeline.planning.startup import IN_RUN_S
+from pipeline.planning.updates import update
+from pipeline.records import Night, Profile
+
+log = logging.getLogger(__name__)
+
+
+def known(entries: Sequence[Entry], *, num_workers: int) -> Known:
+    """What nights taught, given oldest first; `num_workers` is train.num_workers, of the machine at hand."""
+    card = card_of(entries)
+    if card and card.warning:
+        log.warning("%s", card.warning)
+    found = [_past(entry, num_workers=num_workers) for entry in entries]
+    return Known(past=tuple(each for each in found if each), widen=card.widen if card else 1.0)
+
+
+def before(night: Night) -> list[Entry]:
+    """The last nights that this one follows, oldest first; rollbacks are no nights."""
+    if not night.previous:
+        return []
+    entries = ledger.history(limit=2 * NIGHTS)  # rollbacks are among them
+    commits = [entry.commit for entry in entries]
+    if night.previous not in commits:
+        return []
+    followed = [entry for entry in entries[commits.index(night.previous) :] if not entry.rollback]
+    return followed[:NIGHTS][::-1]
+
+
+def explored_usd(entries: Sequence[Entry]) -> float:
+    """Dollars that the last nights spent on trying something else than the best that was known."""
+    tried = [e for e in entries[-NIGHTS_AHEAD:] if e.plan and e.plan.explore_usd > 0]
+    best_usd = [(e, e.plan.expected_usd - e.plan.explore_usd) for e in tried if e.plan]
+    return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
+
+
+def card_of(entries: Sequence[Entry]) -> Scorecard | None:
+    """The scorecard of some nights, given oldest first."""
+    told = [outcome(e.night.id, e.plan, e.training) for e in entries if e.plan and e.training]
+    return scorecard([each for each in told if each])
+
+
+def _past(entry: Entry, *, num_workers: int) -> Past | None:
+    """A night's update against what its profile had said; None where that tells nothing."""
+    plan, training, profile = entry.plan, entry.training, entry.profile
+    if not (plan and training and profile and entry.dataset) or training.num_restarts:
+        return None
+    machine = _machine(plan.machine, profile, entry.night)
+    if machine is None:
+        return None
+    measured = catalog.local(profile, today=entry.night.day)
+    epochs = plan.num_samples / max(1, entry.dataset.num_samples)
+    as_run, _ = remedies.taken(profile, epochs=epochs, num_samples=plan.num_samples)
+    here = machine.name == LOCAL
+    found = update(
+        as_run,
+        measured if here else machine,
+        measured=measured,
+        num_machines=plan.num_machines,
+        batch_size=plan.batch_size,
+        num_workers=num_workers if here else machine.num_workers,
+    )
+    if found is None:
+        return None
+    times = ratio(
+        elapsed_s=training.elapsed_s,
+        start_s=IN_RUN_S,
+        num_updates=training.num_updates,
+        update_s=found.seconds,
+    )
+    if times is None:
+        return None
+    return Past(
+        machine=machine.name,
+        device=machine.device,
+        measured_here=here,
+        setting=found.setting,
+        ratio=times,
+    )
+
+
+def _machine(name: str, profile: Profile, night: Night) -> Machine | None:
+    """The machine of that name; any region's, as all have the same devices."""
+    if name == LOCAL:
+        return catalog.local(profile, today=night.day)
+    return next((machine for machine in catalog.rented() if machine.name == name), None)

@@ -1,0 +1,123 @@
+"""What do machines cost today? `python -m pipeline prices`: a table, or read anew from the provider.
+
+Prices that were read are kept under the home of the nights, in a file of the form of `prices.csv`, and go
+before those; a price that cannot be is refused (`rates`) and the old one kept. The key of the API comes from
+the environment and goes into a header, so that no address in a log or an error holds it.
+"""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import records
+from pipeline.errors import JobError, ParamsError
+from pipeline.planning import catalog, pricelist
+from pipeline.planning.rates import Refreshed, rates, refreshed
+
+if TYPE_CHECKING:
+    import requests
+
+URL = "https://cloudbilling.googleapis.com"
+COMPUTE_ENGINE = "6F81-5844-456A"  # the service whose SKUs are machines
+KEY = "CLOUD_BILLING_API_KEY"
+PAGE_SIZE = 5000
+TIMEOUT_S = (10, 60)  # to connect, to answer
+RETRIES = 3
+HEAD = ("machine", "device", "region", "rented", "$ an hour", "of", "source")
+
+
+def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]:
+    """The catalog as lines of text: every price with its date and its source, "–" where none is known."""
+    device = {found.name: found.device for found in catalog.rented()}
+    at_hand = (catalog.LOCAL, "here", "here", "owned", "0.0000", "–", "measured by the profile of the night")
+    shown = fnmatchcase(catalog.LOCAL, machine) and fnmatchcase("here", region)
+    cells = [HEAD, *([at_hand] if shown else [])] + [
+        (
+            price.name,
+            device[price.name],
+            price.region,
+            price.strategy,
+            "–" if price.usd_per_hour is None else f"{price.usd_per_hour:.4f}",
+            str(price.dated),
+            price.source,
+        )
+        for price in pricelist.prices(kept)
+        if fnmatchcase(price.name, machine) and fnmatchcase(price.region, region)
+    ]
+    if len(cells) == 1:
+        raise ParamsError(f"no machine is named {machine} in {region}; leave both out to see all there are")
+    widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
+    for row in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def refresh(kept: Path, *, url: str = URL) -> Refreshed:
+    """Read all prices anew and keep those that can be true in the file `kept`.
+
+    Raises ParamsError without a key, JobError where the API does not answer as it should; the file stays.
+    """
+    key = os.environ.get(KEY, "")
+    if not key:
+        raise ParamsError(
+            f"{KEY} is not set; put a key of the Cloud Billing API there (one comes from APIs and services)"
+        )
+    told = rates(skus(url, key))
+    listed = pricelist.prices(kept)
+    found = refreshed(listed, catalog.rented(), told, today=datetime.now(UTC).date())
+    before = pricelist.read(kept.read_text(), source=str(kept)) if kept.exists() else ()
+    now = {price.key: price for price in (*before, *found.accepted)}
+    if now:
+        records.replace_text(kept, pricelist.as_table(now.values()))
+    return found
+
+
+def skus(url: str, key: str) -> Iterator[dict[str, Any]]:
+    """All SKUs of Compute Engine, page after page; JobError where the API does not answer as it should."""
+    import requests
+    from requests.adapters import HTTPAdapter
+    from urllib3.util import Retry
+
+    again = Retry(total=RETRIES, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504),
+                  raise_on_status=False)  # fmt: skip
+    address = f"{url.rstrip('/')}/v1/services/{COMPUTE_ENGINE}/skus"
+    asked = {"currencyCode": "USD", "pageSize": str(PAGE_SIZE)}
+    with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=again))
+        session.mount("https://", HTTPAdapter(max_retries=again))
+        session.headers["X-Goog-Api-Key"] = key
+        seen: set[str] = set()
+        while True:
+            try:
+                answer = session.get(address, params=asked, timeout=TIMEOUT_S, allow_redirects=False)
+            except requests.RequestException as error:
+                raise JobError(
+                    f"{address} does not answer: {type(error).__name__}; prices stay, try again"
+                ) from None
+            page = _page(address, answer)
+            yield from page.get("skus", ())
+            token = page.get("nextPageToken", "")
+            if not token:
+                return
+            if token in seen:
+                raise JobError(f"{address} gives the same page again and again; prices stay, try again later")
+            seen.add(token)
+            asked["pageToken"] = token
+
+
+def _page(address: str, answer: "requests.Response") -> dict[str, Any]:
+    """The JSON of a page; JobError with what the API says where it is none."""
+    try:
+        page = answer.json()
+    except ValueError:
+        page = None
+    if answer.status_code != 200:
+        said = page.get("error", {}).get("message", "") if isinstance(page, dict) else ""
+        told = f": {' '.join(said.split())[:200]}" if said else ""
+        do = f"look at {KEY}" if answer.status_code in (400, 401, 403) else "try again later"
+        raise JobError(f"{address} answers {answer.status_code}{told}; prices stay, {do}")
+    if not isinstance(page, dict):
+        raise JobError(f"{address} answers something that is no JSON object; prices stay, try again later")
+    return page

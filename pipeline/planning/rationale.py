@@ -1,0 +1,172 @@
+"""Why this plan? A sentence, a table of the options, a picture of time and cost, and what both consist of.
+
+For the terminal and the task log; the report draws the same from the same record.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import log
+
+from pipeline.planning.planner import BEFORE_TRAINING
+from pipeline.records import Night, Option, Plan
+from pipeline.report.formats import count, dollars, duration
+
+ROWS = 12  # of the table
+WIDTH, HEIGHT = 64, 12  # of the picture, in letters
+BAR = 40  # letters of the longest bar
+
+
+def rationale(plan: Plan, night: Night) -> str:
+    """All of it as text."""
+    return "\n".join(_lines(plan, night))
+
+
+def _lines(plan: Plan, night: Night) -> Iterator[str]:
+    yield summary(plan, night)
+    if plan.options:
+        yield ""
+        yield from _table(plan.options)
+    if len({(option.expected_s, option.expected_usd) for option in plan.options}) > 1:
+        yield ""
+        yield from picture(plan.options)
+    if plan.portions:
+        yield ""
+        yield from _waterfall(plan, night)
+
+
+def summary(plan: Plan, night: Night) -> str:
+    """What is rented, for how long, at what price, with what chance, and why not the next best."""
+    low, high = plan.interval
+    chance = f", in time with a chance of {percent(plan.chance)}" if plan.chance is not None else ""
+    told = (
+        f"{name(plan)}, batch {count(plan.batch_size)}: {duration(plan.expected_s)} "
+        f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
+        f"of {dollars(night.budget_usd)}{chance}."
+    )
+    if plan.region and plan.price_dated:
+        told += f" {price(plan)}."
+    return f"{told} Next best: {plan.runner_up}." if plan.runner_up else told
+
+
+def price(plan: Plan) -> str:
+    """What one machine costs, whose price that is, and of which day: each price is dated."""
+    return f"{dollars(plan.usd_per_hour)} an hour as of {plan.price_dated} ({plan.price_source})"
+
+
+def name(plan: Plan | Option) -> str:
+    """How a person calls a plan or an option: `2 x g2-standard-8, spot, in us-central1`."""
+    number = f"{plan.num_machines} x " if plan.num_machines > 1 else ""
+    if isinstance(plan, Option):
+        strategy = plan.strategy
+    else:
+        strategy = "flex-start" if plan.wait_s else "spot" if plan.spot else "on-demand"
+    parts = [f"{number}{plan.machine}"]
+    if strategy != "on-demand":
+        parts.append(strategy)
+    if plan.region:
+        parts.append(f"in {plan.region}")
+    return ", ".join(parts)
+
+
+def percent(chance: float) -> str:
+    """A chance in percent, never rounded up to certainty.
+
+    >>> percent(0.9999), percent(0.985), percent(1.0), percent(0.0)
+    ('> 99.9 %', '98.5 %', '> 99.9 %', '< 0.1 %')
+    """
+    if chance > 0.999:
+        return "> 99.9 %"
+    return "< 0.1 %" if chance < 0.001 else f"{chance * 100:.1f} %"
+
+
+def rows(options: Sequence[Option]) -> list[tuple[str, ...]]:
+    """The cells of the table: how, region, batch, time, its interval, dollars, chance, why not."""
+    return [
+        (
+            f"{option.num_machines} x {option.machine}" if option.num_machines > 1 else option.machine,
+            option.strategy if option.region else "owned",
+            option.region or "here",
+            count(option.batch_size),
+            duration(option.expected_s),
+            f"{duration(option.interval[0])} to {duration(option.interval[1])}",
+            dollars(option.expected_usd),
+            percent(option.chance),
+            option.why_not or "the plan",
+        )
+        for option in options
+    ]
+
+
+HEAD = ("machine", "rented", "region", "batch", "time", "90 % interval", "cost", "in time", "why not")
+
+
+def _table(options: Sequence[Option]) -> Iterator[str]:
+    cells = [HEAD, *rows(options[:ROWS])]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
+    for row in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if len(options) > ROWS:
+        yield f"and {len(options) - ROWS} more in data/run/plan.json"
+
+
+def picture(options: Sequence[Option]) -> list[str]:
+    """Dollars over time, both logarithmic above zero: X the plan, o the frontier, · the others."""
+    points = [(option.expected_s, option.expected_usd) for option in options]
+    across, up = _scale([s for s, _ in points], WIDTH), _scale([usd for _, usd in points], HEIGHT)
+    grid = [[" "] * WIDTH for _ in range(HEIGHT)]
+    ranked = sorted(options, key=lambda option: (not option.why_not, option.frontier))
+    for option in ranked:  # the plan last, so that nothing covers it
+        mark = "o" if option.frontier else "·"
+        grid[HEIGHT - 1 - up(option.expected_usd)][across(option.expected_s)] = (
+            mark if option.why_not else "X"
+        )
+    least, most = min(usd for _, usd in points), max(usd for _, usd in points)
+    margin = max(len(dollars(least)), len(dollars(most)))
+    labels = {0: dollars(most), HEIGHT - 1: dollars(least)}
+    drawn = [f"{labels.get(n, ''):>{margin}} |{''.join(row).rstrip()}" for n, row in enumerate(grid)]
+    begin, end = duration(min(s for s, _ in points)), duration(max(s for s, _ in points))
+    axis = f"{'':{margin}} +{'-' * WIDTH}"
+    return [*drawn, axis, f"{'':{margin}}  {begin}{end:>{WIDTH - len(begin)}}",
+            f"{'':{margin}}  X the plan, o nothing is both faster and cheaper, · other options"]  # fmt: skip
+
+
+def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:
+    """From a value to one of so many places, logarithmic; what is zero has the first for itself."""
+    above = [value for value in values if value > 0] or [1.0]
+    low, high = min(above), max(above)
+    first = 1 if any(value <= 0 for value in values) else 0
+
+    def place(value: float) -> int:
+        if value <= 0 or high <= low:
+            return 0 if value <= 0 else first
+        return first + round(log(value / low) / log(high / low) * (places - 1 - first))
+
+    return place
+
+
+def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], ...]:
+    """The night beside the plan's own portions: what, seconds, dollars (None where none are meant)."""
+    window_s = (night.train_until - night.started_at).total_seconds()
+    before_s = window_s * BEFORE_TRAINING
+    after_s = (night.decide_until - night.train_until).total_seconds()
+    return (
+        ("kept for the stages before", before_s, None),
+        ("left to the deadline", window_s - before_s - plan.expected_s, night.budget_usd - plan.expected_usd),
+        ("evaluation and gate", after_s, None),
+    )
+
+
+def _waterfall(plan: Plan, night: Night) -> Iterator[str]:
+    """A bar a portion of the time, each beginning where the one before ends; dollars beside it."""
+    total_s = sum(portion.expected_s for portion in plan.portions) or 1.0
+    rest = around(plan, night)
+    wide = max(len(label) for label in [p.name for p in plan.portions] + [label for label, _, _ in rest])
+    begin_s = 0.0
+    for portion in plan.portions:
+        start, end = (round(s / total_s * BAR) for s in (begin_s, begin_s + portion.expected_s))
+        bar = " " * min(start, BAR - 1) + "#" * max(1, end - start)
+        amounts = f"{duration(portion.expected_s):>12} {dollars(portion.expected_usd):>10}"
+        yield f"{portion.name:<{wide}}  {bar:<{BAR}} {amounts}"
+        begin_s += portion.expected_s
+    for label, seconds, usd in rest:
+        amounts = f"{duration(seconds):>12} {dollars(usd) if usd is not None else '':>10}"
+        yield f"{label:<{wide}}  {'':<{BAR}} {amounts}".rstrip()

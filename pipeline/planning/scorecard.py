@@ -1,0 +1,128 @@
+"""How good were the predictions of earlier nights, and how often did the interval hold?
+
+An interval of 90 % should hold on nine of ten nights. Where it held on fewer than 85 % of the last 60 it was
+too narrow, and is widened by the factor with which it would have held on 90 % of them (split conformal
+prediction, Vovk 2005); on more than 95 % it was too wide, which is said, and left: being early costs less
+than being late. Plans say by how much they were widened, so the factor is always that of the plain interval.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log
+from statistics import NormalDist, median
+
+from pipeline.records import Plan, Training
+
+NIGHTS = 60  # looked back
+LEAST_NIGHTS = 10  # fewer say nothing of one in ten
+COVERED = (0.85, 0.95)
+Z90 = NormalDist().inv_cdf(0.95)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What was predicted for a night's training, and what happened."""
+
+    night: str
+    machine: str
+    num_machines: int
+    predicted_s: float
+    low_s: float
+    high_s: float
+    actual_s: float
+    predicted_usd: float
+    actual_usd: float
+    finished: bool = True  # else it was stopped, and would have taken longer
+    widened: float = 1.0  # times the plain interval
+
+    @property
+    def held(self) -> bool:
+        """Did it take as long as the interval says?"""
+        return self.finished and self.low_s <= self.actual_s <= self.high_s
+
+    @property
+    def apart(self) -> float:
+        """Deviations of the plain interval between predicted and actual, on a scale of logarithms."""
+        late = self.actual_s > self.predicted_s or not self.finished
+        bound_s = self.high_s if late else self.low_s
+        deviation = abs(log(bound_s / self.predicted_s)) / Z90 / self.widened
+        difference = log(self.actual_s / self.predicted_s)
+        if not self.finished:
+            difference = max(difference, log(self.high_s / self.predicted_s))
+        return difference / deviation if deviation > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorecard:
+    """How the predictions of the last nights stand."""
+
+    outcomes: tuple[Outcome, ...]  # oldest first
+    coverage: float  # share of nights whose interval held
+    error: float  # median of |actual / predicted - 1|
+    bias: float  # median of actual / predicted - 1
+    widen: float  # factor for the next interval; 1: none
+    warning: str  # "" where nothing is wrong
+
+    @property
+    def num_nights(self) -> int:
+        """Nights that were looked at."""
+        return len(self.outcomes)
+
+
+def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
+    """What came of a plan; None where there is nothing to compare."""
+    if min(plan.expected_s, *plan.interval, training.elapsed_s) <= 0:
+        return None
+    return Outcome(
+        night=night,
+        machine=plan.machine,
+        num_machines=plan.num_machines,
+        predicted_s=plan.expected_s,
+        low_s=plan.interval[0],
+        high_s=plan.interval[1],
+        actual_s=training.elapsed_s,
+        predicted_usd=plan.expected_usd,
+        actual_usd=training.cost_usd,
+        finished=training.stopped_by == "finished",
+        widened=plan.widened,
+    )
+
+
+def scorecard(outcomes: Sequence[Outcome]) -> Scorecard | None:
+    """The card of the last nights, given oldest first; None without any."""
+    last = tuple(outcomes)[-NIGHTS:]
+    if not last:
+        return None
+    ratios = [each.actual_s / each.predicted_s - 1 for each in last]
+    coverage = sum(each.held for each in last) / len(last)
+    widen, warning = 1.0, ""
+    if len(last) >= LEAST_NIGHTS:
+        widen = _widen([abs(each.apart) for each in last])
+        warning = _warning(coverage, widen, len(last))
+    return Scorecard(
+        outcomes=last,
+        coverage=coverage,
+        error=median(abs(ratio) for ratio in ratios),
+        bias=median(ratios),
+        widen=widen,
+        warning=warning,
+    )
+
+
+def _widen(apart: Sequence[float]) -> float:
+    """Factor with which the plain interval would have held on 90 % of the nights; 1 if it nearly did."""
+    plain = sum(each <= Z90 for each in apart) / len(apart)
+    if plain >= COVERED[0]:
+        return 1.0
+    place = min(len(apart), ceil(0.9 * (len(apart) + 1))) - 1
+    return max(1.0, sorted(apart)[place] / Z90)
+
+
+def _warning(coverage: float, widen: float, num_nights: int) -> str:
+    held = f"the 90 % interval held on {coverage:.0%} of the last {num_nights} nights"
+    if coverage < COVERED[0]:
+        told = f"it is {widen:.2g} times as wide from now on" if widen > 1 else "it has been widened since"
+        return f"{held}, fewer than {COVERED[0]:.0%}; {told}: look at what changed on the machine"
+    if coverage > COVERED[1]:
+        return f"{held}, more than {COVERED[1]:.0%}; deadlines are kept with more to spare than asked for"
+    return ""

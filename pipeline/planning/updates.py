@@ -1,0 +1,185 @@
+"""How long does an update take on a machine, how is it taken, and how sure is that?
+
+With R workers, b = batch / R samples each in s micro-batches of m, an update takes
+
+    T = s * (load(m) + step(m)) + 2 (R-1)/R * sync_bytes / bandwidth
+
+(no gradient is sent in the micro-steps before the last; Pollux, OSDI'21, without overlap). With L loaders
+load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
+grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
+other, expected at their geometric mean; the part that does not grow is the host's and stays. What earlier
+nights took beyond that corrects it (history.py), and leaves less to doubt.
+"""
+
+from dataclasses import dataclass
+from math import ceil, exp, hypot, log
+from statistics import NormalDist
+
+from pipeline.planning.catalog import Machine
+from pipeline.planning.history import Correction, Known, Update
+from pipeline.planning.measurements import Setting
+from pipeline.records import Profile
+
+Z90 = NormalDist().inv_cdf(0.95)  # half-width of a 90 % interval, in standard deviations
+
+HEADROOM = 0.10  # of the device's memory is left free
+REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
+UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
+NETWORK = log(1.5) / Z90
+LATENCY_S = 50e-6  # of one message between machines; a fifth of it within one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Seconds (median) of one thing that takes time, and the standard deviation of their logarithm."""
+
+    seconds: float
+    spread: float
+    name: str = "training"  # or queue, start-up, data, all-reduce
+
+    def times(self, factor: float) -> "Part":
+        """So many of it, as late together."""
+        return Part(seconds=self.seconds * factor, spread=self.spread, name=self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """How an update is taken on a machine, and what it is made of."""
+
+    setting: Setting
+    num_loaders: int
+    parts: tuple[Part, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Median of its time."""
+        return sum(part.seconds for part in self.parts)
+
+
+def update(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    num_machines: int,
+    batch_size: int,
+    num_workers: int,
+    known: Known | None = None,
+) -> Found | None:
+    """One update on a machine; None if not even one sample fits the memory."""
+    workers = num_workers * num_machines
+    samples = ceil(batch_size / workers)
+    sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
+    micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing)
+    if micro is None:
+        return None
+    setting = Setting(
+        workers=(num_workers,) * num_machines, micro_batch_size=micro, num_passes=ceil(samples / micro)
+    )
+    scale, apart = _scale(machine, measured=measured, sharing=sharing)
+    corrected = None
+    if known and known.past:
+        plain = Update(
+            fixed_s=profile.step_s.fixed,
+            per_sample_s=profile.step_s.per_sample * scale,
+            within_s=_sync_s(profile, machine, workers=2, num_machines=1),
+            across_s=_sync_s(profile, machine, workers=2, num_machines=2),
+        )
+        corrected = known.correction(machine.name, machine.device, setting, plain)
+    spread, apart = _doubt(corrected, seen=machine is measured, apart=apart)
+    num_loaders, parts = _passes(
+        profile, machine, seen=machine is measured, setting=setting, samples=samples, scale=scale,
+        spread=spread, apart=apart,
+    )  # fmt: skip
+    sync_s = _sync_s(profile, machine, workers=workers, num_machines=num_machines)
+    if sync_s:
+        parts = (*parts, Part(name="all-reduce", seconds=sync_s, spread=NETWORK))
+    if corrected and corrected.num_nights:  # the whole update was measured, so its parts are as sure as it
+        late = exp(corrected.shift)
+        parts = tuple(Part(seconds=p.seconds * late, spread=spread, name=p.name) for p in parts)
+    elif corrected and machine is not measured:
+        parts = tuple(part.times(exp(corrected.shift)) for part in parts)
+    return Found(setting=setting, num_loaders=num_loaders, parts=parts)
+
+
+def _doubt(corrected: Correction | None, *, seen: bool, apart: float) -> tuple[float, float]:
+    """Spread of an update's parts, and what the two extremes of the roofline add to it."""
+    if corrected and corrected.num_nights:
+        return hypot(corrected.spread, REPEATED), 0.0
+    if corrected and not seen:
+        return corrected.spread, apart * min(1.0, corrected.spread / UNSEEN)
+    return (REPEATED if seen else UNSEEN), apart
+
+
+def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[float, float]:
+    """Factor by which what grows with the batch takes longer there, and the spread of its extremes."""
+    if machine is measured:
+        return sharing, 0.0
+    by_flops = measured.flops_per_s / machine.flops_per_s
+    by_bandwidth = measured.bandwidth_bytes_per_s / machine.bandwidth_bytes_per_s
+    return sharing * (by_flops * by_bandwidth) ** 0.5, abs(log(by_flops / by_bandwidth)) / 2 / Z90
+
+
+def _micro_batch_size(profile: Profile, machine: Machine, *, samples: int, sharing: float) -> int | None:
+    """Samples per pass: halved until the predicted peak leaves the headroom free."""
+    there = machine.device_memory_bytes * (1 - HEADROOM) / sharing
+    micro = samples
+    while profile.memory_bytes(micro) > there:
+        if micro == 1:
+            return None
+        micro = ceil(micro / 2)
+    return micro
+
+
+def _passes(
+    profile: Profile,
+    machine: Machine,
+    *,
+    seen: bool,
+    setting: Setting,
+    samples: int,
+    scale: float,
+    spread: float,
+    apart: float,
+) -> tuple[int, tuple[Part, ...]]:
+    """Loaders, and the parts of an update before the gradients are summed."""
+    num_passes = setting.num_passes
+    line = profile.step_s
+    fixed = Part(
+        seconds=num_passes * line.fixed,
+        spread=hypot(spread, _relative(line.fixed_error, line.fixed)),
+    )
+    grows = Part(
+        seconds=samples * line.per_sample * scale,
+        spread=hypot(spread + apart, _relative(line.per_sample_error, line.per_sample)),
+    )
+    load = Part(
+        seconds=num_passes * profile.load_s.fixed + samples * profile.load_s.per_sample,
+        spread=spread,
+    )
+    # Where the CPU is the device, loaders would take the step's own cores; on the measured machine the lines
+    # have in them what loaders save.
+    spare = machine.vcpus // machine.num_devices - 1 if machine.num_devices and not seen else 0
+    step_s = fixed.seconds + grows.seconds
+    num_loaders = min(spare, ceil(load.seconds / step_s) if step_s else 1)
+    if num_loaders < 1 or load.seconds < 0.05 * step_s:  # too little to be worth a process
+        return 0, (load, fixed, grows)
+    loading = Part(seconds=load.seconds / num_loaders, spread=load.spread)
+    return num_loaders, (loading,) if loading.seconds > step_s else (fixed, grows)
+
+
+def _relative(error: float, value: float) -> float:
+    """Spread of a value whose 90 % interval has this half-width; none where there is no value."""
+    return log(1 + error / value) / Z90 if value > 0 else 0.0
+
+
+def _sync_s(profile: Profile, machine: Machine, *, workers: int, num_machines: int) -> float:
+    """Seconds of a ring all-reduce: each worker sends and receives 2 (R-1)/R of the gradient."""
+    if workers == 1:
+        return 0.0
+    across = num_machines > 1
+    rates = machine.network_bytes_per_s, machine.link_bytes_per_s  # 0: there is no such thing
+    rate = (rates[0] or rates[1]) if across else (rates[1] or rates[0])
+    message_s = LATENCY_S if across else LATENCY_S / 5
+    num_bytes = 2 * (workers - 1) / workers * profile.sync_bytes.fixed
+    return num_bytes / rate + 2 * (workers - 1) * message_s

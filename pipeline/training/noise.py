@@ -1,0 +1,98 @@
+"""How noisy are gradients, and what is a larger batch worth? One tracker for three answers.
+
+With g the mean gradient and Sigma the covariance of that of one sample, the noise scale is
+phi = tr(Sigma) / |g|^2 (McCandlish 2018). From n parts of a batch of B samples, local = mean |g_i|^2 and
+total = |mean g_i|^2:
+
+    |g|^2 ~ (n * total - local) / (n - 1),        tr(Sigma) ~ (local - total) * B / (n - 1)
+
+and of both alone come, for a batch M = S * b against b:
+
+    Pollux' efficiency   (phi + b) / (phi + M)                            progress per sample (OSDI'21)
+    Scavenger's gamma    mean |g_k|^2 / |mean g_k|^2 of S parts of b      (CCGrid'23)
+    AdaScale's gain      (tr/b + |g|^2) / (tr/M + |g|^2), from 1 to S     updates that one stands for (2020)
+
+gamma is the gain, and gamma / S the efficiency. Numerator and denominator are averaged apart, never their
+ratio, which has no mean of use; each average is corrected for its beginning at zero (Adam's correction).
+"""
+
+from dataclasses import dataclass, replace
+
+SMOOTHING = 0.99
+
+
+def parts(*, local: float, total: float, num_parts: int, batch_size: float) -> tuple[float, float]:
+    """|g|^2 and tr(Sigma) without bias, from parts of one batch; ValueError for fewer than two parts.
+
+    >>> parts(local=6.0, total=3.0, num_parts=4, batch_size=8)
+    (2.0, 8.0)
+    """
+    if num_parts < 2:
+        raise ValueError("noise shows between parts of a batch, so there have to be two at least")
+    square = (num_parts * total - local) / (num_parts - 1)
+    return square, (local - total) * batch_size / (num_parts - 1)
+
+
+def two_batches(
+    *, small_square: float, small_size: float, big_square: float, big_size: float
+) -> tuple[float, float]:
+    """|g|^2 and tr(Sigma) without bias, from |gradient|^2 of a small and of a big batch.
+
+    >>> two_batches(small_square=6.0, small_size=2, big_square=3.0, big_size=8)
+    (2.0, 8.0)
+    """
+    if not 0 < small_size < big_size:
+        raise ValueError(f"the big batch has {big_size:g} samples, and the small one {small_size:g}")
+    square = (big_size * big_square - small_size * small_square) / (big_size - small_size)
+    return square, (small_square - big_square) / (1 / small_size - 1 / big_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Averages of |g|^2 and tr(Sigma) over updates; `seen` gives a new one."""
+
+    smoothing: float = SMOOTHING
+    weight: float = 0.0  # of the updates seen, below 1 by what the average began with
+    square_sum: float = 0.0
+    variance_sum: float = 0.0
+
+    def seen(self, *, square: float, variance: float) -> "Noise":
+        """The averages with one more update's estimates, which may be negative by chance."""
+        keep, new = self.smoothing, 1 - self.smoothing
+        return replace(
+            self,
+            weight=keep * self.weight + new,
+            square_sum=keep * self.square_sum + new * square,
+            variance_sum=keep * self.variance_sum + new * variance,
+        )
+
+    @property
+    def square(self) -> float:
+        """|g|^2; 0 before the first update and where noise hides it."""
+        return max(0.0, self.square_sum / self.weight) if self.weight else 0.0
+
+    @property
+    def variance(self) -> float:
+        """tr(Sigma), of one sample."""
+        return max(0.0, self.variance_sum / self.weight) if self.weight else 0.0
+
+    @property
+    def scale(self) -> float:
+        """phi, in samples; infinite where noise hides the gradient, 0 where there is neither."""
+        if self.square > 0:
+            return self.variance / self.square
+        return float("inf") if self.variance > 0 else 0.0
+
+    def gain(self, *, times: float, base_size: float) -> float:
+        """Updates at `base_size` that one with so many times the samples stands for; from 1 to `times`."""
+        large = self.square + self.variance / (times * base_size)
+        return (self.square + self.variance / base_size) / large if large > 0 else 1.0
+
+    def gamma(self, *, num_parts: int, batch_size: float) -> float:
+        """Scavenger's noise of a batch in so many parts: the gain of all over one."""
+        return self.gain(times=num_parts, base_size=batch_size / num_parts)
+
+    def efficiency(self, *, batch_size: float, base_size: float) -> float:
+        """Progress per sample at `batch_size` relative to `base_size`: the gain over the samples' ratio."""
+        times = batch_size / base_size
+        return self.gain(times=times, base_size=base_size) / times

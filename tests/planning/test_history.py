@@ -1,0 +1,132 @@
+"""Earlier nights correct the estimates of tonight, and leave less to doubt the nearer they are."""
+
+import math
+from datetime import date
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobs import machine, profile
+
+from pipeline.planning.catalog import local, rented
+from pipeline.planning.costs import estimate
+from pipeline.planning.history import Known, Past, Update, ratio
+from pipeline.planning.measurements import Setting
+from pipeline.planning.updates import update
+
+PROFILE = profile()
+LOCAL = local(PROFILE, today=date(2011, 9, 1))
+UPDATE = Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.02, across_s=0.1)
+ONE = Setting(workers=(1,), micro_batch_size=256)
+
+
+def night(ratio_: float, *, name="a-1", device="A", here=False, setting=ONE) -> Past:
+    return Past(machine=name, device=device, measured_here=here, setting=setting, ratio=ratio_)
+
+
+def correction(past, *, name="a-1", device="A", setting=ONE):
+    return Known(past=past).correction(name, device, setting, UPDATE)
+
+
+def test_a_machine_that_took_longer_is_expected_to_take_longer():
+    found = correction([night(1.5)] * 5)
+    assert math.exp(found.shift) == pytest.approx(1.5, rel=0.05)
+    assert found.num_nights == 5
+    assert found.spread < 0.1
+
+
+def test_one_night_counts_less_than_many():
+    one, many = (correction([night(1.5)] * count) for count in (1, 20))
+    assert 0 < one.shift <= many.shift + 0.02
+    assert one.spread >= many.spread
+
+
+def test_a_count_that_was_not_tried_is_known_less_well_than_one_that_was():
+    past = [night(1.5)] * 5
+    same = correction(past)
+    other = correction(past, setting=Setting(workers=(1,) * 8, micro_batch_size=32))
+    assert other.spread > same.spread
+    assert other.shift > 0  # what one device does alone carries over
+
+
+def test_machines_with_the_same_device_share_more_than_others():
+    past = [night(1.6)] * 3
+    kin, other = correction(past, name="a-8"), correction(past, name="b-1", device="B")
+    assert kin.shift > other.shift > 0
+    assert kin.spread < other.spread
+
+
+def test_what_the_profiled_machine_took_says_little_of_the_roofline():
+    past = [night(1.3, name="local", device="cpu", here=True)] * 10
+    there = correction(past, name="a-1")
+    assert 0 < there.shift < math.log(1.3)
+    assert there.spread > 0.35
+
+
+def test_without_nights_nothing_is_corrected():
+    known, plain = (
+        estimate(
+            PROFILE, machine(), measured=LOCAL, num_machines=2, spot=False, batch_size=256, num_workers=1,
+            num_samples=10**6, num_bytes=10**9, known=known,
+        )
+        for known in (Known(), None)
+    )  # fmt: skip
+    assert known == plain
+
+
+def test_a_ratio_that_cannot_be_is_left_out():
+    assert correction([night(1 / 150)]).num_nights == 0
+
+
+@settings(max_examples=15)
+@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=8), st.integers(1, 4))
+def test_corrections_stay_within_what_nights_saw(ratios, count):
+    found = correction(
+        [night(each) for each in ratios], setting=Setting(workers=(1,) * count, micro_batch_size=64)
+    )
+    low, high = min(0.0, *map(math.log, ratios)), max(0.0, *map(math.log, ratios))
+    assert low - 0.05 <= found.shift <= high + 0.05
+    assert 0 < found.spread < 1
+
+
+def on(name: str):
+    return next(each for each in rented() if each.name == name and each.region == "us-central1")
+
+
+def hours(where, past=(), *, widen=1.0, count=1):
+    return estimate(
+        PROFILE, where, measured=LOCAL, num_machines=count, spot=False, batch_size=256,
+        num_workers=where.num_workers, num_samples=10**7, num_bytes=10**9,
+        known=Known(past=past, widen=widen),
+    )  # fmt: skip
+
+
+def test_the_estimate_of_a_rented_machine_follows_its_nights():
+    where = on("n2-standard-4")
+    setting = update(PROFILE, where, measured=LOCAL, num_machines=1, batch_size=256, num_workers=1).setting
+    ran = [night(1.4, name=where.name, device=where.device, setting=setting)] * 6
+    plain, corrected = hours(where), hours(where, ran)
+    assert corrected.expected_s / plain.expected_s == pytest.approx(1.4, rel=0.06)
+    wide, narrow = (e.interval[1] / e.interval[0] for e in (plain, corrected))
+    assert narrow < wide / 2
+
+
+def test_nights_on_this_machine_correct_it_too():
+    setting = update(PROFILE, LOCAL, measured=LOCAL, num_machines=1, batch_size=256, num_workers=1).setting
+    ran = [night(1.2, name="local", device="cpu", here=True, setting=setting)] * 6
+    assert hours(LOCAL, ran).expected_s / hours(LOCAL).expected_s == pytest.approx(1.2, rel=0.03)
+
+
+def test_intervals_widen_by_the_factor_of_the_scorecard():
+    plain, wide = hours(LOCAL), hours(LOCAL, widen=2.0)
+    assert wide.expected_s == pytest.approx(plain.expected_s)
+    assert math.log(wide.interval[1] / wide.expected_s) == pytest.approx(
+        2 * math.log(plain.interval[1] / plain.expected_s), rel=0.05
+    )
+    assert (plain.widened, wide.widened) == (1.0, 2.0)
+
+
+def test_a_night_that_was_mostly_its_start_tells_nothing():
+    assert ratio(elapsed_s=5, start_s=3, num_updates=10, update_s=0.1) is None
+    assert ratio(elapsed_s=103, start_s=3, num_updates=0, update_s=0.1) is None
+    assert ratio(elapsed_s=103, start_s=3, num_updates=1000, update_s=0.1) == pytest.approx(1.0)

@@ -1,0 +1,74 @@
+"""The stage plans by the newest prices, tells the task log what it weighed, and `--explain` shows it."""
+
+import json
+import logging
+
+import pytest
+from jobs import DATASET, night, profile
+
+from pipeline import cli, records
+from pipeline.planning import pricelist
+from pipeline.records import Plan
+
+PARAMS = """\
+source: some.module:Class
+workload: some.module:Class
+backend: some.module:Class
+plan: {machines: [local, g2-standard-4, g2-standard-8], spot: false}
+train: {epochs: 1, batch_size: 256}
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "var").mkdir()
+    for record in (night(hours=2), DATASET, profile(step_s=1e-2)):
+        records.write(record)
+    return tmp_path
+
+
+def test_explain_prints_the_options_with_why_not(home, capsys):
+    assert cli.main(["plan", "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("g2-standard-4, in us-central1, batch 256: ")
+    assert "X the plan, o nothing is both faster and cheaper" in shown
+    assert "in time with a chance of 0.000, below plan.confidence 0.99" in shown
+
+
+def test_the_task_log_gets_the_same_and_the_output_ends_with_the_record(home, capsys, caplog):
+    with caplog.at_level(logging.INFO):
+        assert cli.main(["plan"]) == 0
+    assert "90 % interval" in caplog.text
+    assert json.loads(capsys.readouterr().out)["machine"] == "g2-standard-4"
+    assert records.read(Plan).options
+
+
+def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
+    cli.main(["plan"])
+    before = records.read(Plan)
+    cheaper = home / pricelist.REFRESHED
+    cheaper.write_text(
+        f"{','.join(pricelist.COLUMNS)}\ng2-standard-8,us-central1,on-demand,0.1,a test,2026-11-21\n"
+    )
+    cli.main(["plan"])
+    after = records.read(Plan)
+    assert (before.machine, after.machine) == ("g2-standard-4", "g2-standard-8")
+    assert after.expected_usd < before.expected_usd
+
+
+def test_a_negative_price_is_told_with_its_line_and_nothing_is_planned(home, caplog):
+    (home / pricelist.REFRESHED).write_text(
+        f"{','.join(pricelist.COLUMNS)}\ng2-standard-8,us-central1,on-demand,-1,a test,2026-11-21\n"
+    )
+    assert cli.main(["plan"]) == 1
+    assert "line 2: usd_per_hour of g2-standard-8 is -1, which is no price" in caplog.text
+    assert records.find(Plan) is None
+
+
+def test_a_plan_that_cannot_be_says_the_least_that_helps(home, caplog):
+    records.write(night(hours=0.01, budget_usd=0))
+    assert cli.main(["plan", "--explain"]) == 1
+    assert "PlanError: no machine of plan.machines trains on 1,000,000 samples by" in caplog.text

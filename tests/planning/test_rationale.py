@@ -1,0 +1,64 @@
+"""A plan says in the terminal what was weighed, why not the rest, and what it consists of."""
+
+from dataclasses import replace
+
+import pytest
+from jobs import DATASET, night, profile
+
+from pipeline.params import Params, PlanParams, TrainParams
+from pipeline.planning.planner import plan
+from pipeline.planning.rationale import around, picture, rationale, rows
+from pipeline.records import Plan
+
+PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    params = PlanParams(machines=("local", "g2-*", "a2-highgpu-*"), max_machines=4, flex_wait_hours=1)
+    told = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
+    return plan(night(hours=3, budget_usd=2), DATASET, profile(step_s=2e-2), None, told)
+
+
+def test_the_first_line_says_what_is_rented_at_what_price_and_why_not_the_next(made):
+    first = rationale(made, night(hours=3, budget_usd=2)).splitlines()[0]
+    assert first.startswith(f"{made.machine}, spot, in us-central1, batch 256: ")
+    assert f" an hour as of {made.price_dated} (Cyclenerd/" in first
+    assert " of $2.00, in time with a chance of " in first
+    assert first.endswith(f"Next best: {made.runner_up}.")
+
+
+def test_the_table_has_a_line_an_option_with_why_not(made):
+    shown = rationale(made, night(hours=3, budget_usd=2))
+    for row in rows(made.options[:12]):
+        assert "  ".join(row[:1]) in shown
+        assert row[-1] in shown
+    assert [row[-1] for row in rows(made.options)].count("the plan") == 1
+    assert f"and {len(made.options) - 12} more in data/run/plan.json" in shown
+
+
+def test_the_picture_marks_the_plan_once_and_every_place_of_the_frontier(made):
+    drawn = picture(made.options)
+    area = "".join(line.partition("|")[2] for line in drawn if "|" in line)
+    assert area.count("X") == 1
+    assert 1 <= area.count("o") <= sum(option.frontier for option in made.options)
+    assert all(len(line) < 90 for line in drawn)
+
+
+def test_the_waterfall_adds_up_to_the_night(made):
+    told = night(hours=3, budget_usd=2)
+    whole_s = sum(portion.expected_s for portion in made.portions)
+    before, left, after = around(made, told)
+    assert whole_s + before[1] + left[1] == pytest.approx(3 * 3600)
+    assert made.expected_usd + left[2] == pytest.approx(2)
+    assert after == ("evaluation and gate", 6 * 3600, None)
+    names = [portion.name for portion in made.portions] + [before[0], left[0], after[0]]
+    lines = rationale(made, told).splitlines()[-len(names) :]
+    assert all(line.startswith(name) for line, name in zip(lines, names, strict=True))
+
+
+def test_a_plan_of_an_earlier_night_has_its_sentence_and_no_table(made):
+    old = replace(made, options=(), portions=(), chance=None)
+    shown = rationale(old, night(budget_usd=2))
+    assert len(shown.splitlines()) == 1
+    assert "chance" not in shown

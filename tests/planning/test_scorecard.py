@@ -1,0 +1,103 @@
+"""Intervals that did not hold are widened by as much as would have helped, and it is said."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.planning.scorecard import NIGHTS, Z90, Outcome, outcome, scorecard
+from pipeline.records import Plan, Training
+
+
+def night(z: float, *, number: int = 0, spread: float = 0.1, widened: float = 1.0, **changes) -> Outcome:
+    """A night that took `z` plain deviations longer than predicted."""
+    wide = math.exp(Z90 * spread * widened)
+    plain = Outcome(
+        night=str(number), machine="local", num_machines=1, predicted_s=100, low_s=100 / wide,
+        high_s=100 * wide, actual_s=100 * math.exp(z * spread), predicted_usd=1, actual_usd=1,
+        widened=widened,
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+def nights(scale: float, *, count: int = 60, widened: float = 1.0, seed: int = 0) -> list[Outcome]:
+    drawn = scale * np.random.default_rng(seed).normal(size=count)
+    return [night(float(z), number=k, widened=widened) for k, z in enumerate(drawn)]
+
+
+def test_intervals_that_hold_stay_as_they_are():
+    card = scorecard(nights(1.0))
+    assert 0.85 <= card.coverage <= 0.95
+    assert (card.widen, card.warning) == (1.0, "")
+
+
+def test_intervals_too_narrow_are_widened_by_what_would_have_held():
+    card = scorecard(nights(3.0))
+    assert card.coverage < 0.7
+    assert card.widen == pytest.approx(3, rel=0.25)
+    assert f"held on {card.coverage:.0%} of the last 60 nights, fewer than 85%" in card.warning
+    assert "times as wide from now on" in card.warning
+
+
+def test_intervals_that_were_widened_stay_so_while_the_plain_ones_would_not_hold():
+    once = scorecard(nights(3.0)).widen
+    later = scorecard(nights(3.0, widened=once))
+    assert later.coverage >= 0.85
+    assert later.widen == pytest.approx(once)
+    assert later.warning == ""
+
+
+def test_intervals_too_wide_are_said_and_left():
+    card = scorecard(nights(0.3))
+    assert card.coverage > 0.95
+    assert card.widen == 1
+    assert "more than 95%" in card.warning
+
+
+def test_a_few_nights_say_nothing():
+    card = scorecard(nights(5.0, count=9))
+    assert (card.widen, card.warning) == (1.0, "")
+
+
+def test_only_the_last_nights_count():
+    card = scorecard([*nights(9.0, count=40), *nights(1.0)])
+    assert card.num_nights == NIGHTS
+    assert card.warning == ""
+
+
+def test_a_night_that_was_stopped_did_not_keep_to_its_interval():
+    stopped = night(-1.0, finished=False)
+    assert not stopped.held
+    assert stopped.apart >= Z90
+
+
+def test_no_nights_have_no_card():
+    assert scorecard([]) is None
+
+
+@given(st.lists(st.floats(-8, 8), min_size=1, max_size=80), st.floats(1, 4))
+def test_the_factor_is_never_below_one_and_covers_nine_of_ten(drawn, widened):
+    card = scorecard([night(z, number=k, widened=widened) for k, z in enumerate(drawn)])
+    assert card.widen >= 1
+    last = [abs(z) for z in drawn[-NIGHTS:]]
+    if card.widen > 1:
+        assert sum(z <= card.widen * Z90 * (1 + 1e-9) for z in last) >= 0.9 * len(last) - 1e-9
+
+
+def test_an_outcome_is_read_from_the_records_of_a_night():
+    plan = Plan(
+        machine="local", num_machines=1, spot=False, batch_size=8, micro_batch_size=8, num_samples=80,
+        checkpoint_every_s=9, expected_s=100, expected_usd=2, interval=(80, 125), ladder=(), runner_up="",
+    )  # fmt: skip
+    training = Training(
+        model_digest="d", num_samples=80, num_updates=10, num_restarts=0, elapsed_s=110, cost_usd=2.2,
+        stopped_by="finished",
+    )  # fmt: skip
+    found = outcome("2011-09-01", plan, training)
+    assert found.held
+    assert found.apart == pytest.approx(math.log(1.1) / (math.log(1.25) / Z90))
+    assert not outcome("n", plan, replace(training, stopped_by="deadline")).held
+    assert outcome("n", replace(plan, expected_s=0.0), training) is None
