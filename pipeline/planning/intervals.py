@@ -2,16 +2,17 @@
 
 With J of work left on a machine of age t, saving after i costs (Kadupitiya et al., HPDC'20)
 
-    E[M(J, t)] = min over i of  P_ok (i + save + E[M(J - i, t + i + save)]) + P_fail (E[lost] + restart + E[M(J, 0)])
+    E[M(J, t)] = min over i of
+        P_ok (i + save + E[M(J - i, t + i + save)]) + P_fail (E[lost] + restart + E[M(J, 0)])
 
-where P_fail = (F(t + i + save) - F(t)) / (1 - F(t)), and after a failure a machine of age 0 goes on. E[M(J, 0)]
-is on both sides: for t = 0 the equation is solved for it, and used at all other ages. Where machines have no
-memory the intervals are alike, and Young's `spot.checkpoint_interval_s` needs no program.
+where P_fail = (F(t + i + save) - F(t)) / (1 - F(t)), and after a failure a machine of age 0 goes on. E[M(J,
+0)] is on both sides: for t = 0 the equation is solved for it, and used at all other ages. Where machines have
+no memory the intervals are alike, and Young's `spot.checkpoint_interval_s` needs no program.
 """
 
 from dataclasses import dataclass
 
-from pipeline.planning.lifetimes import Lifetime, survival
+from pipeline.planning.curves import Lifetime, survival
 
 NUM_STEPS = 300  # of the grid: a minute each for five hours
 LEAST_STEP_S = 60.0
@@ -40,11 +41,10 @@ def schedule(
     step_s = work_s / jobs
     save = round(save_s / step_s)  # in steps, for the age alone: the time it takes is exact
     first = round(age_s / step_s)
-    ages = first + jobs * (1 + save) + 1
-    if ages > 8 * NUM_STEPS:  # old machines: their hazard at that age, and what it is later, is all that matters
-        ages = 8 * NUM_STEPS
+    # Beyond that machines are taken as of the same age: their hazard there is all that matters.
+    ages = min(first + jobs * (1 + save) + 1, 8 * NUM_STEPS)
     width = ages + jobs * (1 + save) + 1
-    alive = np.maximum(survival(lifetime, np.arange(width + 1) * step_s), 1e-300)
+    alive = np.maximum(survival(lifetime, np.arange(width + 1, dtype=np.float64) * step_s), 1e-300)
     area = np.append(0.0, np.cumsum((alive[1:] + alive[:-1]) / 2)) * step_s
     i = np.arange(1, jobs + 1)[:, None]
     a = np.arange(ages)[None, :]

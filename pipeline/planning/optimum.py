@@ -1,16 +1,17 @@
 """What would the night have cost somebody who knew the future? The omniscient optimum, by a dynamic program.
 
-Over ticks, with the least cost of having done k units of work while on spot or on demand in a zone (and for how
-many ticks, as long as that machine is still starting), or while waiting with the checkpoint in a zone. It
-follows the rules of `replay` to within a unit of work, with one throughput and one time to start for the night.
+Over ticks, with the least cost of having done k units of work while on spot or on demand in a zone (and for
+how many ticks, as long as that machine is still starting), or while waiting with the checkpoint in a zone. It
+follows the rules of `replay` to within a unit of work, with one throughput and one time to start for the
+night.
 """
 
 from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from pipeline.planning.policies import HOUR_S
 from pipeline.planning.replay import Job
+from pipeline.planning.states import HOUR_S
 from pipeline.planning.traces import Trace
 
 if TYPE_CHECKING:
@@ -21,9 +22,14 @@ UNIT_S = 120.0
 
 
 def optimum_usd(
-    job: Job, traces: Sequence[Trace], *, start: int = 0, throughput: float = 1.0, restart_s: float | None = None
+    job: Job,
+    traces: Sequence[Trace],
+    *,
+    start: int = 0,
+    throughput: float = 1.0,
+    restart_s: float | None = None,
 ) -> float:
-    """The least that the job costs from tick `start` of the traces on; infinite if it cannot be done in time."""
+    """The least that the job costs from tick `start` of the traces on; infinite if it cannot be in time."""
     import numpy as np
 
     tick_s = traces[0].tick_s
@@ -38,7 +44,9 @@ def optimum_usd(
     regions = [trace.zone.rpartition("-")[0] for trace in traces]
     egress = np.array([[job.egress_usd * (a != b) for b in regions] for a in regions])
     up = np.array([trace.up[start : start + num_ticks] for trace in traces])
-    spot = np.array([trace.spot_usd_per_hour[start : start + num_ticks] for trace in traces]) * tick_s / HOUR_S
+    spot = (
+        np.array([trace.spot_usd_per_hour[start : start + num_ticks] for trace in traces]) * tick_s / HOUR_S
+    )
     bought = np.array([[trace.on_demand_usd_per_hour * tick_s / HOUR_S] for trace in traces])
     never = np.full(total + 1, np.inf)
     never[0] = 0.0

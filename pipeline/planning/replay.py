@@ -1,16 +1,16 @@
-"""What would a night have cost under a policy? One job through one stretch of recorded or drawn spot capacity.
+"""What would a night have cost under a policy? One job through one stretch of spot capacity.
 
 The rules are those of the published simulations (Can't Be Late, NSDI'24; SkyNomad, NSDI'27): time goes by in
-ticks, whoever holds a machine at a tick pays all of it, each start takes `restart_s` before work goes on, spot
-that is gone at a tick was lost there, and a checkpoint that moves to another region is paid for once. On top of
-that come throughput that is not as planned and noisy, losses without notice (what was done since the last
-checkpoint before a moment within the tick is done again), and on-demand machines that fail.
+ticks, whoever holds a machine at a tick pays all of it, each start takes `restart_s` before work goes on,
+spot that is gone at a tick was lost there, and a checkpoint that moves to another region is paid for once. On
+top of that come throughput that is not as planned and noisy, losses without notice (what was done since the
+last checkpoint before a moment within the tick is done again), and on-demand machines that fail.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeline.planning.policies import HOUR_S, Place, Policy, Sightings, State, Zone, look, refuse
+from pipeline.planning.states import HOUR_S, Place, Policy, Sightings, State, Zone, look, refuse
 from pipeline.planning.traces import Trace
 
 ENOUGH_S = 1e-3  # work that is left and counts as none
@@ -31,7 +31,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Luck:
-    """What happens tick by tick and is not in the traces; the same for all policies. Empty: all as planned."""
+    """What happens by the tick and is not in the traces, to all policies alike. Empty: all as planned."""
 
     throughput: Sequence[float] = ()  # of a machine that works throughout the tick
     restart_s: Sequence[float] = ()  # of a start in that tick
@@ -57,7 +57,9 @@ class Outcome:
         return self.finished_s is None
 
 
-def replay(policy: Policy, job: Job, traces: Sequence[Trace], *, start: int = 0, luck: Luck | None = None) -> Outcome:
+def replay(
+    policy: Policy, job: Job, traces: Sequence[Trace], *, start: int = 0, luck: Luck | None = None
+) -> Outcome:
     """Ask `policy` at each tick from tick `start` of the traces, and add up what comes of it."""
     return _Night(job, traces, start=start, luck=luck or Luck()).run(policy)
 

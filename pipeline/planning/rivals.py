@@ -1,19 +1,13 @@
-"""What do others do? Policies to hold `policies.decide` against, each asked as it is: `(State) -> Place | None`.
+"""What do others do? Policies to hold `policies.decide` against, asked as it is.
 
-All on demand; greedy; Uniform Progress of Can't Be Late (NSDI'24), as in the published simulations; the utility
-of SkyNomad (NSDI'27) by its formula.
+All on demand; greedy; Uniform Progress of Can't Be Late (NSDI'24), as in the published simulations; the
+utility of SkyNomad (NSDI'27) by its formula.
 """
 
 from math import ceil, floor, inf
 
-from pipeline.planning.policies import (
-    HOUR_S,
-    MARGIN_USD_PER_HOUR,
-    Place,
-    State,
-    cheapest_on_demand,
-    worth,
-)
+from pipeline.planning.policies import MARGIN, cheapest_on_demand, worth
+from pipeline.planning.states import HOUR_S, Place, State
 
 ROUNDING = 1e-9
 
@@ -34,7 +28,7 @@ def greedy(state: State) -> Place | None:
 
 
 def uniform_progress(state: State) -> Place | None:
-    """Uniform Progress: spot whenever there is some; behind the straight line, on demand where there is none."""
+    """Uniform Progress: spot if there is some; else wait, or on demand if behind the straight line."""
     here, d = state.place, state.restart_s
     pace = state.work_s / state.deadline_s
     spot = here if here is not None and here.spot else _cheapest_spot(state)
@@ -53,13 +47,13 @@ def uniform_progress(state: State) -> Place | None:
 
 
 def skynomad(state: State) -> Place | None:
-    """The place of the highest utility, V = C_od (t / (T - t)) ((P - p) / p): what was paid in time so far."""
+    """The place of the highest utility, V = C_od (t / (T - t)) ((P - p) / p): the time paid so far."""
     here = state.place
     if here is not None and not here.spot and _must_buy(state, restarts=1):
         return here
     if _must_buy(state, restarts=1):
         return cheapest_on_demand(state)
-    dear = min(zone.on_demand_usd_per_hour for zone in state.zones)
+    dear = state.dear_usd_per_hour
     value = dear
     if state.done_s > 0:
         value = dear * state.now_s / state.left_s * state.todo_s / state.done_s
@@ -77,14 +71,14 @@ def skynomad(state: State) -> Place | None:
         return place if best > 0 else None
     zone = state.zone(here.zone)
     now = min(value, 1e6) - (zone.spot_usd_per_hour if here.spot else zone.on_demand_usd_per_hour)
-    return place if best > max(now, 0.0) + MARGIN_USD_PER_HOUR else here
+    return place if best > max(now, 0.0) + MARGIN * dear else here
 
 
 RIVALS = {
     "all on-demand": on_demand,
     "greedy": greedy,
     "Uniform Progress": uniform_progress,
-    "SkyNomad's utility": skynomad,
+    "SkyNomad": skynomad,
 }
 
 

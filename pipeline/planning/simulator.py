@@ -1,8 +1,9 @@
 """How would a year of nights go? Each night replayed under our policy, under others, and by one who knew all.
 
-A night begins at a random tick of the traces. Its throughput is off the plan by up to `OFF`, and noisy from tick
-to tick; starts take as long as they take (the job's `restart_s` is the 95th percentile); spot is lost without
-notice, on-demand machines fail as `spot.MEAN_TIME_TO_FAILURE_S` says. All policies meet the same luck.
+A night begins at a random tick of the traces. Its throughput is off the plan by up to `OFF`, and noisy from
+tick to tick; starts take as long as they take (the job's `restart_s` is the 95th percentile); spot is lost
+without notice, on-demand machines fail as `spot.MEAN_TIME_TO_FAILURE_S` says. All policies meet the same
+luck.
 """
 
 import os
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, ParamsError
 from pipeline.planning.optimum import optimum_usd
-from pipeline.planning.policies import DOUBT, HOUR_S, Policy, decide
+from pipeline.planning.policies import decide
 from pipeline.planning.replay import Job, Luck, replay
 from pipeline.planning.rivals import RIVALS
 from pipeline.planning.spot import (
@@ -24,6 +25,7 @@ from pipeline.planning.spot import (
     MEAN_TIME_TO_PREEMPTION_S,
     checkpoint_interval_s,
 )
+from pipeline.planning.states import DOUBT, HOUR_S, Policy
 from pipeline.planning.traces import Trace
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ OFF = 0.2  # the throughput of a night is within this share of the plan
 NOISE = 0.05  # standard deviation of the logarithm of a tick's throughput
 RESTART_S = 600.0  # 95th percentile of a start, twice the median (costs.START_S of a machine with GPUs)
 RESTART_SPREAD = log(2.0) / NormalDist().inv_cdf(0.95)
-SAVE_S = 60.0
+SAVE_S = 15.0
 CHUNK = 8  # nights handed to a process at a time
 
 
@@ -78,7 +80,7 @@ def nightly_job(*, work_hours: float, deadline_hours: float) -> Job:
 def simulate(
     job: Job, traces: Sequence[Trace], *, num_nights: int, seed: int = 0, num_processes: int | None = None
 ) -> Iterator[list[Tally]]:
-    """The tallies of one night after the other: all policies, then the optimum. The same seed, the same nights."""
+    """The tallies of one night after the other: all policies and the optimum. One seed, one year."""
     num_ticks = int(job.deadline_s / traces[0].tick_s)
     if num_nights < 1:
         raise ParamsError(f"--nights {num_nights} is no number of nights; give 1 or more")
@@ -122,7 +124,7 @@ def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_s
 def draw_luck(
     rng: "np.random.Generator", *, num_ticks: int, tick_s: float, job: Job, off: float | None = None
 ) -> Luck:
-    """What a night brings beside its traces; `off` says how much of the throughput is there, else it is drawn."""
+    """What a night brings beside its traces; `off` is the share of the throughput, drawn if left out."""
     import numpy as np
 
     median_s = job.restart_s / 2

@@ -1,12 +1,13 @@
 """When was there spot capacity in a zone, and at what price? Read from a file, or drawn with a seed.
 
 A file is a table (CSV, also .gz) of runs without a change, as in andylizf/skynomad-artifact: `zone`,
-`start_tick_600s` (the tick's length is in the name), `run_ticks`, `available` (1 or 0). Prices are in two more
-columns, `spot_usd_h` and `on_demand_usd_h`, or in a table by `zone` beside it: `..._info.csv` for `..._rle.csv.gz`.
+`start_tick_600s` (the tick's length is in the name), `run_ticks`, `available` (1 or 0). Prices are in two
+more columns, `spot_usd_h` and `on_demand_usd_h`, or in a table by `zone` beside it: `..._info.csv` for
+`..._rle.csv.gz`.
 
-Drawn traces come from what was measured: capacity lasts as machines lived in 2019 (`lifetimes.MEASURED`), and is
-gone as it was in 789 outages of 13 zones in 2025 (the same artifact): half of them a tick, one in twenty for
-most of a day.
+Drawn traces come from what was measured: capacity lasts as machines lived in 2019 (`curves.MEASURED`), and
+is gone as it was in 789 outages of 13 zones in 2025 (the same artifact): over half of them a tick, one in
+twenty for most of a day.
 """
 
 import csv
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError
-from pipeline.planning import lifetimes
+from pipeline.planning import curves
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +30,9 @@ PRICES = ("spot_usd_h", "on_demand_usd_h")
 TICK = re.compile(r"start_tick_(\d+)s")
 HOUR_S = 3600.0
 
-SHORT_S = 0.36 * HOUR_S  # mean outage, of those up to three hours
+SHORT_S = 0.19 * HOUR_S  # mean outage, of those up to three hours; many fall between two ticks
 LONG_S = 21.0 * HOUR_S  # of the others: the zone is out of stock
-LONG_SHARE = 0.05
+LONG_SHARE = 0.034
 PRICE_CHANGE_S = 30 * 24 * HOUR_S  # mean time between two prices of spot; on-demand prices hardly move
 PRICE_SPREAD = 0.4  # standard deviation of the logarithm of a change
 CHEAPEST, DEAREST = 0.09, 0.91  # spot is never more than 91 % off, nor less than 9 % (Google's terms)
@@ -90,7 +91,7 @@ def _spells(rng: "np.random.Generator", *, until_s: float) -> list[float]:
     spells: list[float] = []
     age_s = rng.exponential(HOUR_S * 12)
     while sum(spells) < until_s:
-        lived = lifetimes.draw_s(lifetimes.MEASURED, rng.random(1), longest_s=400 * 24 * HOUR_S)[0]
+        lived = curves.draw_s(curves.MEASURED, rng.random(1), longest_s=400 * 24 * HOUR_S)[0]
         long = rng.random() < LONG_SHARE
         spells += [max(1.0, float(lived) - age_s), float(rng.exponential(LONG_S if long else SHORT_S))]
         age_s = 0.0
@@ -126,7 +127,13 @@ def read(path: Path) -> tuple[Trace, ...]:
 
 
 def _trace(
-    path: Path, zone: str, runs: list[dict[str, str]], *, start: str, tick_s: float, priced: dict[str, str] | None
+    path: Path,
+    zone: str,
+    runs: list[dict[str, str]],
+    *,
+    start: str,
+    tick_s: float,
+    priced: dict[str, str] | None,
 ) -> Trace:
     try:
         spans = [(int(row[start]), int(row["run_ticks"]), int(row["available"]), row) for row in runs]
@@ -141,9 +148,15 @@ def _trace(
         raise DataError(f"{path}, zone {zone}: {error}; mend that row") from None
     _whole(path, zone, [(first, first + number) for first, number, *_ in spans], start=start)
     if min(price) < 0 or on_demand <= 0:
-        raise DataError(f"{path}, zone {zone}: a price below zero ({min(min(price), on_demand):g}); mend {PRICES}")
+        raise DataError(
+            f"{path}, zone {zone}: a price below zero ({min(*price, on_demand):g}); mend {PRICES}"
+        )
     return Trace(
-        zone=zone, tick_s=tick_s, up=tuple(up), spot_usd_per_hour=tuple(price), on_demand_usd_per_hour=on_demand
+        zone=zone,
+        tick_s=tick_s,
+        up=tuple(up),
+        spot_usd_per_hour=tuple(price),
+        on_demand_usd_per_hour=on_demand,
     )
 
 
@@ -163,7 +176,7 @@ def _prices(path: Path) -> dict[str, dict[str, str]]:
     beside = _info(path)
     if not beside.exists():
         raise DataError(
-            f"{path} has no columns {' and '.join(PRICES)}, and there is no {beside.name} beside it; add either"
+            f"{path} has no columns {' and '.join(PRICES)}, and no {beside.name} is beside it; add either"
         )
     rows = list(_rows(beside))
     if not rows or not {"zone", *PRICES} <= set(rows[0]):
