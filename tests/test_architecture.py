@@ -27,8 +27,8 @@ TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
     "planning.costs", "planning.spot", "planning.search", "planning.catalog",
     "planning.curves", "planning.lifetimes", "planning.states", "planning.intervals", "planning.traces",
-    "planning.policies", "planning.rivals", "planning.replay", "planning.optimum", "planning.bounds",
-    "planning.explain", "report.formats", "training.order", "release.compare",
+    "planning.policies", "planning.steering", "planning.rivals", "planning.replay", "planning.optimum",
+    "planning.bounds", "planning.explain", "report.formats", "training.order", "release.compare",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}

@@ -15,7 +15,7 @@ import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,43 +126,62 @@ def read(path: Path) -> tuple[Trace, ...]:
     return tuple(traces)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One row: from a tick on, so many ticks alike."""
+
+    begin: int
+    end: int
+    up: bool
+    spot_usd: float
+    on_demand_usd: float
+
+
 def _trace(
     path: Path,
     zone: str,
-    runs: list[dict[str, str]],
+    rows: list[dict[str, str]],
     *,
     start: str,
     tick_s: float,
     priced: dict[str, str] | None,
 ) -> Trace:
     try:
-        spans = [(int(row[start]), int(row["run_ticks"]), int(row["available"]), row) for row in runs]
-        spans.sort(key=lambda span: span[0])
-        up: list[bool] = []
-        price: list[float] = []
-        for _, number, available, row in spans:
-            up += [bool(available)] * number
-            price += [float((priced or row)[PRICES[0]])] * number
-        on_demand = float((priced or spans[0][3])[PRICES[1]])
-    except ValueError as error:
+        runs = sorted((_run(row, priced or row, start=start) for row in rows), key=lambda run: run.begin)
+    except (TypeError, ValueError) as error:  # a cell that is missing, or no number
         raise DataError(f"{path}, zone {zone}: {error}; mend that row") from None
-    _whole(path, zone, [(first, first + number) for first, number, *_ in spans], start=start)
-    if min(price) < 0 or on_demand <= 0:
-        raise DataError(
-            f"{path}, zone {zone}: a price below zero ({min(*price, on_demand):g}); mend {PRICES}"
-        )
+    _whole(path, zone, runs, start=start)
     return Trace(
         zone=zone,
         tick_s=tick_s,
-        up=tuple(up),
-        spot_usd_per_hour=tuple(price),
-        on_demand_usd_per_hour=on_demand,
+        up=tuple(run.up for run in runs for _ in range(run.begin, run.end)),
+        spot_usd_per_hour=tuple(run.spot_usd for run in runs for _ in range(run.begin, run.end)),
+        on_demand_usd_per_hour=runs[0].on_demand_usd,
     )
 
 
-def _whole(path: Path, zone: str, spans: list[tuple[int, int]], *, start: str) -> None:
+def _run(row: dict[str, str], prices: dict[str, str], *, start: str) -> _Run:
+    begin, number = int(row[start]), int(row["run_ticks"])
+    spot_usd, on_demand_usd = (float(prices[key]) for key in PRICES)
+    if number < 1:
+        raise ValueError(f"run_ticks {number} at {start} {begin} is below 1")
+    if row["available"] not in ("0", "1"):
+        raise ValueError(f"available {row['available']!r} at {start} {begin} is neither 0 nor 1")
+    if not (0 <= spot_usd < inf and 0 < on_demand_usd < inf):
+        raise ValueError(f"{' or '.join(PRICES)} ({spot_usd:g}, {on_demand_usd:g}) is no price")
+    return _Run(
+        begin=begin,
+        end=begin + number,
+        up=row["available"] == "1",
+        spot_usd=spot_usd,
+        on_demand_usd=on_demand_usd,
+    )
+
+
+def _whole(path: Path, zone: str, runs: list[_Run], *, start: str) -> None:
     """Refuse runs with a gap between them, or that overlap."""
-    for (_, end), (begin, _) in pairwise([(0, 0), *spans]):
+    ends = [0, *(run.end for run in runs)]
+    for end, begin in zip(ends, (run.begin for run in runs), strict=False):
         if begin > end:
             raise DataError(
                 f"{path} has a gap: nothing is said of zone {zone} from {start} {end} to {begin - 1}; "

@@ -101,29 +101,35 @@ def check_plot(path: Path) -> None:
 
 
 def plot(tallies: Sequence[Tally], path: Path) -> None:
-    """Dollars added up over the nights, and the spread of a night's; the file's ending says which format."""
+    """What was paid beyond the optimum as nights go by, and the spread of a night's dollars.
+
+    The file's ending says which format.
+    """
     import matplotlib as mpl
     import matplotlib.figure
     import numpy as np
 
+    usd = {
+        name: np.array([0.0 if tally.missed and name == OPTIMUM else tally.usd for tally in tallies
+                        if tally.policy == name])
+        for name in (*POLICIES, OPTIMUM)
+    }  # fmt: skip
+    missed = {name: sum(tally.missed for tally in tallies if tally.policy == name) for name in usd}
+    names = sorted(usd, key=lambda name: usd[name].sum())
+    labels = [f"{name}, {missed[name]} missed" if missed[name] else name for name in names]
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
         figure = mpl.figure.Figure(figsize=(10, 4), layout="constrained")
-        added, spread = figure.subplots(1, 2)
-        names = sorted(
-            (*POLICIES, OPTIMUM), key=lambda name: sum(tally.usd for tally in tallies if tally.policy == name)
-        )
-        for name in names:
-            own = [tally for tally in tallies if tally.policy == name]
-            style = "--" if name == OPTIMUM else "-"
-            missed = sum(tally.missed for tally in own)
-            label = f"{name}, {missed} missed" if missed else name
-            added.plot(range(1, len(own) + 1), np.cumsum([tally.usd for tally in own]), style, label=label)
-        added.set(xlabel="nights", ylabel="dollars, added up", yscale="log")
-        added.legend(frameon=False)
+        beyond, spread = figure.subplots(1, 2)
+        nights = np.arange(1, len(usd[OPTIMUM]) + 1)
+        for name, label in zip(names, labels, strict=True):
+            if name != OPTIMUM:
+                beyond.plot(nights, np.cumsum(usd[name] - usd[OPTIMUM]), label=label)
+        beyond.set(xlabel="nights", ylabel="dollars beyond the optimum, added up", yscale="log")
+        beyond.legend(frameon=False)
         spread.boxplot(
-            [[tally.usd for tally in tallies if tally.policy == name] for name in names],
-            orientation="horizontal", tick_labels=names, whis=(5, 95), showfliers=False,
+            [usd[name] for name in names],
+            orientation="horizontal", tick_labels=labels, whis=(5, 95), showfliers=False,
         )  # fmt: skip
-        spread.set(xlabel="dollars a night (box: quartiles, whiskers: 5 and 95 %)", xscale="log")
+        spread.set(xlabel="dollars a night (box: quartiles, whiskers: 5 and 95 %)", xlim=(0, None))
         spread.invert_yaxis()
         figure.savefig(path)
