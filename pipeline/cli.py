@@ -69,7 +69,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             sub.add_argument(
                 "--explain", action="store_true", help="show what was weighed, and why not the rest"
             )
-    for function in (night, nights, status, check, report, prices, notify):
+    for function in (night, nights, status, check, report, prices, simulate, notify):
         about = (function.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(function.__name__, help=about, description=about)
         sub.set_defaults(command=function)
@@ -340,6 +340,54 @@ def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url:
         log.warning("refused: %s", sentence)
     log.info("%d prices are in %s, %d were refused, %d are not in the provider's list",
              len(found.accepted), kept, len(found.refused), found.num_missing)  # fmt: skip
+    return 0
+
+
+def simulate(
+    *,
+    nights: int = 365,
+    traces: str = "",
+    seed: int = 0,
+    work_hours: float = 12.0,
+    deadline_hours: float = 18.0,
+    json: str = "",
+    plot: str = "",
+) -> int:
+    """Replay nights on spot machines: misses, dollars and preemptions of our policy and of others.
+
+    Args:
+        nights: how many nights
+        traces: table of spot capacity and prices; drawn from measured lifetimes if left out
+        seed: another one, other nights
+        work_hours: what training takes on a machine that is never lost
+        deadline_hours: from the start of a night until training must be done
+        json: file to write the figures to
+        plot: file to draw them into, as nights.svg or nights.png
+    """
+    from rich.console import Console
+    from tqdm import tqdm
+
+    from pipeline.planning import simulator
+    from pipeline.planning import traces as market
+    from pipeline.report import simulated
+
+    if plot:
+        simulated.check_plot(Path(plot))
+    job = simulator.nightly_job(work_hours=work_hours, deadline_hours=deadline_hours)
+    zones = market.read(Path(traces)) if traces else market.draw(seed=seed, num_ticks=366 * 24 * 6)
+    played = simulator.simulate(job, zones, num_nights=nights, seed=seed)
+    shown = tqdm(played, desc="simulate", unit="night", total=nights, disable=not sys.stderr.isatty())
+    tallies = [tally for night in shown for tally in night]
+    found = simulated.rows(tallies)
+    places = f"{', '.join(zone.zone for zone in zones)}{'' if traces else ' (drawn)'}"
+    print(f"{nights} nights, {work_hours:g} hours of work in {deadline_hours:g}; {places}")
+    Console().print(simulated.table(found), simulated.LEGEND, sep="\n")
+    about: dict[str, object] = {"traces": traces, "seed": seed, "nights": nights, "work_hours": work_hours,
+                                "deadline_hours": deadline_hours}  # fmt: skip
+    if json:
+        records.replace_text(Path(json), simulated.document(found, tallies, about=about))
+    if plot:
+        simulated.plot(tallies, Path(plot))
     return 0
 
 

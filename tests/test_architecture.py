@@ -31,6 +31,8 @@ PURE = {
     "planning.measurements", "planning.form", "planning.throughput", "planning.quality",
     "planning.scorecard", "planning.exploration", "planning.history", "planning.startup", "planning.updates",
     "report.formats", "training.order", "training.noise", "release.compare",
+    "planning.curves", "planning.lifetimes", "planning.states", "planning.intervals", "planning.traces",
+    "planning.policies", "planning.steering", "planning.rivals", "planning.replay", "planning.optimum",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}

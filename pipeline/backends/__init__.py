@@ -16,6 +16,7 @@ class Job:
     num_machines: int
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
     timeout_s: float
+    spot: bool = False  # cheaper, and may be taken away
     environment: dict[str, str] = field(default_factory=dict)
 
 

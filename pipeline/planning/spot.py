@@ -1,9 +1,11 @@
 """How often are spot machines taken away, what does that cost, and how often to save?
 
-Preemptions are taken as memoryless: one every `MEAN_TIME_TO_PREEMPTION_S` on a machine, so n machines
-lose one n times as often. The constant is the maximum-likelihood mean of an exponential lifetime
-with censoring, total hours lived / number of preemptions, over 1,442 preemptible machines of 2019
-(kadupitiya/goog-preemption-data, of which 725 were stopped by their users and count as censored).
+Preemptions are taken as memoryless: one every `MEAN_TIME_TO_PREEMPTION_S` on a machine, so n machines lose
+one n times as often. The constant is the maximum-likelihood mean of an exponential lifetime with censoring,
+total hours lived / number of preemptions, over 1,442 preemptible machines of 2019
+(kadupitiya/goog-preemption-data, of which 725 were stopped by their users and count as censored). Where the
+danger changes with a machine's age, `lifetimes` has its curve and `intervals` the checkpoints for it; where
+the job shall be is for `policies` to say.
 """
 
 from dataclasses import dataclass

@@ -21,6 +21,7 @@ from pipeline import records
 from pipeline.backends import Backend, Job
 from pipeline.errors import JobError, NotYet
 from pipeline.params import Params
+from pipeline.planning import steering
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.release import tracking
 from pipeline.training import checkpoint
@@ -108,10 +109,14 @@ class _Reconciler:
             return self._collect()
         now = datetime.now(UTC)
         lines = _lines(self.submissions)
-        state = self.backend.state(lines[-1]["handle"]) if lines else None
+        left = bool(lines) and lines[-1].get("left", False)
+        state = self.backend.state(lines[-1]["handle"]) if lines and not left else None
         if now > self.recipe.train_until + GRACE:
             return self._end(lines)
-        if state in ("queued", "running"):
+        bought = state == "queued" and now < self.recipe.train_until and self._must_buy(lines, now)
+        if bought:
+            self._leave_queue(lines)
+        elif state in ("queued", "running"):
             raise NotYet(self._progress(state))
         if (self.folder / "result.json").exists():  # it ended while we asked
             return self._collect()
@@ -119,14 +124,48 @@ class _Reconciler:
             self._give_up_if_hopeless(lines)
         if now >= self.recipe.train_until:
             return self._end(lines)
-        self._submit(restart=state is not None)
+        place = None if bought else steering.place(self.plan, self._facts(lines, now, queued=False))
+        if not bought and place is None:
+            raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
+        self._submit(restart=state not in (None, "queued"), spot=place is not None and place.spot)
         raise NotYet(self._progress("queued"))
 
-    def _submit(self, *, restart: bool) -> None:
+    def _facts(self, lines: list[dict[str, Any]], now: datetime, *, queued: bool) -> steering.Facts:
+        """What is known of the job, for planning/steering.py to decide on."""
+        heard = [Progress(**line) for line in _lines(self.folder / "progress.jsonl")]
+        tried = [line for line in lines if not line.get("left")]
+        first = tried[0]["time"] if tried else now.timestamp()
+        return steering.Facts(
+            now_s=now.timestamp() - first,
+            deadline_s=self.recipe.train_until.timestamp() - first,
+            seen=heard[-1].seen if heard else 0,
+            samples_per_s=sum(beat.samples_per_s for beat in heard) / len(heard) if heard else None,
+            attempts=[
+                steering.Attempt(at_s=line["time"] - first, spot=line.get("spot", self.plan.spot))
+                for line in tried
+            ],
+            queued=queued,
+        )
+
+    def _must_buy(self, lines: list[dict[str, Any]], now: datetime) -> bool:
+        """Whether the job is not to wait for spot any longer."""
+        if not lines[-1].get("spot", self.plan.spot):
+            return False
+        place = steering.place(self.plan, self._facts(lines, now, queued=True))
+        return place is not None and not place.spot
+
+    def _leave_queue(self, lines: list[dict[str, Any]]) -> None:
+        """Ask for spot no more; no worker has started yet."""
+        log.warning("job %s leaves the queue for spot, to be on demand", self.folder.name)
+        self.backend.cancel(lines[-1]["handle"])
+        append(self.submissions, {**lines[-1], "left": True})
+
+    def _submit(self, *, restart: bool, spot: bool) -> None:
         folder = str(self.folder.resolve())
         left = self.recipe.train_until - datetime.now(UTC) + 2 * GRACE
         job = Job(
-            name=self.folder.name,
+            # Another name for another way to hold a machine: a backend attaches to a job of the same.
+            name=self.folder.name if spot == self.plan.spot else f"{self.folder.name}-bought",
             command=(
                 "torchrun",
                 "--nnodes=1",
@@ -141,6 +180,7 @@ class _Reconciler:
             num_machines=self.plan.num_machines,
             folder=folder,
             timeout_s=left.total_seconds(),
+            spot=spot,
             environment=_environment(),
         )
         if not (self.folder / "job.json").exists():
@@ -148,7 +188,7 @@ class _Reconciler:
         if restart:
             log.warning("job %s was ended: %s; starting it again", job.name, self._reason())
         handle = self.backend.submit(job)
-        append(self.submissions, {"handle": handle, "time": time.time()})
+        append(self.submissions, {"handle": handle, "time": time.time(), "spot": spot})
 
     def _give_up_if_hopeless(self, lines: list[dict[str, Any]]) -> None:
         """Raise the worker's reason if starting again would not help; the next call begins to count anew."""

@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 
 from pipeline import records
 from pipeline.errors import JobError, NotYet
-from pipeline.records import Champion
+from pipeline.records import Champion, Rung
 from pipeline.training import checkpoint, launcher
 from pipeline.training.checkpoint import State
 from pipeline.training.launcher import JOBS, MODEL, recipe_of
@@ -119,6 +120,56 @@ def test_a_preempted_job_is_submitted_again_for_ever_and_a_failing_one_five_time
     assert len(backend.jobs) == 6
     with pytest.raises(NotYet):  # a retry of the task begins anew
         call(backend)
+
+
+def on_spot():
+    """A plan of spot, with the same machine on demand to fall back on."""
+    bought = Rung(machine="local", num_machines=1, spot=False, expected_s=7200, expected_usd=9,
+                  latest_start=NIGHT.train_until)  # fmt: skip
+    return replace(nights.plan(), spot=True, expected_s=7200, expected_usd=3, ladder=(bought,))
+
+
+def test_a_job_on_spot_that_was_lost_asks_for_spot_again_while_time_allows():
+    backend = ScriptedBackend("preempted")
+    for _ in range(3):
+        with pytest.raises(NotYet):
+            call(backend, plan=on_spot())
+    assert [job.spot for job in backend.jobs] == [True, True, True]
+    assert len({job.name for job in backend.jobs}) == 1
+
+
+def test_a_job_on_spot_that_was_lost_late_is_bought():
+    backend = ScriptedBackend("preempted")
+    late = nights.night(seconds=7200 + 900)
+    for _ in range(2):
+        with pytest.raises(NotYet):
+            call(backend, plan=on_spot(), night=late)
+    assert [job.spot for job in backend.jobs] == [False, False]
+    assert backend.jobs[0].name.endswith("-bought")
+    assert backend.jobs[0].folder == backend.jobs[1].folder
+
+
+def test_a_job_leaves_the_queue_for_spot_when_it_must_and_once_only():
+    backend = ScriptedBackend("queued")
+    night = nights.night(seconds=7200 / 0.8 + 1950)  # another loss could be borne, waiting could not
+    with pytest.raises(NotYet):
+        call(backend, plan=on_spot(), night=night)
+    with pytest.raises(NotYet):
+        call(backend, plan=on_spot(), night=night)
+    assert backend.cancelled == [backend.jobs[0].folder]
+    assert [job.spot for job in backend.jobs] == [True, False]
+    with pytest.raises(NotYet, match="queued"):
+        call(backend, plan=on_spot(), night=night)
+    assert len(backend.jobs) == 2
+
+
+def test_a_job_stays_in_the_queue_for_spot_while_time_allows():
+    backend = ScriptedBackend("queued")
+    for _ in range(3):
+        with pytest.raises(NotYet, match="queued"):
+            call(backend, plan=on_spot())
+    assert not backend.cancelled
+    assert len(backend.jobs) == 1
 
 
 def test_an_error_that_does_not_mend_itself_is_told_at_once():

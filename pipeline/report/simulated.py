@@ -1,0 +1,135 @@
+"""What did the simulated nights come to? A table, a JSON document and a picture."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import ParamsError
+from pipeline.planning.simulator import OPTIMUM, POLICIES, Tally
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """All nights of one policy."""
+
+    policy: str
+    num_nights: int
+    num_missed: int
+    usd: float  # of a night, mean
+    usd_p95: float
+    over_optimum: float  # share of what was paid beyond it, over nights that were not missed
+    num_losses: int
+    num_moves: int
+    on_demand_hours: float  # of a night, mean
+    waited_hours: float
+    least_spare_hours: float  # before a deadline that was met
+
+
+LEGEND = (
+    "missed: deadlines; over: the optimum; lost: machines preempted or failed; moved: between zones; "
+    "bought: on demand; spare: the least time before a deadline"
+)
+
+
+def rows(tallies: Sequence[Tally]) -> list[Row]:
+    """One row a policy, cheapest first among those that missed as few deadlines."""
+    import numpy as np
+
+    optimum = {tally.night: tally for tally in tallies if tally.policy == OPTIMUM}
+    found = []
+    for policy in (*POLICIES, OPTIMUM):
+        own = [tally for tally in tallies if tally.policy == policy]
+        usd = np.array([tally.usd for tally in own])
+        done = [tally for tally in own if not tally.missed and not optimum[tally.night].missed]
+        least = sum(optimum[tally.night].usd for tally in done)
+        found.append(
+            Row(
+                policy=policy,
+                num_nights=len(own),
+                num_missed=sum(tally.missed for tally in own),
+                usd=float(usd.mean()),
+                usd_p95=float(np.quantile(usd, 0.95)),
+                over_optimum=sum(tally.usd for tally in done) / least - 1 if least else 0.0,
+                num_losses=sum(tally.num_losses for tally in own),
+                num_moves=sum(tally.num_moves for tally in own),
+                on_demand_hours=float(np.mean([tally.on_demand_s for tally in own])) / 3600,
+                waited_hours=float(np.mean([tally.waited_s for tally in own])) / 3600,
+                least_spare_hours=min((tally.spare_s for tally in done), default=0.0) / 3600,
+            )
+        )
+    return sorted(found, key=lambda row: (row.num_missed, row.usd))
+
+
+def table(found: Sequence[Row]) -> "Table":
+    """For the terminal; hours are the mean of a night, but the least of those to spare."""
+    from rich.table import Table
+
+    titles = ("policy", "missed", "$/night", "over", "lost", "moved", "bought", "waited", "spare")
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for title in titles:
+        shown.add_column(title, justify="left" if title == "policy" else "right", no_wrap=True)
+    for row in found:
+        cells = [row.policy, str(row.num_missed), f"{row.usd:,.2f}"]
+        if row.policy == OPTIMUM:  # it is a bound and tells no story
+            shown.add_row(*cells, *[""] * (len(titles) - len(cells)))
+            continue
+        shown.add_row(
+            *cells, f"{row.over_optimum:+.1%}", str(row.num_losses), str(row.num_moves),
+            f"{row.on_demand_hours:.1f} h", f"{row.waited_hours:.1f} h", f"{row.least_spare_hours:.1f} h",
+        )  # fmt: skip
+    return shown
+
+
+def document(found: Sequence[Row], tallies: Sequence[Tally], *, about: dict[str, object]) -> str:
+    """All of it as JSON: what was simulated, a row a policy, and each night."""
+    nights = [asdict(tally) for tally in tallies]
+    return json.dumps({**about, "policies": [asdict(row) for row in found], "tallies": nights}, indent=1)
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a file name whose ending says no format that can be drawn, before the nights are played."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    endings = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in endings:
+        raise ParamsError(f"--plot {path} does not end as a picture; end it with one of {', '.join(endings)}")
+
+
+def plot(tallies: Sequence[Tally], path: Path) -> None:
+    """What was paid beyond the optimum as nights go by, and the spread of a night's dollars.
+
+    The file's ending says which format.
+    """
+    import matplotlib as mpl
+    import matplotlib.figure
+    import numpy as np
+
+    usd = {
+        name: np.array([0.0 if tally.missed and name == OPTIMUM else tally.usd for tally in tallies
+                        if tally.policy == name])
+        for name in (*POLICIES, OPTIMUM)
+    }  # fmt: skip
+    missed = {name: sum(tally.missed for tally in tallies if tally.policy == name) for name in usd}
+    names = sorted(usd, key=lambda name: usd[name].sum())
+    labels = [f"{name}, {missed[name]} missed" if missed[name] else name for name in names]
+    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
+        figure = mpl.figure.Figure(figsize=(10, 4), layout="constrained")
+        beyond, spread = figure.subplots(1, 2)
+        nights = np.arange(1, len(usd[OPTIMUM]) + 1)
+        for name, label in zip(names, labels, strict=True):
+            if name != OPTIMUM:
+                beyond.plot(nights, np.cumsum(usd[name] - usd[OPTIMUM]), label=label)
+        beyond.set(xlabel="nights", ylabel="dollars beyond the optimum, added up", yscale="log")
+        beyond.legend(frameon=False)
+        spread.boxplot(
+            [usd[name] for name in names],
+            orientation="horizontal", tick_labels=labels, whis=(5, 95), showfliers=False,
+        )  # fmt: skip
+        spread.set(xlabel="dollars a night (box: quartiles, whiskers: 5 and 95 %)", xlim=(0, None))
+        spread.invert_yaxis()
+        figure.savefig(path)
