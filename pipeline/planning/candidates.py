@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pipeline.errors import PlanError
 from pipeline.planning import catalog
 from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.planning.costs import estimate
+from pipeline.planning.costs import Estimate, estimate
 from pipeline.planning.history import Known
 from pipeline.planning.pricelist import STRATEGIES, Strategy
 from pipeline.planning.search import Candidate
@@ -43,6 +43,7 @@ class Job:
         return max(1, round(num_samples * (noise + batch_size) / (noise + self.batch_size)))
 
 
+Told = dict[tuple[str, bool, int, int], Estimate | None]  # by machine, spot, batch size, count
 Way = tuple[str, str, Strategy, int, int]  # machine, region, how rented, batch size, count
 
 
@@ -66,13 +67,16 @@ def candidates(
     `num_samples` is told for the job's own batch.
     """
     sizes = params.batch_sizes or (job.batch_size,)
+    told: Told = {}
     for machine in machines:
         for strategy in strategies(machine, params):
             for size in sizes:
                 found = _counts(
-                    job, machine, strategy, params, batch_size=size, num_samples=num_samples, among=among
-                )
-                yield from (replace(each, hindrance=_hindrance(machine, backend)) for each in found)
+                    job, machine, strategy, params,
+                    batch_size=size, num_samples=num_samples, among=among, told=told,
+                )  # fmt: skip
+                hindrance = _hindrance(machine, backend)
+                yield from (replace(each, hindrance=hindrance) for each in found) if hindrance else found
 
 
 def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
@@ -90,6 +94,7 @@ def _counts(
     batch_size: int,
     num_samples: int,
     among: Collection[Way] | None,
+    told: Told,
 ) -> Iterator[Candidate]:
     """One machine, two machines and so on, as far as each worker has a sample of a batch."""
     here = machine.name == LOCAL
@@ -106,20 +111,26 @@ def _counts(
             and (machine.name, machine.region, strategy, batch_size, num_machines) not in among
         ):
             continue
-        found = estimate(
-            job.profile,
-            job.at_hand if here else priced,
-            measured=job.at_hand,
-            num_machines=num_machines,
-            spot=strategy == "spot",
-            batch_size=batch_size,
-            num_workers=num_workers,
-            num_samples=count,
-            num_bytes=job.dataset.num_bytes,
-            known=job.known,
-        )
+        # A machine is as fast in every region, and however it is paid for: only what is spot is taken away.
+        key = (machine.name, strategy == "spot", batch_size, num_machines)
+        if key not in told:
+            told[key] = estimate(
+                job.profile,
+                job.at_hand if here else priced,
+                measured=job.at_hand,
+                num_machines=num_machines,
+                spot=strategy == "spot",
+                batch_size=batch_size,
+                num_workers=num_workers,
+                num_samples=count,
+                num_bytes=job.dataset.num_bytes,
+                known=job.known,
+            )
+        found = told[key]
         if found is not None:
             wait_s = params.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0
+            if found.machine is not priced and not here:
+                found = replace(found, machine=priced)
             yield Candidate(estimate=found, strategy=strategy, num_samples=count, wait_s=wait_s)
 
 

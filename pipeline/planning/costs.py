@@ -122,13 +122,14 @@ def estimate(
         restart_s=before.restart_s,
         mean_time_to_preemption_s=between_s,
     )
-    widened = known.widen if known else 1.0
     parts = (
         Part(name="queue", seconds=before.queue_s, spread=FIVEFOLD),
         Part(name="start-up", seconds=before.start_s, spread=TWICE),
         Part(name="data", seconds=before.pull_s, spread=TWICE),
         *(part.times(1 + lost.share) for part in work),
     )
+    spread = sum(p.seconds * p.spread for p in parts) / sum(part.seconds for part in parts)
+    widened = known.widened(spread) if known else 1.0
     return Estimate(
         machine=machine,
         num_machines=num_machines,

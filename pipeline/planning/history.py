@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import hypot, log
 from typing import TYPE_CHECKING
 
-from pipeline.planning.measurements import Measurement, Setting
+from pipeline.planning.measurements import Measurement, Setting, believable
 
 if TYPE_CHECKING:
     from pipeline.planning.form import Array, Prior
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 JOB, DEVICE, MACHINE, NIGHT = 0.10, 0.30, 0.28, 0.06
 NETWORK = 0.25  # of the time to sum gradients
 NO_OVERLAP = (-3.0, 0.5)  # log(g - 1): here gradients are summed after the pass that made them
+PSEUDO_NIGHTS = 4  # that differed by NIGHT, with which the estimate of that begins
 NIGHTS_AHEAD = 30  # that profit from what a night taught; plan.explore_usd is for so many
 BELIEVED = 20.0  # times too fast or too slow; more is another thing that was measured
 NEGLIGIBLE_S = 1e-9
@@ -60,17 +61,29 @@ class Correction:
 
 @dataclass
 class Known:
-    """What earlier nights taught; `widen` is the scorecard's factor for intervals."""
+    """What earlier nights taught; `widen` and `needed` are the scorecard's."""
 
     past: Sequence[Past] = ()
     widen: float = 1.0
-    _fits: dict[tuple[str, Update], tuple["StepTime", "StepTime"]] = field(default_factory=dict)
+    needed: float = float("inf")
+    left_out: list[str] = field(default_factory=list)  # what cannot be, a sentence each
+    _fits: dict[tuple[str, Update], tuple["StepTime", "StepTime", float]] = field(default_factory=dict)
     _found: dict[tuple[str, Setting, Update], Correction] = field(default_factory=dict)
     _shared: dict[str, Correction] = field(default_factory=dict)
     _kin: "Array | None" = None
 
     def __post_init__(self) -> None:
-        self.past = [each for each in self.past if 1 / BELIEVED < each.ratio < BELIEVED]
+        odd = [each for each in self.past if not 1 / BELIEVED < each.ratio < BELIEVED]
+        self.past = [each for each in self.past if each not in odd]
+        self.left_out.extend(
+            f"{each.machine}: an update of {each.ratio:.3g} times the predicted time is left out; more than "
+            f"{BELIEVED:g} times too fast or too slow is of another thing"
+            for each in odd
+        )
+
+    def widened(self, spread: float) -> float:
+        """Factor for an interval of that spread: the scorecard's, but no further than what is needed."""
+        return min(self.widen, max(1.0, self.needed / spread)) if spread > 0 else 1.0
 
     def correction(self, machine: str, device: str, setting: Setting, update: Update) -> Correction:
         """What to expect on a machine beyond profile and roofline; found once a setting."""
@@ -81,33 +94,44 @@ class Known:
             return self._shared[machine]
         key = (machine, setting, update)
         if key not in self._found:
-            plain, fitted = self._fitted(machine, nights, update)
-            before, after = plain.predict([setting]), fitted.predict([setting])
+            plain, fitted, night = self._fitted(machine, nights, update)
+            before, (seconds, spread) = plain.predict([setting])[0], fitted.predict([setting], noisy=False)
             self._found[key] = Correction(
-                shift=log(float(after[0][0]) / float(before[0][0])),
-                spread=float(after[1][0]),
+                shift=log(float(seconds[0]) / float(before[0])),
+                spread=hypot(float(spread[0]), night),
                 num_nights=len(nights),
             )
         return self._found[key]
 
-    def _fitted(self, machine: str, nights: Sequence[Past], update: Update) -> tuple["StepTime", "StepTime"]:
-        """Tonight's form before and after the nights that this machine has run."""
+    def _fitted(
+        self, machine: str, nights: Sequence[Past], update: Update
+    ) -> tuple["StepTime", "StepTime", float]:
+        """Tonight's form before and after the nights of this machine, and how much those differ by chance."""
+        import numpy as np
+
         from pipeline.planning.throughput import StepTime
 
         if (machine, update) not in self._fits:
             prior = _prior(update, measured_here=nights[0].measured_here)
             plain = StepTime([], prior)
             by_form = plain.predict([each.setting for each in nights])[0]
-            told = [
-                Measurement(
-                    workers=each.setting.workers,
-                    micro_batch_size=each.setting.micro_batch_size,
-                    num_passes=each.setting.num_passes,
-                    step_s=float(seconds) * each.ratio,
-                )
-                for each, seconds in zip(nights, by_form, strict=True)
-            ]
-            self._fits[machine, update] = plain, StepTime(told, prior)
+            told, left_out = believable(
+                [
+                    Measurement(
+                        workers=each.setting.workers,
+                        micro_batch_size=each.setting.micro_batch_size,
+                        num_passes=each.setting.num_passes,
+                        step_s=float(seconds) * each.ratio,
+                    )
+                    for each, seconds in zip(nights, by_form, strict=True)
+                ]
+            )
+            self.left_out.extend(f"{machine}: {each}" for each in left_out)
+            fitted = StepTime(told, prior)
+            apart = np.log([each.step_s for each in told] / fitted.predict(told)[0])
+            squares = PSEUDO_NIGHTS * NIGHT**2 + float(apart @ apart)
+            night = (squares / (PSEUDO_NIGHTS + len(told) - 1)) ** 0.5
+            self._fits[machine, update] = plain, fitted, night
         return self._fits[machine, update]
 
     def _by_kinship(self, machine: str, device: str) -> Correction:

@@ -6,6 +6,7 @@ whenever it is made.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline import ledger
 from pipeline.ledger import Entry
@@ -26,7 +27,12 @@ def known(entries: Sequence[Entry], *, num_workers: int) -> Known:
     if card and card.warning:
         log.warning("%s", card.warning)
     found = [_past(entry, num_workers=num_workers) for entry in entries]
-    return Known(past=tuple(each for each in found if each), widen=card.widen if card else 1.0)
+    told = Known(past=tuple(each for each in found if each))
+    if card:
+        told = replace(told, widen=card.widen, needed=card.needed)
+    for sentence in told.left_out:
+        log.warning("%s", sentence)
+    return told
 
 
 def before(night: Night) -> list[Entry]:

@@ -2,8 +2,9 @@
 
 An interval of 90 % should hold on nine of ten nights. Where it held on fewer than 85 % of the last 60 it was
 too narrow, and is widened by the factor with which it would have held on 90 % of them (split conformal
-prediction, Vovk 2005); on more than 95 % it was too wide, which is said, and left: being early costs less
-than being late. Plans say by how much they were widened, so the factor is always that of the plain interval.
+prediction, Vovk 2005), but no further than those would have been: tonight's may have learned. On more than
+95 % it was too wide, which is said, and left: being early costs less than being late. Plans say by how much
+they were widened, so the factor is always that of the plain interval.
 """
 
 from collections.abc import Sequence
@@ -41,15 +42,19 @@ class Outcome:
         return self.finished and self.low_s <= self.actual_s <= self.high_s
 
     @property
-    def apart(self) -> float:
-        """Deviations of the plain interval between predicted and actual, on a scale of logarithms."""
+    def deviation(self) -> float:
+        """What the plain interval takes as the deviation of the logarithm, on the side of what happened."""
         late = self.actual_s > self.predicted_s or not self.finished
         bound_s = self.high_s if late else self.low_s
-        deviation = abs(log(bound_s / self.predicted_s)) / Z90 / self.widened
+        return abs(log(bound_s / self.predicted_s)) / Z90 / self.widened
+
+    @property
+    def apart(self) -> float:
+        """Deviations of the plain interval between predicted and actual, on a scale of logarithms."""
         difference = log(self.actual_s / self.predicted_s)
         if not self.finished:
             difference = max(difference, log(self.high_s / self.predicted_s))
-        return difference / deviation if deviation > 0 else 0.0
+        return difference / self.deviation if self.deviation > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +65,8 @@ class Scorecard:
     coverage: float  # share of nights whose interval held
     error: float  # median of |actual / predicted - 1|
     bias: float  # median of actual / predicted - 1
-    widen: float  # factor for the next interval; 1: none
+    widen: float  # factor for the next plain interval; 1: none
+    needed: float  # deviation of the logarithm that is wide enough, and needs no more widening
     warning: str  # "" where nothing is wrong
 
     @property
@@ -105,6 +111,7 @@ def scorecard(outcomes: Sequence[Outcome]) -> Scorecard | None:
         error=median(abs(ratio) for ratio in ratios),
         bias=median(ratios),
         widen=widen,
+        needed=widen * median(each.deviation for each in last),
         warning=warning,
     )
 

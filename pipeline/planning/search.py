@@ -8,7 +8,7 @@ what waits needs another to fall back on, it never makes feasible what is not.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -28,6 +28,9 @@ class Candidate:
     num_samples: int = 0
     wait_s: float = 0.0  # in a queue, at most; not billed, and counted in full
     hindrance: str = ""  # why it cannot be run here at all
+    times: dict[float, float] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )  # told before
 
     @property
     def machine(self) -> Machine:
@@ -52,14 +55,21 @@ class Candidate:
 
     def time_s(self, chance: float) -> float:
         """Seconds in which it is done with this chance, after the longest wait."""
-        return self.wait_s + self.estimate.time_s(chance)
+        if chance not in self.times:
+            self.times[chance] = self.wait_s + self.estimate.time_s(chance)
+        return self.times[chance]
 
     def chance(self, seconds: float) -> float:
         """Probability that it is done within `seconds`, after the longest wait."""
         left = seconds - self.wait_s
         return self.estimate.chance(left) if left > 0 else 0.0
 
-    @property
+    @cached_property
+    def place(self) -> tuple[int, str]:
+        """What decides between two that are as good: fewest machines, first name."""
+        return self.estimate.num_machines, f"{self.name} {self.machine.region}"
+
+    @cached_property
     def name(self) -> str:
         """How a person calls it: `2 x g2-standard-8, spot`."""
         number = f"{self.estimate.num_machines} x " if self.estimate.num_machines > 1 else ""
@@ -162,16 +172,12 @@ def relax(offered: Sequence[Candidate], *, limits: Limits) -> Relaxation:
 
 def by_cost(candidate: Candidate) -> tuple[float, float, int, str]:
     """Order of candidates: cheapest first, then fastest, fewest machines, first name."""
-    return (candidate.expected_usd, candidate.expected_s, *_tie(candidate))
+    return (candidate.expected_usd, candidate.expected_s, *candidate.place)
 
 
 def by_time(candidate: Candidate) -> tuple[float, float, int, str]:
     """Order of candidates: fastest first, then cheapest, fewest machines, first name."""
-    return (candidate.expected_s, candidate.expected_usd, *_tie(candidate))
-
-
-def _tie(candidate: Candidate) -> tuple[int, str]:
-    return candidate.estimate.num_machines, f"{candidate.name} {candidate.machine.region}"
+    return (candidate.expected_s, candidate.expected_usd, *candidate.place)
 
 
 def frontier(candidates: Iterable[Candidate]) -> list[Candidate]:

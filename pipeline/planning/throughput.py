@@ -160,24 +160,28 @@ class StepTime:
             apart[here] = block @ self._weights[here] / np.sqrt(np.diag(block))
         return apart
 
-    def predict(self, settings: Sequence[Setting]) -> tuple[Array, Array]:
-        """Seconds of an update (median) and the standard deviation of their logarithm, a setting each."""
+    def predict(self, settings: Sequence[Setting], *, noisy: bool = True) -> tuple[Array, Array]:
+        """Seconds of an update (median) and the standard deviation of their logarithm, a setting each.
+
+        That of one more measurement, or without noise that of what many would have as their mean.
+        """
         at = Points.of(settings)
         fitted, share = form(self.constants, at)
         steep = slopes(self.constants, at)
         variance = np.square(1 - share) * (PROCESS.compute**2 + (self.noise * PROCESS.compute_offset) ** 2)
         variance += np.square(share) * (PROCESS.sync**2 + (self.noise * PROCESS.sync_offset) ** 2)
-        variance += np.einsum("ij,jk,ik->i", steep, self._spread, steep) + _variance(self.noise, share)
+        variance += np.einsum("ij,jk,ik->i", steep, self._spread, steep)
+        anew = _variance(self.noise, share) if noisy else np.zeros_like(share)
         log = fitted + steep @ (self._mean - self.constants)
         if not len(self._log):
-            return np.exp(log), np.sqrt(variance)
+            return np.exp(log), np.sqrt(variance + anew)
         common = _Covariance(at, self._at)(self.noise, share, self._share)
         common += steep @ self._spread @ self._slopes.T
         log = log + common @ self._weights
         known = solve_triangular(self._factor[0], common.T, lower=True)
         variance -= np.sum(np.square(known), axis=0)
         stretch = np.where(np.isin(at.placement, self._at.placement), self.stretch, self.stretch_beyond)
-        return np.exp(log), stretch * np.sqrt(np.maximum(variance, _variance(self.noise, share)))
+        return np.exp(log), stretch * np.sqrt(np.maximum(variance, 0.0) + anew)
 
 
 def _stretch(apart: Array) -> float:
@@ -211,14 +215,3 @@ def learn(jobs: Sequence[Sequence[Measurement]]) -> Prior:
     return UNINFORMED.scaled(
         {k: (float(mean[k]), float(spread[k])) for k in range(len(mean)) if k not in SCALES}
     )
-
-
-def transferred_s(step_s: float, *, here_alone_s: float, there_alone_s: float) -> float:
-    """Seconds of an update on another kind of device, in the same placement.
-
-    Throughput there is that here times the ratio of what one device does alone (Sia, SOSP'23).
-
-    >>> transferred_s(0.6, here_alone_s=0.4, there_alone_s=0.2)
-    0.3
-    """
-    return step_s * there_alone_s / here_alone_s

@@ -105,7 +105,7 @@ def update(
 def _doubt(corrected: Correction | None, *, seen: bool, apart: float) -> tuple[float, float]:
     """Spread of an update's parts, and what the two extremes of the roofline add to it."""
     if corrected and corrected.num_nights:
-        return hypot(corrected.spread, REPEATED), 0.0
+        return corrected.spread, 0.0
     if corrected and not seen:
         return corrected.spread, apart * min(1.0, corrected.spread / UNSEEN)
     return (REPEATED if seen else UNSEEN), apart

@@ -3,6 +3,7 @@
 import math
 from datetime import date
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,7 +76,33 @@ def test_without_nights_nothing_is_corrected():
 
 
 def test_a_ratio_that_cannot_be_is_left_out():
-    assert correction([night(1 / 150)]).num_nights == 0
+    known = Known(past=[night(1 / 150), night(1.2)])
+    assert [each.ratio for each in known.past] == [1.2]
+    assert known.left_out == [
+        "a-1: an update of 0.00667 times the predicted time is left out; "
+        "more than 20 times too fast or too slow is of another thing"
+    ]
+
+
+def test_a_night_that_scaled_beyond_what_can_be_is_left_out():
+    many = Setting(workers=(4, 4), micro_batch_size=256)
+    known = Known(past=[night(1.0), night(1.0), night(0.08, setting=many)])
+    assert known.correction("a-1", "A", ONE, UPDATE).shift == pytest.approx(0, abs=0.05)
+    assert len(known.left_out) == 1
+    assert "times the throughput of as many single devices" in known.left_out[0]
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.05, 0.1])
+def test_intervals_learn_how_much_nights_differ(deviation):
+    setting = update(PROFILE, LOCAL, measured=LOCAL, num_machines=1, batch_size=256, num_workers=1).setting
+    ratios = 1.2 * np.exp(deviation * np.random.default_rng(0).normal(size=60))
+    ran = [night(float(each), name="local", device="cpu", here=True, setting=setting) for each in ratios]
+    plain_s, held = hours(LOCAL).expected_s, 0
+    for number in range(20, 60):
+        low, high = hours(LOCAL, ran[:number]).interval
+        held += low <= plain_s * ratios[number] <= high
+    assert 0.8 <= held / 40 <= 1
+    assert hours(LOCAL, ran).interval[1] / hours(LOCAL, ran).expected_s < 1 + 2.6 * deviation + 0.03
 
 
 @settings(max_examples=15)
@@ -130,3 +157,8 @@ def test_a_night_that_was_mostly_its_start_tells_nothing():
     assert ratio(elapsed_s=5, start_s=3, num_updates=10, update_s=0.1) is None
     assert ratio(elapsed_s=103, start_s=3, num_updates=0, update_s=0.1) is None
     assert ratio(elapsed_s=103, start_s=3, num_updates=1000, update_s=0.1) == pytest.approx(1.0)
+
+
+def test_an_interval_that_is_wide_enough_is_not_widened_twice():
+    narrow, wide, unneeded = (Known(widen=4.0, needed=0.3).widened(spread) for spread in (0.01, 0.2, 0.5))
+    assert (narrow, wide, unneeded) == (4.0, pytest.approx(1.5), 1.0)

@@ -101,3 +101,8 @@ def test_an_outcome_is_read_from_the_records_of_a_night():
     assert found.apart == pytest.approx(math.log(1.1) / (math.log(1.25) / Z90))
     assert not outcome("n", plan, replace(training, stopped_by="deadline")).held
     assert outcome("n", replace(plan, expected_s=0.0), training) is None
+
+
+def test_what_was_needed_is_the_deviation_that_would_have_held():
+    card = scorecard(nights(3.0))
+    assert card.needed == pytest.approx(0.3, rel=0.25)  # three times the 0.1 of the plain intervals

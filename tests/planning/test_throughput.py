@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pipeline.planning.form import LEARNED, MANY, PER_SAMPLE, TWO, UNINFORMED, centred
 from pipeline.planning.measurements import Measurement, Setting
-from pipeline.planning.throughput import StepTime, fit, learn, transferred_s
+from pipeline.planning.throughput import StepTime, fit, learn
 
 
 def true_s(workers, micro, *, passes=1, compute=(0.02, 0.001), sync=0.05):
@@ -121,7 +121,3 @@ def test_a_prior_of_similar_jobs_helps_where_little_is_measured():
     at, actual = [Setting(workers=(4, 4), micro_batch_size=32)], true_s((4, 4), 32)
     with_it, without = (StepTime(few, centred(p, few)).predict(at)[0][0] for p in (learned, UNINFORMED))
     assert abs(np.log(with_it / actual)) < abs(np.log(without / actual))
-
-
-def test_another_device_keeps_the_ratio_of_one():
-    assert transferred_s(0.6, here_alone_s=0.4, there_alone_s=0.1) == pytest.approx(0.15)
