@@ -4,7 +4,8 @@ Each of four models (T4 machines of four devices, 1 to 64 of them) is predicted 
 from the other three: from a random fifth of its steps, from seven (the ends of the batch on one device, as a
 profile has them, and five at random), and from at most 8 devices to more. Errors are medians over steps; an
 interval covers if the measured time is in it. With seven points the errors of a model hang together, so
-coverage is that over all models and draws.
+coverage is that over all models and draws. Amplitudes and reaches of the process (throughput.PROCESS) were
+set once for all four models, with them in view; the prior of the constants never saw the model it is for.
 """
 
 import csv
