@@ -28,7 +28,8 @@ PURE = {
     "planning.costs", "planning.spot", "planning.search", "planning.catalog",
     "planning.curves", "planning.lifetimes", "planning.states", "planning.intervals", "planning.traces",
     "planning.policies", "planning.steering", "planning.rivals", "planning.replay", "planning.optimum",
-    "planning.bounds", "planning.explain", "report.formats", "training.order", "release.compare",
+    "planning.bounds", "planning.explain", "planning.remedies",
+    "report.formats", "training.order", "release.compare",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
@@ -95,6 +96,7 @@ def test_dag_files_know_only_airflow_and_the_command_line(path: Path) -> None:
     assert roots <= {"airflow", *local} | set(sys.stdlib_module_names)
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_heavy_imports() -> None:
     code = (
         "import sys; before = set(sys.modules); import pipeline.cli, pipeline.stages as s; "

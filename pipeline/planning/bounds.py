@@ -105,13 +105,19 @@ class Room:
 
 
 def room(
-    memory_bytes: Line, *, batch_size: int, num_workers: int, device_bytes: float, too_large: int | None
+    memory_bytes: Line,
+    *,
+    batch_size: int,
+    num_workers: int,
+    sharing: int,
+    device_bytes: float,
+    too_large: int | None,
 ) -> Room:
-    """The predicted peak of all workers on the device against its memory less `HEADROOM`.
+    """The predicted peak of the workers that share a device against its memory less `HEADROOM`.
 
     `too_large` is a batch that one process was seen to have no memory for.
     """
-    peak = memory_bytes(batch_size / num_workers) * num_workers
+    peak = memory_bytes(batch_size / num_workers) * sharing
     fits = peak <= device_bytes * (1 - HEADROOM)
     seen = too_large is not None and batch_size / num_workers >= too_large
     return Room(peak_bytes=peak, device_bytes=device_bytes, fits=fits and not seen)

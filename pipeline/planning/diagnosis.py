@@ -82,6 +82,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
         memory_bytes,
         batch_size=batch_size,
         num_workers=training.num_workers,
+        sharing=memory.sharing(training.num_workers),
         device_bytes=here["device_memory_bytes"],
         too_large=peaks.too_large,
     )

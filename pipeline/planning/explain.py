@@ -6,6 +6,7 @@ Profiles of earlier nights have less evidence; what is not there is not said.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pipeline.planning.remedies import NOT_TRIED
 from pipeline.records import Profile, Remedy
 from pipeline.report.formats import count, duration, operations, percent, quantity, size
 
@@ -16,7 +17,6 @@ MEANING = {
     "memory": "moving what the operators read and write",
 }
 CAPACITY = "what must stay on the device"
-NOT_TRIED = "not tried: "  # in the note of a remedy, before why
 ELSEWHERE = ("faster accelerator", "newer generation", "TPU", "more memory per worker")
 SYMPTOMS: dict[str, tuple[str, Callable[[float], str]]] = {
     "io_many_inputs_bytes": ("{} of input an update", size),

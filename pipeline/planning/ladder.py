@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline.errors import PlanError
 from pipeline.params import ProfileParams, TrainParams
 from pipeline.planning.costs import HEADROOM
-from pipeline.planning.memory import Peaks, Probe, measuring
+from pipeline.planning.memory import Peaks, Probe, measuring, sharing
 from pipeline.records import Tuning
 from pipeline.workload import Workload
 
@@ -67,7 +67,7 @@ def _climb(probe: Probe, first: Callable[[], Peaks]) -> Footing:
         except PlanError as error:
             told = str(error)  # and not the error, whose frames hold on to memory
             continue
-        if probe.num_workers * found[name].step_bytes[0] <= found[name].room_bytes * (1 - HEADROOM):
+        if sharing(probe.num_workers) * found[name].step_bytes[0] <= found[name].room_bytes * (1 - HEADROOM):
             return Footing(tuning=tuning, peaks=found[name], notes=_notes(name, found))
     if not found:
         raise PlanError(told)

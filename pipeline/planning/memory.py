@@ -2,11 +2,13 @@
 
 On an accelerator: what torch's allocator had at most. On a CPU: the peak of the resident set of a fresh
 process, above what it was with the data open and touched but before there was a model. A fresh one, because
-an allocator keeps what it once had, and later peaks would hide in it.
+an allocator keeps what it once had, and later peaks would hide in it. Where samples differ in size, each
+batch is of the largest of many alone, so that what fits then fits in any order.
 """
 
 import gc
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -18,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import JobError, PipelineError, PlanError
+from pipeline.errors import JobError, ParamsError, PipelineError, PlanError
 from pipeline.records import Tuning
 from pipeline.workload import Workload
 
@@ -61,6 +63,13 @@ def _limits() -> Iterator[Path]:
         yield from (folder / name for folder in (own, *own.parents) if folder.is_relative_to(root))
 
 
+def sharing(num_workers: int) -> int:
+    """Of so many workers on this machine, how many share the memory of one device."""
+    import torch
+
+    return -(-num_workers // max(1, torch.cuda.device_count()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """What to measure: steps of one of the workers, taken so, at the batch sizes up to that of the job."""
@@ -91,7 +100,8 @@ def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
     """Yield a function that waits for the peaks.
 
     On a CPU the fresh process opens its data while the caller opens its own. What is wrong with the job
-    is raised as from the caller's own step; PlanError if the process was killed, JobError if it broke.
+    is raised as from the caller's own step; ParamsError if it cannot be sent
+    there, PlanError if the process was killed, JobError if it broke.
     """
     import torch
 
@@ -101,7 +111,13 @@ def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
     spawn = get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
     fresh = spawn.Process(target=_send, args=(there, probe), daemon=True)
-    fresh.start()
+    try:
+        fresh.start()
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ParamsError(
+            f"{type(probe.workload).__name__} cannot be sent to a process that measures its memory: {error}; "
+            f"keep locks, open files and lambdas out of what it holds (key workload)"
+        ) from error
     there.close()
 
     def wait() -> Peaks:
@@ -161,7 +177,7 @@ def _on_accelerator(probe: Probe) -> Peaks:
 
     def peak(size: int) -> int:
         torch.cuda.reset_peak_memory_stats()
-        rig.step(rig.load(size), size)
+        rig.step(rig.load_largest(size), size)
         return torch.cuda.max_memory_allocated() - before
 
     *_, last = _growing(rig, probe, peak, room)
@@ -183,7 +199,7 @@ def _in_fresh_process(probe: Probe) -> Iterator[Peaks]:
 
     def peak(size: int) -> int:
         _forget_peak()
-        rig.step(rig.load(size), size)
+        rig.step(rig.load_largest(size), size)
         return max(0, _resident()[1] - before)
 
     yield from _growing(rig, probe, peak, room)
@@ -207,8 +223,8 @@ def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) ->
 
     try:
         rig.build(probe.tuning, num_workers=probe.num_workers)
-        rig.step(rig.load(sizes[0]), sizes[0])  # the first update makes the optimizer's moments
-        batch, begin = rig.load(sizes[0]), rig.now()
+        rig.step(rig.load_largest(sizes[0]), sizes[0])  # the first update makes the optimizer's moments
+        batch, begin = rig.load_largest(sizes[0]), rig.now()
         rig.step(batch, sizes[0])
         step_s = rig.now() - begin
         del batch

@@ -18,7 +18,7 @@ from torch import nn
 from pipeline.params import TrainParams
 from pipeline.planning import memory
 from pipeline.planning.ladder import RUNGS
-from pipeline.planning.remedies import MANY_LOADERS, SMALLER_BATCH, Job, Offer, offers
+from pipeline.planning.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, Job, Offer, offers
 from pipeline.planning.trials import PAIRS, Outcome, Trials, Way, updates
 from pipeline.records import Remedy, Tuning
 from pipeline.training.tuning import blocks, fusible, read, tensors
@@ -108,7 +108,7 @@ class _Mender:
             return remedy
         passes = f"passes of {start.micro_batch_size} samples"
         if offer.change:
-            return replace(remedy, note=f"{remedy.note}; not tried: {passes} fit without it")
+            return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{passes} fit without it")
         split = start.micro_batch_size < start.batch_size
         return replace(
             remedy, applies=split, applied=split, kept=split, note=f"{passes} of {start.batch_size}"
@@ -128,11 +128,11 @@ class _Mender:
         could_save_s = min(left, remedy.predicted_gain) * self.training_s - offer.extra_s
         if cost_s >= could_save_s:
             why = f"a trial takes {cost_s:.1f} s and could save {max(0.0, could_save_s):.1f} s"
-            return replace(remedy, note=f"{remedy.note}; not tried: {why}")
+            return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{why}")
         left_s = self.begin + self.limit_s - time.perf_counter()
         if cost_s > left_s:
             why = f"a trial takes {cost_s:.1f} s of {max(0.0, left_s):.1f} s left"
-            return replace(remedy, note=f"{remedy.note}; not tried: {why}")
+            return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{why}")
         needed = CLEARLY / share + offer.extra_s / self.training_s
         try:
             outcome = self.trials.compare(

@@ -16,6 +16,7 @@ Bound = Literal["io", "compute", "memory"]
 STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"
 IN_MEMORY = (STORED, IN_RAM)
 COMPILED_MODEL = "compiled model"
+NOT_TRIED = "not tried: "  # in the note of a remedy, before why
 SMALLER_BATCH = "smaller batch"
 LEAST_GAIN = 0.05  # predicted, where the bound is another
 MANY_LOADERS = (4, 16)  # where loading takes longer than the step; no thread waits for another's storage

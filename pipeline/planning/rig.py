@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from pipeline.planning.operators import OperatorLog, OtherStep
 from pipeline.records import Tuning
 from pipeline.training import order
 from pipeline.training.order import Indices
-from pipeline.training.tuning import Shards, Tuner, read
+from pipeline.training.tuning import Shards, Tuner, read, tensors
 from pipeline.workload import Batch, Workload
 
 NOISE_BATCHES = 8
+LOOKED_AT = 256  # samples, for the largest
 
 
 def device_here() -> torch.device:
@@ -79,6 +81,23 @@ class Rig:
         """A batch of the next `size` samples in the order of training, on the device."""
         with self._blamed("dataset"):
             return self._tuner.batch(read(self.data, self._next(size)))
+
+    def load_largest(self, size: int) -> Batch:
+        """The batch of `size` samples that takes the most memory, as far as `_largest` knows."""
+        with self._blamed("dataset"):
+            largest = self._largest
+            return (
+                self.load(size) if largest is None else self._tuner.batch(read(self.data, [largest] * size))
+            )
+
+    @cached_property
+    def _largest(self) -> int | None:
+        """The sample of the most bytes, of many evenly over the data set; None where all are of one size."""
+        found: dict[int, int] = {}  # bytes of a sample, and the first that has as many
+        for sample in range(0, self.num_samples, max(1, self.num_samples // LOOKED_AT)):
+            num_bytes = sum(t.numel() * t.element_size() for t in tensors(read(self.data, [sample])))
+            found.setdefault(num_bytes, sample)
+        return found[max(found)] if len(found) > 1 else None
 
     def update_s(self, size: int, rounds: int, *, num_loaders: int | None = None) -> list[float]:
         """Seconds of each of so many whole updates, load and step, after one that warms up.

@@ -6,6 +6,7 @@ suffice for a pass on one worker, all take that update again in passes of half t
 """
 
 import logging
+import math
 import os
 import resource
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -111,13 +111,14 @@ class TorchEngine:
         """One update; see the protocol. JobError where memory does not suffice for it."""
         short = 1
         while short:
-            total, short = self._accumulate(indices, batch_size)
-            mean, told = self._gradients.reduce(total, replace(signals, short=short))
+            losses, short = self._accumulate(indices, batch_size)
+            total, told = self._gradients.reduce(losses, replace(signals, short=short) if short else signals)
             short = told.short
             if short:
                 self._shrink(batch_size)
         self._updates += 1
-        if np.isfinite(mean):
+        mean = total / batch_size
+        if math.isfinite(mean):
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self._update()
@@ -135,15 +136,15 @@ class TorchEngine:
                 "that keeps less (key workload), or name a machine with more memory in plan.machines"
             ) from error
 
-    def _accumulate(self, indices: Indices, batch_size: int) -> tuple[Tensor, int]:
-        """Gradients of this worker's share, its part of the mean loss, and 1 if memory did not suffice."""
+    def _accumulate(self, indices: Indices, batch_size: int) -> tuple[list[Tensor], int]:
+        """Gradients of this worker's share, the loss of each pass, and 1 if memory did not suffice."""
         # Seeding by position makes dropout repeatable with no generator state to save.
         key = (self._seed * 1_000_003 + self._updates) * self.world_size + self.rank
         torch.default_generator.manual_seed(key % (1 << 63))  # torch.manual_seed would take 0.3 ms
         if self.device.type == "cuda":
             torch.cuda.manual_seed(key % (1 << 63))
         self._gradients.clear()
-        total = torch.zeros((), device=self.device)
+        losses: list[Tensor] = []
         try:
             passes = self._passes(indices)
             if len(passes) > 1 and self._warn_of_passes:
@@ -151,15 +152,15 @@ class TorchEngine:
                 log.warning("BatchNorm takes its statistics over %d samples, a pass", len(passes[0]))
             for part in passes:
                 batch = self._tuner.batch(self._loader.get(part))
-                loss = self._tuner.loss(self._workload, self.model, batch).sum() / batch_size
-                loss.backward()  # type: ignore[no-untyped-call]
-                total += loss.detach()
+                loss = self._tuner.loss(self._workload, self.model, batch).sum()
+                loss.backward(loss.new_tensor(1 / batch_size))  # type: ignore[no-untyped-call]
+                losses.append(loss.detach())
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             # Others are waiting in the all-reduce: join them, and tell.
-            return total, 1
-        return total, 0
+            return losses, 1
+        return losses, 0
 
     def _shrink(self, batch_size: int) -> None:
         """Halve the passes, on all workers alike."""

@@ -73,25 +73,25 @@ class Gradients:
         for parameter in self._sparse:
             parameter.grad = None
 
-    def reduce(self, loss: Tensor, signals: Signals) -> tuple[float, Signals]:
-        """Add up over workers; the mean loss and the signals, of all."""
+    def reduce(self, losses: list[Tensor], signals: Signals) -> tuple[float, Signals]:
+        """Add up over workers; the sum of the losses and the signals, of all."""
         if self._world_size == 1:
             if signals.short:
                 return 0.0, signals
             for parameter in self._dense:
                 if parameter.grad is None:  # as with more workers, where it is a view of zeros
                     parameter.grad = torch.zeros_like(parameter)
-            return loss.item(), signals
+            return (losses[0] if len(losses) == 1 else torch.stack(losses).sum()).item(), signals
         slots = self._flats[0][-self._slots :]
-        slots[0] = loss
+        slots[0] = torch.stack(losses).sum() if losses else 0.0
         slots[1:] = torch.tensor(astuple(signals), dtype=slots.dtype)
         for flat in self._flats:
             dist.all_reduce(flat)
-        mean, *counts = slots.tolist()
+        total, *counts = slots.tolist()
         told = Signals(**dict(zip(SIGNALS, map(int, counts), strict=True)))
         for parameter in () if told.short else self._sparse:
             parameter.grad = _add_sparse(parameter, self._world_size)
-        return mean, told
+        return total, told
 
 
 def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:

@@ -10,7 +10,7 @@ import time
 
 from tests.benchmarks import frame
 
-COMMANDS = {"fast part s": [sys.executable, "-m", "pytest", "-m", "not slow and not gpu"]}
+COMMANDS = {"fast part s": [sys.executable, "-m", "pytest", "-n", "2", "-m", "not slow and not gpu"]}
 if not frame.QUICK:
     COMMANDS["whole s"] = ["make", "test"]
 TARGETS = {"fast part s": ("<=", 60.0), "whole s": ("<=", 15 * 60.0)}

@@ -180,6 +180,7 @@ def test_arrays_are_as_training_expects_them() -> None:
     assert meta["num_lines"] == len(day)
 
 
+@pytest.mark.slow
 @settings(max_examples=3)
 @given(order=st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_change_a_byte(order: random.Random, tmp_path_factory: Any) -> None:

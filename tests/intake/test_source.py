@@ -87,6 +87,7 @@ def test_the_bytes_do_not_depend_on_how_the_rows_came(
     assert digest(folder / "chunked") == digest(folder / "whole")
 
 
+@pytest.mark.slow
 @given(hours=st.lists(st.one_of(st.none(), st.integers(0, 24 * 40)), min_size=1, max_size=60))
 def test_each_row_belongs_to_exactly_one_day(
     hours: list[int | None], tmp_path_factory: pytest.TempPathFactory

@@ -82,12 +82,14 @@ def test_what_does_not_fit_is_bound_by_memory_whatever_its_speed(load_s, step_s,
 )
 def test_a_batch_fits_if_a_tenth_stays_free_and_none_as_small_was_too_large(batch_size, too_large, fits):
     line = Line(fixed=100, per_sample=10, fixed_error=0, per_sample_error=0)
-    found = room(line, batch_size=batch_size, num_workers=1, device_bytes=1000, too_large=too_large)
+    found = room(
+        line, batch_size=batch_size, num_workers=1, sharing=1, device_bytes=1000, too_large=too_large
+    )
     assert (found.peak_bytes, found.fits) == (100 + 10 * batch_size, fits)
 
 
 def test_workers_that_share_a_device_need_its_memory_together():
-    found = room(constant(100), batch_size=8, num_workers=4, device_bytes=400, too_large=None)
+    found = room(constant(100), batch_size=8, num_workers=4, sharing=4, device_bytes=400, too_large=None)
     assert found.peak_bytes == 400
     assert not found.fits
 
@@ -99,7 +101,7 @@ def test_many_inputs_are_a_symptom_of_what_they_cost_more_in(load_s, lookup_shar
     )
     found = symptoms(
         verdict=verdict,
-        room=room(constant(10), batch_size=1, num_workers=1, device_bytes=1000, too_large=None),
+        room=room(constant(10), batch_size=1, num_workers=1, sharing=1, device_bytes=1000, too_large=None),
         load_busy=0.25,
         input_bytes=100,
         lookup_share=lookup_share,

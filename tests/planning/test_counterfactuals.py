@@ -109,6 +109,7 @@ def gains(workload: Ranker) -> dict[Bound, float] | None:
     return step_gains(rig, 64, batch, operators, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_step_with_gradients_that_go_straight_to_their_parameters_is_run_again():
     assert gains(Ranker()) is not None
 

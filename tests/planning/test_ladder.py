@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # which torch loads with the first optimizer: 80 MiB that are not the job's
 from torch import Tensor, nn
 
 from pipeline.errors import PlanError
@@ -90,6 +89,8 @@ def limited(work: Callable[[], dict[str, Any]], *, room_bytes: int) -> dict[str,
 
 
 def _limited(to: Connection, work: Callable[[], dict[str, Any]], room_bytes: int) -> None:
+    import torch._dynamo  # which torch loads with the first optimizer: 80 MiB that are not the job's
+
     torch.set_num_threads(1)
     memory.get_context = lambda method: get_context("fork")
     limit = memory._status()["VmData"] + room_bytes

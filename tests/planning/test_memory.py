@@ -2,12 +2,13 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline.errors import JobError, PlanError
+from pipeline.errors import JobError, ParamsError, PlanError
 from pipeline.planning import memory
 from tests.fakes import LineWorkload, write_curve
 
@@ -68,3 +69,43 @@ def test_only_a_process_that_was_killed_is_said_to_lack_memory(tmp_path, end, er
     measuring = memory.measuring(probe(Dying(end), tmp_path))
     with pytest.raises(error, match=told), measuring as peaks:
         peaks()
+
+
+def test_a_workload_that_cannot_be_sent_is_told_in_one_sentence(tmp_path):
+    workload = LineWorkload()
+    workload.lock = threading.Lock()
+    with pytest.raises(ParamsError, match=r"LineWorkload cannot be sent .* lock"):
+        memory.measuring(probe(workload, tmp_path)).__enter__()
+
+
+class Sentences(torch.utils.data.Dataset):
+    """Samples of one number and one, in the middle, of very many; a batch is as wide as its widest."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, sample: int) -> torch.Tensor:
+        return self.__getitems__([sample])[0]
+
+    def __getitems__(self, samples: list[int]) -> torch.Tensor:
+        return torch.ones(len(samples), 1 << 18 if 32 in samples else 1)
+
+
+class OfSentences(LineWorkload):
+    def dataset(self, folder: Path, split: str) -> Sentences:
+        return Sentences()
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Linear(1, 1)
+
+    def loss(self, model, batch):
+        return model(batch.exp().mean(1, keepdim=True))[:, 0] ** 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
+def test_passes_are_measured_on_the_largest_sample(tmp_path):
+    with memory.measuring(probe(OfSentences(), tmp_path)) as peaks:
+        found = peaks()
+    for size, num_bytes in zip(found.batch_sizes, found.step_bytes, strict=True):
+        assert num_bytes >= size * (4 << 18)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import line
@@ -76,6 +77,7 @@ def test_samples_in_memory_are_told_to_be_faster():
     assert found.apart == 0
 
 
+@pytest.mark.slow
 def test_what_waits_is_mended_and_stays_so():
     made = rig(Slow(num_samples=64, load_s=SLOW_S))
     found = mender.mend(made, job(), TRAINING, quality="offer")

@@ -234,6 +234,7 @@ def test_forty_slices_with_long_names_are_all_in_the_table(folder: Path) -> None
     assert len(re.findall(">[0-9]+ very [a-z ]+…</text>", html)) == 24
 
 
+@pytest.mark.slow
 def test_the_bytes_of_a_page_are_the_same_every_time(folder: Path) -> None:
     lay(whole(62), folder)
     assert page(folder, sixty()) == page(folder, sixty())

@@ -24,18 +24,6 @@ from tests.training.steps import steps
 SHARE = np.arange(8)
 
 
-@pytest.fixture(autouse=True)
-def leave_torch_as_it_was():
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    write_curve(tmp_path, num_samples=100)
-    return tmp_path
-
-
 def engine(folder: Path, *, seed: int = 0, **arguments) -> TorchEngine:
     workload = LineWorkload(**arguments)
     return TorchEngine(

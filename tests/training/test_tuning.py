@@ -1,29 +1,15 @@
 """A tuning changes how a step is taken, not what is learned."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from pipeline.records import Tuning
 from pipeline.training.tuning import Columns, Shards, Tuner, blocks, read, tensors
-from tests.fakes import Curve, write_curve
+from tests.fakes import Curve
 from tests.training.steps import steps
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def leave_torch_as_it_was():
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    write_curve(tmp_path, num_samples=100)
-    return tmp_path
 
 
 @pytest.mark.parametrize(
