@@ -36,22 +36,14 @@ class Net:
 
 
 def net(state: State) -> Net:
-    """What still reaches the deadline, whatever comes.
-
-    Where even the machine bought at once could be too slow, as far as is known, nothing is for sure: then the
-    throughput is taken as measured, and time is not spent waiting until it is known better.
-    """
+    """What still reaches the deadline, whatever comes."""
     d = state.restart_s
-    begun_s = state.starting_s if state.place else d
-    spare_s = state.left_s - state.todo_s / state.low_throughput
-    sure = spare_s >= begun_s
-    if not sure:
-        spare_s = state.left_s - state.todo_s / state.throughput
     # Time at the place is lost until work goes on there, so what is left of the start is no spare time.
-    spare_s -= state.starting_s if state.place else 0.0
+    starting_s = state.starting_s if state.place else 0.0
+    spare_s = state.left_s - starting_s - state.todo_s / state.low_throughput
     return Net(
         spare_s=spare_s,
-        wait=sure and spare_s - state.tick_s >= 2 * d,
+        wait=spare_s - state.tick_s >= 2 * d,
         launch=spare_s - state.at_risk_s >= 2 * d,
         stay=spare_s - state.at_risk_s >= d,
     )
@@ -63,12 +55,13 @@ def decide(state: State) -> Place | None:
     >>> from dataclasses import replace
     >>> zone = Zone(name="us-east1-b", spot_usd_per_hour=1, on_demand_usd_per_hour=3)
     >>> state = State(
-    ...     now_s=0, deadline_s=64_800, tick_s=600, work_s=43_200, done_s=0, zones=(zone,), restart_s=600
+    ...     now_s=0, deadline_s=64_800, tick_s=600, work_s=43_200, done_s=0, zones=(zone,), restart_s=600,
+    ...     doubt=0
     ... )
     >>> decide(state)
     Place(zone='us-east1-b', spot=True)
     >>> decide(replace(state, refused=frozenset({"us-east1-b"})))
-    >>> decide(replace(state, refused=frozenset({"us-east1-b"}), now_s=18_000))
+    >>> decide(replace(state, refused=frozenset({"us-east1-b"}), now_s=19_200))
     Place(zone='us-east1-b', spot=False)
     """
     allowed, here = net(state), state.place

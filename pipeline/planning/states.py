@@ -10,7 +10,7 @@ HOUR_S = 3600.0
 MEMORY_S = 6 * HOUR_S  # of losses: how fast a zone that was taken away often is trusted again
 PRIOR_LOSSES = 0.2  # the mean time to preemption counts as much as having seen so many
 PRIOR_UP_S, PRIOR_DOWN_S = 3 * HOUR_S, 1 * HOUR_S  # as if capacity had been seen and missed for so long
-DOUBT = 0.2  # of the throughput before any of it was measured
+DOUBT = 0.2  # of the throughput before any of it was measured; less where earlier nights measured it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,12 @@ class State:
     def low_throughput(self) -> float:
         """The least that it may be: as doubted before anything was measured, or what measuring says.
 
-        The doubt falls with the root of the time measured.
+        The doubt falls with the root of the time measured; a tenth of it is left for the noise of ticks.
         """
         share = self.tick_s / (self.tick_s + self.ran_s)
-        measured = self.throughput * (1 - self.doubt * sqrt(share))
-        return min(self.throughput, max(1 - self.doubt, measured))
+        noise = self.doubt / 10
+        measured = self.throughput * (1 - self.doubt * sqrt(share) - noise * share)
+        return min(self.throughput, max((1 - self.doubt) * (1 - noise), measured))
 
     @property
     def dear_usd_per_hour(self) -> float:

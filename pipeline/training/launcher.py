@@ -22,6 +22,7 @@ from pipeline.backends import Backend, Job
 from pipeline.errors import JobError, NotYet
 from pipeline.params import Params
 from pipeline.planning import steering
+from pipeline.planning.states import Place
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.release import tracking
 from pipeline.training import checkpoint
@@ -113,8 +114,9 @@ class _Reconciler:
         state = self.backend.state(lines[-1]["handle"]) if lines and not left else None
         if now > self.recipe.train_until + GRACE:
             return self._end(lines)
-        bought = state == "queued" and now < self.recipe.train_until and self._must_buy(lines, now)
-        if bought:
+        place = self._place(lines, now, queued=state == "queued")
+        bought = place is not None and not place.spot
+        if state == "queued" and bought and lines[-1].get("spot", False) and now < self.recipe.train_until:
             self._leave_queue(lines)
         elif state in ("queued", "running"):
             raise NotYet(self._progress(state))
@@ -124,35 +126,24 @@ class _Reconciler:
             self._give_up_if_hopeless(lines)
         if now >= self.recipe.train_until:
             return self._end(lines)
-        place = None if bought else steering.place(self.plan, self._facts(lines, now, queued=False))
-        if not bought and place is None:
+        if place is None:
             raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
-        self._submit(restart=state not in (None, "queued"), spot=place is not None and place.spot)
+        self._submit(restart=state not in (None, "queued"), spot=place.spot)
         raise NotYet(self._progress("queued"))
 
-    def _facts(self, lines: list[dict[str, Any]], now: datetime, *, queued: bool) -> steering.Facts:
-        """What is known of the job, for planning/steering.py to decide on."""
+    def _place(self, lines: list[dict[str, Any]], now: datetime, *, queued: bool) -> Place | None:
+        """Where planning/steering.py wants the job; None: nowhere yet, or in the queue for spot."""
         heard = [Progress(**line) for line in _lines(self.folder / "progress.jsonl")]
-        tried = [line for line in lines if not line.get("left")]
-        first = tried[0]["time"] if tried else now.timestamp()
-        return steering.Facts(
-            now_s=now.timestamp() - first,
-            deadline_s=self.recipe.train_until.timestamp() - first,
+        rates = [beat.samples_per_s for beat in heard]
+        facts = steering.Facts(
+            now=now.timestamp(),
+            deadline=self.recipe.train_until.timestamp(),
             seen=heard[-1].seen if heard else 0,
-            samples_per_s=sum(beat.samples_per_s for beat in heard) / len(heard) if heard else None,
-            attempts=[
-                steering.Attempt(at_s=line["time"] - first, spot=line.get("spot", self.plan.spot))
-                for line in tried
-            ],
+            samples_per_s=sum(rates) / len(rates) if rates else None,
+            attempts=steering.attempts(self.plan, lines),
             queued=queued,
         )
-
-    def _must_buy(self, lines: list[dict[str, Any]], now: datetime) -> bool:
-        """Whether the job is not to wait for spot any longer."""
-        if not lines[-1].get("spot", self.plan.spot):
-            return False
-        place = steering.place(self.plan, self._facts(lines, now, queued=True))
-        return place is not None and not place.spot
+        return steering.place(self.plan, facts)
 
     def _leave_queue(self, lines: list[dict[str, Any]]) -> None:
         """Ask for spot no more; no worker has started yet."""
@@ -277,7 +268,12 @@ class _Reconciler:
             num_updates=result.num_updates,
             num_restarts=max(0, len(starts) - 1),
             elapsed_s=round(elapsed_s, 3),
-            cost_usd=elapsed_s * self.plan.expected_usd / self.plan.expected_s if self.plan.expected_s else 0,
+            cost_usd=steering.usd(
+                self.plan,
+                steering.attempts(self.plan, _lines(self.submissions)),
+                elapsed_s=elapsed_s,
+                ended=result.ended_at.timestamp(),
+            ),
             stopped_by=result.stopped_by,
         )
 
