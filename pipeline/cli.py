@@ -155,7 +155,7 @@ def _in_words(record: records.Record) -> str:
         from pipeline.planning.rationale import rationale
 
         return rationale(record, records.read(Night))
-    from pipeline.planning.explain import explain
+    from pipeline.profiling.explain import explain
 
     assert isinstance(record, Profile)
     return explain(record)
@@ -367,9 +367,9 @@ def simulate(
     from rich.console import Console
     from tqdm import tqdm
 
-    from pipeline.planning import simulator
-    from pipeline.planning import traces as market
     from pipeline.report import simulated
+    from pipeline.spot import simulator
+    from pipeline.spot import traces as market
 
     if plot:
         simulated.check_plot(Path(plot))

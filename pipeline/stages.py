@@ -49,7 +49,7 @@ STAGES = {
     "ingest": Stage(path="pipeline.intake.ingest:ingest", help="bring in the day, and late days"),
     "validate": Stage(path="pipeline.intake.validator:validate", help="judge the rows, quarantine the bad"),
     "prepare": Stage(path="pipeline.intake.prepare:prepare", help="make arrays to train from"),
-    "profile": Stage(path="pipeline.planning.profiles:profile", help="measure what binds the training"),
+    "profile": Stage(path="pipeline.profiling.profiles:profile", help="measure what binds the training"),
     "plan": Stage(path="pipeline.planning.plans:plan", help="choose the machine that meets the deadline"),
     "train": Stage(path="pipeline.training.launcher:train", help="submit, attach to, or collect the job"),
     "evaluate": Stage(path="pipeline.release.evaluator:evaluate", help="score the held-out samples"),

@@ -25,14 +25,17 @@ LAYERS = [
 ]
 TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
-    "planning.costs", "planning.spot", "planning.search", "planning.catalog",
-    "planning.pricelist", "planning.rates", "planning.candidates", "planning.options", "planning.planner",
-    "planning.rationale", "planning.remedies", "planning.bounds", "planning.explain",
-    "planning.measurements", "planning.form", "planning.throughput", "planning.quality",
-    "planning.scorecard", "planning.exploration", "planning.history", "planning.startup", "planning.updates",
-    "report.formats", "training.order", "training.noise", "release.compare",
-    "planning.curves", "planning.lifetimes", "planning.states", "planning.intervals", "planning.traces",
-    "planning.policies", "planning.steering", "planning.rivals", "planning.replay", "planning.optimum",
+    "planning.candidates", "planning.catalog", "planning.costs", "planning.exploration", "planning.form",
+    "planning.history", "planning.measurements", "planning.options", "planning.planner",
+    "planning.pricelist", "planning.quality", "planning.rates", "planning.rationale",
+    "planning.scorecard", "planning.search", "planning.startup", "planning.throughput",
+    "planning.updates",
+    "profiling.bounds", "profiling.explain", "profiling.remedies",
+    "spot.curves", "spot.intervals", "spot.lifetimes", "spot.optimum", "spot.policies",
+    "spot.preemptions", "spot.replay", "spot.rivals", "spot.states", "spot.steering", "spot.traces",
+    "training.noise", "training.order",
+    "release.compare",
+    "report.formats",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pipeline.params import TrainParams
-from pipeline.planning import machine, memory
-from pipeline.planning.rig import Rig
-from pipeline.planning.timeline import timeline
-from pipeline.planning.trials import Way
+from pipeline.profiling import machine, memory
+from pipeline.profiling.rig import Rig
+from pipeline.profiling.timeline import timeline
+from pipeline.profiling.trials import Way
 from pipeline.records import Tuning
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals

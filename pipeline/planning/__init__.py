@@ -1,1 +1,1 @@
-"""How fast is it, and what shall we rent?"""
+"""What shall we rent?"""

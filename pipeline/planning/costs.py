@@ -14,16 +14,16 @@ from statistics import NormalDist
 
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.history import Known
-from pipeline.planning.spot import (
+from pipeline.planning.startup import FIVEFOLD, TWICE, wait
+from pipeline.planning.updates import HEADROOM, Part, update
+from pipeline.records import Profile
+from pipeline.spot.preemptions import (
     MEAN_TIME_TO_FAILURE_S,
     MEAN_TIME_TO_INTERRUPTION_S,
     MEAN_TIME_TO_PREEMPTION_S,
     checkpoint_interval_s,
     loss,
 )
-from pipeline.planning.startup import FIVEFOLD, TWICE, wait
-from pipeline.planning.updates import HEADROOM, Part, update
-from pipeline.records import Profile
 
 __all__ = ["HEADROOM", "Estimate", "Part", "estimate"]
 

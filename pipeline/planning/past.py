@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from pipeline import ledger
 from pipeline.ledger import Entry
-from pipeline.planning import catalog, remedies
+from pipeline.planning import catalog
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.history import NIGHTS_AHEAD, Known, Past, ratio
 from pipeline.planning.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from pipeline.planning.startup import IN_RUN_S
 from pipeline.planning.updates import update
+from pipeline.profiling import remedies
 from pipeline.records import Night, Profile
 
 log = logging.getLogger(__name__)

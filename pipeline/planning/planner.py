@@ -15,13 +15,14 @@ from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, PlanError
-from pipeline.planning import catalog, remedies
+from pipeline.planning import catalog
 from pipeline.planning.candidates import Job, Way, allowed, candidates, way_of
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import HEADROOM
 from pipeline.planning.history import Known
 from pipeline.planning.options import options, portions
 from pipeline.planning.search import Candidate, Choice, Limits, Relaxation, by_cost, feasible, relax, search
+from pipeline.profiling import remedies
 from pipeline.records import Champion, Dataset, Night, Plan, Profile, Rung, Tuning
 from pipeline.training.recipe import Course, course
 

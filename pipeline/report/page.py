@@ -17,7 +17,7 @@ from pipeline import params, records
 from pipeline.errors import ParamsError
 from pipeline.ledger import Entry
 from pipeline.planning import rationale
-from pipeline.planning.explain import explain
+from pipeline.profiling.explain import explain
 from pipeline.records import (
     Batch,
     Champion,

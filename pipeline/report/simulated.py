@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ParamsError
-from pipeline.planning.simulator import OPTIMUM, POLICIES, Tally
+from pipeline.spot.simulator import OPTIMUM, POLICIES, Tally
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -21,10 +21,10 @@ from pipeline import records
 from pipeline.backends import Backend, Job
 from pipeline.errors import JobError, NotYet
 from pipeline.params import Params
-from pipeline.planning import steering
-from pipeline.planning.states import Place
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.release import tracking
+from pipeline.spot import steering
+from pipeline.spot.states import Place
 from pipeline.training import checkpoint
 from pipeline.training.recipe import CHAMPION, Progress, Recipe, Result, course, name_of
 from pipeline.training.worker import append, write_facts
@@ -132,7 +132,7 @@ class _Reconciler:
         raise NotYet(self._progress("queued"))
 
     def _place(self, lines: list[dict[str, Any]], now: datetime, *, queued: bool) -> Place | None:
-        """Where planning/steering.py wants the job; None: nowhere yet, or in the queue for spot."""
+        """Where spot/steering.py wants the job; None: nowhere yet, or in the queue for spot."""
         heard = [Progress(**line) for line in _lines(self.folder / "progress.jsonl")]
         rates = [beat.samples_per_s for beat in heard]
         facts = steering.Facts(

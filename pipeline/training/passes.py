@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline import ledger, records
 from pipeline.errors import ParamsError
-from pipeline.planning import machine
+from pipeline.profiling import machine
 
 
 def remember(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> None:

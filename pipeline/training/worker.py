@@ -70,8 +70,8 @@ def profile(folder: Path) -> int:
     """Measure the job that `folder` asks for, and leave profile.json there; the exit status."""
     _die_with_parent()
     sys.excepthook = lambda kind, error, trace: _leave_error(folder, 0, error, trace)
-    from pipeline.planning import profiler
-    from pipeline.planning.profiles import Request
+    from pipeline.profiling import profiler
+    from pipeline.profiling.profiles import Request
 
     told = records.loads(Request, (folder / "job.json").read_text(), source=str(folder / "job.json"))
     records.write(profiler.profile(told.dataset, told.workload.make(), told.profile, told.train), folder)

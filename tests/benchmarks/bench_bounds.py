@@ -15,8 +15,8 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 from pipeline.params import ProfileParams, TrainParams
-from pipeline.planning import machine, memory
-from pipeline.planning.diagnosis import ARRAYS, diagnose
+from pipeline.profiling import machine, memory
+from pipeline.profiling.diagnosis import ARRAYS, diagnose
 from tests.benchmarks import frame, jobs
 
 RUNS = 1 if frame.QUICK else 3

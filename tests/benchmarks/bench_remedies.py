@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.params import TrainParams
-from pipeline.planning import lines, mender
-from pipeline.planning.remedies import Job
-from pipeline.planning.rig import Rig
-from pipeline.planning.trials import bounds
+from pipeline.profiling import lines, mender
+from pipeline.profiling.remedies import Job
+from pipeline.profiling.rig import Rig
+from pipeline.profiling.trials import bounds
 from pipeline.records import Tuning
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals

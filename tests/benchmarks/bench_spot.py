@@ -17,13 +17,13 @@ from statistics import mean
 
 import numpy as np
 
-from pipeline.planning import traces
-from pipeline.planning.optimum import optimum_usd
-from pipeline.planning.policies import decide
-from pipeline.planning.replay import Job, Luck, replay
-from pipeline.planning.rivals import RIVALS, uniform_progress
-from pipeline.planning.simulator import draw_luck
-from pipeline.planning.states import Policy
+from pipeline.spot import traces
+from pipeline.spot.optimum import optimum_usd
+from pipeline.spot.policies import decide
+from pipeline.spot.replay import Job, Luck, replay
+from pipeline.spot.rivals import RIVALS, uniform_progress
+from pipeline.spot.simulator import draw_luck
+from pipeline.spot.states import Policy
 from tests.benchmarks import frame
 
 FOLDER = frame.DATA / "spot"

@@ -7,10 +7,10 @@ from math import ceil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import machine, profile
 
 from pipeline.planning.catalog import local, rented
 from pipeline.planning.costs import Estimate, estimate
+from tests.planning.jobs import machine, profile
 
 PROFILE = profile()
 LOCAL = local(PROFILE, today=date(2011, 9, 1))

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import machine, profile
 
 from pipeline.planning.catalog import local, rented
 from pipeline.planning.costs import estimate
 from pipeline.planning.history import Known, Past, Update, ratio
 from pipeline.planning.measurements import Setting
 from pipeline.planning.updates import update
+from tests.planning.jobs import machine, profile
 
 PROFILE = profile()
 LOCAL = local(PROFILE, today=date(2011, 9, 1))

@@ -7,13 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from jobs import DATASET, STARTED, night, profile
 
 from pipeline import ledger, records
 from pipeline.params import Params, PlanParams, TrainParams
 from pipeline.planning import past
 from pipeline.planning.plans import plan
 from pipeline.records import Night, Plan, Profile, Training
+from tests.planning.jobs import DATASET, STARTED, night, profile
 
 PROFILE = profile()
 PARAMS = Params(

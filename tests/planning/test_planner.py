@@ -10,13 +10,13 @@ from datetime import timedelta
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from jobs import DATASET, STARTED, night, profile
 
 from pipeline.errors import DataError, ParamsError, PlanError
 from pipeline.params import Params, PlanParams, ProfileParams, TrainParams, check
 from pipeline.planning.planner import plan
 from pipeline.records import Plan, Tuning, dumps, loads
 from tests.benchmarks.catalogs import agreement
+from tests.planning.jobs import DATASET, STARTED, night, profile
 
 EVERYWHERE = PlanParams(machines=("local", "*-*"))
 TRAINING = TrainParams(epochs=1, batch_size=256)

@@ -4,11 +4,11 @@ import json
 import logging
 
 import pytest
-from jobs import DATASET, night, profile
 
 from pipeline import cli, records
 from pipeline.planning import pricelist
 from pipeline.records import Plan
+from tests.planning.jobs import DATASET, night, profile
 
 PARAMS = """\
 source: some.module:Class

@@ -3,12 +3,12 @@
 import logging
 
 import pytest
-from billing import Billing, serving, sku
 
 from pipeline import cli
 from pipeline.errors import JobError, ParamsError
 from pipeline.planning import pricelist, prices
 from pipeline.planning.catalog import rented
+from tests.planning.billing import Billing, serving, sku
 
 CHIPS = [
     sku("TpuV6e running in Iowa", 2.5, group="TPU"),

@@ -5,7 +5,6 @@ from datetime import date
 
 import pandas as pd
 import pytest
-from billing import sku
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from pipeline.planning.catalog import rented
 from pipeline.planning.pricelist import Price
 from pipeline.planning.rates import CHANGE, absurd, rates, refreshed, usd_per_hour
 from tests.benchmarks.frame import DATA
+from tests.planning.billing import sku
 
 TODAY = date(2026, 11, 21)
 A2 = [  # as read on 2026-08-02, dollars an hour

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from jobs import DATASET, night, profile
 
 from pipeline.params import Params, PlanParams, TrainParams
 from pipeline.planning.planner import plan
 from pipeline.planning.rationale import around, picture, rationale, rows
 from pipeline.records import Plan
+from tests.planning.jobs import DATASET, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import machine
 
 from pipeline.planning.costs import Estimate, Part
 from pipeline.planning.search import Candidate, Limits, relax, search
+from tests.planning.jobs import machine
 
 CONFIDENCE = 0.99
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.planning import memory
+from pipeline.profiling import memory
 from pipeline.records import Tuning
 from pipeline.training import order
 from pipeline.training.engine import TorchEngine

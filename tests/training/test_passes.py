@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pipeline.planning import machine
+from pipeline.profiling import machine
 from pipeline.training import passes
 
 

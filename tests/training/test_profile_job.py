@@ -7,8 +7,8 @@ import pytest
 from pipeline import cli, records, stages
 from pipeline.backends.local import Local
 from pipeline.errors import JobError
-from pipeline.planning import machine, profiles
-from pipeline.planning.explain import explain
+from pipeline.profiling import machine, profiles
+from pipeline.profiling.explain import explain
 from pipeline.records import Profile
 from tests.training import nights
 

@@ -1,0 +1,1 @@
+"""How fast is a step, and what binds it?"""

@@ -1,0 +1,279 @@
+"""What does an update cost, and what binds it? The measurements of a profile, without a change to the job.
+
+Measured on the job itself, on this machine's device: a few real batches of each of `profile.batch_sizes` are
+loaded and trained on, sizes taking turns so that a disturbance does not fall on one of them, after a
+warm-up. A line is fitted through each cost. Then one thing at a time is changed and the update runs again
+(`counterfactuals`); the verdict comes from both (`bounds`).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.params import ProfileParams, TrainParams
+from pipeline.planning.costs import HEADROOM
+from pipeline.profiling import bounds, counterfactuals, ladder, lines, memory, sync
+from pipeline.profiling.bounds import Operator, Room, Verdict
+from pipeline.records import Line, Tuning
+from pipeline.workload import Workload
+
+if TYPE_CHECKING:
+    from pipeline.profiling.counterfactuals import Changes
+    from pipeline.profiling.machine import Ceilings
+    from pipeline.profiling.memory import Peaks
+    from pipeline.profiling.rig import Rig
+
+ARRAYS = Path("data/arrays")
+MEASURE_S = 5.0  # no round begins later than this; the first one always does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """The job as it was found."""
+
+    rig: "Rig"
+    ceilings: "Ceilings"
+    batch_size: int
+    load_s: Line
+    step_s: Line
+    memory_bytes: Line
+    room: Room
+    rungs: Mapping[str, str]  # remedies without which no pass fits, with what each did
+    most_samples: int  # at a time; fewer than the batch where that does not fit
+    changes: "Changes"
+    verdict: Verdict
+    flops_per_sample: float
+    gradient: tuple[float, float]  # its square and its variance; 0 where there is no memory to add it up
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Seconds of loads and steps, one of each per batch size and round."""
+
+    batch_sizes: tuple[int, ...]
+    load_s: tuple[float, ...]
+    step_s: tuple[float, ...]
+
+
+def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -> Diagnosis:
+    """What the job costs on this machine, and what binds it.
+
+    Raises ParamsError or DataError in one sentence for a loss that is no loss per sample, NaN, or no samples;
+    PlanError if not even the smallest batch fits the memory.
+    """
+    from pipeline.profiling import machine
+    from pipeline.profiling import rig as rigs
+    from pipeline.training.tuning import tensors
+
+    begin = time.perf_counter()
+    with ladder.climbing(workload, ARRAYS, params, training) as climbed:
+        rig = rigs.Rig(workload, ARRAYS, seed=training.seed)
+        footing = climbed()  # nothing is timed before the other process has ended
+    peaks, tuning = footing.peaks, footing.tuning
+    rig.build(tuning, num_workers=training.num_workers)
+    ceilings = machine.ceilings(ARRAYS)
+    here = _machine(rig, peaks, ceilings)
+    batch_size = min(training.batch_size, rig.num_samples)
+    memory_bytes = lines.fit(peaks.batch_sizes, peaks.step_bytes)
+    room = bounds.room(
+        memory_bytes,
+        batch_size=batch_size,
+        num_workers=training.num_workers,
+        sharing=memory.sharing(training.num_workers),
+        device_bytes=here["device_memory_bytes"],
+        too_large=peaks.too_large,
+    )
+    sizes = _that_fit(rig.sizes(params.batch_sizes), room, memory_bytes, peaks)
+    times = _times(rig, sizes, params.steps)
+    load_s = lines.fit(times.batch_sizes, times.load_s)
+    step_s = lines.fit(times.batch_sizes, times.step_s)
+    tried = batch_size if room.fits else sizes[0]  # not all changes can be run without room for the batch
+    batches = counterfactuals.kept(rig, tried)
+    changes = counterfactuals.changes(rig, tried, batches)
+    operators = rig.operators(batches, tried)
+    square, variance = _noise(rig, sizes[0])
+    rerun = counterfactuals.step_gains(rig, tried, batches[0], operators, ceilings) if room.fits else None
+    of_step = rerun or counterfactuals.by_time(operators, ceilings)
+    rig.build(tuning, num_workers=training.num_workers)  # what such steps learned means nothing
+    verdict = bounds.judge(
+        load_s=changes.load_s,
+        step_s=changes.step_s,
+        memory_share=bounds.memory_share(operators, ceilings),
+        fits=room.fits and tuning == Tuning(),
+        gains={
+            "io": changes.no_input_gain,
+            "compute": changes.no_model_gain * of_step["compute"],
+            "memory": changes.no_model_gain * of_step["memory"],
+        },
+    )
+    flops = sum(operator.flops for operator in operators)
+    evidence = {
+        "batch_size": batch_size,
+        "num_workers": training.num_workers,
+        "load_s": load_s(batch_size),
+        "step_s": step_s(batch_size),
+        **_shares(verdict),
+        "memory": {
+            "kind": verdict.kind,
+            "peak_bytes": room.peak_bytes,
+            "device_bytes": room.device_bytes,
+            "too_large": peaks.too_large,
+            "how": peaks.how,
+            "rungs": footing.notes,
+        },
+        "counterfactual": _counterfactual(changes, verdict)
+        | {"step_was_run": rerun is not None}  # else its gains are by the times of its operators
+        | counterfactuals.cold(rig, tried, ARRAYS),
+        "symptoms": bounds.symptoms(
+            verdict=verdict,
+            room=room,
+            load_busy=changes.load_busy,
+            input_bytes=float(sum(part.nbytes for part in tensors(batches[0]))),
+            lookup_share=_share(operators, lambda operator: operator.num_rows > 0),
+            flops=flops,
+            flops_share=flops / changes.step_s / ceilings.flops_per_s,
+            fixed_bytes=memory_bytes.fixed,
+        ),
+        "roofline": _roofline(operators, changes.step_s, ceilings),
+        "network": sync.evidence(
+            rig.num_sync_bytes(),
+            num_workers=training.num_workers,
+            update_s=load_s(batch_size) + step_s(batch_size),
+        ),
+        "noise": {"gradient_square": square, "gradient_variance": variance},
+        "measured": {
+            "batch_sizes": list(sizes),
+            "num_rounds": len(times.batch_sizes) // len(sizes),
+            "num_samples": sum(times.batch_sizes),
+            "parameter_bytes": rig.num_sync_bytes(),
+            "elapsed_s": time.perf_counter() - begin,
+        },
+        "thresholds": bounds.THRESHOLDS,
+        "machine": here,
+    }
+    return Diagnosis(
+        rig=rig,
+        ceilings=ceilings,
+        batch_size=batch_size,
+        load_s=load_s,
+        step_s=step_s,
+        memory_bytes=memory_bytes,
+        room=room,
+        rungs=footing.notes,
+        most_samples=batch_size if room.fits else sizes[-1],
+        changes=changes,
+        verdict=verdict,
+        flops_per_sample=flops / tried,
+        gradient=(square, variance),
+        evidence=evidence,
+    )
+
+
+def _that_fit(sizes: Sequence[int], room: Room, memory_bytes: Line, peaks: "Peaks") -> tuple[int, ...]:
+    """Batch sizes to time: all, unless the memory is short; then those that fit, at least two of them."""
+    if peaks.too_large is None and room.fits:
+        largest = peaks.batch_sizes[-1]
+        there = room.device_bytes * (1 - HEADROOM)
+        return tuple(size for size in sizes if size <= largest or memory_bytes(size) <= there)
+    found = peaks.batch_sizes[:-1] if len(peaks.batch_sizes) > 2 else peaks.batch_sizes
+    return found if len(found) > 1 else tuple(sorted({max(1, found[0] // 2), found[0]}))
+
+
+def _times(rig: "Rig", sizes: Sequence[int], num_rounds: int) -> Times:
+    """Loads and steps of all sizes in turn, after warming up with the smallest and the largest."""
+    for size in {sizes[0], sizes[-1]}:
+        rig.step(rig.load(size), size)
+    begin = rig.now()
+    measured: list[tuple[int, float, float]] = []
+    for number in range(num_rounds):
+        if number > 0 and rig.now() - begin > MEASURE_S:
+            break
+        for size in sizes:
+            start = rig.now()
+            batch = rig.load(size)
+            loaded = rig.now()
+            rig.step(batch, size)
+            measured.append((size, loaded - start, rig.now() - loaded))
+    batch_sizes, load_s, step_s = zip(*measured, strict=True)
+    return Times(batch_sizes=batch_sizes, load_s=load_s, step_s=step_s)
+
+
+def _shares(verdict: Verdict) -> dict[str, Any]:
+    """Shares of the update, and whether the proof singles one out."""
+    io, compute, of_memory = (verdict.shares[bound] for bound in ("io", "compute", "memory"))
+    return {
+        "load_share": io,
+        "step_share": 1 - io,
+        "compute_share": compute,
+        "memory_share": of_memory,
+        "input_bound": bounds.input_bound(io),
+        "mixed": {bound: verdict.shares[bound] for bound in verdict.mixed},
+    }
+
+
+def _counterfactual(changes: "Changes", verdict: Verdict) -> dict[str, Any]:
+    return {
+        **{name: value for name, value in asdict(changes).items() if name.endswith("gain")},
+        "update_s": changes.update_s,
+        "no_compute_gain": verdict.gains["compute"],
+        "no_traffic_gain": verdict.gains["memory"],
+        "agrees": not verdict.mixed,
+    }
+
+
+def _roofline(operators: Sequence[Operator], step_s: float, ceilings: "Ceilings") -> dict[str, float]:
+    """The step on the roofline, and how much of it the roofline explains."""
+    flops = sum(operator.flops for operator in operators)
+    num_bytes = sum(operator.num_bytes for operator in operators)
+    row_bytes = sum(operator.num_rows * operator.row_bytes for operator in operators)
+    least_s = sum(max(op.arithmetic_s(ceilings), op.traffic_s(ceilings)) for op in operators)
+    rows = [operator for operator in operators if operator.num_rows]
+    rate = sum(op.num_rows * op.row_bytes for op in rows) / max(1e-12, sum(op.seconds for op in rows))
+    width = row_bytes / max(1, sum(operator.num_rows for operator in rows))
+    return {
+        "flops_per_s": flops / step_s,
+        "peak_flops_per_s": ceilings.flops_per_s,
+        "bytes_per_s": (num_bytes + row_bytes) / step_s,
+        "peak_bytes_per_s": ceilings.copy_bytes_per_s,
+        "gather_bytes_per_s": rate,
+        "peak_gather_bytes_per_s": ceilings.gather_bytes_per_s(width) if rows else 0.0,
+        "flops_per_byte": flops / (num_bytes + row_bytes) if num_bytes + row_bytes else 0.0,
+        "ridge_flops_per_byte": ceilings.flops_per_s / ceilings.copy_bytes_per_s,
+        "explained_share": least_s / step_s,
+    }
+
+
+def _share(operators: Sequence[Operator], chosen: Callable[[Operator], bool]) -> float:
+    """Share of the time of the step in those operators."""
+    total_s = sum(operator.seconds for operator in operators)
+    return sum(op.seconds for op in operators if chosen(op)) / total_s if total_s else 0.0
+
+
+def _machine(rig: "Rig", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:
+    """This machine, as the catalog describes others; its memory is what this process may have of it."""
+    import torch
+
+    installed = memory.installed_bytes()
+    on_cpu = rig.device.type == "cpu"
+    return {
+        "name": "CPU" if on_cpu else torch.cuda.get_device_name(),
+        "num_devices": 0 if on_cpu else torch.cuda.device_count(),
+        "num_cores": ceilings.machine["num_cores"],
+        "memory_bytes": installed,
+        "device_memory_bytes": peaks.room_bytes,
+        "flops_per_s": ceilings.flops_per_s,
+        "bandwidth_bytes_per_s": ceilings.copy_bytes_per_s,
+    }
+
+
+def _noise(rig: "Rig", size: int) -> tuple[float, float]:
+    """Square and variance of the gradient; nothing where there is no memory to add gradients up."""
+    try:
+        return rig.noise(size)
+    except (MemoryError, RuntimeError) as error:
+        if not memory.is_out_of_memory(error):
+            raise
+        return 0.0, 0.0

@@ -1,0 +1,190 @@
+"""What does a profile say, in words? One paragraph: what binds the job, how that was proven, what was done.
+
+Profiles of earlier nights have less evidence; what is not there is not said.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pipeline.profiling.remedies import NOT_TRIED
+from pipeline.records import Profile, Remedy
+from pipeline.report.formats import count, duration, operations, percent, quantity, size
+
+BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
+MEANING = {
+    "io": "getting the data into the model",
+    "compute": "the operations of each step",
+    "memory": "moving what the operators read and write",
+}
+CAPACITY = "what must stay on the device"
+ELSEWHERE = ("faster accelerator", "newer generation", "TPU", "more memory per worker")
+SYMPTOMS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "io_many_inputs_bytes": ("{} of input an update", size),
+    "io_parsing_share": ("{} of an update is preparing samples", percent),
+    "io_small_model_step_share": ("only {} of an update is the step", percent),
+    "io_slow_storage_share": ("{} of an update is waiting for storage", percent),
+    "compute_flops_per_input_byte": ("{} operations per byte of input", quantity),
+    "compute_share_of_peak_flops": ("{} of what the device can compute", percent),
+    "memory_many_inputs_share": ("{} looking up rows or keeping what grows with the batch", percent),
+    "memory_many_parameters_share": ("{} of the memory for parameters", percent),
+    "memory_peak_share": ("{} of the memory at the peak", percent),
+}
+
+
+def explain(profile: Profile) -> str:
+    """The verdict as a paragraph."""
+    return " ".join(_sentences(profile))
+
+
+def _sentences(profile: Profile) -> Iterator[str]:
+    told = profile.evidence
+    yield from _bound(profile)
+    yield from _proof(profile, _part(told, "counterfactual"))
+    yield from _roofline(_part(told, "roofline"))
+    yield from _memory(_part(told, "memory"))
+    yield from _network(_part(told, "network"))
+    yield from _symptoms(profile.bound, _part(told, "symptoms"))
+    yield from _remedies(profile.remedies, _part(told, "mended"))
+    yield from _reused(_part(told, "reused"))
+
+
+def _part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = told.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _bound(profile: Profile) -> Iterator[str]:
+    told = profile.evidence
+    kind = _part(told, "memory").get("kind", "")
+    meaning = CAPACITY if kind == "capacity" else MEANING[profile.bound]
+    yield f"The job is bound by {BOUNDS[profile.bound]}: {meaning}."
+    size_ = told.get("batch_size")
+    if "load_share" not in told or not size_:
+        return
+    update_s = profile.load_s(size_) + profile.step_s(size_)
+    parts = [f"{percent(told['load_share'])} is loading"]
+    if "compute_share" in told:
+        parts += [
+            f"{percent(told['compute_share'])} computing",
+            f"{percent(told['memory_share'])} memory traffic",
+        ]
+    else:
+        parts += [f"{percent(1 - told['load_share'])} the step"]
+    yield f"Of an update of {count(size_)} samples ({duration(update_s)} on {profile.device}) {_and(parts)}."
+
+
+def _proof(profile: Profile, told: Mapping[str, Any]) -> Iterator[str]:
+    gains = {
+        "without input": told.get("no_input_gain"),
+        "without its operations": told.get("no_compute_gain"),
+        "without memory traffic": told.get("no_traffic_gain"),
+    }
+    parts = [f"{percent(max(0.0, gain))} {name}" for name, gain in gains.items() if gain is not None]
+    if not parts:
+        return
+    saved = f"one thing taken away at a time, an update saves {_and(parts)}"
+    if not told.get("step_was_run", True):
+        saved += " (the step cannot be run without its operators: their own times stand in)"
+    mixed = _part(profile.evidence, "mixed")
+    if mixed:
+        both = _and([f"{BOUNDS.get(name, name)} ({percent(share)})" for name, share in mixed.items()])
+        yield f"The proof is mixed between {both}: {saved}."
+    elif _part(profile.evidence, "memory").get("kind") == "capacity":
+        yield f"Where it fits, {saved}."
+    elif told.get("agrees", True):
+        yield f"Proof: {saved}, most for the bound itself."
+    else:
+        yield f"The proof does not agree: {saved}."
+
+
+def _roofline(told: Mapping[str, Any]) -> Iterator[str]:
+    reached = [
+        f"{percent(told.get(name, 0.0) / told[f'peak_{name}'])} of {show(told[f'peak_{name}'])}{unit}"
+        for name, show, unit in (
+            ("flops_per_s", operations, "FLOP/s"),
+            ("bytes_per_s", size, "/s of a copy"),
+            ("gather_bytes_per_s", size, "/s of random rows"),
+        )
+        if told.get(f"peak_{name}")
+    ]
+    if reached:
+        yield f"Of what was measured to be the most here, its step reaches {_and(reached)}."
+    if told.get("ridge_flops_per_byte") and "flops_per_byte" in told:
+        does, ridge = float(told["flops_per_byte"]), float(told["ridge_flops_per_byte"])
+        side, longer = ("below", "bytes") if does < ridge else ("above", "operations")
+        yield (
+            f"It does {quantity(does)} FLOP per byte, {side} the roofline's ridge at {quantity(ridge)}, "
+            f"where {longer} take longer."
+        )
+
+
+def _memory(told: Mapping[str, Any]) -> Iterator[str]:
+    if told.get("peak_bytes") and told.get("device_bytes"):
+        share = told["peak_bytes"] / told["device_bytes"]
+        fits = "which is too much" if told.get("kind") == "capacity" else percent(share)
+        yield f"Memory peaks at {size(told['peak_bytes'])} of {size(told['device_bytes'])}, {fits}."
+
+
+def _network(told: Mapping[str, Any]) -> Iterator[str]:
+    if told.get("share"):
+        what = f"{size(told.get('sync_bytes'))} between {count(told.get('num_workers'))} workers"
+        bound = ", so the network binds it as well" if told.get("bound") else ""
+        yield f"The all-reduce of {what} takes {percent(told['share'])} of an update{bound}."
+
+
+def _symptoms(bound: str, told: Mapping[str, Any]) -> Iterator[str]:
+    parts = [
+        text.format(show(told[name]))
+        for name, (text, show) in SYMPTOMS.items()
+        if name.startswith(bound) and isinstance(told.get(name), int | float)
+    ]
+    if parts:
+        yield f"Symptoms: {_and(parts)}."
+
+
+def _remedies(remedies: tuple[Remedy, ...], mended: Mapping[str, Any]) -> Iterator[str]:
+    kept = [f"{r.name} ({percent(r.measured_gain)} saved)" for r in remedies if r.kept]
+    reverted = [f"{r.name} ({_gain(r)})" for r in remedies if r.applied and not r.kept]
+    if kept:
+        yield f"Kept: {_and(kept)}."
+    if reverted:
+        yield f"Tried and reverted: {_and(reverted)}."
+    skipped = [r for r in remedies if r.applies and not r.applied and NOT_TRIED in r.note]
+    if skipped:
+        yield f"Not tried: {_and([f'{r.name} ({r.note.partition(NOT_TRIED)[2]})' for r in skipped])}."
+    elif not kept and not reverted:
+        yield "No remedy was tried here."
+    before_s, after_s = mended.get("before_s"), mended.get("after_s")
+    if before_s and after_s:
+        yield f"Together an update takes {duration(after_s)} instead of {duration(before_s)}."
+    elsewhere = [r for r in remedies if r.name in ELSEWHERE and r.applies and not r.applied]
+    if elsewhere:
+        yield f"Another machine could bring: {'; '.join(_promise(r) for r in elsewhere)}."
+    quality = [r.name for r in remedies if r.quality and r.applies and not r.applied]
+    if quality:
+        yield f"Offered, as it touches the quality of the model: {_and(quality)}."
+
+
+def _gain(remedy: Remedy) -> str:
+    if remedy.note.startswith("failed"):
+        return "failed"
+    gain = remedy.measured_gain
+    return f"{percent(gain)} saved" if gain >= 0 else f"{percent(-gain)} more"
+
+
+def _promise(remedy: Remedy) -> str:
+    gain = f"{percent(remedy.predicted_gain)} " if remedy.predicted_gain > 0 else ""
+    return f"{remedy.name} ({gain}{remedy.note})"
+
+
+def _reused(told: Mapping[str, Any]) -> Iterator[str]:
+    if told.get("from_night"):
+        yield (
+            f"All this was measured in the night of {told['from_night']} and still stands, "
+            f"since machine, code, params and the shape of the data are the same; "
+            f"not measured tonight: {told.get('not_measured_tonight', '')}."
+        )
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

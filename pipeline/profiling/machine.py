@@ -1,0 +1,272 @@
+"""How fast can this machine be at most? The ceilings of its roofline, measured, and kept for some days.
+
+Short micro-benchmarks, the best of several each, as whatever else runs on the machine only ever slows them:
+
+    product   FLOP/s of a large matrix product, in float32 and in bfloat16
+    copy      bytes/s read and written by a copy beyond any cache (STREAM, McCalpin 1995)
+    fresh     bytes/s of writing to memory that the system gives only then, page by page
+    gather    bytes/s read and written by an embedding of random rows, from a table beyond any cache
+    disk      bytes/s of reading the night's arrays, the page cache dropped before (cold) or not (warm)
+
+A roofline has one ceiling a resource (Williams, Waterman and Patterson 2009). Random rows have their own:
+they come far slower than a stream, and a job that gathers is to be held against what gathers can reach.
+The outcome is one file per machine under $PIPELINE_HOME/var/machines, named by a digest of its fingerprint.
+"""
+
+import fcntl
+import hashlib
+import itertools
+import json
+import logging
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from pipeline import ledger, records
+from pipeline.errors import DataError, ParamsError
+from pipeline.profiling import memory
+from pipeline.profiling.operators import last_cache_bytes
+from pipeline.records import Record
+
+log = logging.getLogger(__name__)
+
+KEPT = timedelta(days=7)  # then measured anew: a virtual machine may have moved
+PRODUCT_S, COPY_S, GATHER_S, DISK_S = 0.4, 0.4, 0.25, 0.5  # of trying for the best
+ROW_BYTES = (16, 64, 256, 1024)  # of the rows gathered: 4 to 256 numbers in float32
+GATHER_BYTES = 4 << 20  # in one gather, as much as in a batch; a larger one would measure the allocator
+TURNS = 16  # gathers of other rows
+TABLE_BYTES = {"cpu": 128 << 20, "cuda": 2 << 30}
+CACHE_FACTOR = 4  # a table is so much larger than the last cache
+READ_BYTES = 4 << 20  # at a time
+LEAST_BYTES, MOST_BYTES = 16 << 20, 256 << 20  # read from the disk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gather(Record):
+    """The rate of an embedding of random rows of that width, in bytes read and written a second."""
+
+    row_bytes: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings(Record):
+    """What the machine reaches at most. Bytes of copies and gathers are those read and those written."""
+
+    machine: dict[str, Any]  # its fingerprint
+    measured_at: datetime
+    on_cpu: bool
+    float32_flops_per_s: float
+    bfloat16_flops_per_s: float
+    copy_bytes_per_s: float
+    fresh_bytes_per_s: float  # written to pages that are new
+    gathers: tuple[Gather, ...]  # by ascending width
+    cold_bytes_per_s: float  # read from the disk
+    warm_bytes_per_s: float  # read from the page cache
+
+    @property
+    def flops_per_s(self) -> float:
+        """FLOP/s in the type that the catalog states them in: float32 on CPUs, bfloat16 elsewhere."""
+        return self.float32_flops_per_s if self.on_cpu else self.bfloat16_flops_per_s
+
+    def gather_bytes_per_s(self, row_bytes: float) -> float:
+        """The rate for random rows of any width: straight between the measured ones in logarithms."""
+        widths = np.log([gather.row_bytes for gather in self.gathers])
+        rates = np.log([gather.bytes_per_s for gather in self.gathers])
+        return float(np.exp(np.interp(np.log(max(row_bytes, 1.0)), widths, rates)))
+
+
+def ceilings(folder: Path) -> Ceilings:
+    """The ceilings of this machine, measured now unless that was done within a week.
+
+    The disk is the one that `folder` is on. Of two that ask at once one measures, so that neither slows the
+    other. Outside of any home nothing is kept.
+    """
+    machine = fingerprint()
+    try:
+        path = ledger.home() / "var" / "machines" / f"{digest(machine)}.json"
+    except ParamsError:
+        return measure(folder)
+    with _alone(path.with_suffix(".lock")):
+        kept = _read(path)
+        if kept and kept.machine == machine and datetime.now(UTC) - kept.measured_at < KEPT:
+            return kept
+        found = measure(folder)
+        records.replace_text(path, records.dumps(found))
+    return found
+
+
+def fingerprint() -> dict[str, Any]:
+    """What makes this machine another one, as far as speed is concerned."""
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {
+        "cpu": _cpu_name(),
+        "num_cores": num_cores(),
+        "num_threads": torch.get_num_threads(),
+        "memory_gib": round(memory.installed_bytes() / 2**30),
+        "devices": names,
+        "torch": str(torch.__version__),
+    }
+
+
+def digest(facts: Any) -> str:
+    """A short name for facts of JSON types: the same facts, the same name."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def measure(folder: Path) -> Ceilings:
+    """Measure everything, in a few seconds; `folder` is where the arrays are."""
+    begin = time.perf_counter()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    gathers = tuple(Gather(row_bytes=width, bytes_per_s=_gather(device, width)) for width in ROW_BYTES)
+    cold, warm = _disk(folder)
+    found = Ceilings(
+        machine=fingerprint(),
+        measured_at=datetime.now(UTC),
+        on_cpu=device.type == "cpu",
+        float32_flops_per_s=_product(device, torch.float32),
+        bfloat16_flops_per_s=_product(device, torch.bfloat16),
+        copy_bytes_per_s=_copy(device),
+        fresh_bytes_per_s=_fresh(device),
+        gathers=gathers,
+        cold_bytes_per_s=cold,
+        warm_bytes_per_s=warm,
+    )
+    log.info("measured the ceilings of this machine in %.1f s", time.perf_counter() - begin)
+    return found
+
+
+def _product(device: torch.device, dtype: torch.dtype) -> float:
+    size = {"cpu": 1024, "cuda": 8192}[device.type]
+    if device.type == "cpu" and dtype is not torch.float32:
+        size = 512  # where there is no instruction for it, a product takes very long
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    return 2.0 * size**3 / _best_s(lambda: a @ a, device, PRODUCT_S)
+
+
+def _copy(device: torch.device) -> float:
+    source = torch.ones(_table_bytes(device) // 4, device=device)
+    target = torch.empty_like(source)
+    return 2.0 * 4 * len(source) / _best_s(lambda: target.copy_(source), device, COPY_S)
+
+
+def _fresh(device: torch.device) -> float:
+    """What a new tensor costs that is too large for an allocator to keep: glibc keeps up to 32 MB."""
+    length = _table_bytes(device) // 4
+    return 4.0 * length / _best_s(lambda: torch.ones(length, device=device), device, COPY_S)
+
+
+def _gather(device: torch.device, row_bytes: int) -> float:
+    """Other rows each time, and the table written, so that neither a cache nor the zero page has them."""
+    table = torch.ones(_table_bytes(device) // row_bytes, row_bytes // 4, device=device)
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(len(table), (TURNS, GATHER_BYTES // row_bytes), generator=generator).to(device)
+    turns = itertools.cycle(rows)
+    best_s = _best_s(lambda: torch.nn.functional.embedding(next(turns), table), device, GATHER_S)
+    return 2.0 * GATHER_BYTES / best_s
+
+
+def _table_bytes(device: torch.device) -> int:
+    """Larger than the last cache by far, and small beside the memory."""
+    if device.type == "cuda":
+        return TABLE_BYTES["cuda"]
+    wanted = max(TABLE_BYTES["cpu"], CACHE_FACTOR * last_cache_bytes())
+    limit = memory.limit_bytes()
+    room = memory.installed_bytes() if limit is None else min(limit, memory.installed_bytes())
+    return min(wanted, max(GATHER_BYTES, room // 16))
+
+
+def _best_s(run: Callable[[], object], device: torch.device, limit_s: float) -> float:
+    """Seconds of the fastest of at least two runs, the first of which warms up."""
+    best, start = float("inf"), time.perf_counter()
+    run()
+    while time.perf_counter() - start < limit_s or best == float("inf"):
+        _wait(device)
+        begin = time.perf_counter()
+        run()
+        _wait(device)
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _disk(folder: Path) -> tuple[float, float]:
+    """Bytes/s of reading cold and warm."""
+    with ExitStack() as stack:
+        paths = sorted((p for p in folder.rglob("*") if p.is_file()), key=lambda p: -p.stat().st_size)
+        files: list[IO[bytes]] = [stack.enter_context(path.open("rb", buffering=0)) for path in paths[:16]]
+        if sum(os.fstat(file.fileno()).st_size for file in files) < LEAST_BYTES:
+            files = [stack.enter_context(_scratch(folder))]  # too little to tell a rate from a delay
+        cold = [_read_all(files, cold=True) for _ in range(2)]
+        warm = [_read_all(files, cold=False) for _ in range(3)]
+    return max(cold), max(warm)
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[IO[bytes]]:
+    """A file on the same disk that has no name, so that nothing is left of it however this ends."""
+    place = next(parent for parent in folder.absolute().parents if parent.exists())
+    with tempfile.TemporaryFile(dir=place, buffering=0) as file:
+        for _ in range(2 * LEAST_BYTES // READ_BYTES):
+            file.write(os.urandom(READ_BYTES))
+        yield file
+
+
+def _read_all(files: Sequence[IO[bytes]], *, cold: bool) -> float:
+    """Bytes/s of reading the files one after the other, up to a limit of bytes and seconds."""
+    if cold and hasattr(os, "posix_fadvise"):
+        for file in files:
+            os.fsync(file.fileno())  # what is not written yet cannot be dropped
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    buffer = memoryview(bytearray(READ_BYTES))
+    total, begin = 0, time.perf_counter()
+    for file in files:
+        file.seek(0)
+        while (count := file.readinto(buffer)) and total < MOST_BYTES:  # type: ignore[attr-defined]
+            total += count
+            if time.perf_counter() - begin > DISK_S:
+                break
+    return total / (time.perf_counter() - begin)
+
+
+def _cpu_name() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _read(path: Path) -> Ceilings | None:
+    """What is kept; None where there is nothing, or nothing whole."""
+    try:
+        return records.loads(Ceilings, path.read_text(), source=str(path))
+    except (FileNotFoundError, UnicodeDecodeError, DataError):
+        return None
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One at a time; the kernel lets go of the lock of one that was killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,285 @@
+"""How much memory does a step need? Peaks of one training process over several batch sizes.
+
+On an accelerator: what torch's allocator had at most. On a CPU: the peak of the resident set of a fresh
+process, above what it was with the data open and touched but before there was a model. A fresh one, because
+an allocator keeps what it once had, and later peaks would hide in it. Where samples differ in size, each
+batch is of the largest of many alone, so that what fits then fits in any order.
+"""
+
+import gc
+import os
+import pickle
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import JobError, ParamsError, PipelineError, PlanError
+from pipeline.records import Tuning
+from pipeline.workload import Workload
+
+if TYPE_CHECKING:
+    from pipeline.profiling.rig import Rig
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+KILLED = (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by itself in code of C++ that found no memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """Peak bytes of a step at each batch size that fits, and how many there were before it had a model."""
+
+    batch_sizes: tuple[int, ...]
+    step_bytes: tuple[int, ...]
+    step_s: float  # of the smallest, once
+    room_bytes: int  # that there were for steps
+    too_large: int | None  # the batch size that did not fit, if one did not
+    how: str
+
+
+def installed_bytes() -> int:
+    """Memory of this machine, or of the container where that is less."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [path.read_text().strip() for path in _limits() if path.exists()]
+    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def _limits() -> Iterator[Path]:
+    """Where the limits of this process's cgroup and of those around it are, in versions 2 and 1."""
+    for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (CGROUPS, "memory.max")
+        own = root / path.lstrip("/")  # a container may see it at the root instead
+        yield from (folder / name for folder in (own, *own.parents) if folder.is_relative_to(root))
+
+
+def sharing(num_workers: int) -> int:
+    """Of so many workers on this machine, how many share the memory of one device."""
+    import torch
+
+    return -(-num_workers // max(1, torch.cuda.device_count()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What to measure: steps of one of the workers, taken so, at the batch sizes up to that of the job."""
+
+    workload: Workload
+    folder: Path
+    batch_sizes: tuple[int, ...]
+    batch_size: int
+    seed: int
+    tuning: Tuning = field(default_factory=Tuning)
+    num_workers: int = 1
+    installed_bytes: int = field(default_factory=installed_bytes)
+
+    def rig(self) -> "Rig":
+        """The data of the job, without a model."""
+        from pipeline.profiling.rig import Rig
+
+        return Rig(self.workload, self.folder, seed=self.seed)
+
+    def sizes(self, rig: "Rig") -> tuple[int, ...]:
+        """Batch sizes that the job may use; at least two, where there are two."""
+        sizes = rig.sizes(self.batch_sizes)
+        return tuple(size for size in sizes if size <= max(self.batch_size, sizes[:2][-1]))
+
+
+@contextmanager
+def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
+    """Yield a function that waits for the peaks.
+
+    On a CPU the fresh process opens its data while the caller opens its own. What is wrong with the job
+    is raised as from the caller's own step; ParamsError if it cannot be sent
+    there, PlanError if the process was killed, JobError if it broke.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        yield lambda: _on_accelerator(probe)
+        return
+    spawn = get_context("spawn")
+    here, there = spawn.Pipe(duplex=False)
+    fresh = spawn.Process(target=_send, args=(there, probe), daemon=True)
+    try:
+        fresh.start()
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ParamsError(
+            f"{type(probe.workload).__name__} cannot be sent to a process that measures its memory: {error}; "
+            f"keep locks, open files and lambdas out of what it holds (key workload)"
+        ) from error
+    there.close()
+
+    def wait() -> Peaks:
+        found: Peaks | None = None
+        while True:
+            try:
+                told = here.recv()
+            except EOFError:
+                break
+            if isinstance(told, PipelineError):
+                raise told
+            found = told
+        fresh.join()
+        if fresh.exitcode not in (0, *KILLED):
+            raise JobError(
+                f"a process that trains on {min(probe.batch_sizes)} samples at a time ended with status "
+                f"{fresh.exitcode}; look at what it wrote above, and run it again"
+            )
+        if found is None or not found.batch_sizes:
+            raise PlanError(
+                f"a process that trains on {min(probe.batch_sizes)} samples at a time was ended by signal "
+                f"{-(fresh.exitcode or 0)}, most likely for its memory; lower profile.batch_sizes and "
+                f"train.batch_size, or train a smaller model"
+            )
+        # Killed while it tried the next size: what it told until then is what fits.
+        return found
+
+    try:
+        yield wait
+    finally:
+        fresh.kill()
+        fresh.join()
+        here.close()
+
+
+def _send(to: Connection, probe: Probe) -> None:
+    """In the fresh process: measure, and send what was found so far or what is wrong."""
+    try:
+        for peaks in _in_fresh_process(probe):
+            to.send(peaks)
+    except PipelineError as error:
+        to.send(error)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        to.send(PlanError("the data set does not fit the memory; let it map its arrays, or give it more"))
+
+
+def _on_accelerator(probe: Probe) -> Peaks:
+    import torch
+
+    gc.collect()  # what an attempt before left
+    torch.cuda.empty_cache()
+    rig = probe.rig()
+    before = torch.cuda.memory_allocated()
+    room = torch.cuda.get_device_properties(0).total_memory
+
+    def peak(size: int) -> int:
+        torch.cuda.reset_peak_memory_stats()
+        rig.step(rig.load_largest(size), size)
+        return torch.cuda.max_memory_allocated() - before
+
+    *_, last = _growing(rig, probe, peak, room)
+    torch.cuda.empty_cache()
+    return replace(last, how="torch.cuda.max_memory_allocated")
+
+
+def _in_fresh_process(probe: Probe) -> Iterator[Peaks]:
+    rig = probe.rig()
+    try:
+        rig.load(probe.sizes(rig)[-1])  # pages of the arrays are the system's, not the job's
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+    before, _ = _resident()
+    limit = limit_bytes()
+    room = probe.installed_bytes - before
+    room = room if limit is None else min(room, limit)
+
+    def peak(size: int) -> int:
+        _forget_peak()
+        rig.step(rig.load_largest(size), size)
+        return max(0, _resident()[1] - before)
+
+    yield from _growing(rig, probe, peak, room)
+
+
+def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) -> Iterator[Peaks]:
+    """The peaks so far, after each size; the last one says which size does not fit, if one does not."""
+    sizes = probe.sizes(rig)
+    found: dict[int, int] = {}
+    step_s = 0.0
+
+    def peaks(too_large: int | None) -> Peaks:
+        return Peaks(
+            batch_sizes=tuple(found),
+            step_bytes=tuple(found.values()),
+            step_s=step_s,
+            room_bytes=room,
+            too_large=too_large,
+            how="growth of the peak resident set of a fresh process over the same process without a model",
+        )
+
+    try:
+        rig.build(probe.tuning, num_workers=probe.num_workers)
+        rig.step(rig.load_largest(sizes[0]), sizes[0])  # the first update makes the optimizer's moments
+        batch, begin = rig.load_largest(sizes[0]), rig.now()
+        rig.step(batch, sizes[0])
+        step_s = rig.now() - begin
+        del batch
+        for size in sizes:
+            yield peaks(size)  # should it be killed now, this one was too large
+            found[size] = peak(size)
+        yield peaks(None)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if not found:
+            raise PlanError(
+                f"a step of {sizes[0]} samples does not fit the memory, of which {room:,} bytes were free"
+                "; train a smaller model, lower profile.batch_sizes and train.batch_size, or give it more"
+            ) from None
+        yield peaks(next(size for size in sizes if size not in found))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, numpy or torch could not get memory; torch says so on a CPU by its text alone."""
+    import torch
+
+    told = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        text in told for text in OUT_OF_MEMORY
+    )
+
+
+def limit_bytes() -> int | None:
+    """Bytes that the limits of this process (`ulimit -d`, `-v`) still leave it; None: it has none."""
+    if not STATUS.exists():
+        return None
+    used = _status()
+    kinds = {resource.RLIMIT_DATA: "VmData", resource.RLIMIT_AS: "VmSize"}
+    limits = [(resource.getrlimit(kind)[0], used[name]) for kind, name in kinds.items()]
+    left = [limit - taken for limit, taken in limits if limit != resource.RLIM_INFINITY]
+    return max(0, min(left)) if left else None
+
+
+def _resident() -> tuple[int, int]:
+    """Bytes resident now, and at most since `_forget_peak`."""
+    if not STATUS.exists():  # macOS counts bytes, and only the peak
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak, peak
+    status = _status()
+    return status["VmRSS"], status["VmHWM"]
+
+
+def _status() -> dict[str, int]:
+    """Sizes of this process in bytes, as the kernel tells them."""
+    lines = (line.split() for line in STATUS.read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1:] == ["kB"]}
+
+
+def _forget_peak() -> None:
+    """Start the peak anew, where the kernel lets us; else it only rises, as the batch sizes do."""
+    if sys.platform == "linux" and os.access(CLEAR, os.W_OK):
+        CLEAR.write_text("5")

@@ -1,0 +1,272 @@
+"""What came of the remedies? Applied one after the other, measured, and kept or reverted.
+
+The remedies of the found bound come first, in the thread's order, then others that promise enough. Each that
+the program can apply is tried against the state before it, on the same batches (`trials`), and kept only if
+it is clearly faster and the losses of the first updates are the same. None is tried whose trial would cost
+more than it could save in the whole training. At last the end is tried against the beginning, and gives way
+to it unless it is clearly faster: so the job never ends slower than it began.
+"""
+
+import logging
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from pipeline.params import TrainParams
+from pipeline.profiling import memory
+from pipeline.profiling.ladder import RUNGS
+from pipeline.profiling.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, Job, Offer, offers
+from pipeline.profiling.trials import PAIRS, Outcome, Trials, Way, updates
+from pipeline.records import Remedy, Tuning
+from pipeline.training.tuning import blocks, fusible, read, tensors
+
+if TYPE_CHECKING:
+    from pipeline.profiling.rig import Rig
+
+log = logging.getLogger(__name__)
+
+CLEARLY = 0.02  # least gain that counts
+LIMIT_S, SHARE = 180.0, 0.1  # of all trials: at most so long, and so much of the planned training
+COLUMNS_SHARE = 0.1  # of this machine's memory, for samples kept in columns
+LOOKED_AT = 16  # samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mended:
+    """The remedies with what came of each, and what those that were kept come to."""
+
+    remedies: tuple[Remedy, ...]
+    tuning: Tuning
+    evidence: dict[str, Any]
+
+
+def mend(rig: "Rig", job: Job, training: TrainParams, *, quality: Literal["offer", "allow"]) -> Mended:
+    """Try what applies to the job on the rig; `training` says how long it will run."""
+    return _Mender(rig, job, training, quality=quality).mend()
+
+
+class _Mender:
+    def __init__(self, rig: "Rig", job: Job, training: TrainParams, *, quality: str) -> None:
+        self.job = known(rig, job, training)
+        self.trials = Trials(rig.workload, rig.data, training)
+        self.quality = quality
+        self.begin = time.perf_counter()
+        size = min(training.batch_size, rig.num_samples)
+        micro = min(size, job.most_samples or size)
+        self.start = self.way = Way(tuning=rig.tuning, batch_size=size, micro_batch_size=micro)
+        self.update_s = self.job.total_s
+        num_updates = training.epochs * rig.num_samples / job.batch_size
+        self.training_s = num_updates * self.update_s
+        # Trials are of one worker, which has no room for the state of an optimizer that others must share.
+        self.limit_s = 0.0 if rig.tuning.sharded else min(LIMIT_S, SHARE * self.training_s)
+
+    def mend(self) -> Mended:
+        """All offers in order of the thread, tried in order of the bound."""
+        offered = offers(self.job)
+        tried = sorted(offered, key=lambda each: each.remedy.bound != self.job.bound)
+        found = {id(each): self._treat(each) for each in tried}
+        remedies = tuple(found[id(each)] for each in offered)
+        last = self._confirm()
+        if self.way == self.start:
+            remedies = tuple(_undone(remedy) for remedy in remedies)
+        return Mended(
+            remedies=remedies,
+            tuning=self.way.tuning,
+            evidence={
+                "before_s": last.old_s if last else self.update_s,
+                "after_s": last.new_s if last and self.way != self.start else None,
+                "ratio": [last.ratio, last.low, last.high] if last else None,
+                "tuning": asdict(self.way.tuning),
+                "elapsed_s": time.perf_counter() - self.begin,
+                "limit_s": self.limit_s,
+                "training_s": self.training_s,
+            },
+        )
+
+    def _treat(self, offer: Offer) -> Remedy:
+        remedy = offer.remedy
+        if remedy.name in RUNGS:
+            return self._rung(offer)
+        if not remedy.applies or not (offer.change or remedy.quality):
+            return remedy
+        if remedy.quality:
+            return self._touch_quality(offer)
+        if "num_loaders" in offer.change:
+            return self._loaders(offer)
+        return self._try(offer)
+
+    def _rung(self, offer: Offer) -> Remedy:
+        """What makes a job fit: it was taken before anything was timed, or a cheaper one is enough."""
+        remedy, start = offer.remedy, self.start
+        note = self.job.rungs.get(remedy.name)
+        if note and (self.job.blocks or "recompute" not in offer.change):
+            return replace(remedy, applies=True, applied=True, kept=True, note=note)
+        if not remedy.applies:
+            return remedy
+        passes = f"passes of {start.micro_batch_size} samples"
+        if offer.change:
+            return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{passes} fit without it")
+        split = start.micro_batch_size < start.batch_size
+        return replace(
+            remedy, applies=split, applied=split, kept=split, note=f"{passes} of {start.batch_size}"
+        )
+
+    def _try(self, offer: Offer) -> Remedy:
+        """Apply, measure, keep or revert."""
+        new = replace(self.way, tuning=replace(self.way.tuning, **offer.change))
+        share = 1 - 1 / self.job.epochs if "in_memory" in offer.change else 1.0  # of the epochs that gain
+        return self._trial(offer, new, share=share)
+
+    def _trial(self, offer: Offer, new: Way, *, share: float = 1.0) -> Remedy:
+        remedy = offer.remedy
+        cost_s = self._cost_s(new) + offer.extra_s
+        # Once loading is mended, what another remedy for it can save is less than was predicted.
+        left = 1 - self.job.step_s(self.job.batch_size) / self.update_s if remedy.bound == "io" else 1.0
+        could_save_s = min(left, remedy.predicted_gain) * self.training_s - offer.extra_s
+        if cost_s >= could_save_s:
+            why = f"a trial takes {cost_s:.1f} s and could save {max(0.0, could_save_s):.1f} s"
+            return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{why}")
+        left_s = self.begin + self.limit_s - time.perf_counter()
+        if cost_s > left_s:
+            why = f"a trial takes {cost_s:.1f} s of {max(0.0, left_s):.1f} s left"
+            return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{why}")
+        needed = CLEARLY / share + offer.extra_s / self.training_s
+        try:
+            outcome = self.trials.compare(
+                self.way, new, update_s=self.update_s, enough=1 - needed, limit_s=left_s
+            )
+        except Exception as error:  # whatever it breaks: the job runs without it
+            log.debug("%s failed", remedy.name, exc_info=error)
+            told = (str(error).splitlines() or [""])[0]
+            return replace(remedy, applied=True, note=f"failed: {type(error).__name__}: {told}"[:300])
+        gain = (1 - outcome.ratio) * share
+        if not outcome.apart <= offer.tolerance:
+            note = (
+                f"losses of the first updates are {outcome.apart:.1g} apart; allowed are {offer.tolerance:g}"
+            )
+            return replace(remedy, applied=True, measured_gain=gain, note=note)
+        kept = outcome.high < 1 - needed
+        if kept:
+            self.way, self.update_s = new, outcome.new_s
+        note = f"{remedy.note}; the median of {outcome.num_pairs} pairs is {outcome.ratio:.2f} of the time"
+        return replace(remedy, applied=True, kept=kept, measured_gain=gain, note=note)
+
+    def _loaders(self, offer: Offer) -> Remedy:
+        """As many as help: more while they are clearly faster, one where many are not."""
+        number = offer.change["num_loaders"]
+        remedy = self._try(offer)
+        if number == 1 or not remedy.applied:
+            return remedy
+        more = MANY_LOADERS[1] if remedy.kept else 1
+        step_s = self.job.step_s(self.job.batch_size)
+        if remedy.kept and self.update_s < 1.5 * step_s:
+            return remedy
+        again = self._try(
+            replace(
+                offer, change={"num_loaders": more}, remedy=replace(offer.remedy, note=f"{more} loader(s)")
+            )
+        )
+        if not again.kept:
+            return remedy
+        together = 1 - (1 - again.measured_gain) * (1 - remedy.measured_gain if remedy.kept else 1)
+        return replace(again, measured_gain=together)
+
+    def _touch_quality(self, offer: Offer) -> Remedy:
+        remedy = offer.remedy
+        if self.quality == "offer":
+            return remedy
+        if remedy.name == SMALLER_BATCH:
+            half = max(1, self.way.batch_size // 2)
+            micro = min(half, self.way.micro_batch_size)
+            return self._trial(offer, replace(self.way, batch_size=half, micro_batch_size=micro))
+        if remedy.name == "fewer steps":
+            return replace(
+                remedy, note=f"{remedy.note}; allowed, so the plan takes fewer where time is short"
+            )
+        return replace(remedy, note=f"{remedy.note}; allowed, but the program cannot do it by itself")
+
+    def _confirm(self) -> Outcome | None:
+        """The end against the beginning; back to it unless the end is clearly faster."""
+        if self.way == self.start:
+            return None
+        outcome = self.trials.compare(
+            self.start, self.way, update_s=self.job.total_s, enough=1 - CLEARLY, limit_s=self.limit_s
+        )
+        if outcome.high >= 1:
+            self.way = self.start
+        return outcome
+
+    def _cost_s(self, new: Way) -> float:
+        """Seconds of the fewest pairs, the first updates, and making two engines."""
+        count = updates(self.way, new, self.update_s)
+        return (2 * PAIRS[0] + 4) * count * self.update_s
+
+
+def known(rig: "Rig", job: Job, training: TrainParams) -> Job:
+    """The job with what remedies need to know beside its lines."""
+    looked_at = list(range(min(LOOKED_AT, rig.num_samples)))
+    batch = read(rig.data, looked_at)
+    num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tensors(batch)) / len(looked_at)
+    size = job.most_samples or job.batch_size
+    step_s, optimizer_s = _least_s(rig, rig.load(size), size)
+    return replace(
+        job,
+        epochs=training.epochs,
+        num_workers=training.num_workers,
+        batch_bytes=int(num_bytes * job.batch_size),
+        columns_bytes=int(num_bytes * rig.num_samples) * training.num_workers
+        if _alike(rig.data, batch, looked_at)
+        else 0,
+        memory_bytes=int(COLUMNS_SHARE * memory.installed_bytes()),
+        optimizer_share=optimizer_s / step_s if step_s else 0.0,
+        fusible=fusible(rig.optimizer),
+        images=any(isinstance(module, nn.Conv2d) for module in rig.model.modules()),
+        blocks=bool(blocks(rig.model)),
+    )
+
+
+def _least_s(rig: "Rig", batch: Any, size: int) -> tuple[float, float]:
+    """Least seconds of a step and of the optimizer in it, of three."""
+    found = []
+    for _ in range(3):
+        begin = rig.now()
+        rig.backward(batch, size)
+        between = rig.now()
+        rig.update()
+        end = rig.now()
+        found.append((end - begin, end - between))
+    return min(step_s for step_s, _ in found), min(optimizer_s for _, optimizer_s in found)
+
+
+def _alike(dataset: Any, batch: Any, samples: list[int]) -> bool:
+    """Whether samples are tensors that come out the same, again and each by itself."""
+    whole = list(tensors(batch))
+    if not whole or any(not leaf.dim() or len(leaf) != len(samples) for leaf in whole):
+        return False
+    again = list(tensors(read(dataset, samples)))
+    each = [list(tensors(read(dataset, [sample]))) for sample in samples]
+    return all(_equal(a, b) for a, b in zip(whole, again, strict=True)) and all(
+        _equal(leaf[place : place + 1], alone)
+        for place, parts in enumerate(each)
+        for leaf, alone in zip(whole, parts, strict=True)
+    )
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal bit for bit, NaN included."""
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+    )
+
+
+def _undone(remedy: Remedy) -> Remedy:
+    if not remedy.kept or remedy.name in RUNGS:
+        return remedy
+    return replace(
+        remedy, kept=False, note=f"{remedy.note}; reverted, as the end was not faster in a last trial"
+    )

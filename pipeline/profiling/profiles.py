@@ -1,0 +1,254 @@
+"""Which profile holds tonight: an earlier night's, or one measured now, and where? The stage `profile`.
+
+An earlier profile stands where all that it rests on is the same: the machine, the code that DVC lists for the
+stage, the workload with the package that it is in, the params, and the structure of a batch; and where the
+data has between half and twice as many samples and the profile is at most `profile.reuse_days` old. Its
+evidence then says from which night it is, and what only tonight's data could tell. It is kept as one file
+under $PIPELINE_HOME/var/profiles, named by a digest of all that has to be the same.
+
+Otherwise it is measured: in this process, or, where `profile.machine` names one, as a short job through the
+backend on that machine (`worker --profile`).
+"""
+
+import inspect
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pipeline import ledger, records, snapshots
+from pipeline.backends import Backend, Job
+from pipeline.errors import DataError, JobError, ParamsError
+from pipeline.params import Params, Plug, ProfileParams, TrainParams
+from pipeline.planning.catalog import LOCAL, rented
+from pipeline.profiling import profiler
+from pipeline.profiling.profiler import ARRAYS
+from pipeline.records import Dataset, Night, Profile, Record
+from pipeline.workload import Batch, Workload
+
+log = logging.getLogger(__name__)
+
+HERE = "here"  # as profile.machine
+JOBS = Path("data/work/profiles")
+LIMIT_S = 900.0  # of a job: to wait for a machine, to start it, and to profile
+ASK_AGAIN_S = 0.5
+TIMES_AS_MANY = 2  # samples, or as few, at most
+ONLY_TONIGHT = "the noise scale, and whether the loss is finite: they depend on values, not on shapes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Record):
+    """`job.json` of a profile that a job measures: all that its worker needs to know."""
+
+    night: str
+    dataset: Dataset
+    workload: Plug
+    profile: ProfileParams
+    train: TrainParams
+
+
+def profile(
+    night: Night, dataset: Dataset, *, workload: Workload, backend: Backend, params: Params
+) -> Profile:
+    """The profile of the job: an earlier night's if it still stands, else measured now and kept.
+
+    Raises what profiler.profile does; JobError with the worker's own sentence where a job measures.
+    """
+    begin = time.perf_counter()
+    name = _name(workload, params)
+    path = _kept_in(f"{name}.json")
+    if kept := _standing(path, dataset, params.profile):
+        origin = kept.evidence["origin"]
+        log.info("nothing that a profile rests on has changed: that of night %s stands", origin["night"])
+        reused = {
+            "from_night": origin["night"],
+            "num_samples_then": origin["num_samples"],
+            "num_samples_now": dataset.num_samples,
+            "not_measured_tonight": ONLY_TONIGHT,
+            "elapsed_s": time.perf_counter() - begin,
+        }
+        return replace(kept, evidence=kept.evidence | {"reused": reused})
+    if params.profile.machine == HERE:
+        found = profiler.profile(dataset, workload, params.profile, params.train)
+    else:
+        _known(params.profile.machine)
+        request = Request(
+            night=night.id,
+            dataset=dataset,
+            workload=params.workload,
+            profile=params.profile,
+            train=params.train,
+        )
+        found = _by_job(request, name=name, backend=backend)
+    origin = {
+        "night": night.id,
+        "machine": params.profile.machine,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "num_samples": dataset.num_samples,
+    }
+    found = replace(found, evidence=found.evidence | {"origin": origin})
+    if path:
+        records.replace_text(path, records.dumps(found))
+    return found
+
+
+def _known(machine: str) -> None:
+    """ParamsError unless the catalog has the machine: a backend may take any name."""
+    names = [LOCAL, *dict.fromkeys(each.name for each in rented())]
+    if machine not in names:
+        near = get_close_matches(machine, names, cutoff=0.3) or names[:3]
+        raise ParamsError(
+            f"profile.machine names {machine}, which is unknown; set it to {HERE}, or to one of "
+            f"pipeline/planning/machines.csv, of which nearest are {', '.join(near)}"
+        )
+
+
+def _name(workload: Workload, params: Params) -> str:
+    """A digest of all that has to be the same for a profile to stand."""
+    from pipeline.profiling import machine
+
+    told = params.profile
+    return machine.digest(
+        {
+            "machine": machine.fingerprint() if told.machine == HERE else told.machine,
+            # Names without folders, as each night has a worktree of its own.
+            "code": sorted({f"{path.name} {records.digest(path)}" for path in _code(workload)}),
+            "workload": params.workload.model_dump(),
+            "profile": told.model_dump(exclude={"reuse_days"}),
+            "train": params.train.model_dump(),
+            "batch": _batch(workload),
+        }
+    )
+
+
+def _code(workload: Workload) -> Iterator[Path]:
+    """Files of the code that the stage depends on: by dvc.yaml, and by where the workload is."""
+    listed = [Path(name) for name in snapshots.stages().get("profile", {}).get("deps", ())]
+    yield from (file for path in listed if path.parts[0] != "data" for file in _files(path))
+    module = inspect.getmodule(type(workload))
+    if module and module.__file__:
+        own = Path(module.__file__)
+        yield from _files(own.parent if module.__package__ else own)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The file, or those in the folder that are no caches of the interpreter."""
+    if path.is_file():
+        yield path
+    yield from sorted(file for file in path.rglob("*") if file.is_file() and file.suffix != ".pyc")
+
+
+def _batch(workload: Workload) -> Any:
+    """Structure, types and shapes of a batch of two samples; None where there are not as many.
+
+    None also where the data set fails: whoever measures says so in a sentence.
+    """
+    from torch.utils.data import default_collate
+
+    try:
+        data: Any = workload.dataset(ARRAYS, "train")
+        if len(data) < 2:
+            return None
+        whole = getattr(data, "__getitems__", None)
+        return _structure(whole([0, 1]) if whole else default_collate([data[0], data[1]]))
+    except Exception as error:
+        log.debug("no batch to tell a profile by", exc_info=error)
+        return None
+
+
+def _structure(batch: Batch) -> Any:
+    """The batch with the type and the shape of a sample in place of each tensor."""
+    if hasattr(batch, "dtype") and hasattr(batch, "shape"):
+        return [str(batch.dtype), list(batch.shape[1:])]
+    if isinstance(batch, dict):
+        return {str(key): _structure(value) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return [_structure(value) for value in batch]
+    return type(batch).__name__
+
+
+def _kept_in(name: str) -> Path | None:
+    """File of a profile that is kept; None outside of any home."""
+    try:
+        return ledger.home() / "var" / "profiles" / name
+    except ParamsError:
+        return None
+
+
+def _standing(path: Path | None, dataset: Dataset, params: ProfileParams) -> Profile | None:
+    """The profile that is kept, unless it is torn, too old, or of far more or fewer samples."""
+    try:
+        kept = records.loads(Profile, path.read_text(), source=str(path)) if path else None
+        if kept is None:
+            return None
+        origin = kept.evidence["origin"]
+        age = datetime.now(UTC) - datetime.fromisoformat(origin["measured_at"])
+        few, many = sorted([origin["num_samples"], dataset.num_samples])
+    except (FileNotFoundError, DataError, KeyError, TypeError, ValueError):
+        return None
+    stands = age < timedelta(days=params.reuse_days) and many <= TIMES_AS_MANY * few
+    return kept if stands else None
+
+
+def _by_job(request: Request, *, name: str, backend: Backend) -> Profile:
+    """Submit the job, or attach to it, wait for it, and take what it brought."""
+    from pipeline.profiling import machine
+
+    text = records.dumps(request)
+    folder = JOBS / machine.digest([name, text])
+    if not (folder / "job.json").exists():
+        records.replace_text(folder / "job.json", text)
+    place = str(folder.resolve())
+    paths = [str(Path.cwd()), os.environ.get("PYTHONPATH")]  # the night's own code comes first
+    job = Job(
+        name=folder.name,
+        command=("torchrun", "--nnodes=1", "--nproc-per-node=1", "--max-restarts=0",
+                 "-m", "pipeline.training.worker", "--profile", place),
+        machine=request.profile.machine,
+        num_machines=1,
+        folder=place,
+        timeout_s=LIMIT_S,
+        environment={"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )  # fmt: skip
+    _wait_for(job, backend)
+    found = records.find(Profile, folder)
+    if found is None:
+        raise JobError(_reason(folder))
+    return found
+
+
+def _wait_for(job: Job, backend: Backend) -> None:
+    """Return when the job has ended by itself; one that lost its machine is started again."""
+    until = time.monotonic() + LIMIT_S
+    handle = backend.submit(job)
+    try:
+        while (state := backend.state(handle)) not in ("succeeded", "failed"):
+            if time.monotonic() > until:
+                raise JobError(
+                    f"the profile on {job.machine} was {state} after {LIMIT_S:.0f} s; look at "
+                    f"{job.folder}/log.txt, or set profile.machine to {HERE}"
+                )
+            if state == "preempted":
+                handle = backend.submit(job)
+            time.sleep(ASK_AGAIN_S)
+    except (JobError, KeyboardInterrupt):
+        backend.cancel(handle)
+        raise
+
+
+def _reason(folder: Path) -> str:
+    """The last that a worker said; the next call begins anew."""
+    path = folder / "errors.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    if lines:
+        return str(json.loads(lines[-1])["error"])
+    return (
+        f"the profile of job {folder.name} ended without a word; look at {folder / 'log.txt'}, run it again"
+    )

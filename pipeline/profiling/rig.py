@@ -1,0 +1,234 @@
+"""One training process on this machine's device, taken apart so that each part can be timed.
+
+What is measured is the job itself: the user's data set, model, optimizer and loss, on real samples in the
+order of training. Nothing it does to the weights is kept.
+"""
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.errors import DataError, ParamsError, PipelineError
+from pipeline.profiling import memory
+from pipeline.profiling.bounds import Operator
+from pipeline.profiling.operators import OperatorLog, OtherStep
+from pipeline.records import Tuning
+from pipeline.training import noise, order
+from pipeline.training.order import Indices
+from pipeline.training.tuning import Shards, Tuner, read, tensors
+from pipeline.workload import Batch, Workload
+
+NOISE_BATCHES = 8
+LOOKED_AT = 256  # samples, for the largest
+
+
+def device_here() -> torch.device:
+    """The device that a training process on this machine uses."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Rig:
+    """The job's data set, model and optimizer on a device."""
+
+    def __init__(self, workload: Workload, folder: Path, *, seed: int) -> None:
+        self.workload = workload
+        self.name = f"{type(workload).__module__}:{type(workload).__name__}"
+        self.device = device_here()
+        self.tuning = Tuning()
+        self._tuner = Tuner(self.tuning, self.device)
+        with self._blamed("dataset"):
+            data: Any = workload.dataset(folder, "train")
+            self.data = data
+            self.num_samples = len(data)
+        if self.num_samples == 0:
+            raise DataError(
+                f"{self.name} has 0 samples in its training split; look at the rows in data/run/report.json "
+                f"and at prepare.window_days"
+            )
+        self._seed, self._block, self._position = seed, getattr(self.data, "block", 1), 0
+        torch.manual_seed(seed)
+
+    def build(self, tuning: Tuning | None = None, *, num_workers: int = 1) -> None:
+        """Make the model and the optimizer, which keeps the share of one of the workers if it is sharded."""
+        self.tuning = tuning or Tuning()
+        self._tuner = Tuner(self.tuning, self.device)
+        with self._blamed("model"):
+            self.model = self._tuner.model(self.workload.model())
+            self.model.train()
+        with self._blamed("optimizer"):
+            self.optimizer = self._tuner.optimizer(self.workload.optimizer(self.model.parameters()))
+        self._shards = None
+        if self.tuning.sharded:
+            self._shards = Shards(self.optimizer, rank=0, world_size=num_workers)
+
+    def sizes(self, wanted: Sequence[int]) -> tuple[int, ...]:
+        """Batch sizes that the data set can fill, ascending; two of them if it has two samples."""
+        sizes = sorted({size for size in wanted if 0 < size <= self.num_samples})
+        if len(sizes) < 2:
+            sizes = sorted({*sizes, max(1, self.num_samples // 2), self.num_samples})
+        return tuple(sizes)
+
+    def load(self, size: int) -> Batch:
+        """A batch of the next `size` samples in the order of training, on the device."""
+        with self._blamed("dataset"):
+            return self._tuner.batch(read(self.data, self._next(size)))
+
+    def load_largest(self, size: int) -> Batch:
+        """The batch of `size` samples that takes the most memory, as far as `_largest` knows."""
+        with self._blamed("dataset"):
+            largest = self._largest
+            return (
+                self.load(size) if largest is None else self._tuner.batch(read(self.data, [largest] * size))
+            )
+
+    @cached_property
+    def _largest(self) -> int | None:
+        """The sample of the most bytes, of many evenly over the data set; None where all are of one size."""
+        found: dict[int, int] = {}  # bytes of a sample, and the first that has as many
+        for sample in range(0, self.num_samples, max(1, self.num_samples // LOOKED_AT)):
+            num_bytes = sum(t.numel() * t.element_size() for t in tensors(read(self.data, [sample])))
+            found.setdefault(num_bytes, sample)
+        return found[max(found)] if len(found) > 1 else None
+
+    def update_s(self, size: int, rounds: int, *, num_loaders: int | None = None) -> list[float]:
+        """Seconds of each of so many whole updates, load and step, after one that warms up.
+
+        Loaders are threads that load ahead, as those of the trainer; as many as the tuning says, or others.
+        """
+        found = []
+        num_loaders = self.tuning.num_loaders if num_loaders is None else num_loaders
+        with ThreadPoolExecutor(max(1, num_loaders)) as pool:
+            ahead = deque(pool.submit(read, self.data, self._next(size)) for _ in range(num_loaders))
+            for _ in range(rounds + 1):
+                start = self.now()
+                if ahead:
+                    batch = self._tuner.batch(ahead.popleft().result())
+                    ahead.append(pool.submit(read, self.data, self._next(size)))
+                else:
+                    batch = self.load(size)
+                self.step(batch, size)
+                found.append(self.now() - start)
+        return found[1:]
+
+    @contextmanager
+    def _blamed(self, method: str) -> Iterator[None]:
+        """What the user's code raises as one sentence with its place; a lack of memory stays what it is."""
+        try:
+            yield
+        except (PipelineError, OtherStep):
+            raise
+        except Exception as error:
+            if memory.is_out_of_memory(error):
+                raise
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            told = (str(error).splitlines() or [""])[0]
+            raise ParamsError(
+                f"{self.name} fails in {method} with {type(error).__name__}: {told} "
+                f"({Path(place.filename).name}, line {place.lineno}); mend its code (key workload)"
+            ) from error
+
+    def _next(self, size: int) -> Indices:
+        """The next samples in the order of the training, which decides how fast they come."""
+        start = self._position
+        self._position += size
+        return order.indices(
+            seed=self._seed,
+            num_samples=self.num_samples,
+            start=start,
+            stop=start + size,
+            block=self._block,
+        )
+
+    def loss(self, batch: Batch, size: int) -> Tensor:
+        """Loss of each sample, shape [size]; an error in one sentence if it is none."""
+        with self._blamed("loss"):
+            loss = self._tuner.loss(self.workload, self.model, batch)
+        if tuple(loss.shape) != (size,):
+            raise ParamsError(
+                f"{self.name} returns a loss of shape {list(loss.shape)} for {size} samples; "
+                f"return one value per sample, shape [{size}], not reduced (key workload)"
+            )
+        if not bool(torch.isfinite(loss).all()):
+            number = int((~torch.isfinite(loss)).sum())
+            raise DataError(
+                f"{self.name} returns a loss that is not finite for {number} of {size} samples; "
+                f"look for NaN in its features and in its loss"
+            )
+        return loss
+
+    def backward(self, batch: Batch, size: int) -> None:
+        """Gradients of the mean loss, in place of the ones before."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(batch, size).mean()
+        with self._blamed("loss"):
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, batch: Batch, size: int) -> None:
+        """Forward, backward and update."""
+        self.backward(batch, size)
+        self.update()
+
+    def update(self) -> None:
+        """Change the weights by their gradients."""
+        with self._blamed("optimizer"):
+            if self._shards:
+                self._shards.leave_others()
+            self.optimizer.step()
+
+    def now(self) -> float:
+        """Seconds, when all that was asked of the device is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def num_sync_bytes(self) -> int:
+        """Bytes of gradient that workers exchange per update."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        return sum(p.numel() * 4 for p in parameters)
+
+    def operators(self, batches: Sequence[Batch], size: int) -> list[Operator]:
+        """What a step is made of, each operator with the least time it took over the batches.
+
+        Batches of other shapes may take other operators; then those of the fastest step.
+        """
+        logs: list[list[Operator]] = []
+        log = OperatorLog(self.now)
+        for batch in batches:
+            log.operators = []  # the cache stays as the step before left it
+            with log:
+                self.step(batch, size)
+            logs.append(log.operators)
+        logs = logs[1:] or logs
+        if len({tuple(operator.name for operator in each) for each in logs}) > 1:
+            return min(logs, key=lambda each: sum(operator.seconds for operator in each))
+        return [min(same, key=lambda operator: operator.seconds) for same in zip(*logs, strict=True)]
+
+    def noise(self, size: int) -> tuple[float, float]:
+        """|g|^2 and tr(Sigma) by small batches of `size` and their mean (noise.py)."""
+        n, local = NOISE_BATCHES, 0.0
+        mean: list[Tensor | None] = [None for _ in self.model.parameters()]
+        for _ in range(n):
+            self.backward(self.load(size), size)
+            for place, parameter in enumerate(self.model.parameters()):
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad.coalesce() if parameter.grad.is_sparse else parameter.grad
+                local += _square(gradient) / n
+                before = mean[place]
+                mean[place] = gradient / n if before is None else before + gradient / n
+        total = sum(_square(g.coalesce() if g.is_sparse else g) for g in mean if g is not None)
+        return noise.parts(local=local, total=total, num_parts=n, batch_size=n * size)
+
+
+def _square(gradient: Tensor) -> float:
+    values = gradient.values() if gradient.is_sparse else gradient
+    return float((values.double() ** 2).sum())

@@ -1,0 +1,165 @@
+"""When did loads and steps run? Some updates taken as training takes them, and watched.
+
+The data set is wrapped to tell when each batch was read, the workload to tell when the step on it began. The
+same updates run once before, so that compilers have compiled and what is kept in memory is there.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.params import TrainParams
+from pipeline.profiling.trials import NOTHING, Way, as_in_training
+from pipeline.records import Tuning
+from pipeline.training.engine import TorchEngine
+from pipeline.workload import Batch, Workload
+
+UPDATES = (3, 10)  # at least and at most
+LIMIT_S = 2.0  # within these, as many as fit
+
+Row = list[float]
+
+
+def timelines(
+    workload: Workload,
+    dataset: Any,
+    training: TrainParams,
+    *,
+    first: Tuning,
+    tuning: Tuning,
+    most_samples: int,
+    update_s: float,
+) -> dict[str, list[Row]]:
+    """The timeline before any remedy, and after those that were kept, if there are any.
+
+    The job came with `first`, and ends with `tuning`; `most_samples` fit in a pass; `update_s` is about what
+    an update takes.
+    """
+    size = min(training.batch_size, len(dataset))
+    before = Way(tuning=first, batch_size=size, micro_batch_size=min(size, most_samples))
+    ways = {"before": before}
+    if tuning != before.tuning:
+        ways["after"] = replace(before, tuning=tuning)
+    return {name: timeline(workload, dataset, training, way, update_s=update_s) for name, way in ways.items()}
+
+
+def timeline(
+    workload: Workload, dataset: Any, training: TrainParams, way: Way, *, update_s: float
+) -> list[Row]:
+    """A row an update: load_start, load_end, step_start, step_end, in seconds from the first of them.
+
+    `update_s` is about what an update takes. A batch that is in memory takes no time to load.
+    """
+    size = min(way.batch_size, len(dataset))
+    count = min(max(UPDATES[0], ceil(LIMIT_S / max(update_s, 1e-6))), UPDATES[1])
+    count = min(count, len(dataset) // size)
+    order = np.random.default_rng(training.seed).permutation(len(dataset))
+    shares = [order[number * size : (number + 1) * size] for number in range(count)]
+    watch = _Watch(shares)
+    with as_in_training():
+        engine = TorchEngine(
+            _WatchedWorkload(workload, watch),
+            _WatchedDataset(dataset, watch),  # type: ignore[arg-type]
+            seed=training.seed,
+            micro_batch_size=way.micro_batch_size,
+            tuning=way.tuning,
+        )
+        try:
+            for _ in range(2):
+                watch.begin()
+                for share in shares[: way.ahead]:
+                    engine.prepare(share)
+                for number, share in enumerate(shares):
+                    for later in shares[number + way.ahead : number + way.ahead + 1]:
+                        engine.prepare(later)
+                    watch.number = number
+                    engine.step(share, batch_size=size, rate=training.rate, signals=NOTHING)
+                    watch.stepped()
+        finally:
+            engine.close()
+    return watch.rows()
+
+
+class _Watch:
+    """What is seen of the updates, from all threads."""
+
+    def __init__(self, shares: list[Any]) -> None:
+        self._update_of = {sample: number for number, share in enumerate(shares) for sample in share.tolist()}
+        self._lock = threading.Lock()
+        self._count = len(shares)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was seen."""
+        self.number = 0  # of the update under way
+        self._loads: list[list[float]] = [[] for _ in range(self._count)]
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+
+    def loaded(self, samples: Iterable[int], start: float) -> None:
+        first = self._update_of[int(next(iter(samples)))]
+        with self._lock:
+            self._loads[first] += [start, time.perf_counter()]
+
+    def stepping(self) -> None:
+        if len(self._starts) == self.number:  # else a later pass of the same update
+            self._starts.append(time.perf_counter())
+
+    def stepped(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self._ends.append(time.perf_counter())
+
+    def rows(self) -> list[Row]:
+        """Seconds from the first start."""
+        steps = zip(self._loads, self._starts, self._ends, strict=True)
+        rows = [
+            [min(load, default=start), max(load, default=start), start, end] for load, start, end in steps
+        ]
+        first = min(min(row) for row in rows)
+        return [[round(value - first, 6) for value in row] for row in rows]
+
+
+class _WatchedDataset:
+    """The data set; each batch that is read is seen."""
+
+    def __init__(self, dataset: Any, watch: _Watch) -> None:
+        self._dataset, self._watch = dataset, watch
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = self._whole
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, sample: int) -> Any:
+        start = time.perf_counter()
+        found = self._dataset[sample]
+        self._watch.loaded([sample], start)
+        return found
+
+    def _whole(self, samples: Any) -> Batch:
+        start = time.perf_counter()
+        found = self._dataset.__getitems__(samples)
+        self._watch.loaded(samples, start)
+        return found
+
+
+class _WatchedWorkload:
+    """The workload; each step that begins is seen."""
+
+    def __init__(self, workload: Workload, watch: _Watch) -> None:
+        self._workload, self._watch = workload, watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workload, name)
+
+    def loss(self, model: Any, batch: Batch) -> Any:
+        """Loss of each sample, as the workload has it."""
+        self._watch.stepping()
+        return self._workload.loss(model, batch)

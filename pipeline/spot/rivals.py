@@ -1,0 +1,102 @@
+"""What do others do? Policies to hold `policies.decide` against, asked as it is.
+
+All on demand; greedy; Uniform Progress of Can't Be Late (NSDI'24), as in the published simulations; the
+utility of SkyNomad (NSDI'27) by its formula.
+"""
+
+from math import ceil, floor, inf
+
+from pipeline.spot.policies import MARGIN, cheapest_on_demand, worth
+from pipeline.spot.states import HOUR_S, Place, State
+
+ROUNDING = 1e-9
+
+
+def on_demand(state: State) -> Place | None:
+    """Never anything else."""
+    return cheapest_on_demand(state)
+
+
+def greedy(state: State) -> Place | None:
+    """The cheapest spot there is; wait where there is none, until it must be on demand to the end."""
+    here = state.place
+    if here is not None and not here.spot:
+        return here
+    if _must_buy(state, restarts=1):
+        return here if here is not None and _runs(state) else cheapest_on_demand(state)
+    return here or _cheapest_spot(state)
+
+
+def uniform_progress(state: State) -> Place | None:
+    """Uniform Progress: spot if there is some; else wait, or on demand if behind the straight line."""
+    here, d = state.place, state.restart_s
+    pace = state.work_s / state.deadline_s
+    spot = here if here is not None and here.spot else _cheapest_spot(state)
+    buy = here if here is not None and not here.spot else cheapest_on_demand(state)
+    place = spot
+    if spot is None and state.done_s - state.now_s * pace < 0:
+        place = buy
+    bought = here is not None and not here.spot
+    if bought and (spot is None or state.done_s <= (state.now_s + 2 * d) * pace):
+        place = buy
+    if (here is None or bought) and _must_buy(state, restarts=2):
+        place = buy
+    if _must_buy(state, restarts=1):
+        place = here if here is not None and here.spot and _runs(state) else buy
+    return place
+
+
+def skynomad(state: State) -> Place | None:
+    """The place of the highest utility, V = C_od (t / (T - t)) ((P - p) / p): the time paid so far."""
+    here = state.place
+    if here is not None and not here.spot and _must_buy(state, restarts=1):
+        return here
+    if _must_buy(state, restarts=1):
+        return cheapest_on_demand(state)
+    dear = state.dear_usd_per_hour
+    value = dear
+    if state.done_s > 0:
+        value = dear * state.now_s / state.left_s * state.todo_s / state.done_s
+    elif state.now_s > 0:
+        value = inf
+    options = [
+        (worth(state, zone, value=min(value, 1e6)), Place(zone.name, spot=True))
+        for zone in state.zones
+        if zone.name not in state.refused and Place(zone.name, spot=True) != here
+    ]
+    buy = cheapest_on_demand(state)
+    options.append((min(value, 1e6) - state.zone(buy.zone).on_demand_usd_per_hour, buy))
+    best, place = max(options, key=lambda option: option[0])
+    if here is None:
+        return place if best > 0 else None
+    zone = state.zone(here.zone)
+    now = min(value, 1e6) - (zone.spot_usd_per_hour if here.spot else zone.on_demand_usd_per_hour)
+    return place if best > max(now, 0.0) + MARGIN * dear else here
+
+
+RIVALS = {
+    "all on-demand": on_demand,
+    "greedy": greedy,
+    "Uniform Progress": uniform_progress,
+    "SkyNomad": skynomad,
+}
+
+
+def _cheapest_spot(state: State) -> Place | None:
+    there = [zone for zone in state.zones if zone.name not in state.refused]
+    hours = max(state.todo_s / HOUR_S, ROUNDING)
+    if not there:
+        return None
+    best = min(there, key=lambda zone: zone.spot_usd_per_hour + state.egress(zone) / hours)
+    return Place(best.name, spot=True)
+
+
+def _must_buy(state: State, *, restarts: int) -> bool:
+    """Whether whole ticks of work and so many restarts take all whole ticks that are left."""
+    need = ceil((state.todo_s + restarts * state.restart_s) / state.tick_s - ROUNDING)
+    return need >= floor(state.left_s / state.tick_s + ROUNDING)
+
+
+def _runs(state: State) -> bool:
+    """Whether work goes on at the place already."""
+    return state.starting_s < 1e-3

@@ -1,0 +1,137 @@
+"""How would a year of nights go? Each night replayed under our policy, under others, and by one who knew all.
+
+A night begins at a random tick of the traces. Its throughput is off the plan by up to `OFF`, and noisy from
+tick to tick; starts take as long as they take (the job's `restart_s` is the 95th percentile); spot is lost
+without notice, on-demand machines fail as `spot.MEAN_TIME_TO_FAILURE_S` says. All policies meet the same
+luck.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from math import exp, log
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from pipeline.errors import DataError, ParamsError
+from pipeline.spot.optimum import optimum_usd
+from pipeline.spot.policies import decide
+from pipeline.spot.preemptions import (
+    MEAN_TIME_TO_FAILURE_S,
+    MEAN_TIME_TO_PREEMPTION_S,
+    checkpoint_interval_s,
+)
+from pipeline.spot.replay import Job, Luck, replay
+from pipeline.spot.rivals import RIVALS
+from pipeline.spot.states import DOUBT, HOUR_S, Policy
+from pipeline.spot.traces import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+
+OURS = "ours"
+OPTIMUM = "optimum"
+POLICIES: dict[str, Policy] = {OURS: decide, **RIVALS}
+
+OFF = 0.2  # the throughput of a night is within this share of the plan
+NOISE = 0.05  # standard deviation of the logarithm of a tick's throughput
+RESTART_S = 600.0  # 95th percentile of a start, twice the median (costs.START_S of a machine with GPUs)
+RESTART_SPREAD = log(2.0) / NormalDist().inv_cdf(0.95)
+SAVE_S = 15.0
+CHUNK = 8  # nights handed to a process at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """What one policy made of one night. The optimum has no losses, moves and waits of its own to tell."""
+
+    night: int
+    policy: str
+    missed: bool
+    usd: float
+    spare_s: float = 0.0  # between the end of the work and the deadline
+    num_losses: int = 0
+    num_moves: int = 0
+    on_demand_s: float = 0.0
+    waited_s: float = 0.0
+
+
+def nightly_job(*, work_hours: float, deadline_hours: float) -> Job:
+    """The job of a night; ParamsError if it could never be done."""
+    if not 0 < work_hours < deadline_hours:
+        raise ParamsError(
+            f"--work-hours {work_hours:g} does not fit between 0 and --deadline-hours {deadline_hours:g}; "
+            f"raise --deadline-hours or lower --work-hours"
+        )
+    return Job(
+        work_s=work_hours * HOUR_S,
+        deadline_s=deadline_hours * HOUR_S,
+        restart_s=RESTART_S,
+        checkpoint_every_s=checkpoint_interval_s(
+            save_s=SAVE_S, mean_time_to_preemption_s=MEAN_TIME_TO_PREEMPTION_S
+        ),
+        notice=False,
+        doubt=DOUBT,
+    )
+
+
+def simulate(
+    job: Job, traces: Sequence[Trace], *, num_nights: int, seed: int = 0, num_processes: int | None = None
+) -> Iterator[list[Tally]]:
+    """The tallies of one night after the other: all policies and the optimum. One seed, one year."""
+    num_ticks = int(job.deadline_s / traces[0].tick_s)
+    if num_nights < 1:
+        raise ParamsError(f"--nights {num_nights} is no number of nights; give 1 or more")
+    if num_ticks < 1 or len(traces[0].up) < num_ticks:
+        raise DataError(
+            f"the traces last {len(traces[0].up) * traces[0].tick_s / HOUR_S:.1f} hours, a night "
+            f"{job.deadline_s / HOUR_S:.1f}; give longer traces, or lower --deadline-hours"
+        )
+    around = tuple(trace.around(num_ticks) for trace in traces)
+    play = partial(one_night, job, around, seed=seed, num_starts=len(traces[0].up))
+    processes = num_processes or os.cpu_count() or 1
+    if processes == 1 or num_nights <= CHUNK:
+        yield from map(play, range(num_nights))
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(play, range(num_nights), chunksize=CHUNK)
+
+
+def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_starts: int) -> list[Tally]:
+    """All policies and the optimum on one night, of which number and seed decide everything."""
+    import numpy as np
+
+    rng = np.random.default_rng([seed, night])
+    start = int(rng.integers(num_starts))
+    luck = draw_luck(rng, num_ticks=int(job.deadline_s / traces[0].tick_s), tick_s=traces[0].tick_s, job=job)
+    tallies = []
+    for name, policy in POLICIES.items():
+        outcome = replay(policy, job, traces, start=start, luck=luck)
+        spare_s = 0.0 if outcome.finished_s is None else job.deadline_s - outcome.finished_s
+        tallies.append(
+            Tally(night=night, policy=name, missed=outcome.missed, usd=outcome.usd, spare_s=spare_s,
+                  num_losses=outcome.num_losses, num_moves=outcome.num_moves,
+                  on_demand_s=outcome.on_demand_s, waited_s=outcome.waited_s)
+        )  # fmt: skip
+    usd = optimum_usd(job, traces, start=start, throughput=float(np.mean(luck.throughput)),
+                      restart_s=float(np.median(luck.restart_s)))  # fmt: skip
+    missed = usd == float("inf")
+    return [*tallies, Tally(night=night, policy=OPTIMUM, missed=missed, usd=0.0 if missed else usd)]
+
+
+def draw_luck(
+    rng: "np.random.Generator", *, num_ticks: int, tick_s: float, job: Job, off: float | None = None
+) -> Luck:
+    """What a night brings beside its traces; `off` is the share of the throughput, drawn if left out."""
+    import numpy as np
+
+    median_s = job.restart_s / 2
+    bias = rng.uniform(1 - OFF, 1 + OFF) if off is None else off
+    return Luck(
+        throughput=tuple((bias * np.exp(rng.normal(-(NOISE**2) / 2, NOISE, num_ticks))).tolist()),
+        restart_s=tuple((median_s * np.exp(rng.normal(0.0, RESTART_SPREAD, num_ticks))).tolist()),
+        lost_at=tuple(rng.random(num_ticks).tolist()),
+        failed=tuple((rng.random(num_ticks) < 1 - exp(-tick_s / MEAN_TIME_TO_FAILURE_S)).tolist()),
+    )

@@ -1,0 +1,154 @@
+"""What is known at a tick about a job and the places where it may be? The state that a policy decides on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+
+from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
+
+HOUR_S = 3600.0
+MEMORY_S = 6 * HOUR_S  # of losses: how fast a zone that was taken away often is trusted again
+PRIOR_LOSSES = 0.2  # the mean time to preemption counts as much as having seen so many
+PRIOR_UP_S, PRIOR_DOWN_S = 3 * HOUR_S, 1 * HOUR_S  # as if capacity had been seen and missed for so long
+DOUBT = 0.2  # of the throughput before any of it was measured; less where earlier nights measured it
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A way to hold a machine."""
+
+    zone: str
+    spot: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sightings:
+    """What was seen of spot capacity in a zone. `recent_*` forget with `MEMORY_S`."""
+
+    up: bool | None = None
+    seen_at_s: float = 0.0
+    up_s: float = 0.0
+    down_s: float = 0.0
+    num_losses: int = 0
+    recent_up_s: float = 0.0
+    recent_losses: float = 0.0
+
+    def look(self, *, up: bool, now_s: float) -> "Sightings":
+        """The same with one more look; between two looks all was as at the first."""
+        between_s = now_s - self.seen_at_s if self.up is not None else 0.0
+        kept = exp(-between_s / MEMORY_S)
+        lost = bool(self.up) and not up
+        return Sightings(
+            up=up,
+            seen_at_s=now_s,
+            up_s=self.up_s + (between_s if self.up else 0.0),
+            down_s=self.down_s + (0.0 if self.up else between_s),
+            num_losses=self.num_losses + lost,
+            recent_up_s=self.recent_up_s * kept + (MEMORY_S * (1 - kept) if self.up else 0.0),
+            recent_losses=self.recent_losses * kept + lost,
+        )
+
+    def lifetime_s(self, *, now_s: float) -> float:
+        """Expected time until capacity is lost: time over losses, by a gamma prior and a short memory."""
+        kept = exp(-(now_s - self.seen_at_s) / MEMORY_S)
+        seen_s = self.recent_up_s * kept + PRIOR_LOSSES * MEAN_TIME_TO_PREEMPTION_S
+        return seen_s / (self.recent_losses * kept + PRIOR_LOSSES)
+
+    @property
+    def availability(self) -> float:
+        """Share of time with capacity, by a beta prior."""
+        return (self.up_s + PRIOR_UP_S) / (self.up_s + self.down_s + PRIOR_UP_S + PRIOR_DOWN_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zone:
+    """Prices of one machine in a zone now, and what was seen there."""
+
+    name: str
+    spot_usd_per_hour: float
+    on_demand_usd_per_hour: float
+    sightings: Sightings = Sightings()
+
+    @property
+    def region(self) -> str:
+        """The zone's name without its last part: within a region data moves for nothing."""
+        return self.name.rpartition("-")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that is known at a tick. Work is in seconds at the planned throughput."""
+
+    now_s: float
+    deadline_s: float
+    tick_s: float
+    work_s: float
+    done_s: float  # if the job is told to save now
+    zones: tuple[Zone, ...]
+    place: Place | None = None
+    starting_s: float = 0.0  # what is left of the start at `place`
+    home: str = ""  # zone that holds the checkpoint
+    refused: frozenset[str] = frozenset()  # zones without spot capacity at this tick
+    ran_s: float = 0.0  # in which `made_s` of work came about: the measured throughput
+    made_s: float = 0.0
+    restart_s: float  # 95th percentile of what a start takes until work goes on
+    at_risk_s: float = 0.0  # what a loss takes back at most: none with notice
+    egress_usd: float = 0.0  # of the checkpoint, to another region
+    doubt: float = DOUBT
+
+    @property
+    def left_s(self) -> float:
+        """Time until the deadline."""
+        return self.deadline_s - self.now_s
+
+    @property
+    def todo_s(self) -> float:
+        """Work that is left."""
+        return self.work_s - self.done_s
+
+    @property
+    def throughput(self) -> float:
+        """Work per second: as measured, or as planned before there is anything to go by."""
+        return self.made_s / self.ran_s if self.ran_s > self.tick_s / 2 and self.made_s else 1.0
+
+    @property
+    def low_throughput(self) -> float:
+        """The least that it may be: as doubted before anything was measured, or what measuring says.
+
+        The doubt falls with the root of the time measured; a tenth of it is left for the noise of ticks.
+        """
+        share = self.tick_s / (self.tick_s + self.ran_s)
+        noise = self.doubt / 10
+        measured = self.throughput * (1 - self.doubt * sqrt(share) - noise * share)
+        return min(self.throughput, max((1 - self.doubt) * (1 - noise), measured))
+
+    @property
+    def dear_usd_per_hour(self) -> float:
+        """The least that a machine costs on demand."""
+        return min(zone.on_demand_usd_per_hour for zone in self.zones)
+
+    def egress(self, zone: Zone) -> float:
+        """Dollars for bringing the checkpoint to a zone."""
+        region = self.home.rpartition("-")[0]
+        return self.egress_usd if self.home and region != zone.region else 0.0
+
+    def zone(self, name: str) -> Zone:
+        """The zone of that name."""
+        return next(zone for zone in self.zones if zone.name == name)
+
+
+Policy = Callable[[State], Place | None]
+
+
+def refuse(state: State, zone: str) -> State:
+    """The state after it was found that a zone has no spot capacity now."""
+    return replace(state, zones=look(state.zones, zone, up=False, now_s=state.now_s),
+                   refused=state.refused | {zone})  # fmt: skip
+
+
+def look(zones: Sequence[Zone], name: str, *, up: bool, now_s: float) -> tuple[Zone, ...]:
+    """The zones with one more look at one of them."""
+    return tuple(
+        replace(zone, sightings=zone.sightings.look(up=up, now_s=now_s)) if zone.name == name else zone
+        for zone in zones
+    )

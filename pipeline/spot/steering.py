@@ -1,0 +1,106 @@
+"""Shall tonight's job go to spot now, be bought, or wait? What the launcher knows, as a state to decide on.
+
+The plan names one machine of one region, so there is one zone; buying means the ladder's rung of the same
+machines on demand. A job that waits in the queue for spot has found no capacity. A running machine is left
+where it is: going to spot was only allowed where its loss could be borne.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.records import Plan, Rung
+from pipeline.spot.policies import decide
+from pipeline.spot.states import HOUR_S, Place, Sightings, State, Zone
+
+TICK_S = 120.0  # the launcher is asked at least so often
+RESTART_S = 840.0  # 95th percentile of a start: twice the median of the slowest kind (costs.START_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One time the job was submitted."""
+
+    at: float
+    spot: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """How far the job is, and what became of asking for machines."""
+
+    now: float  # all times in seconds since the same moment
+    deadline: float
+    seen: int  # samples trained on, as last heard
+    samples_per_s: float | None  # as trained so far
+    attempts: Sequence[Attempt]
+    queued: bool  # the last of them is not running yet
+
+
+def place(plan: Plan, facts: Facts) -> Place | None:
+    """Where the job shall be submitted; None: nowhere yet, or in the queue for spot that it is in."""
+    bought = _bought(plan)
+    if not plan.spot or bought is None:
+        return None if facts.queued else Place(plan.machine, spot=plan.spot)
+    zone = Zone(
+        name=plan.machine,
+        spot_usd_per_hour=plan.expected_usd / plan.expected_s * HOUR_S,
+        on_demand_usd_per_hour=bought.expected_usd / bought.expected_s * HOUR_S,
+        sightings=_sightings(facts),
+    )
+    # What a lost machine had saved is not known here: the work of an interval is taken as gone.
+    done_s = max(0.0, facts.seen / plan.num_samples * plan.expected_s - plan.checkpoint_every_s)
+    planned = plan.num_samples / plan.expected_s
+    return decide(
+        State(
+            now_s=facts.now,
+            deadline_s=facts.deadline,
+            tick_s=TICK_S,
+            work_s=plan.expected_s,
+            done_s=done_s,
+            zones=(zone,),
+            home=zone.name,
+            refused=frozenset((zone.name,)) if facts.queued else frozenset(),
+            ran_s=done_s * planned / facts.samples_per_s if facts.samples_per_s else 0.0,
+            made_s=done_s if facts.samples_per_s else 0.0,
+            restart_s=RESTART_S,
+            at_risk_s=plan.checkpoint_every_s + TICK_S,
+        )
+    )
+
+
+def attempts(plan: Plan, lines: Sequence[Mapping[str, Any]]) -> list[Attempt]:
+    """The lines of submissions.jsonl as attempts, without those that say that a queue was left."""
+    return [
+        Attempt(at=line["time"], spot=line.get("spot", plan.spot)) for line in lines if not line.get("left")
+    ]
+
+
+def usd(plan: Plan, tried: Sequence[Attempt], *, elapsed_s: float, ended: float) -> float:
+    """What `elapsed_s` of the job have cost; what was bought though the plan was spot at its own price."""
+    if not plan.expected_s:
+        return 0.0
+    per_s, bought = plan.expected_usd / plan.expected_s, _bought(plan)
+    bought_per_s = bought.expected_usd / bought.expected_s if plan.spot and bought else per_s
+    ends = [*(attempt.at for attempt in tried[1:]), ended]
+    bought_s = sum(max(0.0, end - one.at) for one, end in zip(tried, ends, strict=False) if not one.spot)
+    bought_s = min(bought_s, elapsed_s)
+    return (elapsed_s - bought_s) * per_s + bought_s * bought_per_s
+
+
+def _bought(plan: Plan) -> Rung | None:
+    """The ladder's rung of the same machines on demand."""
+    same = (plan.machine, plan.num_machines)
+    return next((r for r in plan.ladder if not r.spot and (r.machine, r.num_machines) == same), None)
+
+
+def _sightings(facts: Facts) -> Sightings:
+    """A spot machine that was asked for again had been lost; one that is queued for is not there."""
+    seen = Sightings()
+    asked = [attempt for attempt in facts.attempts if attempt.spot]
+    for number, attempt in enumerate(asked):
+        if number:
+            seen = seen.look(up=False, now_s=attempt.at)
+        last = number == len(asked) - 1
+        seen = seen.look(up=not (last and facts.queued), now_s=attempt.at)
+    return seen

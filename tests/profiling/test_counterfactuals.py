@@ -1,0 +1,118 @@
+"""What is changed is really changed: the cache is cold, the operators are free, the workers add up."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.profiling import sync
+from pipeline.profiling.bounds import Bound, Operator
+from pipeline.profiling.counterfactuals import drop, step_gains
+from pipeline.profiling.rig import Rig
+
+
+def cached_bytes(array: np.ndarray) -> int:
+    """Bytes of a mapped array that the page cache holds: pages that a read would not fault in (mincore)."""
+    import ctypes
+
+    num_pages = -(-array.nbytes // 4096)
+    told = (ctypes.c_ubyte * num_pages)()
+    start = array.ctypes.data & ~4095
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(array.nbytes), told) == 0
+    return 4096 * sum(page & 1 for page in told)
+
+
+def test_dropped_arrays_are_in_no_cache_though_they_are_mapped(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones(1 << 22, np.uint8))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert int(mapped.sum()) == 1 << 22
+    before = cached_bytes(mapped)
+    assert drop(tmp_path)
+    assert cached_bytes(mapped) < before / 2
+    assert int(mapped.sum()) == 1 << 22
+
+
+def test_what_is_written_in_place_is_kept(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(1 << 20, np.uint8))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
+    mapped[5] = 7
+    drop(tmp_path)
+    assert mapped[5] == 7
+
+
+def test_a_folder_without_files_cannot_be_dropped(tmp_path):
+    assert not drop(tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_two_workers_take_longer_for_more_bytes():
+    line = sync.allreduce_s(1 << 20, num_workers=2)
+    assert line(1 << 20) > 0
+    assert torch.isfinite(torch.tensor([line.fixed, line.per_sample])).all()
+
+
+def test_one_worker_has_nothing_to_add_up():
+    assert sync.evidence(1000, num_workers=1, update_s=1.0)["sync_s"] == 0
+
+
+class Ranker:
+    """A table whose gradient goes straight to its parameter, and scores that are scaled in place."""
+
+    factor = 1.0
+
+    def dataset(self, folder: Path, split: str) -> list[int]:
+        return list(range(256))
+
+    def model(self) -> nn.Module:
+        return nn.ModuleDict({"table": nn.Embedding(256, 64), "net": nn.Linear(64, 64)})
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=0.0)
+
+    def loss(self, model: nn.ModuleDict, batch: Tensor) -> Tensor:
+        scores = model["net"](model["table"](batch))
+        scores *= self.factor
+        return scores.tanh().square().sum(1)
+
+    def score(self, model: nn.ModuleDict, batch: Tensor) -> Tensor:
+        return -self.loss(model, batch)
+
+
+class Overflowing(Ranker):
+    """Not finite once it is scaled again and again, as what comes before is not computed anew."""
+
+    factor = 1e15
+
+    def loss(self, model: nn.ModuleDict, batch: Tensor) -> Tensor:
+        scores = model["net"](model["table"](batch))
+        scores *= self.factor
+        return scores.square().sum(1)
+
+
+@dataclass(frozen=True)
+class Named(Operator):
+    """An operator that is free of charge or not by its name."""
+
+    def bound(self, rates: object) -> Bound:
+        return "compute" if self.name == "addmm" else "memory"
+
+
+def gains(workload: Ranker) -> dict[Bound, float] | None:
+    rig = Rig(workload, Path(), seed=0)
+    rig.build()
+    batch = rig.load(64)
+    operators = [Named(**vars(each)) for each in rig.operators([batch, batch], 64)]
+    return step_gains(rig, 64, batch, operators, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_step_with_gradients_that_go_straight_to_their_parameters_is_run_again():
+    assert gains(Ranker()) is not None
+
+
+def test_a_step_that_breaks_without_its_operators_is_no_broken_job():
+    assert gains(Overflowing()) is None

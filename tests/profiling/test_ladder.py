@@ -1,0 +1,131 @@
+"""The ladder is climbed under a limit that the kernel enforces, no further than needed.
+
+The processes that measure are forked from one that has loaded torch, as loading is most of what they do. So
+each begins with what that one has, and its limit is exact.
+"""
+
+import resource
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.errors import PlanError
+from pipeline.params import ProfileParams, TrainParams
+from pipeline.profiling import ladder, memory
+from pipeline.records import Tuning
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the limit is that of a process on a CPU")
+MIB = 1 << 20
+
+
+class Deep:
+    """A deep network of `num_layers` products, each of `width` by `width`."""
+
+    def __init__(self, *, width: int, num_layers: int):
+        self.width, self.num_layers = width, num_layers
+
+    def dataset(self, folder: Path, split: str) -> Tensor:
+        return torch.ones(1 << 16)
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(1, self.width),
+            *(nn.Linear(self.width, self.width, bias=False) for _ in range(self.num_layers)),
+            nn.Linear(self.width, 1),
+        )
+
+    def optimizer(self, parameters):
+        return torch.optim.Adam(parameters, foreach=False)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch[:, None])[:, 0] - batch) ** 2
+
+    def score(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return -self.loss(model, batch)
+
+
+def of_activations() -> dict[str, Any]:
+    """Passes of 32 Ki samples keep 8 MiB for each of 40 layers, unless they are computed again."""
+    job, params = Deep(width=64, num_layers=40), ProfileParams(batch_sizes=(1 << 15, 1 << 16))
+    with ladder.climbing(job, Path(), params, TrainParams(batch_size=1 << 15)) as climbed:
+        footing = climbed()
+    return {"tuning": footing.tuning, "notes": footing.notes, "bytes": footing.peaks.step_bytes[0]}
+
+
+def of_moments() -> dict[str, Any]:
+    """100 MiB of weights need as much for gradients, and twice that for the moments of Adam."""
+    job, params = Deep(width=1024, num_layers=25), ProfileParams(batch_sizes=(1, 2))
+    with ladder.climbing(job, Path(), params, TrainParams(batch_size=2, num_workers=8)) as climbed:
+        footing = climbed()
+    return {"tuning": footing.tuning, "notes": footing.notes}
+
+
+def of_one_worker() -> dict[str, Any]:
+    """The same, with none to share the moments with."""
+    job, params = Deep(width=1024, num_layers=25), ProfileParams(batch_sizes=(1, 2))
+    try:
+        with ladder.climbing(job, Path(), params, TrainParams(batch_size=2)) as climbed:
+            return {"told": str(climbed())}
+    except PlanError as error:
+        return {"told": str(error)}
+
+
+def limited(work: Callable[[], dict[str, Any]], *, room_bytes: int) -> dict[str, Any]:
+    """What comes of it in a process that may take so much more memory than it begins with."""
+    spawn = get_context("spawn")
+    here, there = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_limited, args=(there, work, room_bytes))
+    process.start()
+    there.close()
+    told: dict[str, Any] = here.recv()
+    process.join()
+    return told
+
+
+def _limited(to: Connection, work: Callable[[], dict[str, Any]], room_bytes: int) -> None:
+    import torch._dynamo  # which torch loads with the first optimizer: 80 MiB that are not the job's
+
+    torch.set_num_threads(1)
+    memory.get_context = lambda method: get_context("fork")
+    limit = memory._status()["VmData"] + room_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    to.send(work())
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(MIB))  # what is freed goes back, to the byte
+
+
+# The limits lie far from both sides: which pages of torch's own code count differs by some 40 MiB between
+# makes of processor.
+
+
+@pytest.mark.slow
+def test_activations_that_do_not_fit_are_computed_again():
+    room = 300 * MIB
+    found = limited(of_activations, room_bytes=room)
+    assert found["tuning"] == Tuning(recompute=True)
+    assert found["bytes"] < 0.9 * room < 40 * 8 * MIB
+    assert "MiB" in found["notes"]["activation checkpointing"]
+
+
+@pytest.mark.slow
+def test_moments_that_do_not_fit_are_shared_by_workers():
+    found = limited(of_moments, room_bytes=3000 * MIB)  # 8 workers: 3.2 GiB without, 1.8 with
+    assert found["tuning"] == Tuning(recompute=True, sharded=True)
+    assert "less than without" in found["notes"]["sharded optimizer"]
+
+
+@pytest.mark.slow
+def test_what_fits_on_no_rung_is_told_in_one_sentence():
+    found = limited(of_one_worker, room_bytes=250 * MIB)
+    assert found["told"].startswith("a step of 1 samples does not fit the memory, of which")

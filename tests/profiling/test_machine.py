@@ -1,0 +1,105 @@
+"""Ceilings are measured, kept per machine, and measured anew where what is kept is torn or old."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline import records
+from pipeline.profiling import machine
+from pipeline.profiling.machine import Ceilings, Gather, ceilings, digest, fingerprint
+
+ARRAYS = Path("data/arrays")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("PRODUCT_S", "COPY_S", "GATHER_S", "DISK_S"):
+        monkeypatch.setattr(machine, name, 0.01)
+    monkeypatch.setattr(machine, "CACHE_FACTOR", 0)
+    monkeypatch.setitem(machine.TABLE_BYTES, "cpu", 16 << 20)  # its rates are those of a cache
+    return tmp_path
+
+
+def kept() -> Path:
+    return Path("var/machines") / f"{digest(fingerprint())}.json"
+
+
+def test_ceilings_are_rates_of_a_real_machine():
+    found = ceilings(ARRAYS)
+    assert found.machine["num_cores"] >= 1
+    assert found.flops_per_s == found.float32_flops_per_s or not found.on_cpu
+    for rate in (found.flops_per_s, found.copy_bytes_per_s, found.cold_bytes_per_s, found.warm_bytes_per_s):
+        assert 1e6 < rate < 1e16
+    assert [gather.row_bytes for gather in found.gathers] == sorted(machine.ROW_BYTES)
+    assert found.gathers[0].bytes_per_s < found.gathers[-1].bytes_per_s  # narrow rows waste their cache line
+
+
+def test_nothing_is_left_on_the_disk_but_what_is_kept(home):
+    ceilings(ARRAYS)
+    assert {path.suffix for path in home.rglob("*") if path.is_file()} == {".json", ".lock"}
+
+
+def test_what_was_measured_is_kept_and_read_again():
+    assert ceilings(ARRAYS) == ceilings(ARRAYS) == records.loads(Ceilings, kept().read_text())
+
+
+@pytest.mark.parametrize("text", ["", '{"machine": {', "[]", "\x00\xff"])
+def test_a_torn_file_is_measured_anew(text):
+    first = ceilings(ARRAYS)
+    kept().write_text(text)
+    second = ceilings(ARRAYS)
+    assert second.measured_at > first.measured_at
+    assert records.loads(Ceilings, kept().read_text()) == second
+
+
+def test_tables_are_small_beside_what_a_limit_leaves(monkeypatch):
+    monkeypatch.setattr(machine.memory, "limit_bytes", lambda: 128 << 20)
+    assert machine._table_bytes(torch.device("cpu")) == 8 << 20
+    monkeypatch.setattr(machine.memory, "limit_bytes", lambda: 0)
+    assert machine._table_bytes(torch.device("cpu")) == machine.GATHER_BYTES
+
+
+def test_what_is_old_is_measured_anew():
+    first = ceilings(ARRAYS)
+    facts = json.loads(kept().read_text())
+    old = datetime.now(UTC) - machine.KEPT
+    kept().write_text(json.dumps(facts | {"measured_at": old.isoformat()}))
+    assert ceilings(ARRAYS).measured_at > first.measured_at
+    facts["measured_at"] = (old + timedelta(hours=1)).isoformat()
+    kept().write_text(json.dumps(facts))
+    assert ceilings(ARRAYS).measured_at < first.measured_at
+
+
+def test_outside_of_a_home_it_is_measured_and_not_kept(home, monkeypatch):
+    monkeypatch.delenv("PIPELINE_HOME")
+    monkeypatch.setenv("GIT_DIR", str(home / "nowhere"))
+    assert ceilings(ARRAYS).copy_bytes_per_s > 0
+    assert not (home / "var").exists()
+
+
+def test_arrays_that_are_large_enough_are_what_is_read(monkeypatch):
+    ARRAYS.mkdir(parents=True)
+    np.save(ARRAYS / "x.npy", np.zeros(machine.LEAST_BYTES, np.uint8))
+    monkeypatch.setattr(machine, "_scratch", None)  # would fail if it were called
+    cold, warm = machine._disk(ARRAYS)
+    assert cold > 0
+    assert warm > 0
+
+
+def test_gathers_of_other_widths_lie_between_the_measured():
+    found = Ceilings(
+        machine={}, measured_at=datetime.now(UTC), on_cpu=True, float32_flops_per_s=1, bfloat16_flops_per_s=2,
+        copy_bytes_per_s=1, fresh_bytes_per_s=1, cold_bytes_per_s=1, warm_bytes_per_s=1,
+        gathers=(Gather(row_bytes=64, bytes_per_s=1e9), Gather(row_bytes=256, bytes_per_s=4e9)),
+    )  # fmt: skip
+    assert found.gather_bytes_per_s(64) == pytest.approx(1e9)
+    assert found.gather_bytes_per_s(128) == pytest.approx(2e9)
+    assert found.gather_bytes_per_s(4) == pytest.approx(1e9)
+    assert found.gather_bytes_per_s(4096) == pytest.approx(4e9)
+    assert found.flops_per_s == 1

@@ -1,0 +1,161 @@
+"""What is measured is the job itself, and what is wrong with a job is said in one sentence."""
+
+import time
+from datetime import date
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.errors import DataError, ParamsError
+from pipeline.params import ProfileParams, TrainParams
+from pipeline.profiling.profiler import profile
+from pipeline.records import Dataset, Profile, dumps, loads
+from tests.profiling import test_memory
+
+WIDTH, HIDDEN = 32, 2048
+DATASET = Dataset(
+    digest="d", num_samples=4096, num_bytes=1 << 20, first_day=date(2011, 1, 1), last_day=date(2011, 6, 1)
+)
+THIRTEEN = [
+    "store the data more efficiently", "storage with higher throughput", "parallelise the reads",
+    "faster accelerator", "newer generation", "TPU", "more memory per worker",
+    "smaller batch", "simpler model", "cheaper activation", "fewer steps", "fewer layers", "smaller batch",
+]  # fmt: skip
+PARAMS = ProfileParams(batch_sizes=(16, 32, 64), steps=3)
+TRAINING = TrainParams(batch_size=64)
+
+
+class Rows(torch.utils.data.Dataset):
+    """Samples of noise; loading one may be made slow."""
+
+    def __init__(self, num_samples: int, load_s: float):
+        self.num_samples, self.load_s = num_samples, load_s
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitems__(self, indices: list[int]) -> Tensor:
+        time.sleep(self.load_s * len(indices))
+        return torch.randn(len(indices), WIDTH)
+
+
+class Job:
+    """A small network; what binds it and what is wrong with it are arguments."""
+
+    def __init__(self, num_samples=4096, load_s=0.0, hidden=64, loss="per sample", step_s=0.0):
+        self.num_samples, self.load_s, self.hidden = num_samples, load_s, hidden
+        self.kind, self.step_s = loss, step_s
+
+    def dataset(self, folder: Path, split: str) -> Rows:
+        return Rows(self.num_samples, self.load_s)
+
+    def model(self) -> nn.Module:
+        hidden = self.hidden
+        return nn.Sequential(nn.Linear(WIDTH, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 1))
+
+    def optimizer(self, parameters):
+        return torch.optim.Adam(parameters)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        loss = (model(batch)[:, 0] - batch.sum(dim=1)) ** 2
+        if self.kind == "scalar":
+            return loss.mean()
+        return loss * torch.nan if self.kind == "nan" else loss
+
+    def score(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return -self.loss(model, batch)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def compute_bound() -> Profile:
+    return profile(DATASET, Job(hidden=HIDDEN), PARAMS, TRAINING)
+
+
+@pytest.mark.slow
+def test_a_job_that_computes_is_bound_by_compute(compute_bound):
+    assert compute_bound.bound == "compute"
+    assert compute_bound.evidence["load_share"] < 0.5
+    assert compute_bound.evidence["counterfactual"]["agrees"]
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_its_data_is_bound_by_io():
+    found = profile(DATASET, Job(load_s=0.0005), PARAMS, TRAINING)
+    assert found.bound == "io"
+    assert found.load_s.per_sample == pytest.approx(0.0005, rel=0.5)
+    applying = {remedy.name for remedy in found.remedies if remedy.applies}
+    assert "parallelise the reads" in applying
+    assert "faster accelerator" not in applying
+
+
+@pytest.mark.slow
+def test_a_job_beyond_the_memory_of_its_container_is_bound_by_memory(monkeypatch, tmp_path):
+    test_memory.cgroup(monkeypatch, tmp_path, limits={"memory.max": 128 << 20})
+    found = profile(DATASET, Job(), PARAMS, TRAINING)
+    assert (found.bound, found.evidence["memory"]["kind"]) == ("memory", "capacity")
+    assert "more memory per worker" in {remedy.name for remedy in found.remedies if remedy.applies}
+
+
+@pytest.mark.slow
+def test_parameters_are_exchanged_in_four_bytes_each(compute_bound):
+    num_parameters = (WIDTH + 1) * HIDDEN + (HIDDEN + 1) * HIDDEN + HIDDEN + 1
+    assert compute_bound.sync_bytes(64) == 4 * num_parameters
+
+
+@pytest.mark.slow
+def test_operations_are_those_of_three_products_per_layer_less_the_unneeded(compute_bound):
+    forward = 2 * (WIDTH * HIDDEN + HIDDEN * HIDDEN + HIDDEN)
+    backward = 2 * forward - 2 * WIDTH * HIDDEN  # weights and inputs of all layers but the first's inputs
+    assert compute_bound.flops_per_sample == pytest.approx(forward + backward, rel=0.01)
+
+
+@pytest.mark.slow
+def test_memory_holds_weights_gradients_and_moments(compute_bound):
+    assert compute_bound.memory_bytes.fixed >= 0
+    assert compute_bound.memory_bytes(64) > 3 * compute_bound.sync_bytes(64)
+
+
+@pytest.mark.slow
+def test_all_thirteen_remedies_are_there_in_the_order_of_the_thread(compute_bound):
+    names = [remedy.name for remedy in compute_bound.remedies]
+    assert [name for name in names if name in THIRTEEN] == THIRTEEN
+    assert len({remedy.name for remedy in compute_bound.remedies if remedy.quality}) == 5
+    assert not any(remedy.applied for remedy in compute_bound.remedies if remedy.quality)
+
+
+@pytest.mark.slow
+def test_a_profile_survives_its_file(compute_bound):
+    assert loads(Profile, dumps(compute_bound)) == compute_bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "error", "told"),
+    [
+        (
+            Job(loss="scalar"),
+            ParamsError,
+            r"a loss of shape \[\] for 16 samples; return one value per sample",
+        ),
+        (Job(loss="nan"), DataError, "not finite for 16 of 16 samples; look for NaN"),
+        (Job(num_samples=0), DataError, "has 0 samples in its training split; look at"),
+    ],
+)
+def test_a_broken_job_is_told_in_one_sentence(job, error, told):
+    with pytest.raises(error, match=told):
+        profile(DATASET, job, PARAMS, TRAINING)
+
+
+@pytest.mark.slow
+def test_a_data_set_smaller_than_every_batch_is_measured_with_what_it_has():
+    found = profile(DATASET, Job(num_samples=7), PARAMS, TRAINING)
+    assert found.evidence["measured"]["batch_sizes"] == [3, 7]
+    assert found.evidence["batch_size"] == 7

@@ -1,0 +1,121 @@
+"""What is offered follows from the job, and a night takes of what was kept only what is worth it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, Job, offers, taken
+from pipeline.records import Profile, Remedy, Tuning
+from tests.planning.jobs import line, profile
+
+BATCH = 64
+
+
+def job(**changed) -> Job:
+    told = {
+        "bound": "io", "batch_size": BATCH, "load_s": line(1e-3, 1e-3), "step_s": line(1e-3, 1e-5),
+        "whole_batches": False, "num_cores": 2, "on_cpu": True, "flops_per_s": 2e11, "fits": True,
+        "epochs": 10.0, "columns_bytes": 10**6, "memory_bytes": 10**9,
+    }  # fmt: skip
+    return Job(**{**told, **changed})
+
+
+def applying(**changed) -> list[str]:
+    return [each.remedy.name for each in offers(job(**changed)) if each.remedy.applies]
+
+
+def kept(name: str, gain: float) -> Remedy:
+    return Remedy(
+        name=name, bound="io", applies=True, applied=True, kept=True,
+        predicted_gain=gain, measured_gain=gain, quality=False, note="",
+    )  # fmt: skip
+
+
+def test_rows_read_one_by_one_are_kept_in_columns_and_read_ahead():
+    assert applying() == [STORED, "parallelise the reads"]
+
+
+def test_samples_that_are_too_many_or_unlike_are_not_kept_in_memory():
+    assert STORED not in applying(columns_bytes=0)
+    assert STORED not in applying(columns_bytes=10**10)
+
+
+def test_a_first_epoch_gains_nothing_from_memory():
+    assert STORED not in applying(epochs=1.0)
+
+
+def test_whole_batches_are_held_in_memory_instead_of_stored_anew():
+    assert "storage with higher throughput" in applying(whole_batches=True)
+    assert STORED not in applying(whole_batches=True)
+
+
+def test_a_job_that_does_not_fit_is_offered_less_memory_first():
+    found = applying(bound="memory", fits=False, blocks=True, num_workers=2)
+    assert [name for name in found if name not in (STORED, "parallelise the reads")] == [
+        "micro-batches", "activation checkpointing", "sharded optimizer", "more memory per worker",
+        "fewer layers", "smaller batch",
+    ]  # fmt: skip
+
+
+@given(
+    st.sampled_from(["io", "compute", "memory"]),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_those_that_touch_quality_come_last_and_no_gain_is_all(bound, load, step, fits, on_cpu):
+    found = offers(
+        job(bound=bound, load_s=line(1e-3, load), step_s=line(1e-3, step), fits=fits, on_cpu=on_cpu)
+    )
+    quality = [each.remedy.quality for each in found]
+    assert quality == sorted(quality)
+    assert all(each.remedy.predicted_gain <= 1 for each in found)
+    assert not any(each.remedy.applied or each.remedy.kept for each in found)
+
+
+def mended(*remedies: Remedy, **changed) -> Profile:
+    """A job whose updates of `BATCH` samples load for 65 ms and step for 74 ms."""
+    told = profile(load_s=1e-3)
+    return replace(told, evidence={"batch_size": BATCH}, bound="io", remedies=remedies, **changed)
+
+
+def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
+    found = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
+    tuned, tuning = taken(found, epochs=3, num_samples=10**6)
+    assert tuning == found.tuning
+    assert tuned.step_s == found.step_s
+    total_s = found.load_s(BATCH) + found.step_s(BATCH)
+    assert tuned.load_s(BATCH) == pytest.approx(found.load_s(BATCH) - 0.4 * total_s)
+
+
+@given(st.floats(0, 0.9), st.floats(0, 0.9))
+def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
+    found = mended(kept(STORED, io), replace(kept("fused optimizer", compute), bound="compute"))
+    tuned, _ = taken(found, epochs=3, num_samples=10**6)
+    total_s = found.load_s(BATCH) + found.step_s(BATCH)
+    assert tuned.load_s(BATCH) + tuned.step_s(BATCH) == pytest.approx((1 - io) * (1 - compute) * total_s)
+    assert min(tuned.load_s(BATCH), tuned.step_s(BATCH)) >= 0
+    if io * total_s <= found.load_s(BATCH):
+        assert tuned.step_s(BATCH) >= found.step_s(BATCH) - compute * (1 - io) * total_s - 1e-12
+
+
+def test_a_smaller_batch_is_in_the_lines_already():
+    found = mended(kept(SMALLER_BATCH, 0.3))
+    assert taken(found, epochs=3, num_samples=10**6) == (found, Tuning())
+
+
+def test_a_warm_night_of_one_epoch_keeps_nothing_in_memory():
+    found = replace(profile(), remedies=(kept(STORED, 0.5),), tuning=Tuning(in_memory=True))
+    tuned, tuning = taken(found, epochs=1, num_samples=10**6)
+    assert (tuned, tuning) == (replace(found), Tuning())
+
+
+@pytest.mark.parametrize(("num_samples", "compiled"), [(1000, False), (10**7, True)])
+def test_a_model_is_compiled_where_the_night_is_long_enough(num_samples, compiled):
+    found = replace(profile(), remedies=(kept(COMPILED_MODEL, 0.3),), tuning=Tuning(compiled=True))
+    tuned, tuning = taken(found, epochs=3, num_samples=num_samples)
+    assert tuning.compiled == compiled
+    assert (tuned.step_s == found.step_s) != compiled

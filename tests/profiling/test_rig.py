@@ -1,0 +1,159 @@
+"""What the rig counts is what can be worked out by hand."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.errors import ParamsError
+from pipeline.profiling.bounds import Operator
+from pipeline.profiling.operators import OperatorLog, OtherStep, Replay
+from pipeline.profiling.rig import Rig
+from pipeline.training import order
+from pipeline.training.arrays import Arrays
+
+MEAN, DEVIATION, DIM = 0.5, 2.0, 50
+
+
+class Mean:
+    """Learns the mean of normal samples: the gradient of a sample is w - x, so all is known."""
+
+    def __init__(self, sparse: bool = False):
+        self.sparse = sparse
+
+    def dataset(self, folder: Path, split: str) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        return list(MEAN + DEVIATION * torch.randn(5000, DIM, generator=generator))
+
+    def model(self) -> nn.Module:
+        model = nn.Embedding(1, DIM, sparse=self.sparse)
+        nn.init.zeros_(model.weight)
+        return model
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return ((model(torch.zeros(len(batch), dtype=torch.long)) - batch) ** 2).sum(dim=1) / 2
+
+    def score(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return -self.loss(model, batch)
+
+
+def operators(run: Callable[[], object], *, cache_bytes: int = 0) -> list[Operator]:
+    with OperatorLog(time.perf_counter, cache_bytes=cache_bytes) as log:
+        run()
+    return log.operators
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse):
+    rig = Rig(Mean(sparse), Path(), seed=0)
+    rig.build()
+    squares, variances = zip(*(rig.noise(32) for _ in range(20)), strict=True)
+    assert sum(squares) / 20 == pytest.approx(DIM * MEAN**2, rel=0.1)
+    assert sum(variances) / 20 == pytest.approx(DIM * DEVIATION**2, rel=0.1)
+
+
+def test_every_sample_is_loaded_once_before_one_is_loaded_again():
+    rig = Rig(Mean(), Path(), seed=0)
+    seen = torch.cat([rig.load(500) for _ in range(10)])
+    assert len(seen.unique(dim=0)) == 5000
+
+
+def test_samples_come_in_the_order_of_training(tmp_path):
+    class Blocks(Mean):
+        def dataset(self, folder: Path, split: str) -> Arrays:
+            return Arrays(folder, block=8)
+
+    np.save(tmp_path / "x.npy", np.arange(4096))
+    rig = Rig(Blocks(), tmp_path, seed=3)
+    trained_on = order.indices(seed=3, num_samples=4096, start=0, stop=200, block=8)
+    assert [*rig.load(100)["x"].tolist(), *rig.load(100)["x"].tolist()] == trained_on.tolist()
+
+
+def test_a_product_reads_both_and_writes_one():
+    a, b = torch.ones(10, 20), torch.ones(20, 30)
+    (product,) = operators(lambda: a @ b)
+    assert product.num_bytes == 4 * (10 * 20 + 20 * 30 + 10 * 30)
+    assert product.flops == 2 * 10 * 20 * 30
+
+
+def test_what_was_used_of_late_is_in_the_cache():
+    a, b = torch.ones(10, 20), torch.ones(20, 30)
+    first, second = operators(lambda: (a @ b, a @ b), cache_bytes=1 << 20)
+    assert first.num_bytes > 0
+    assert second.num_bytes <= 4 * 10 * 30  # what is written may be new
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_attention_on_a_cpu_counts_both_of_its_products(heads):
+    q = torch.ones(2, heads, 16, 8, requires_grad=True)
+
+    def step():
+        torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+
+    flops = sum(operator.flops for operator in operators(step))
+    forward = 2 * (2 * heads * 16 * 16 * 8) * 2
+    assert flops == pytest.approx(3.5 * forward)  # backward computes the scores again
+
+
+def test_a_recurrent_layer_on_a_cpu_counts_the_products_of_all_its_steps():
+    lstm = nn.LSTM(8, 16, batch_first=True)
+    with torch.no_grad():
+        flops = sum(operator.flops for operator in operators(lambda: lstm(torch.ones(3, 5, 8))))
+    assert flops == 2 * 3 * 5 * 4 * 16 * (8 + 16)
+
+
+def test_a_view_moves_nothing_and_a_lookup_only_its_rows():
+    table, rows = torch.ones(100_000, 8), torch.tensor([1, 2, 3, 3])
+
+    def look_up():
+        table.view(8, 100_000)
+        torch.nn.functional.embedding(rows, table)
+
+    (lookup,) = operators(look_up)
+    assert (lookup.num_rows, lookup.row_bytes) == (3, 64)  # less than a line does not come from memory
+    assert lookup.num_bytes == 4 * 8 + 4 * 4 * 8  # the numbers of the rows, and what is made of them
+
+
+def test_a_sparse_update_touches_its_rows_only():
+    table = nn.Embedding(100_000, 8, sparse=True)
+    table(torch.tensor([1, 2, 3])).sum().backward()
+    update = operators(torch.optim.SGD(table.parameters(), lr=0.1).step)
+    assert sum(operator.num_rows for operator in update) == 3
+    assert sum(operator.num_bytes for operator in update) < 1000
+
+
+def test_a_replay_does_not_run_what_is_free_of_charge():
+    weight, ran = torch.ones(3), []
+    replay = Replay(["mul", "add_"], {1})
+    for _ in range(3):
+        replay.rewind()
+        with replay:
+            product = weight * 2
+            weight.add_(1)
+        ran.append((product[0].item(), weight[0].item()))
+    assert ran == [(2, 2), (4, 2), (4, 2)]
+
+
+def test_a_replay_of_another_step_is_refused():
+    replay = Replay(["mul"], set())
+    with pytest.raises(OtherStep, match="operator 0"), replay:
+        torch.ones(3)
+
+
+class Broken(Mean):
+    """Asks for a device that no machine has."""
+
+    def model(self) -> nn.Module:
+        return nn.Linear(1, 1).to("cuda:99")
+
+
+def test_a_device_that_is_not_there_is_told_in_one_sentence_with_its_place():
+    with pytest.raises(ParamsError, match=r"Broken fails in model with .*; mend its code"):
+        Rig(Broken(), Path(), seed=0).build()

@@ -1,0 +1,113 @@
+"""The faster way is told from the slower one, and what is not clearly faster is not kept."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.params import TrainParams
+from pipeline.profiling import mender, remedies
+from pipeline.profiling.rig import Rig
+from pipeline.profiling.trials import Trials, Way, bounds
+from pipeline.records import Tuning
+from tests.planning.jobs import line
+from tests.profiling.test_profiler import Job as SmallJob
+
+TRAINING = TrainParams(batch_size=16, epochs=100)
+SLOW_S = 0.002  # of loading a sample: so much more than the step that no noise hides it
+
+
+class Slow(SmallJob):
+    """A job that waits for its data, the same each time."""
+
+    def dataset(self, folder: Path, split: str):
+        data = super().dataset(folder, split)
+        return _Fixed(data)
+
+
+class _Fixed:
+    def __init__(self, data) -> None:
+        import torch
+
+        self.data, self.x = data, torch.randn(len(data), 32)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitems__(self, samples):
+        self.data.__getitems__(samples)
+        return self.x[list(samples)]
+
+
+def rig(job: SmallJob) -> Rig:
+    made = Rig(job, Path(), seed=0)
+    made.build()
+    return made
+
+
+def way(**tuning) -> Way:
+    return Way(tuning=Tuning(**tuning), batch_size=16, micro_batch_size=16)
+
+
+def job(**changed) -> remedies.Job:
+    told = {
+        "bound": "io", "batch_size": 16, "load_s": line(0, SLOW_S), "step_s": line(5e-4, 1e-5),
+        "whole_batches": True, "num_cores": 2, "on_cpu": True, "flops_per_s": 1e11, "fits": True,
+    }  # fmt: skip
+    return remedies.Job(**{**told, **changed})
+
+
+@given(st.lists(st.floats(0.1, 10), max_size=30))
+def test_the_bounds_enclose_the_median_and_too_few_say_nothing(ratios):
+    low, high = bounds(ratios)
+    assert (
+        (low, high) == (0.0, float("inf"))
+        if len(ratios) < 5
+        else low <= sorted(ratios)[len(ratios) // 2] <= high
+    )
+
+
+def test_samples_in_memory_are_told_to_be_faster():
+    made = rig(Slow(num_samples=64, load_s=SLOW_S))
+    found = Trials(made.workload, made.data, TRAINING).compare(
+        way(), way(in_memory=True), update_s=0.03, enough=0.9, limit_s=60
+    )
+    assert found.high < 0.9
+    assert found.apart == 0
+
+
+@pytest.mark.slow
+def test_what_waits_is_mended_and_stays_so():
+    made = rig(Slow(num_samples=64, load_s=SLOW_S))
+    found = mender.mend(made, job(), TRAINING, quality="offer")
+    kept = [remedy for remedy in found.remedies if remedy.kept]
+    assert found.tuning.in_memory
+    assert all(remedy.applied and remedy.measured_gain > 0 for remedy in kept)
+    assert found.evidence["ratio"][2] < 1
+
+
+def test_samples_that_differ_each_time_are_not_kept():
+    made = rig(SmallJob(num_samples=64))  # noise, drawn anew
+    assert mender.known(made, job(), TRAINING).columns_bytes == 0
+
+
+def test_a_trial_that_costs_more_than_it_could_save_is_not_made():
+    made = rig(Slow(num_samples=64, load_s=SLOW_S))
+    found = mender.mend(made, job(), TRAINING.model_copy(update={"epochs": 0.5}), quality="offer")
+    assert found.tuning == Tuning()
+    assert not any(remedy.applied for remedy in found.remedies)
+    assert any("not tried: a trial takes" in remedy.note for remedy in found.remedies)
+
+
+def test_what_breaks_on_trial_is_said_and_left_out(monkeypatch):
+    made = rig(Slow(num_samples=64, load_s=SLOW_S))
+    monkeypatch.setattr(made.workload, "optimizer", _broken)
+    found = mender.mend(made, job(), TRAINING, quality="offer")
+    failed = [remedy for remedy in found.remedies if remedy.note.startswith("failed: ")]
+    assert failed
+    assert not any(remedy.kept for remedy in failed)
+
+
+def _broken(parameters):
+    raise RuntimeError("only one optimizer at a time")

@@ -1,0 +1,79 @@
+"""A job asks for spot while that is safe, and is bought where time does not allow another loss."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.records import Plan, Rung
+from pipeline.spot.states import Place
+from pipeline.spot.steering import RESTART_S, Attempt, Facts, attempts, place, usd
+
+HOUR_S = 3600.0
+BOUGHT = Rung(
+    machine="a2", num_machines=1, spot=False, expected_s=10 * HOUR_S, expected_usd=36.0,
+    latest_start=datetime(2026, 1, 1, tzinfo=UTC),
+)  # fmt: skip
+PLAN = Plan(
+    machine="a2", num_machines=1, spot=True, batch_size=32, micro_batch_size=32, num_samples=36_000,
+    checkpoint_every_s=600, expected_s=10 * HOUR_S, expected_usd=18.0, interval=(1, 2), ladder=(BOUGHT,),
+    runner_up="",
+)  # fmt: skip
+BEGUN = Facts(now=0, deadline=18 * HOUR_S, seen=0, samples_per_s=None, attempts=(), queued=False)
+ONCE = (Attempt(at=0.0, spot=True),)
+
+
+def test_it_asks_for_spot_and_stays_in_the_queue_while_there_is_time():
+    assert place(PLAN, BEGUN) == Place("a2", spot=True)
+    assert place(PLAN, replace(BEGUN, now=600, attempts=ONCE, queued=True)) is None
+
+
+def test_it_is_bought_when_the_queue_or_losses_have_taken_the_time_to_spare():
+    late = replace(BEGUN, now=5.4 * HOUR_S, attempts=ONCE, queued=True)
+    assert place(PLAN, late) == Place("a2", spot=False)
+    lost = replace(BEGUN, now=10 * HOUR_S, seen=9000, samples_per_s=1.0, attempts=ONCE)
+    assert place(PLAN, lost) == Place("a2", spot=False)
+    ahead = replace(lost, seen=32_000)
+    assert place(PLAN, ahead) == Place("a2", spot=True)
+
+
+def test_training_that_is_slower_than_planned_is_bought_earlier():
+    fast, slow = (
+        replace(BEGUN, now=6 * HOUR_S, seen=16_000, samples_per_s=rate, attempts=ONCE) for rate in (1.0, 0.48)
+    )
+    assert place(PLAN, fast) == Place("a2", spot=True)
+    assert place(PLAN, slow) == Place("a2", spot=False)
+
+
+def test_without_spot_in_the_plan_or_a_rung_to_buy_it_is_as_planned():
+    assert place(replace(PLAN, spot=False), BEGUN) == Place("a2", spot=False)
+    alone = replace(PLAN, ladder=(replace(BOUGHT, machine="other"),))
+    assert place(alone, replace(BEGUN, now=17 * HOUR_S)) == Place("a2", spot=True)
+    assert place(alone, replace(BEGUN, now=17 * HOUR_S, queued=True, attempts=ONCE)) is None
+
+
+def test_what_was_bought_is_paid_at_its_own_price():
+    lines = [
+        {"time": 0.0, "spot": True},
+        {"time": 5.0, "spot": True, "left": True},
+        {"time": HOUR_S, "spot": False},
+    ]
+    told = {"elapsed_s": 2 * HOUR_S, "ended": 2 * HOUR_S}
+    assert usd(PLAN, attempts(PLAN, lines[:1]), **told) == pytest.approx(3.6)
+    assert usd(PLAN, attempts(PLAN, lines), **told) == pytest.approx(1.8 + 3.6)
+    assert usd(replace(PLAN, spot=False), attempts(PLAN, lines), **told) == pytest.approx(3.6)
+    assert usd(replace(PLAN, expected_s=0), attempts(PLAN, lines), **told) == 0
+
+
+@given(st.floats(0, 18), st.integers(0, 36_000), st.booleans())
+def test_it_never_waits_or_asks_for_spot_without_time_for_a_start_after_it(hours, seen, queued):
+    rate = 1.0 if seen else None
+    facts = replace(BEGUN, now=hours * HOUR_S, seen=seen, samples_per_s=rate, queued=queued, attempts=ONCE)
+    spare_s = facts.deadline - facts.now - (36_000 - seen)
+    chosen = place(PLAN, facts)
+    if chosen is None or chosen.spot:
+        assert spare_s >= 2 * RESTART_S or spare_s < RESTART_S
+    if spare_s < RESTART_S:
+        assert chosen is not None
