@@ -277,7 +277,8 @@ def test_drawing_again_is_quick(folder: Path) -> None:
 def test_the_page_shows_how_good_the_predictions_of_earlier_nights_were(folder: Path) -> None:
     told = text_of(page(lay(whole(62), folder), sixty()))
     assert "How good were the predictions?" in told
-    assert re.search(r"Over the last \d+ nights the 90 % interval held on [\d.]+ %", told)
+    assert re.search(r"The 90 % interval held on [\d.]+ % of the last \d+ nights; the median night", told)
+    assert re.search(r"took [\d.]+ % (longer|shorter) than predicted", told)
 
 
 def test_the_page_warns_of_intervals_that_do_not_hold(folder: Path) -> None:
@@ -292,5 +293,5 @@ def test_the_page_warns_of_intervals_that_do_not_hold(folder: Path) -> None:
 
 def test_a_first_night_has_no_picture_of_predictions(folder: Path) -> None:
     html = page(lay(whole(62), folder), [])
-    assert "Over the last 1 night the 90 % interval held on" in text_of(html)
+    assert "The first night that can be compared took" in text_of(html)
     assert "Actual over predicted time" not in html
