@@ -91,8 +91,16 @@ def document(found: Sequence[Row], tallies: Sequence[Tally], *, about: dict[str,
     return json.dumps({**about, "policies": [asdict(row) for row in found], "tallies": nights}, indent=1)
 
 
-def check_plot(path: Path) -> None:
-    """Refuse a file name whose ending says no format that can be drawn, before the nights are played."""
+def check_files(*, plot: str, json: str) -> None:
+    """Refuse files that could not be written, before the nights are played; "" is none."""
+    for option, name in (("--plot", plot), ("--json", json)):
+        if name and not Path(name).parent.is_dir():
+            raise ParamsError(f"{option} {name} is in no folder that exists; make {Path(name).parent} first")
+    if plot:
+        _check_ending(Path(plot))
+
+
+def _check_ending(path: Path) -> None:
     from matplotlib.backend_bases import FigureCanvasBase
 
     endings = FigureCanvasBase.get_supported_filetypes()

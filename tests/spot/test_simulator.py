@@ -64,6 +64,8 @@ def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, c
         (["--work-hours", "19"], "--work-hours 19 does not fit between 0 and --deadline-hours 18"),
         (["--traces", "nowhere.csv"], "there is no file nowhere.csv"),
         (["--plot", "picture.xyz"], "--plot picture.xyz"),
+        (["--plot", "nowhere/picture.png"], "--plot nowhere/picture.png is in no folder that exists"),
+        (["--json", "nowhere/nights.json"], "--json nowhere/nights.json is in no folder that exists"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(words, told, caplog):
