@@ -133,7 +133,7 @@ def plot(tallies: Sequence[Tally], path: Path) -> None:
             if name != OPTIMUM:
                 beyond.plot(nights, np.cumsum(usd[name] - usd[OPTIMUM]), label=label)
         beyond.set(xlabel="nights", ylabel="dollars beyond the optimum, added up", yscale="log")
-        beyond.legend(frameon=False)
+        figure.legend(loc="outside upper left", ncols=len(names), frameon=False)
         spread.boxplot(
             [usd[name] for name in names],
             orientation="horizontal", tick_labels=labels, whis=(5, 95), showfliers=False,

@@ -79,3 +79,11 @@ def test_traces_shorter_than_a_night_are_refused():
         list(simulate(JOB, draw(seed=0, num_ticks=12), num_nights=1))
     with pytest.raises(ParamsError, match="--nights -1"):
         list(simulate(JOB, ZONES, num_nights=-1))
+
+
+def test_no_policy_pays_less_than_the_optimum():
+    job = nightly_job(work_hours=12, deadline_hours=18)
+    for tallies in simulate(job, draw(seed=0, num_ticks=366 * 24 * 6), num_nights=6):
+        *policies, best = tallies
+        assert best.policy == OPTIMUM
+        assert all(best.usd <= tally.usd for tally in policies if not tally.missed)
