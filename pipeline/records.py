@@ -172,6 +172,7 @@ class Rung(Record):
     latest_start: datetime
     region: str = ""
     wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
+    usd_per_hour: float | None = None  # of one machine
 
 
 @dataclass(frozen=True, kw_only=True)

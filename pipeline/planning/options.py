@@ -15,6 +15,7 @@ from pipeline.planning.search import (
 )
 from pipeline.records import Option, Portion
 
+from pipeline.planning.updates import Part
 NUM_NEXT = 8  # of the next best
 NUM_FRONTIER = 12  # of what nothing beats in both time and cost
 NUM_MACHINES = 12  # each at its cheapest, so that the choice of the machine can be seen
@@ -63,13 +64,16 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
     Saving and lost work are in the parts that they stretch.
     """
     found = [Portion(name="wait, at most", expected_s=best.wait_s, expected_usd=0.0)] if best.wait_s else []
-    named: dict[str, float] = {}
+    named: dict[str, list[Part]] = {}
     for part in best.estimate.parts:
-        named[part.name] = named.get(part.name, 0.0) + part.seconds
+        named.setdefault(part.name, []).append(part)
     found += [
-        Portion(name=name, expected_s=seconds, expected_usd=best.estimate.usd(seconds))
-        for name, seconds in named.items()
-        if seconds > 0
+        Portion(
+            name=name,
+            expected_s=sum(part.seconds for part in parts),
+            expected_usd=best.estimate.usd(parts),
+        )
+        for name, parts in named.items()
     ]
     return tuple(found)
 

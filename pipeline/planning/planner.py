@@ -148,29 +148,38 @@ def _plan(
 
 
 def _ladder(night: Night, choice: Choice, limits: Limits) -> tuple[Rung, ...]:
-    """What to fall back on, cheapest first: on-demand after the others, then what can start much later."""
-    rungs: list[Rung] = []
-    least_s, safe = choice.best.time_s(limits.confidence), choice.best.strategy == "on-demand"
+    """What to fall back on, cheapest first: on-demand after the others, then what can start much later.
+
+    The plan's own machines on demand come first: that is what the launcher goes on with where spot fails.
+    """
+    best, same = choice.best, (*way_of(choice.best)[:2], "on-demand", *way_of(choice.best)[3:])
+    rungs = [c for c in choice.ranked if best.strategy != "on-demand" and way_of(c) == same]
+    least_s = min(each.time_s(limits.confidence) for each in (best, *rungs))
+    safe = best.strategy == "on-demand" or bool(rungs)
     for candidate in sorted(choice.ranked, key=by_cost):
         time_s = candidate.time_s(limits.confidence)
         safer = not safe and candidate.strategy == "on-demand"
-        if candidate is choice.best or time_s >= least_s * (1 if safer else MUCH_LATER):
+        if candidate in (best, *rungs) or time_s >= least_s * (1 if safer else MUCH_LATER):
             continue
         least_s, safe = time_s, safe or candidate.strategy == "on-demand"
-        rungs.append(
-            Rung(
-                machine=candidate.machine.name,
-                num_machines=candidate.estimate.num_machines,
-                spot=candidate.estimate.spot,
-                expected_s=candidate.expected_s,
-                expected_usd=candidate.expected_usd,
-                latest_start=night.train_until - timedelta(seconds=ceil(time_s)),
-                region=candidate.machine.region,
-                wait_s=candidate.wait_s,
-            )
-        )
-    # The last rung is the one that can wait longest, so it stays.
-    return tuple(rungs if len(rungs) <= NUM_RUNGS else [*rungs[: NUM_RUNGS - 1], rungs[-1]])
+        rungs.append(candidate)
+    if len(rungs) > NUM_RUNGS:  # the last one can wait longest, so it stays
+        rungs = [*rungs[: NUM_RUNGS - 1], rungs[-1]]
+    return tuple(_rung(each, night, limits) for each in rungs)
+
+
+def _rung(candidate: Candidate, night: Night, limits: Limits) -> Rung:
+    return Rung(
+        machine=candidate.machine.name,
+        num_machines=candidate.estimate.num_machines,
+        spot=candidate.estimate.spot,
+        expected_s=candidate.expected_s,
+        expected_usd=candidate.expected_usd,
+        latest_start=night.train_until - timedelta(seconds=ceil(candidate.time_s(limits.confidence))),
+        region=candidate.machine.region,
+        wait_s=candidate.wait_s,
+        usd_per_hour=candidate.machine.price(spot=candidate.estimate.spot),
+    )
 
 
 def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "Params") -> Course:

@@ -36,7 +36,7 @@ POLICIES: dict[str, Policy] = {OURS: decide, **RIVALS}
 
 OFF = 0.2  # the throughput of a night is within this share of the plan
 NOISE = 0.05  # standard deviation of the logarithm of a tick's throughput
-RESTART_S = 600.0  # 95th percentile of a start, twice the median (costs.START_S of a machine with GPUs)
+RESTART_S = 600.0  # 95th percentile of a start, twice the median (startup.py, a machine with GPUs)
 RESTART_SPREAD = log(2.0) / NormalDist().inv_cdf(0.95)
 SAVE_S = 15.0
 CHUNK = 8  # nights handed to a process at a time
