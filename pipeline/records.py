@@ -227,6 +227,7 @@ class Plan(Record):
     price_dated: date | None = None
     options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
+    basis: str = ""  # what the time rests on: measurements, earlier nights, priors
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
 

@@ -1,7 +1,9 @@
-"""What was weighed, and what does the plan consist of? What a person sees of a search, as records."""
+"""What was weighed, and what does the plan consist of and rest on? A search, as records for people."""
 
 from collections.abc import Sequence
 
+from pipeline.planning.candidates import Job
+from pipeline.planning.catalog import LOCAL
 from pipeline.planning.search import (
     Candidate,
     Choice,
@@ -13,9 +15,9 @@ from pipeline.planning.search import (
     frontier,
     why_not,
 )
+from pipeline.planning.updates import Part
 from pipeline.records import Option, Portion
 
-from pipeline.planning.updates import Part
 NUM_NEXT = 8  # of the next best
 NUM_FRONTIER = 12  # of what nothing beats in both time and cost
 NUM_MACHINES = 12  # each at its cheapest, so that the choice of the machine can be seen
@@ -76,6 +78,29 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
         for name, parts in named.items()
     ]
     return tuple(found)
+
+
+def basis(best: Candidate, *, job: Job) -> str:
+    """What time and samples of a candidate rest on: measurements, and which priors stand for the rest."""
+    machine, past = best.machine, job.known.past if job.known else ()
+    own = sum(each.machine == machine.name for each in past)
+    told = f"the profile on {job.at_hand.device}"
+    if machine.name != LOCAL:
+        told += f", by the roofline to {machine.device}"
+    if own:
+        told += f", corrected by {own} night{'s' if own > 1 else ''} on it"
+    elif past and machine.name != LOCAL:
+        told += f", corrected by {len(past)} night{'s' if len(past) > 1 else ''} on other machines"
+    else:
+        prior = "a tenth either way" if machine.name == LOCAL else "a factor of two either way"
+        told += f"; no night has run there, so its prior is {prior}"
+    size = best.estimate.batch_size
+    if size != job.batch_size:
+        told += (
+            f"; samples in batches of {size} rather than {job.batch_size} by the prior of noise-scale theory"
+        )
+        told += f", with {job.profile.noise_scale:,.0f} measured"
+    return told
 
 
 def _spread(curve: Sequence[Candidate], most: int) -> list[Candidate]:

@@ -20,7 +20,7 @@ from pipeline.planning.candidates import Job, Way, allowed, candidates, way_of
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import HEADROOM
 from pipeline.planning.history import Known
-from pipeline.planning.options import options, portions
+from pipeline.planning.options import basis, options, portions
 from pipeline.planning.search import Candidate, Choice, Limits, Relaxation, by_cost, feasible, relax, search
 from pipeline.profiling import remedies
 from pipeline.records import Champion, Dataset, Night, Plan, Profile, Rung, Tuning
@@ -97,6 +97,7 @@ def plan(
         made,
         options=options(offered, choice=choice, limits=limits, objective=told.objective),
         portions=portions(choice.best),
+        basis=basis(choice.best, job=job),
         explore_usd=explore_usd,
     )
 
