@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from math import exp, log
-from statistics import NormalDist
+from math import exp
 from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, ParamsError
+from pipeline.planning.startup import TWICE
 from pipeline.spot.optimum import optimum_usd
 from pipeline.spot.policies import decide
 from pipeline.spot.preemptions import (
@@ -37,7 +37,6 @@ POLICIES: dict[str, Policy] = {OURS: decide, **RIVALS}
 OFF = 0.2  # the throughput of a night is within this share of the plan
 NOISE = 0.05  # standard deviation of the logarithm of a tick's throughput
 RESTART_S = 600.0  # 95th percentile of a start, twice the median (startup.py, a machine with GPUs)
-RESTART_SPREAD = log(2.0) / NormalDist().inv_cdf(0.95)
 SAVE_S = 15.0
 CHUNK = 8  # nights handed to a process at a time
 
@@ -132,7 +131,7 @@ def draw_luck(
     bias = rng.uniform(1 - OFF, 1 + OFF) if off is None else off
     return Luck(
         throughput=tuple((bias * np.exp(rng.normal(-(NOISE**2) / 2, NOISE, num_ticks))).tolist()),
-        restart_s=tuple((median_s * np.exp(rng.normal(0.0, RESTART_SPREAD, num_ticks))).tolist()),
+        restart_s=tuple((median_s * np.exp(rng.normal(0.0, TWICE, num_ticks))).tolist()),
         lost_at=tuple(rng.random(num_ticks).tolist()),
         failed=tuple((rng.random(num_ticks) < 1 - exp(-tick_s / MEAN_TIME_TO_FAILURE_S)).tolist()),
     )
