@@ -153,14 +153,16 @@ def _ladder(night: Night, choice: Choice, limits: Limits) -> tuple[Rung, ...]:
 
     The plan's own machines on demand come first: that is what the launcher goes on with where spot fails.
     """
-    best, same = choice.best, (*way_of(choice.best)[:2], "on-demand", *way_of(choice.best)[3:])
-    rungs = [c for c in choice.ranked if best.strategy != "on-demand" and way_of(c) == same]
+    best = choice.best
+    machine, region, strategy, batch_size, num_machines = way_of(best)
+    bought = (machine, region, "on-demand", batch_size, num_machines)
+    rungs = [c for c in choice.ranked if strategy != "on-demand" and way_of(c) == bought]
     least_s = min(each.time_s(limits.confidence) for each in (best, *rungs))
-    safe = best.strategy == "on-demand" or bool(rungs)
+    safe = strategy == "on-demand" or bool(rungs)
     for candidate in sorted(choice.ranked, key=by_cost):
         time_s = candidate.time_s(limits.confidence)
         safer = not safe and candidate.strategy == "on-demand"
-        if candidate in (best, *rungs) or time_s >= least_s * (1 if safer else MUCH_LATER):
+        if time_s >= least_s * (1 if safer else MUCH_LATER):
             continue
         least_s, safe = time_s, safe or candidate.strategy == "on-demand"
         rungs.append(candidate)
