@@ -65,13 +65,13 @@ def _plug(name: str, plug: params.Plug) -> Finding:
 
 
 def _machines(home: Path, told: params.Params) -> Finding:
-    """Whether the catalog has the machines of the plan, and of which days their prices are."""
-    from pipeline.planning import catalog, pricelist
+    """Whether the plan may choose among its machines here, and of which days their prices are."""
+    from pipeline.planning import candidates, catalog, pricelist
 
     try:
         rented = catalog.rented(home / pricelist.REFRESHED)
-        here = replace(rented[0], name=catalog.LOCAL, region="", prices=())
-        chosen = catalog.choose(told.plan.machines, regions=told.plan.regions, machines=(here, *rented))
+        here = replace(rented[0], name=catalog.LOCAL, region="", prices=(), usd_per_hour=0.0)
+        chosen = candidates.allowed((here, *rented), told)
     except PipelineError as error:
         return Finding(what="machines", ok=False, text=str(error))
     found = list(dict.fromkeys(machine.name for machine in chosen))

@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # who gives up says so in a sentence
     told = _parser(words).parse_args(words)
     command: Callable[..., int] = told.command
     given = {key: value for key, value in vars(told).items() if key != "command"}
@@ -41,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PipelineError as error:
         log.error("%s: %s", type(error).__name__, error)
         return error.exit_status
+    except BrokenPipeError:  # whoever read has enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         log.error("%s", stages.sentence(error))
         return 1
@@ -371,8 +375,7 @@ def simulate(
     from pipeline.spot import simulator
     from pipeline.spot import traces as market
 
-    if plot:
-        simulated.check_plot(Path(plot))
+    simulated.check_files(plot=plot, json=json)
     job = simulator.nightly_job(work_hours=work_hours, deadline_hours=deadline_hours)
     zones = market.read(Path(traces)) if traces else market.draw(seed=seed, num_ticks=366 * 24 * 6)
     played = simulator.simulate(job, zones, num_nights=nights, seed=seed)

@@ -129,12 +129,10 @@ class PlanParams(Section):
 
     objective: Literal["cost", "time", "knee"] = "cost"
     confidence: float = Field(0.99, gt=0, lt=1)
-    machines: tuple[str, ...] = ("local",)  # names, or patterns such as "a3-*"
+    machines: tuple[str, ...] = Field(("local",), min_length=1)  # names, or patterns such as "a3-*"
     regions: tuple[str, ...] = Field(("us-central1",), min_length=1)
     spot: bool = True  # spot machines allowed
-    flex_wait_hours: float = Field(
-        0, ge=0
-    )  # that a flex-start job may wait for its machine; 0: none is planned
+    flex_wait_hours: float = Field(0, ge=0)  # that flex-start may wait for its machine; 0: none is planned
     max_machines: int = Field(1, ge=1)
     batch_sizes: tuple[PositiveInt, ...] = ()  # to choose among; none: train.batch_size
     explore_usd: float = Field(0, ge=0)  # that trying other batch sizes and counts may cost in 30 nights

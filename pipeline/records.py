@@ -172,6 +172,7 @@ class Rung(Record):
     latest_start: datetime
     region: str = ""
     wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
+    usd_per_hour: float | None = None  # of one machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +227,7 @@ class Plan(Record):
     price_dated: date | None = None
     options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
+    basis: str = ""  # what the time rests on: measurements, earlier nights, priors
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
 

@@ -37,3 +37,14 @@ def test_a_machine_that_nobody_knows_is_found_before_the_night(tmp_path, monkeyp
     found = machines(tmp_path, monkeypatch, "g2-standrd-4")
     assert not found.ok
     assert "plan.machines names g2-standrd-4, which the catalog does not have; nearest are" in found.text
+
+
+def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path, monkeypatch):
+    found = machines(tmp_path, monkeypatch, "a4-highgpu-8g")
+    assert not found.ok
+    assert "plan.machines names a4-highgpu-8g, for which there is no price in us-central1" in found.text
+    local = PARAMS.replace("backend: tests.fakes:Nothing", "backend: pipeline.backends.local:Local")
+    monkeypatch.setattr("tests.test_check.PARAMS", local)
+    found = machines(tmp_path, monkeypatch, "g2-standard-4")
+    assert not found.ok
+    assert "has only the machine at hand; add local to plan.machines" in found.text

@@ -1,20 +1,22 @@
 """How long does the job take on a machine, and what does it cost?
 
 Waiting for the machine, starting it and fetching the data (startup.py), then all updates (updates.py), and
-what saving and preemptions add to them (spot.py).
+what saving and preemptions add to them (spot/preemptions.py). A machine is billed once it is there, so the
+queue for it is not.
 
 A time is a sum of parts, each lognormal with its median and its spread (standard deviation of the
 logarithm). Parts are taken as late together, which is on the safe side: a quantile of the sum is the sum
 of the quantiles.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, exp
 from statistics import NormalDist
 
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.history import Known
-from pipeline.planning.startup import FIVEFOLD, TWICE, wait
+from pipeline.planning.startup import DATA, FIVEFOLD, QUEUE, START, TWICE, wait
 from pipeline.planning.updates import HEADROOM, Part, update
 from pipeline.records import Profile
 from pipeline.spot.preemptions import (
@@ -54,18 +56,18 @@ class Estimate:
 
     @property
     def expected_usd(self) -> float:
-        """Dollars for `expected_s`."""
-        return self.usd(self.expected_s)
+        """Dollars for what of `expected_s` is billed."""
+        return self.usd(self.parts)
 
     @property
     def interval(self) -> tuple[float, float]:
         """90 % interval of the time, in seconds."""
         return self.time_s(0.05), self.time_s(0.95)
 
-    def usd(self, seconds: float) -> float:
-        """Dollars for so many seconds of all machines."""
-        price = self.machine.price(spot=self.spot)
-        return seconds / 3600 * self.num_machines * (price or 0.0)
+    def usd(self, parts: Iterable[Part]) -> float:
+        """Dollars for some of the parts, of all machines; none for the queue."""
+        billed_s = sum(part.seconds for part in parts if part.name != QUEUE)
+        return billed_s / 3600 * self.num_machines * (self.machine.price(spot=self.spot) or 0.0)
 
     def time_s(self, chance: float) -> float:
         """Seconds in which the job is done with this chance."""
@@ -123,9 +125,9 @@ def estimate(
         mean_time_to_preemption_s=between_s,
     )
     parts = (
-        Part(name="queue", seconds=before.queue_s, spread=FIVEFOLD),
-        Part(name="start-up", seconds=before.start_s, spread=TWICE),
-        Part(name="data", seconds=before.pull_s, spread=TWICE),
+        Part(name=QUEUE, seconds=before.queue_s, spread=FIVEFOLD),
+        Part(name=START, seconds=before.start_s, spread=TWICE),
+        Part(name=DATA, seconds=before.pull_s, spread=TWICE),
         *(part.times(1 + lost.share) for part in work),
     )
     spread = sum(p.seconds * p.spread for p in parts) / sum(part.seconds for part in parts)

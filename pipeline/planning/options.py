@@ -1,7 +1,9 @@
-"""What was weighed, and what does the plan consist of? What a person sees of a search, as records."""
+"""What was weighed, and what does the plan consist of and rest on? A search, as records for people."""
 
 from collections.abc import Sequence
 
+from pipeline.planning.candidates import Job
+from pipeline.planning.catalog import LOCAL
 from pipeline.planning.search import (
     Candidate,
     Choice,
@@ -13,6 +15,7 @@ from pipeline.planning.search import (
     frontier,
     why_not,
 )
+from pipeline.planning.updates import Part
 from pipeline.records import Option, Portion
 
 NUM_NEXT = 8  # of the next best
@@ -63,15 +66,41 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
     Saving and lost work are in the parts that they stretch.
     """
     found = [Portion(name="wait, at most", expected_s=best.wait_s, expected_usd=0.0)] if best.wait_s else []
-    named: dict[str, float] = {}
+    named: dict[str, list[Part]] = {}
     for part in best.estimate.parts:
-        named[part.name] = named.get(part.name, 0.0) + part.seconds
+        named.setdefault(part.name, []).append(part)
     found += [
-        Portion(name=name, expected_s=seconds, expected_usd=best.estimate.usd(seconds))
-        for name, seconds in named.items()
-        if seconds > 0
+        Portion(
+            name=name,
+            expected_s=sum(part.seconds for part in parts),
+            expected_usd=best.estimate.usd(parts),
+        )
+        for name, parts in named.items()
     ]
     return tuple(found)
+
+
+def basis(best: Candidate, *, job: Job) -> str:
+    """What time and samples of a candidate rest on: measurements, and which priors stand for the rest."""
+    machine, past = best.machine, job.known.past if job.known else ()
+    own = sum(each.machine == machine.name for each in past)
+    told = f"the profile on {job.at_hand.device}"
+    if machine.name != LOCAL:
+        told += f", by the roofline to {machine.device}"
+    if own:
+        told += f", corrected by {own} night{'s' if own > 1 else ''} on it"
+    elif past and machine.name != LOCAL:
+        told += f", corrected by {len(past)} night{'s' if len(past) > 1 else ''} on other machines"
+    else:
+        prior = "a tenth either way" if machine.name == LOCAL else "a factor of two either way"
+        told += f"; no night has run there, so its prior is {prior}"
+    size = best.estimate.batch_size
+    if size != job.batch_size:
+        told += (
+            f"; samples in batches of {size} rather than {job.batch_size} by the prior of noise-scale theory"
+        )
+        told += f", with {job.profile.noise_scale:,.0f} measured"
+    return told
 
 
 def _spread(curve: Sequence[Candidate], most: int) -> list[Candidate]:

@@ -20,7 +20,7 @@ from pipeline.planning.candidates import Job, Way, allowed, candidates, way_of
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import HEADROOM
 from pipeline.planning.history import Known
-from pipeline.planning.options import options, portions
+from pipeline.planning.options import basis, options, portions
 from pipeline.planning.search import Candidate, Choice, Limits, Relaxation, by_cost, feasible, relax, search
 from pipeline.profiling import remedies
 from pipeline.records import Champion, Dataset, Night, Plan, Profile, Rung, Tuning
@@ -97,6 +97,7 @@ def plan(
         made,
         options=options(offered, choice=choice, limits=limits, objective=told.objective),
         portions=portions(choice.best),
+        basis=basis(choice.best, job=job),
         explore_usd=explore_usd,
     )
 
@@ -148,29 +149,40 @@ def _plan(
 
 
 def _ladder(night: Night, choice: Choice, limits: Limits) -> tuple[Rung, ...]:
-    """What to fall back on, cheapest first: on-demand after the others, then what can start much later."""
-    rungs: list[Rung] = []
-    least_s, safe = choice.best.time_s(limits.confidence), choice.best.strategy == "on-demand"
+    """What to fall back on, cheapest first: on-demand after the others, then what can start much later.
+
+    The plan's own machines on demand come first: that is what the launcher goes on with where spot fails.
+    """
+    best = choice.best
+    machine, region, strategy, batch_size, num_machines = way_of(best)
+    bought = (machine, region, "on-demand", batch_size, num_machines)
+    rungs = [c for c in choice.ranked if strategy != "on-demand" and way_of(c) == bought]
+    least_s = min(each.time_s(limits.confidence) for each in (best, *rungs))
+    safe = strategy == "on-demand" or bool(rungs)
     for candidate in sorted(choice.ranked, key=by_cost):
         time_s = candidate.time_s(limits.confidence)
         safer = not safe and candidate.strategy == "on-demand"
-        if candidate is choice.best or time_s >= least_s * (1 if safer else MUCH_LATER):
+        if time_s >= least_s * (1 if safer else MUCH_LATER):
             continue
         least_s, safe = time_s, safe or candidate.strategy == "on-demand"
-        rungs.append(
-            Rung(
-                machine=candidate.machine.name,
-                num_machines=candidate.estimate.num_machines,
-                spot=candidate.estimate.spot,
-                expected_s=candidate.expected_s,
-                expected_usd=candidate.expected_usd,
-                latest_start=night.train_until - timedelta(seconds=ceil(time_s)),
-                region=candidate.machine.region,
-                wait_s=candidate.wait_s,
-            )
-        )
-    # The last rung is the one that can wait longest, so it stays.
-    return tuple(rungs if len(rungs) <= NUM_RUNGS else [*rungs[: NUM_RUNGS - 1], rungs[-1]])
+        rungs.append(candidate)
+    if len(rungs) > NUM_RUNGS:  # the last one can wait longest, so it stays
+        rungs = [*rungs[: NUM_RUNGS - 1], rungs[-1]]
+    return tuple(_rung(each, night, limits) for each in rungs)
+
+
+def _rung(candidate: Candidate, night: Night, limits: Limits) -> Rung:
+    return Rung(
+        machine=candidate.machine.name,
+        num_machines=candidate.estimate.num_machines,
+        spot=candidate.estimate.spot,
+        expected_s=candidate.expected_s,
+        expected_usd=candidate.expected_usd,
+        latest_start=night.train_until - timedelta(seconds=ceil(candidate.time_s(limits.confidence))),
+        region=candidate.machine.region,
+        wait_s=candidate.wait_s,
+        usd_per_hour=candidate.machine.price(spot=candidate.estimate.spot),
+    )
 
 
 def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "Params") -> Course:

@@ -72,6 +72,8 @@ def read(text: str, *, source: str) -> Iterator[Price]:
 
 
 def _price(row: dict[str, str], *, where: str) -> Price:
+    if None in row.values() or None in row:
+        raise ParamsError(f"{where} has not one cell for each of {','.join(COLUMNS)}; mend it, or remove it")
     text, strategy = row["usd_per_hour"], row["strategy"]
     try:
         usd = float(text) if text else None

@@ -64,6 +64,8 @@ def refresh(kept: Path, *, url: str = URL) -> Refreshed:
         raise ParamsError(
             f"{KEY} is not set; put a key of the Cloud Billing API there (one comes from APIs and services)"
         )
+    if not url.startswith(("http://", "https://")):
+        raise ParamsError(f"--url {url} is no address; write it as {URL}, or leave it out")
     told = rates(skus(url, key))
     listed = pricelist.prices(kept)
     found = refreshed(listed, catalog.rented(), told, today=datetime.now(UTC).date())

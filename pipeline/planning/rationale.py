@@ -22,6 +22,8 @@ def rationale(plan: Plan, night: Night) -> str:
 
 def _lines(plan: Plan, night: Night) -> Iterator[str]:
     yield summary(plan, night)
+    if plan.basis:
+        yield f"The time rests on {plan.basis}."
     if plan.options:
         yield ""
         yield from _table(plan.options)
@@ -151,7 +153,7 @@ def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], .
     return (
         ("kept for the stages before", before_s, None),
         ("left to the deadline", window_s - before_s - plan.expected_s, night.budget_usd - plan.expected_usd),
-        ("evaluation and gate", after_s, None),
+        ("kept for evaluation and gate", after_s, None),
     )
 
 

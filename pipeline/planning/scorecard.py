@@ -10,14 +10,14 @@ they were widened, so the factor is always that of the plain interval.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log
-from statistics import NormalDist, median
+from statistics import median
 
+from pipeline.planning.startup import Z90
 from pipeline.records import Plan, Training
 
 NIGHTS = 60  # looked back
 LEAST_NIGHTS = 10  # fewer say nothing of one in ten
 COVERED = (0.85, 0.95)
-Z90 = NormalDist().inv_cdf(0.95)
 
 
 @dataclass(frozen=True, kw_only=True)

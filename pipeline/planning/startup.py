@@ -13,13 +13,14 @@ from pipeline.planning.catalog import LOCAL, Machine
 
 Kind = Literal["local", "cpu", "gpu", "tpu"]
 
-Z90 = NormalDist().inv_cdf(0.95)
+Z90 = NormalDist().inv_cdf(0.95)  # half-width of a 90 % interval, in standard deviations
 PULL_BYTES_PER_S = 200e6  # arrays from a bucket
 IMAGE_BYTES_PER_S = 100e6  # with unpacking
 IMAGE_BYTES = {"local": 0.0, "cpu": 6e9, "gpu": 12e9, "tpu": 9e9}
 QUEUE_S = {"local": 0.0, "cpu": 30.0, "gpu": 60.0, "tpu": 180.0}
 BOOT_S = {"local": 8.0, "cpu": 90.0, "gpu": 120.0, "tpu": 150.0}  # machine, processes, imports
 IN_RUN_S = 3.0  # from the start of the worker to its first step, which Training.elapsed_s has in it
+QUEUE, START, DATA = BEFORE_WORK = "queue", "start-up", "data"  # parts of an estimate
 TWICE, FIVEFOLD = log(2.0) / Z90, log(5.0) / Z90  # spreads of 90 % within such a factor
 
 

@@ -13,14 +13,12 @@ nights took beyond that corrects it (history.py), and leaves less to doubt.
 
 from dataclasses import dataclass
 from math import ceil, exp, hypot, log
-from statistics import NormalDist
 
 from pipeline.planning.catalog import Machine
 from pipeline.planning.history import Correction, Known, Update
 from pipeline.planning.measurements import Setting
+from pipeline.planning.startup import Z90
 from pipeline.records import Profile
-
-Z90 = NormalDist().inv_cdf(0.95)  # half-width of a 90 % interval, in standard deviations
 
 HEADROOM = 0.10  # of the device's memory is left free
 REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %

@@ -144,15 +144,6 @@ def survival(lifetime: Lifetime, age_s: "Floats") -> "Floats":
     return np.asarray(np.exp(-lifetime.cumulative(age_s)))
 
 
-def expected_remaining_s(lifetime: Lifetime, *, age_s: float, horizon_s: float) -> float:
-    """Mean time that a machine of this age still lives, of the next `horizon_s` at most."""
-    import numpy as np
-
-    ages = age_s + np.linspace(0.0, horizon_s, GRID)
-    left = np.exp(lifetime.cumulative(ages[:1])[0] - lifetime.cumulative(ages))
-    return float(np.trapezoid(left, ages))
-
-
 def draw_s(lifetime: Lifetime, chances: "Floats", *, longest_s: float) -> "Floats":
     """Lifetimes that are as likely as these chances of living longer, up to `longest_s`."""
     import numpy as np

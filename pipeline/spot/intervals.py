@@ -7,7 +7,7 @@ With J of work left on a machine of age t, saving after i costs (Kadupitiya et a
 
 where P_fail = (F(t + i + save) - F(t)) / (1 - F(t)), and after a failure a machine of age 0 goes on. E[M(J,
 0)] is on both sides: for t = 0 the equation is solved for it, and used at all other ages. Where machines have
-no memory the intervals are alike, and Young's `spot.checkpoint_interval_s` needs no program.
+no memory the intervals are alike, and Young's `preemptions.checkpoint_interval_s` needs no program.
 """
 
 from dataclasses import dataclass

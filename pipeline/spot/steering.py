@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.planning.startup import BEFORE_WORK
 from pipeline.records import Plan, Rung
 from pipeline.spot.policies import decide
 from pipeline.spot.states import HOUR_S, Place, Sightings, State, Zone
 
 TICK_S = 120.0  # the launcher is asked at least so often
-RESTART_S = 840.0  # 95th percentile of a start: twice the median of the slowest kind (costs.START_S)
+RESTART_S = (
+    840.0  # 95th percentile of a start: twice the median of the slowest kind (startup.py), without data
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,8 @@ def place(plan: Plan, facts: Facts) -> Place | None:
         return None if facts.queued else Place(plan.machine, spot=plan.spot)
     zone = Zone(
         name=plan.machine,
-        spot_usd_per_hour=plan.expected_usd / plan.expected_s * HOUR_S,
-        on_demand_usd_per_hour=bought.expected_usd / bought.expected_s * HOUR_S,
+        spot_usd_per_hour=_usd_per_hour(plan),
+        on_demand_usd_per_hour=_usd_per_hour(bought),
         sightings=_sightings(facts),
     )
     # What a lost machine had saved is not known here: the work of an interval is taken as gone.
@@ -63,10 +66,16 @@ def place(plan: Plan, facts: Facts) -> Place | None:
             refused=frozenset((zone.name,)) if facts.queued else frozenset(),
             ran_s=done_s * planned / facts.samples_per_s if facts.samples_per_s else 0.0,
             made_s=done_s if facts.samples_per_s else 0.0,
-            restart_s=RESTART_S,
+            restart_s=restart_s(plan),
             at_risk_s=plan.checkpoint_every_s + TICK_S,
         )
     )
+
+
+def restart_s(plan: Plan) -> float:
+    """95th percentile of what a start takes until work goes on: the data is brought anew, too."""
+    median_s = sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
+    return max(RESTART_S, 2 * median_s)
 
 
 def attempts(plan: Plan, lines: Sequence[Mapping[str, Any]]) -> list[Attempt]:
@@ -78,10 +87,8 @@ def attempts(plan: Plan, lines: Sequence[Mapping[str, Any]]) -> list[Attempt]:
 
 def usd(plan: Plan, tried: Sequence[Attempt], *, elapsed_s: float, ended: float) -> float:
     """What `elapsed_s` of the job have cost; what was bought though the plan was spot at its own price."""
-    if not plan.expected_s:
-        return 0.0
-    per_s, bought = plan.expected_usd / plan.expected_s, _bought(plan)
-    bought_per_s = bought.expected_usd / bought.expected_s if plan.spot and bought else per_s
+    per_s, bought = _usd_per_hour(plan) / HOUR_S, _bought(plan)
+    bought_per_s = _usd_per_hour(bought) / HOUR_S if plan.spot and bought else per_s
     ends = [*(attempt.at for attempt in tried[1:]), ended]
     bought_s = sum(max(0.0, end - one.at) for one, end in zip(tried, ends, strict=False) if not one.spot)
     bought_s = min(bought_s, elapsed_s)
@@ -90,8 +97,16 @@ def usd(plan: Plan, tried: Sequence[Attempt], *, elapsed_s: float, ended: float)
 
 def _bought(plan: Plan) -> Rung | None:
     """The ladder's rung of the same machines on demand."""
-    same = (plan.machine, plan.num_machines)
-    return next((r for r in plan.ladder if not r.spot and (r.machine, r.num_machines) == same), None)
+    same = (plan.machine, plan.num_machines, plan.region)
+    on_demand = (rung for rung in plan.ladder if not (rung.spot or rung.wait_s))
+    return next((r for r in on_demand if (r.machine, r.num_machines, r.region) == same), None)
+
+
+def _usd_per_hour(way: Plan | Rung) -> float:
+    """What all machines cost; plans of earlier nights do not say, but billed all of their time."""
+    if way.usd_per_hour is not None:
+        return way.usd_per_hour * way.num_machines
+    return way.expected_usd / way.expected_s * HOUR_S if way.expected_s else 0.0
 
 
 def _sightings(facts: Facts) -> Sightings:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError
 from pipeline.spot import curves
+from pipeline.spot.states import HOUR_S
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 COLUMNS = "zone, start_tick_600s, run_ticks, available"
 PRICES = ("spot_usd_h", "on_demand_usd_h")
 TICK = re.compile(r"start_tick_(\d+)s")
-HOUR_S = 3600.0
-
 SHORT_S = 0.19 * HOUR_S  # mean outage, of those up to three hours; many fall between two ticks
 LONG_S = 21.0 * HOUR_S  # of the others: the zone is out of stock
 LONG_SHARE = 0.034

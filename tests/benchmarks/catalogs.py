@@ -139,7 +139,7 @@ def _way(
         strategy=strategy,
         num_machines=number,
         batch_size=batch_size,
-        usd=done.expected_s / 3600 * number * usd_per_hour,
+        usd=sum(p.seconds for p in done.parts if p.name != "queue") / 3600 * number * usd_per_hour,
         seconds=wait_s + done.expected_s,
         late_s=wait_s + done.time_s(told.confidence),
         wait_s=wait_s,

@@ -75,10 +75,12 @@ def test_spot_is_cheaper_and_less_certain():
     assert spot.checkpoint_every_s < steady.checkpoint_every_s
 
 
-def test_dollars_are_hours_times_machines_times_price():
+def test_dollars_are_hours_times_machines_times_price_and_the_queue_is_for_nothing():
     rented_machine = replace(machine(), usd_per_hour=2.0)
     candidate = found(rented_machine, num_machines=3)
-    assert candidate.expected_usd == pytest.approx(candidate.expected_s / 3600 * 3 * 2.0)
+    queue_s = next(part.seconds for part in candidate.parts if part.name == "queue")
+    billed_s = candidate.expected_s - queue_s
+    assert candidate.expected_usd == pytest.approx(billed_s / 3600 * 3 * 2.0)
 
 
 def test_gradients_cross_the_network_only_between_machines():

@@ -15,6 +15,8 @@ from pipeline.errors import DataError, ParamsError, PlanError
 from pipeline.params import Params, PlanParams, ProfileParams, TrainParams, check
 from pipeline.planning.planner import plan
 from pipeline.records import Plan, Tuning, dumps, loads
+from pipeline.spot.states import Place
+from pipeline.spot.steering import Attempt, Facts, place
 from tests.benchmarks.catalogs import agreement
 from tests.planning.jobs import DATASET, STARTED, night, profile
 
@@ -75,6 +77,20 @@ def test_each_rung_can_start_later_than_the_one_before():
     until = night(hours=2).train_until
     for rung in found.ladder:
         assert rung.latest_start + timedelta(seconds=rung.expected_s) < until
+
+
+def test_a_plan_on_spot_can_fall_back_on_its_own_machines_on_demand():
+    found = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*", "a2-*")))
+    assert found.spot
+    own = found.ladder[0]
+    same = (found.machine, found.num_machines, found.region)
+    assert (own.machine, own.num_machines, own.region) == same
+    assert not own.spot
+    assert own.usd_per_hour > found.usd_per_hour
+    assert place(found, Facts(
+        now=6 * 3600 - 2 * found.expected_s, deadline=6 * 3600, seen=0, samples_per_s=None,
+        attempts=(Attempt(at=0.0, spot=True),), queued=True,
+    )) == Place(found.machine, spot=False)  # fmt: skip
 
 
 def test_spot_is_left_out_when_it_is_not_allowed():
@@ -259,6 +275,7 @@ def test_portions_add_up_to_the_plan():
     assert sum(portion.expected_s for portion in found.portions) == pytest.approx(found.expected_s)
     assert sum(portion.expected_usd for portion in found.portions) == pytest.approx(found.expected_usd)
     assert [portion.name for portion in found.portions][:4] == ["queue", "start-up", "data", "training"]
+    assert found.portions[0].expected_usd == 0  # no machine is there yet
     assert found.portions[2].expected_s == pytest.approx(DATASET.num_bytes / 200e6)
 
 

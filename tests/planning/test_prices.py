@@ -114,6 +114,11 @@ def test_what_the_server_says_instead_is_told_without_the_key_and_nothing_is_wri
     assert not kept.exists()
 
 
+def test_an_address_that_is_none_is_told(home, caplog):
+    assert cli.main(["prices", "--refresh", "--url", "nonsense"]) == 1
+    assert "--url nonsense is no address; write it as https://cloudbilling.googleapis.com" in caplog.text
+
+
 def test_a_server_that_is_not_there_is_told(home, monkeypatch):
     monkeypatch.setattr(prices, "RETRIES", 0)
     with serving(Billing(skus=[])) as api:
@@ -152,6 +157,7 @@ def test_a_machine_that_nobody_knows_is_told(home, caplog):
         ("g2-standard-4,us-central1,spot,nan,me,2026-01-01", r"is nan, which is no price"),
         ("g2-standard-4,us-central1,spot,cheap,me,2026-01-01", r"line 2: could not convert .*'cheap'; mend"),
         ("g2-standard-4,us-central1,spot,0.4,me,soon", r"line 2: Invalid isoformat string: 'soon'; mend"),
+        ("g2-standard-4,us-central1,spot", r"line 2 has not one cell for each of name,region,"),
         ("g2-standard-4,us-central1,lease,0.4,me,2026-01-01", r"strategy is 'lease'; it is one of on-demand"),
     ],
 )  # fmt: skip

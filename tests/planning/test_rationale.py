@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pipeline.params import Params, PlanParams, TrainParams
+from pipeline.planning.history import Known, Past
+from pipeline.planning.measurements import Setting
 from pipeline.planning.planner import plan
 from pipeline.planning.rationale import around, picture, rationale, rows
 from pipeline.records import Plan
@@ -51,14 +53,37 @@ def test_the_waterfall_adds_up_to_the_night(made):
     before, left, after = around(made, told)
     assert whole_s + before[1] + left[1] == pytest.approx(3 * 3600)
     assert made.expected_usd + left[2] == pytest.approx(2)
-    assert after == ("evaluation and gate", 6 * 3600, None)
+    assert after == ("kept for evaluation and gate", 6 * 3600, None)
     names = [portion.name for portion in made.portions] + [before[0], left[0], after[0]]
     lines = rationale(made, told).splitlines()[-len(names) :]
     assert all(line.startswith(name) for line, name in zip(lines, names, strict=True))
 
 
 def test_a_plan_of_an_earlier_night_has_its_sentence_and_no_table(made):
-    old = replace(made, options=(), portions=(), chance=None)
+    old = replace(made, options=(), portions=(), chance=None, basis="")
     shown = rationale(old, night(budget_usd=2))
     assert len(shown.splitlines()) == 1
     assert "chance" not in shown
+
+
+def test_what_the_time_rests_on_is_said_with_its_prior(made):
+    second = rationale(made, night(hours=3, budget_usd=2)).splitlines()[1]
+    assert second.startswith("The time rests on the profile on cpu, by the roofline to ")
+    assert second.endswith("no night has run there, so its prior is a factor of two either way.")
+
+
+def test_a_larger_batch_says_which_prior_its_samples_rest_on():
+    params = Params(
+        **PLUGS, plan=PlanParams(machines=("local",), batch_sizes=(512,)), train=TrainParams(batch_size=256)
+    )
+    told = plan(night(), DATASET, profile(), None, params).basis
+    assert told.startswith("the profile on cpu; no night has run there, so its prior is a tenth either way")
+    assert "batches of 512 rather than 256 by the prior of noise-scale theory, with 1,000 measured" in told
+
+
+def test_earlier_nights_take_the_place_of_the_prior():
+    setting = Setting(workers=(1,), micro_batch_size=256)
+    past = Past(machine="local", device="cpu", measured_here=True, setting=setting, ratio=1.1)
+    params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(batch_size=256))
+    told = plan(night(), DATASET, profile(), None, params, known=Known(past=(past, past)))
+    assert told.basis == "the profile on cpu, corrected by 2 nights on it"

@@ -14,7 +14,6 @@ from pipeline.spot.curves import (
     Piecewise,
     Weibull,
     draw_s,
-    expected_remaining_s,
     survival,
 )
 from pipeline.spot.lifetimes import (
@@ -108,19 +107,6 @@ def test_nothing_seen_to_be_preempted_is_not_for_ever():
     observed = Observed(lived_s=np.array([3600.0, 7200.0]), preempted=np.array([False, False]))
     assert fit_exponential(observed).mean_s == 2 * 10_800
     assert fit_piecewise(observed).hazard_per_s(np.array([1e6]))[0] > 0
-
-
-def test_without_memory_a_machine_of_any_age_lives_as_long():
-    curve = Exponential(mean_s=HOUR_S)
-    for age_s in (0.0, 50_000.0):
-        assert expected_remaining_s(curve, age_s=age_s, horizon_s=20 * HOUR_S) == pytest.approx(
-            HOUR_S, rel=0.01
-        )
-
-
-def test_with_a_falling_hazard_the_old_live_longer():
-    young, old = (expected_remaining_s(MEASURED, age_s=age, horizon_s=24 * HOUR_S) for age in (0, 4 * HOUR_S))
-    assert young < old < 24 * HOUR_S
 
 
 def test_nothing_is_likely_to_die_after_the_end_of_a_curve():

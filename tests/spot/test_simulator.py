@@ -64,6 +64,8 @@ def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, c
         (["--work-hours", "19"], "--work-hours 19 does not fit between 0 and --deadline-hours 18"),
         (["--traces", "nowhere.csv"], "there is no file nowhere.csv"),
         (["--plot", "picture.xyz"], "--plot picture.xyz"),
+        (["--plot", "nowhere/picture.png"], "--plot nowhere/picture.png is in no folder that exists"),
+        (["--json", "nowhere/nights.json"], "--json nowhere/nights.json is in no folder that exists"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(words, told, caplog):
@@ -77,3 +79,11 @@ def test_traces_shorter_than_a_night_are_refused():
         list(simulate(JOB, draw(seed=0, num_ticks=12), num_nights=1))
     with pytest.raises(ParamsError, match="--nights -1"):
         list(simulate(JOB, ZONES, num_nights=-1))
+
+
+def test_no_policy_pays_less_than_the_optimum():
+    job = nightly_job(work_hours=12, deadline_hours=18)
+    for tallies in simulate(job, draw(seed=0, num_ticks=366 * 24 * 6), num_nights=6):
+        *policies, best = tallies
+        assert best.policy == OPTIMUM
+        assert all(best.usd <= tally.usd for tally in policies if not tally.missed)

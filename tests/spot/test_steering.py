@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.records import Plan, Rung
+from pipeline.records import Plan, Portion, Rung
 from pipeline.spot.states import Place
-from pipeline.spot.steering import RESTART_S, Attempt, Facts, attempts, place, usd
+from pipeline.spot.steering import RESTART_S, Attempt, Facts, attempts, place, restart_s, usd
 
 HOUR_S = 3600.0
 BOUGHT = Rung(
@@ -54,6 +54,21 @@ def test_without_spot_in_the_plan_or_a_rung_to_buy_it_is_as_planned():
     assert place(alone, replace(BEGUN, now=17 * HOUR_S, queued=True, attempts=ONCE)) is None
 
 
+def test_a_start_that_brings_much_data_is_begun_earlier():
+    slow = replace(PLAN, portions=(Portion(name="data", expected_s=HOUR_S, expected_usd=1.0),))
+    assert restart_s(PLAN) == RESTART_S
+    assert restart_s(slow) == 2 * HOUR_S
+    late = replace(BEGUN, now=HOUR_S, attempts=ONCE, queued=True)
+    assert place(PLAN, late) is None
+    assert place(slow, late) == Place("a2", spot=False)
+
+
+def test_the_price_of_an_hour_is_the_plans_own_where_it_says():
+    told = {"elapsed_s": HOUR_S, "ended": HOUR_S}
+    priced = replace(PLAN, usd_per_hour=2.5, num_machines=2)
+    assert usd(priced, attempts(PLAN, [{"time": 0.0, "spot": True}]), **told) == pytest.approx(5.0)
+
+
 def test_what_was_bought_is_paid_at_its_own_price():
     lines = [
         {"time": 0.0, "spot": True},
@@ -64,7 +79,7 @@ def test_what_was_bought_is_paid_at_its_own_price():
     assert usd(PLAN, attempts(PLAN, lines[:1]), **told) == pytest.approx(3.6)
     assert usd(PLAN, attempts(PLAN, lines), **told) == pytest.approx(1.8 + 3.6)
     assert usd(replace(PLAN, spot=False), attempts(PLAN, lines), **told) == pytest.approx(3.6)
-    assert usd(replace(PLAN, expected_s=0), attempts(PLAN, lines), **told) == 0
+    assert usd(replace(PLAN, expected_s=0, ladder=()), attempts(PLAN, lines), **told) == 0
 
 
 @given(st.floats(0, 18), st.integers(0, 36_000), st.booleans())
