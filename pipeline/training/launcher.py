@@ -226,6 +226,8 @@ class _Reconciler:
                 f"training did not reach a checkpoint by {self.recipe.train_until:%Y-%m-%d %H:%M:%S} UTC "
                 f"({self._reason()}); the champion stays; allow more by night.train_hours, or train less"
             )
+        from pipeline.training.tally import Tally
+
         told = checkpoint.scalars(path)
         model = self.folder / "model"
         shutil.rmtree(model, ignore_errors=True)
@@ -239,6 +241,7 @@ class _Reconciler:
             stopped_by="deadline",
             warm=bool(self.recipe.warm_from),
             ended_at=datetime.now(UTC),
+            epochs=Tally.load(told["tally"]).proven() if "tally" in told else (),
         )
         records.write(result, self.folder)
         return self._collect()
@@ -275,6 +278,7 @@ class _Reconciler:
                 ended=result.ended_at.timestamp(),
             ),
             stopped_by=result.stopped_by,
+            epochs=result.epochs,
         )
 
 

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.records import Champion, Dataset, Night, Record, Tuning, digest
+from pipeline.records import Champion, Dataset, Epoch, Night, Record, Tuning, digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pipeline.params import Params
@@ -119,6 +119,7 @@ class Result(Record):
     stopped_by: Literal["finished", "deadline"]
     warm: bool
     ended_at: datetime
+    epochs: tuple[Epoch, ...] = ()  # as the ledger of samples has them
 
 
 def name_of(recipe: Recipe, *, machine: str, num_machines: int, num_workers: int, spot: bool) -> str:
