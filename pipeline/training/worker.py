@@ -112,8 +112,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     )
     found = None
     if engine.rank == 0:
-        checkpoint.clear(trainer.folder)
-        found = checkpoint.newest(trainer.folder, identity=recipe.identity)
+        found = checkpoint.take_over(trainer.folder, identity=recipe.identity)
     found = agreed(found)
     if found:
         trainer.resume(found)
