@@ -82,10 +82,11 @@ class Recipe(Record):
     rate: float  # learning rate, at its peak
     warmup: float  # share of num_samples
     decay: float  # share of num_samples, at the end
-    checkpoint_every_s: float
+    checkpoint_every_s: float  # the first one
     train_until: datetime
     first_sample: int = 0  # samples before it are left out: a warm start trains on the newest
     tuning: Tuning = field(default_factory=Tuning)
+    mean_time_to_loss_s: float | None = None  # of a machine of the job; None: the interval stays as it is
 
     @property
     def identity(self) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.errors import JobError
+from pipeline.spot.preemptions import checkpoint_interval_s
 from pipeline.training import checkpoint, order
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
 RETRY_SAVE_S = 15.0
+LEAST_SAVE_S = 0.01  # that a save is taken to last
 MARGIN = 0.1  # share of the time left that the estimate of the end may be wrong by
 
 
@@ -119,8 +121,16 @@ class Trainer:
             )
         now = self._clock()
         self._save_s = now - began
-        every = self.recipe.checkpoint_every_s
+        every = self._checkpoint_every_s() if written else self.recipe.checkpoint_every_s
         self._next_save = now + (every if written else min(every, RETRY_SAVE_S))
+
+    def _checkpoint_every_s(self) -> float:
+        """The plan could only guess what a save takes; now it was measured."""
+        if self.recipe.mean_time_to_loss_s is None:
+            return self.recipe.checkpoint_every_s
+        return checkpoint_interval_s(
+            save_s=max(self._save_s, LEAST_SAVE_S), mean_time_to_preemption_s=self.recipe.mean_time_to_loss_s
+        )
 
     def _update(self) -> Signals:
         size = self._batch_size(self.seen)

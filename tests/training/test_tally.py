@@ -66,7 +66,7 @@ class World:
     first_sample=st.integers(0, 10**10),
     block=st.sampled_from([1, 3]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_numbers_of_workers_and_any_kills_come_to_what_one_worker_comes_to(
     phases, num_samples, first_sample, block
 ):
