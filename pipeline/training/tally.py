@@ -63,17 +63,15 @@ class Tally:
 
     def add(self, position: int, samples: Indices) -> None:
         """This worker took a step on `samples`, the first of them at `position`, the others behind it."""
-        epoch, place = divmod(position, self._num_samples)
-        if epoch != self._epoch or self._num_waiting > PART:
-            self._fold()
-            self._epoch = epoch
-        rest = self._num_samples - place
-        if len(samples) > rest:
-            self.add(position, samples[:rest])
-            self.add(position + rest, samples[rest:])
-            return
-        self._waiting.append(samples)
-        self._num_waiting += len(samples)
+        while len(samples):
+            epoch, place = divmod(position, self._num_samples)
+            if epoch != self._epoch or self._num_waiting > PART:
+                self._fold()
+                self._epoch = epoch
+            part = samples[: self._num_samples - place]
+            self._waiting.append(part)
+            self._num_waiting += len(part)
+            position, samples = position + len(part), samples[len(part) :]
 
     def settle(self, *, seen: int, total: Callable[[Sums], Sums]) -> None:
         """Add up over workers what came since the last time, up to position `seen`; all call it together."""

@@ -152,6 +152,10 @@ def test_a_batch_of_several_epochs_and_parts_is_taken_apart():
     assert [epoch.num_samples for epoch in (*whole, part)] == [N, N, N, 11]
     assert not part.whole
     assert len({epoch.digest for epoch in whole}) == 3
+    one = Tally(seed=5, first_sample=0, num_samples=1)
+    one.add(0, np.zeros(3000, dtype=np.int64))
+    one.settle(seen=3000, total=lambda own: own)
+    assert len(one.proven()) == 3000
 
 
 def test_more_samples_than_are_hashed_together_come_to_the_same():
