@@ -233,6 +233,15 @@ class Plan(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Epoch(Record):
+    """An epoch of which the ledger of samples proves that each sample came exactly once."""
+
+    num_samples: int
+    whole: bool  # or the part that was trained on
+    digest: str  # of the samples that were given to a step, in any order
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training(Record):
     """What came back from the job, `data/run/model/`."""
 
@@ -243,6 +252,7 @@ class Training(Record):
     elapsed_s: float
     cost_usd: float
     stopped_by: Literal["finished", "deadline", "budget"]
+    epochs: tuple[Epoch, ...] = ()  # in order; none where no ledger was kept
 
 
 @dataclass(frozen=True, kw_only=True)

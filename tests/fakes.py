@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -127,10 +128,24 @@ class ScriptedBackend:
 
 
 class CountingEngine:
-    """Engine: its model is how often it was trained on each sample; a step takes `step_s` on `clock`."""
+    """Engine: its model is how often it was trained on each sample; a step takes `step_s` on `clock`.
 
-    def __init__(self, *, num_samples: int, rank: int = 0, world_size: int = 1, step_s: float = 0.0) -> None:
-        self.rank, self.world_size = rank, world_size
+    Workers of one world run one after the other; what they told in `total` is added to what the next told.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_samples: int,
+        rank: int = 0,
+        world_size: int = 1,
+        step_s: float = 0.0,
+        save_every: int = 0,
+        before: "CountingEngine | None" = None,
+    ) -> None:
+        self.rank, self.world_size, self.before = rank, world_size, before
+        self.save_every = save_every  # updates after which all are told to save
+        self.totals: list[Any] = []
         self.count = np.zeros(num_samples, dtype=np.int64)
         self.rates: list[float] = []
         self.step_s = step_s
@@ -149,17 +164,25 @@ class CountingEngine:
         np.add.at(self.count, indices, 1)
         self.rates.append(rate)
         self.now += self.step_s
+        if self.save_every and len(self.rates) % self.save_every == 0:
+            signals = replace(signals, save=1)
         return Step(loss=self.loss, signals=signals)
+
+    def total(self, counts: Any) -> Any:
+        self.totals.append(counts + (self.before.totals[len(self.totals)] if self.before else 0))
+        return self.totals[-1]
 
     def save(self) -> Any:
         import torch
 
         from pipeline.training.checkpoint import State
 
-        return State(tensors={"model": {"count": torch.from_numpy(self.count.copy())}})
+        counts = self.total(self.count)
+        return State(tensors={"model": {"count": torch.from_numpy(counts.copy())}})
 
     def load(self, state: Any) -> None:
-        self.count = state.tensors["model"]["count"].numpy().copy()
+        if self.rank == 0:
+            self.count = state.tensors["model"]["count"].numpy().copy()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

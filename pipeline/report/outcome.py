@@ -1,12 +1,13 @@
 """What came of a night, in words? The verdict as one sentence, and how far the chain of stages got."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.ledger import Entry
-from pipeline.records import Verdict
+from pipeline.records import Epoch, Verdict
+from pipeline.report.formats import count
 
 State = Literal["done", "failed", "skipped", "not reached"]
 Outcome = Literal["promoted", "kept", "failed", "rollback", "open"]
@@ -15,6 +16,7 @@ CHAIN = (
     ("profile", "profile"), ("plan", "plan"), ("train", "training"), ("evaluate", "evaluation"),
     ("register", "version"), ("gate", "verdict"), ("promote", "release"),
 )  # fmt: skip
+SHOWN = 4  # digests
 _FAILED = re.compile(rf"({'|'.join(stage for stage, _ in CHAIN)}) failed: ")  # by `close`
 
 
@@ -87,6 +89,23 @@ def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) 
     else:
         sentence = _refusal(verdict, serving, stays)
     return Headline(outcome=what, sentence=sentence, reason=verdict.reason)
+
+
+def proven(epochs: Sequence[Epoch]) -> str:
+    """What the ledger of samples proves, in a sentence; "" where none was kept."""
+    if not epochs:
+        return ""
+    whole = [epoch for epoch in epochs if epoch.whole]
+    parts = [f"{count(epoch.num_samples)} of another" for epoch in epochs if not epoch.whole]
+    if whole:
+        plural = "s" if len(whole) > 1 else ""
+        parts.insert(0, f"{count(len(whole))} whole epoch{plural} of {count(whole[0].num_samples)}")
+    digests = [epoch.digest for epoch in epochs]
+    shown = ", ".join(digests if len(digests) <= SHOWN else [*digests[: SHOWN - 1], "...", digests[-1]])
+    return (
+        f"The ledger of samples proves that none came twice or was left out: {', '.join(parts)}; "
+        f"digest{'s' if len(digests) > 1 else ''} {shown}."
+    )
 
 
 def _refusal(verdict: Verdict, serving: int, stays: str) -> str:

@@ -90,10 +90,18 @@ def scalars(path: Path) -> dict[str, Any]:
     return told
 
 
-def clear(folder: Path) -> None:
-    """Remove what killed writers left behind; only where no writer runs."""
+def take_over(folder: Path, *, identity: str) -> Path | None:
+    """As `newest`, and remove torn ones and what killed writers left behind; only where no writer runs.
+
+    A torn one further on than the newest would count as one of those to keep, in place of a good one.
+    """
     for path in folder.glob(".seen=*"):
         shutil.rmtree(path, ignore_errors=True)
+    found = newest(folder, identity=identity)
+    for path in _all(folder):
+        if found is None or path.name > found.name:
+            shutil.rmtree(path, ignore_errors=True)
+    return found
 
 
 def pack(tree: Any) -> tuple[dict[str, "Tensor"], Any]:
@@ -166,7 +174,7 @@ def _fault(path: Path) -> str:
         if there != set(manifest):
             return f"it holds {', '.join(sorted(there))}, its manifest names {', '.join(sorted(manifest))}"
         changed = [name for name, told in manifest.items() if _sha256(path / name) != told]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"its manifest cannot be read: {error}"
     return f"{', '.join(changed)} does not match its hash" if changed else ""
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -56,6 +58,9 @@ class Engine(Protocol):
 
         A loss that is not finite leaves the model as it was.
         """
+
+    def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum over workers, who call it together."""
 
     def save(self) -> State:
         """Model and optimizer; all workers call it together."""
@@ -178,6 +183,15 @@ class TorchEngine:
         )
         if self.rank == 0:
             self._shrunk(self._micro_batch_size)
+
+    def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum over workers."""
+        if self.world_size == 1:
+            return counts
+        added = torch.from_numpy(counts).to(self.device)
+        dist.all_reduce(added)
+        summed: NDArray[np.int64] = added.cpu().numpy()
+        return summed
 
     def save(self) -> State:
         """Model and optimizer, as references: write them before the next step."""

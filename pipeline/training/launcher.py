@@ -21,9 +21,10 @@ from pipeline import records
 from pipeline.backends import Backend, Job
 from pipeline.errors import JobError, NotYet
 from pipeline.params import Params
+from pipeline.planning.catalog import LOCAL
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.release import tracking
-from pipeline.spot import steering
+from pipeline.spot import preemptions, steering
 from pipeline.spot.states import Place
 from pipeline.training import checkpoint
 from pipeline.training.recipe import CHAMPION, Progress, Recipe, Result, course, name_of
@@ -91,8 +92,20 @@ def recipe_of(
         warmup=told.warmup,
         decay=told.decay,
         checkpoint_every_s=told.checkpoint_every_s or plan.checkpoint_every_s,
+        mean_time_to_loss_s=None if told.checkpoint_every_s else _mean_time_to_loss_s(plan),
         train_until=night.train_until,
     )
+
+
+def _mean_time_to_loss_s(plan: Plan) -> float:
+    """How long the job's machines live together, on average: by the same means as the plan's interval."""
+    if plan.spot:
+        one_s = preemptions.MEAN_TIME_TO_PREEMPTION_S
+    elif plan.machine == LOCAL:
+        one_s = preemptions.MEAN_TIME_TO_INTERRUPTION_S
+    else:
+        one_s = preemptions.MEAN_TIME_TO_FAILURE_S
+    return one_s / plan.num_machines
 
 
 class _Reconciler:
@@ -226,6 +239,8 @@ class _Reconciler:
                 f"training did not reach a checkpoint by {self.recipe.train_until:%Y-%m-%d %H:%M:%S} UTC "
                 f"({self._reason()}); the champion stays; allow more by night.train_hours, or train less"
             )
+        from pipeline.training.tally import Tally
+
         told = checkpoint.scalars(path)
         model = self.folder / "model"
         shutil.rmtree(model, ignore_errors=True)
@@ -239,6 +254,7 @@ class _Reconciler:
             stopped_by="deadline",
             warm=bool(self.recipe.warm_from),
             ended_at=datetime.now(UTC),
+            epochs=Tally.load(told["tally"]).proven() if "tally" in told else (),
         )
         records.write(result, self.folder)
         return self._collect()
@@ -275,6 +291,7 @@ class _Reconciler:
                 ended=result.ended_at.timestamp(),
             ),
             stopped_by=result.stopped_by,
+            epochs=result.epochs,
         )
 
 

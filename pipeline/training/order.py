@@ -12,6 +12,7 @@ one block 1 time in 64, which is the correlation of the order.
 """
 
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ WINDOW = 64  # blocks shuffled together
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
 Indices = NDArray[np.int64]
+Batch = TypeVar("Batch", Indices, range)
 
 
 def indices(*, seed: int, num_samples: int, start: int, stop: int, block: int = 1) -> Indices:
@@ -49,10 +51,13 @@ def indices(*, seed: int, num_samples: int, start: int, stop: int, block: int = 
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def share(samples: Indices, *, rank: int, world_size: int) -> Indices:
-    """The part of a batch that worker `rank` takes: contiguous, sizes differ by one at most."""
-    n = len(samples)
-    return samples[rank * n // world_size : (rank + 1) * n // world_size]
+def share(batch: Batch, *, rank: int, world_size: int) -> Batch:
+    """The part of a batch that worker `rank` takes, of its samples or of its positions.
+
+    It is contiguous, and sizes differ by one at most.
+    """
+    n = len(batch)
+    return batch[rank * n // world_size : (rank + 1) * n // world_size]
 
 
 @lru_cache(maxsize=8)
@@ -121,14 +126,14 @@ def _tables(key: tuple[int, ...], bits: int) -> tuple[Indices, ...]:
     """What each round adds to one half, for every value of the other: looked up faster than computed."""
     high, low = 1 << (bits - bits // 2), 1 << (bits // 2)
     tables = []
-    for turn, round_key in enumerate(_keys(key)):
+    for turn, round_key in enumerate(keys(key)):
         of, into = (high, low) if turn % 2 else (low, high)
-        table = _mixed(np.arange(of, dtype=np.uint64), round_key) & np.uint64(into - 1)
+        table = mixed(np.arange(of, dtype=np.uint64), round_key) & np.uint64(into - 1)
         tables.append(table.astype(np.int64))
     return tuple(tables)
 
 
-def _mixed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+def mixed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     """The finaliser of SplitMix64 (Steele, Lea & Flood 2014); uint64 wraps."""
     values = (values + key) * np.uint64(GOLDEN)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -136,9 +141,9 @@ def _mixed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
-def _keys(key: tuple[int, ...]) -> list[np.uint64]:
+def keys(key: tuple[int, ...]) -> list[np.uint64]:
     """One key a round, of Python integers: exact for any seed."""
     state = np.zeros(1, dtype=np.uint64)
     for each in key:  # one after the other: seed and epoch must not be interchangeable
-        state = _mixed(state, np.uint64(each & MASK))
-    return list(_mixed(np.arange(1, ROUNDS + 1, dtype=np.uint64), state[0]))
+        state = mixed(state, np.uint64(each & MASK))
+    return list(mixed(np.arange(1, ROUNDS + 1, dtype=np.uint64), state[0]))

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.records import Champion, Dataset, Night, Record, Tuning, digest
+from pipeline.records import Champion, Dataset, Epoch, Night, Record, Tuning, digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pipeline.params import Params
@@ -82,10 +82,11 @@ class Recipe(Record):
     rate: float  # learning rate, at its peak
     warmup: float  # share of num_samples
     decay: float  # share of num_samples, at the end
-    checkpoint_every_s: float
+    checkpoint_every_s: float  # the first one
     train_until: datetime
     first_sample: int = 0  # samples before it are left out: a warm start trains on the newest
     tuning: Tuning = field(default_factory=Tuning)
+    mean_time_to_loss_s: float | None = None  # of a machine of the job; None: the interval stays as it is
 
     @property
     def identity(self) -> str:
@@ -119,6 +120,7 @@ class Result(Record):
     stopped_by: Literal["finished", "deadline"]
     warm: bool
     ended_at: datetime
+    epochs: tuple[Epoch, ...] = ()  # as the ledger of samples has them
 
 
 def name_of(recipe: Recipe, *, machine: str, num_machines: int, num_workers: int, spot: bool) -> str:

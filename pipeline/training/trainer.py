@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.errors import JobError
+from pipeline.spot.preemptions import checkpoint_interval_s
 from pipeline.training import checkpoint, order
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
 from pipeline.training.order import Indices
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.scaling import rate_at
+from pipeline.training.tally import Tally
 
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
 RETRY_SAVE_S = 15.0
+LEAST_SAVE_S = 0.01  # that a save is taken to last
 MARGIN = 0.1  # share of the time left that the estimate of the end may be wrong by
 
 
@@ -61,9 +64,10 @@ class Trainer:
         self._clock, self._memory_bytes = clock, memory_bytes
         self.seen = 0
         self.num_updates = 0
+        self.tally = self._new_tally(begin=0)
         self.end = recipe.num_samples  # where this run ends; a deadline makes it less, nothing makes it more
         self._meter = _Meter(clock())
-        self._ahead: deque[Indices] = deque()  # shares in the making, this update's first
+        self._ahead: deque[tuple[int, Indices]] = deque()  # places and shares to come, this update's first
         self._reach = 0  # position up to which they go
         self._save_s = 0.0
         self._next_save = clock() + recipe.checkpoint_every_s
@@ -75,6 +79,8 @@ class Trainer:
         self.seen = state.scalars["seen"]
         self.num_updates = state.scalars["num_updates"]
         self.end = min(self.end, state.scalars["end"])
+        kept = state.scalars.get("tally")  # older checkpoints have none
+        self.tally = Tally.load(kept) if kept else self._new_tally(begin=self.seen)
         self._meter = _Meter(self._clock(), seen=self.seen)
 
     def run(self) -> Outcome:
@@ -97,9 +103,16 @@ class Trainer:
         """Write a checkpoint; if the disk refuses, try again after a while."""
         began = self._clock()
         state = self.engine.save()
+        self.tally.settle(seen=self.seen, total=self.engine.total)
         written: Path | None = self.folder
         if self.engine.rank == 0:
-            scalars = {**state.scalars, "num_updates": self.num_updates, "end": self.end}
+            self.tally.prove()
+            scalars = {
+                **state.scalars,
+                "num_updates": self.num_updates,
+                "end": self.end,
+                "tally": self.tally.save(),
+            }
             written = checkpoint.save(
                 self.folder,
                 checkpoint.State(tensors=state.tensors, scalars=scalars),
@@ -108,12 +121,20 @@ class Trainer:
             )
         now = self._clock()
         self._save_s = now - began
-        every = self.recipe.checkpoint_every_s
+        every = self._checkpoint_every_s() if written else self.recipe.checkpoint_every_s
         self._next_save = now + (every if written else min(every, RETRY_SAVE_S))
+
+    def _checkpoint_every_s(self) -> float:
+        """The plan could only guess what a save takes; now it was measured."""
+        if self.recipe.mean_time_to_loss_s is None:
+            return self.recipe.checkpoint_every_s
+        return checkpoint_interval_s(
+            save_s=max(self._save_s, LEAST_SAVE_S), mean_time_to_preemption_s=self.recipe.mean_time_to_loss_s
+        )
 
     def _update(self) -> Signals:
         size = self._batch_size(self.seen)
-        share = self._next_share()
+        place, share = self._next_share()
         after = self.seen + size
         rate = self._rate(self.seen + size / 2)
         step = self.engine.step(share, batch_size=size, rate=rate, signals=self._signals())
@@ -122,6 +143,7 @@ class Trainer:
                 f"the loss of update {self.num_updates + 1} (positions {self.seen} to {after - 1}) is "
                 f"{step.loss}; look at these samples, or lower train.rate ({self.recipe.rate:g})"
             )
+        self.tally.add(place, share)
         self.seen = after
         self.num_updates += 1
         self._meter.add(step.loss, size)
@@ -179,25 +201,37 @@ class Trainer:
     def _batch_size(self, position: int) -> int:
         return min(self.recipe.batch_size, self.recipe.num_samples - position)
 
-    def _next_share(self) -> Indices:
-        """This worker's part of the next batch; those after it begin to load, one for each loader."""
+    def _next_share(self) -> tuple[int, Indices]:
+        """Place and samples of this worker's part of the next batch; those after it begin to load."""
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
-            self.engine.prepare(self._ahead[-1])
+            self.engine.prepare(self._ahead[-1][1])
             self._reach += self._batch_size(self._reach)
         return self._ahead.popleft()
 
-    def _share(self, position: int) -> Indices:
-        """This worker's samples of the batch at a position."""
+    def _share(self, position: int) -> tuple[int, Indices]:
+        """This worker's part of the batch at a position: where it begins, and its samples."""
+        batch = range(position, position + self._batch_size(position))
+        part = order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size)
         first = self.recipe.first_sample
-        batch = first + order.indices(
+        samples = first + order.indices(
             seed=self.recipe.seed,
             num_samples=self._epoch_samples - first,
-            start=position,
-            stop=position + self._batch_size(position),
+            start=part.start,
+            stop=part.stop,
             block=self._block,
         )
-        return order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size)
+        return part.start, samples
+
+    def _new_tally(self, *, begin: int) -> Tally:
+        first = self.recipe.first_sample
+        return Tally(
+            seed=self.recipe.seed,
+            first_sample=first,
+            num_samples=self._epoch_samples - first,
+            block=self._block,
+            begin=begin,
+        )
 
 
 class _Meter:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import records
 from pipeline.errors import DataError, JobError, PipelineError
 from pipeline.params import Plug
+from pipeline.records import Epoch
 from pipeline.training.recipe import Progress, Recipe, Result
 
 if TYPE_CHECKING:
@@ -56,13 +57,13 @@ def main(folder: Path) -> int:
         if rank == 0:
             append(folder / "starts.jsonl", {"time": datetime.now(UTC).isoformat()})
             stack.enter_context(_tracking(folder, recipe))
-        outcome, warm, engine = _train(folder, recipe)
+        outcome, warm, engine, epochs = _train(folder, recipe)
         stack.callback(engine.close)
         if outcome.stopped_by == "told":
             return 128 + signal.SIGTERM
         if rank == 0:
             _check_attempt(folder)
-            _export(folder, recipe, engine, outcome, warm=warm)
+            _export(folder, recipe, engine, outcome, warm=warm, epochs=epochs)
     return 0
 
 
@@ -78,7 +79,7 @@ def profile(folder: Path) -> int:
     return 0
 
 
-def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"]:
+def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine", tuple[Epoch, ...]]:
     from pipeline.training import checkpoint, passes
     from pipeline.training.engine import TorchEngine, agreed, peak_memory_bytes
     from pipeline.training.trainer import Trainer
@@ -111,8 +112,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     )
     found = None
     if engine.rank == 0:
-        checkpoint.clear(trainer.folder)
-        found = checkpoint.newest(trainer.folder, identity=recipe.identity)
+        found = checkpoint.take_over(trainer.folder, identity=recipe.identity)
     found = agreed(found)
     if found:
         trainer.resume(found)
@@ -120,9 +120,11 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     # Not before: a worker that waits for another to connect has nothing to save, and would not listen.
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     outcome = trainer.run()
+    epochs: tuple[Epoch, ...] = ()
     if outcome.stopped_by != "told":
         trainer.save()
-    return outcome, warm, engine
+        epochs = trainer.tally.proven() if engine.rank == 0 else ()
+    return outcome, warm, engine, epochs
 
 
 def _start_warm(engine: "TorchEngine", folder: Path) -> bool:
@@ -134,7 +136,15 @@ def _start_warm(engine: "TorchEngine", folder: Path) -> bool:
     return warm
 
 
-def _export(folder: Path, recipe: Recipe, engine: "TorchEngine", outcome: "Outcome", *, warm: bool) -> None:
+def _export(
+    folder: Path,
+    recipe: Recipe,
+    engine: "TorchEngine",
+    outcome: "Outcome",
+    *,
+    warm: bool,
+    epochs: tuple[Epoch, ...],
+) -> None:
     """Write the model, then the result: whole or not at all."""
     from pipeline.training import checkpoint
 
@@ -152,6 +162,7 @@ def _export(folder: Path, recipe: Recipe, engine: "TorchEngine", outcome: "Outco
         stopped_by="finished" if outcome.stopped_by == "finished" else "deadline",
         warm=warm,
         ended_at=datetime.now(UTC),
+        epochs=epochs,
     )
     records.write(result, folder)
 

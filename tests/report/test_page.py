@@ -12,6 +12,7 @@ from nights import lay, only, sixty, whole
 from pipeline import records
 from pipeline.errors import DataError
 from pipeline.ledger import Entry
+from pipeline.records import Epoch
 from pipeline.report.page import entry_of, page, write
 
 FACTS = ("commit", "subject", "rollback", "night")  # of an entry, beside its other records
@@ -89,11 +90,26 @@ FIGURES = (
     "33.7 %", "compute", "1.83 M floating", "parallel loaders", "27.4 %", "highly",  # what binds
     "49,629", "n1-standard-4 at $0.51", "1 min 10 s to 1 min 31 s", "$0.42", "31.5 s",  # the plan
     "deadline 18 h", "$50.00", "194 updates and 1 restart",  # what was used
+    "none came twice or was left out: 3 whole epochs of 16,543; digests 0", "9ac8" * 4,
     "+0.0142", "−0.0051 to +0.0335", "margin −0.0271", "recall@20", "0.310", "0.313",  # is it better
     "customer: known",
     "c0de" * 10, "aa" * 16, "bb" * 16, "cc" * 16, "dd" * 16, "daybreak 12",  # the lineage
     "0123456789abcdef0123456789abcdef", "ee" * 16,
 )  # fmt: skip
+
+
+def test_the_ledger_of_samples_is_told_in_a_sentence_and_not_where_none_was_kept(folder: Path) -> None:
+    night = whole()
+    assert night.training
+    epochs = [Epoch(num_samples=20, whole=True, digest=f"{n:016x}") for n in range(9)]
+    part = Epoch(num_samples=7, whole=False, digest="f" * 16)
+    told = replace(night, training=replace(night.training, epochs=(*epochs, part)))
+    text = text_of(page(lay(told, folder), []))
+    assert (
+        f"left out: 9 whole epochs of 20, 7 of another; digests {0:016x}, {1:016x}, {2:016x}, ..., f" in text
+    )
+    none = replace(night, training=replace(night.training, epochs=()))
+    assert "ledger of samples" not in text_of(page(lay(none, folder), []))
 
 
 def test_every_record_has_its_figures_on_the_page(folder: Path) -> None:

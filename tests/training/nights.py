@@ -46,13 +46,24 @@ def plan(*, num_samples: int = 3001, checkpoint_every_s: float = 0.2) -> Plan:
     )  # fmt: skip
 
 
-def told(*, num_workers: int = 1, cold_every: int = 7, **arguments: Any) -> Params:
+def told(
+    *,
+    num_workers: int = 1,
+    cold_every: int = 7,
+    checkpoint_every_s: float | None = 0.2,
+    **arguments: Any,
+) -> Params:
     return params.check(
         {
             "source": "tests.fakes:TwoDays",
             "workload": {"use": "tests.fakes:LineWorkload", **arguments},
             "backend": "pipeline.backends.local:Local",
-            "train": {"num_workers": num_workers, "cold_every": cold_every, "rate": 0.01},
+            "train": {
+                "num_workers": num_workers,
+                "cold_every": cold_every,
+                "rate": 0.01,
+                "checkpoint_every_s": checkpoint_every_s,
+            },
         }
     )
 

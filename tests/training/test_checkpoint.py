@@ -70,8 +70,34 @@ def test_what_a_killed_writer_left_is_no_checkpoint_and_is_cleared(tmp_path):
     (tmp_path / ".seen=2.77").mkdir()
     (tmp_path / ".seen=2.77" / "model.safetensors").write_bytes(b"half")
     assert checkpoint.newest(tmp_path, identity="job") == good
-    checkpoint.clear(tmp_path)
+    assert checkpoint.take_over(tmp_path, identity="job") == good
     assert list(tmp_path.iterdir()) == [good]
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "3", '{"state.json": 1}', '["state.json"]'])
+def test_a_manifest_of_another_form_is_a_torn_checkpoint(tmp_path, text):
+    good, bad = saved(tmp_path, 1, 2)
+    (bad / "manifest.json").write_text(text)
+    assert checkpoint.newest(tmp_path, identity="job") == good
+
+
+@pytest.mark.parametrize("num_torn", [1, 2])
+def test_torn_ones_do_not_push_out_what_is_saved_after_them(tmp_path, num_torn):
+    before = saved(tmp_path, 600, 640)
+    for path in before[-num_torn:]:
+        (path / "model.safetensors").write_bytes(b"torn")
+    assert checkpoint.take_over(tmp_path, identity="job") == (before[0] if num_torn == 1 else None)
+    seen = 620 if num_torn == 1 else 100
+    (path,) = saved(tmp_path, seen)
+    assert checkpoint.newest(tmp_path, identity="job") == path
+    assert len(list(tmp_path.iterdir())) == 3 - num_torn
+
+
+def test_taking_over_leaves_the_checkpoint_of_another_job(tmp_path):
+    (theirs,) = saved(tmp_path, 1)
+    with pytest.raises(JobError, match="belongs to job job"):
+        checkpoint.take_over(tmp_path, identity="other")
+    assert checkpoint.newest(tmp_path, identity="job") == theirs
 
 
 def test_a_torn_one_is_replaced(tmp_path):

@@ -17,7 +17,7 @@ import torch
 from pipeline.backends import Job
 from pipeline.backends.local import Local
 from pipeline.errors import JobError
-from pipeline.records import Training
+from pipeline.records import Epoch, Training
 from tests.fakes import read_lines
 from tests.training import nights
 
@@ -112,6 +112,9 @@ def test_a_job_killed_at_any_moment_ends_bit_equal_to_one_left_alone(tmp_path, a
     assert not killer.victims
     assert training.num_restarts >= 1  # a start that is killed before it counts itself is none
     assert (training.num_samples, training.num_updates, training.stopped_by) == (3001, 94, "finished")
+    sizes = [(epoch.num_samples, epoch.whole) for epoch in training.epochs]
+    assert sizes == [(1000, True), (1000, True), (1000, True), (1, False)]
+    assert training.epochs == alone.training.epochs
     assert equal(nights.weights(), alone.weights)
     assert training.model_digest == alone.training.model_digest
 
@@ -150,16 +153,25 @@ def run_directly(folder: Path, *, num_workers: int, until: Callable[[], bool]) -
         time.sleep(0.02)
 
 
-def test_a_job_goes_on_with_another_number_of_workers(tmp_path, alone):
+def test_a_job_goes_on_with_other_numbers_of_workers(tmp_path, alone):
     nights.lay_out(tmp_path)
     resized = tmp_path / "resized"
     resized.mkdir()
     (resized / "job.json").write_bytes((alone.job / "job.json").read_bytes())
-    checkpoints = resized / "checkpoints"
-    run_directly(resized, num_workers=2, until=lambda: len(list(checkpoints.glob("seen=*"))) == 2)
-    assert not (resized / "result.json").exists()
+    saved_at = [0]
+
+    def newest() -> int:
+        names = sorted(path.name for path in (resized / "checkpoints").glob("seen=*"))
+        return int(names[-1].removeprefix("seen=")) if names else 0
+
+    for num_workers in (1, 2, 3):
+        run_directly(resized, num_workers=num_workers, until=lambda: newest() > saved_at[-1])
+        assert not (resized / "result.json").exists()
+        saved_at.append(newest())
     run_directly(resized, num_workers=1, until=lambda: False)
+    assert 0 < saved_at[1] < saved_at[2] < saved_at[3] < alone.training.num_samples
     result = json.loads((resized / "result.json").read_text())
+    assert tuple(Epoch(**told) for told in result["epochs"]) == alone.training.epochs
     assert (result["num_samples"], result["num_updates"]) == (
         alone.training.num_samples,
         alone.training.num_updates,
@@ -175,6 +187,7 @@ def test_a_job_that_would_be_late_ends_before_the_deadline_with_a_model(tmp_path
     training = nights.train(night, nights.told(**SLOW), by_plan=plan)
     assert training.stopped_by == "deadline"
     assert 0 < training.num_samples < 10**6
+    assert sum(epoch.num_samples for epoch in training.epochs) == training.num_samples
     assert datetime.now(UTC) < night.train_until
     (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
     rates = [line["rate"] for line in read_lines(job / "progress.jsonl")]

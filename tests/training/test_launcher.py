@@ -17,7 +17,9 @@ from pipeline.records import Champion, Rung
 from pipeline.training import checkpoint, launcher
 from pipeline.training.checkpoint import State
 from pipeline.training.launcher import JOBS, MODEL, recipe_of
+from pipeline.training.order import indices
 from pipeline.training.recipe import Recipe, Result
+from pipeline.training.tally import Tally
 from pipeline.training.worker import write_facts
 from tests.fakes import ScriptedBackend
 from tests.training import nights
@@ -187,6 +189,46 @@ def test_an_error_that_does_not_mend_itself_is_told_at_once():
     with pytest.raises(JobError, match=r"^the loss of update 7 is nan; lower train\.rate$"):
         call(backend)
     assert len(backend.jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "hours"),
+    [
+        ({"spot": True, "num_machines": 2}, 16.9 / 2),
+        ({}, 24),
+        ({"machine": "n1-standard-4"}, 54 * 24 * 16_384 / 8 / 419),
+    ],
+)
+def test_the_interval_may_be_made_anew_by_how_long_machines_live(changed, hours):
+    plan = replace(nights.plan(), **changed)
+    recipe = recipe_of(NIGHT, nights.dataset(), plan, None, nights.told(checkpoint_every_s=None))
+    assert recipe.mean_time_to_loss_s == pytest.approx(hours * 3600)
+    assert recipe.checkpoint_every_s == plan.checkpoint_every_s
+    fixed = recipe_of(NIGHT, nights.dataset(), plan, None, nights.told(checkpoint_every_s=7))
+    assert (fixed.checkpoint_every_s, fixed.mean_time_to_loss_s) == (7, None)
+
+
+def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes():
+    night, backend = nights.night(seconds=-60), ScriptedBackend("running")
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
+    path = JOBS / launcher.name_of(recipe, machine="local", num_machines=1, num_workers=1, spot=False)
+    path.mkdir(parents=True)
+    (path / "submissions.jsonl").write_text('{"handle": "h", "time": 0}\n')
+    tally = Tally(seed=recipe.seed, first_sample=0, num_samples=1000)
+    tally.add(0, indices(seed=recipe.seed, num_samples=1000, start=0, stop=1320))
+    for seen, name in ((1320, "right"), (1321, "wrong")):
+        tally.settle(seen=seen, total=lambda own: own)
+        state = State(
+            tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 41, "tally": tally.save()}
+        )
+        checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
+        if name == "right":
+            told = [(epoch.num_samples, epoch.whole) for epoch in call(backend, night=night).epochs]
+            assert told == [(1000, True), (320, False)]
+            (path / "result.json").unlink()
+        else:
+            with pytest.raises(JobError, match="epoch 2 was trained on other samples than are due: 320 with"):
+                call(backend, night=night)
 
 
 def test_past_the_deadline_the_last_good_checkpoint_is_the_model():

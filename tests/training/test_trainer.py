@@ -1,6 +1,7 @@
 """The loop: each sample once per epoch whatever happens, and an end in time."""
 
 import math
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,22 +82,87 @@ def test_each_sample_once_per_epoch_however_often_it_is_ended(stops, num_samples
     assert sorted(engine.count.tolist()) == [epochs] * (epoch_samples - rest) + [epochs + 1] * rest
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=5), st.integers(1, 40))
-@settings(max_examples=25)
-def test_each_sample_once_per_epoch_on_changing_worlds_and_batches(phases, batch_size):
-    """Workers of one world take the same number of updates; their counts add up."""
-    count, seen = 0, 0
-    for world_size, updates in [*phases, (3, 10**6)]:
-        before = seen
-        for rank in range(world_size):
-            engine = CountingEngine(num_samples=40, rank=rank, world_size=world_size)
-            with TemporaryDirectory() as folder:
-                run = Run(Path(folder), engine, recipe(batch_size=batch_size), stop_after=updates)
-                run.trainer.seen = before
-                seen = run.run().seen
-            count = count + engine.count
-    assert seen == 100
+def run_world(folder: Path, made: Recipe, *, world_size: int, save_every: int, **ends: float) -> Trainer:
+    """Worker 0's trainer after all workers took the same updates, worker 0 last."""
+    engine = None
+    for rank in reversed(range(world_size)):
+        engine = CountingEngine(
+            num_samples=40, rank=rank, world_size=world_size, save_every=save_every, before=engine
+        )
+        run = Run(folder, engine, made, stop_after=ends.get("told", math.inf))
+        if "killed" in ends:
+            killed(run, ends["killed"])
+        elif run.run().stopped_by == "finished":
+            run.trainer.save()
+    return run.trainer
+
+
+def killed(run: Run, after: float) -> None:
+    """Run until the job is killed, after so many updates."""
+    step = run.trainer.engine.step
+
+    def fatal(*given: Any, **told: Any) -> Any:
+        if len(run.trainer.engine.rates) >= after:
+            raise ConnectionAbortedError
+        return step(*given, **told)
+
+    run.trainer.engine.step = fatal
+    with suppress(ConnectionAbortedError):
+        run.trainer.run()
+
+
+@given(
+    phases=st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 5), st.sampled_from(["told", "killed"])), max_size=5
+    ),
+    batch_size=st.integers(1, 40),
+    save_every=st.integers(1, 4),
+)
+@settings(max_examples=12, deadline=None)
+def test_each_sample_once_per_epoch_on_changing_worlds_and_batches(phases, batch_size, save_every):
+    """What all workers kept adds up, and the ledger proves it; what a kill lost is in neither."""
+    made = recipe(batch_size=batch_size)
+    with TemporaryDirectory() as folder:
+        for world_size, updates, end in phases:
+            run_world(Path(folder), made, world_size=world_size, save_every=save_every, **{end: updates})
+        trainer = run_world(Path(folder), made, world_size=3, save_every=save_every)
+        path = checkpoint.newest(Path(folder), identity=made.identity)
+        assert path
+        count = checkpoint.load(path).tensors["model"]["count"]
+    assert trainer.seen == 100
     assert sorted(count.tolist()) == [2] * 20 + [3] * 20
+    assert [(epoch.num_samples, epoch.whole) for epoch in trainer.tally.proven()] == [
+        (40, True), (40, True), (20, False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [8, 32])
+def test_a_batch_that_was_given_twice_is_no_epoch(tmp_path, wrong):
+    """The ledger is of the samples that were given to a step, not of `seen`."""
+    run = Run(tmp_path, CountingEngine(num_samples=40), recipe(num_samples=40))
+    right = run.trainer._share
+    run.trainer._share = lambda position: (position, right(0 if position == wrong else position)[1])
+    assert run.run().seen == 40
+    with pytest.raises(JobError, match=r"^epoch 1 was trained on other samples than are due: 40 with"):
+        run.trainer.save()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_without_a_ledger_is_gone_on_from_and_the_rest_is_proven(tmp_path):
+    first = Run(tmp_path, CountingEngine(num_samples=40), recipe(), stop_after=3)
+    assert first.run().seen == 24
+    (path,) = tmp_path.iterdir()
+    state = checkpoint.load(path)
+    scalars = {name: value for name, value in state.scalars.items() if name != "tally"}
+    checkpoint.save(
+        tmp_path, checkpoint.State(tensors=state.tensors, scalars=scalars),
+        seen=24, identity=recipe().identity,
+    )  # fmt: skip
+    second = Run(tmp_path, CountingEngine(num_samples=40), recipe())
+    second.run()
+    second.trainer.save()
+    epochs = second.trainer.tally.proven()
+    assert [(epoch.num_samples, epoch.whole) for epoch in epochs] == [(16, False), (40, True), (20, False)]
 
 
 def test_neighbours_of_a_block_are_trained_on_in_the_same_window(tmp_path):
@@ -152,6 +218,21 @@ def test_checkpoints_come_after_each_interval(tmp_path):
     Run(tmp_path, engine, recipe(checkpoint_every_s=3)).run()
     names = [path.name for path in sorted(tmp_path.iterdir())]
     assert names == ["seen=000000000000064", "seen=000000000000096"]
+
+
+def test_the_interval_follows_what_a_save_takes(tmp_path):
+    """Young's sqrt(2 x 4 s x 50 s) = 20 s after each save of 4 s, in place of the plan's 3 s."""
+    engine = CountingEngine(num_samples=40, step_s=1)
+    save = engine.save
+
+    def slow() -> Any:
+        engine.now += 4
+        return save()
+
+    engine.save = slow
+    told = Run(tmp_path, engine, recipe(num_samples=800, checkpoint_every_s=3, mean_time_to_loss_s=50))
+    told.run()
+    assert sorted(int(path.name[5:]) // 8 for path in tmp_path.iterdir()) == [67, 88]  # of 4, 25, 46, ...
 
 
 def test_a_checkpoint_that_the_disk_refused_is_tried_again_soon(tmp_path, caplog):
