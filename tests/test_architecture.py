@@ -102,6 +102,7 @@ def test_dag_files_know_only_airflow_and_the_command_line(path: Path) -> None:
     assert roots <= {"airflow", *local} | set(sys.stdlib_module_names)
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_heavy_imports() -> None:
     code = (
         "import sys; before = set(sys.modules); import pipeline.cli, pipeline.stages as s; "

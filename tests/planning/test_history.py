@@ -92,6 +92,7 @@ def test_a_night_that_scaled_beyond_what_can_be_is_left_out():
     assert "times the throughput of as many single devices" in known.left_out[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deviation", [0.02, 0.05, 0.1])
 def test_intervals_learn_how_much_nights_differ(deviation):
     setting = update(PROFILE, LOCAL, measured=LOCAL, num_machines=1, batch_size=256, num_workers=1).setting

@@ -282,6 +282,7 @@ def test_a_page_takes_under_two_seconds_of_processor_time_in_a_new_process(folde
     assert float(done.stdout) < 4  # twice the budget: other work runs on the machine that tests
 
 
+@pytest.mark.slow
 def test_drawing_again_is_quick(folder: Path) -> None:
     lay(whole(62), folder)
     page(folder, sixty())

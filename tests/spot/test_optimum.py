@@ -36,6 +36,7 @@ def by_trying(told, zones) -> float:
     return least
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(capacity, st.floats(0.2, 2.0), st.floats(0.5, 4.5))
 def test_it_is_what_trying_everything_finds(up, restart, work):

@@ -63,6 +63,7 @@ def nights(draw):
 spells = st.lists(st.tuples(st.sampled_from("#."), st.integers(1, 12)), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(nights())
 def test_no_deadline_is_missed_that_the_slowest_machine_bought_at_once_would_meet(night):

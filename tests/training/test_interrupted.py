@@ -182,7 +182,7 @@ def test_a_job_goes_on_with_other_numbers_of_workers(tmp_path, alone):
 
 def test_a_job_that_would_be_late_ends_before_the_deadline_with_a_model(tmp_path):
     nights.lay_out(tmp_path)
-    night = nights.night(seconds=20)
+    night = nights.night(seconds=30)
     plan = nights.plan(num_samples=10**6)
     training = nights.train(night, nights.told(**SLOW), by_plan=plan)
     assert training.stopped_by == "deadline"
