@@ -136,6 +136,7 @@ class CountingEngine:
         self.step_s = step_s
         self.now = 0.0
         self.loss = 1.0
+        self.times_s: tuple[float, ...] = ()
 
     def clock(self) -> float:
         return self.now
@@ -149,7 +150,7 @@ class CountingEngine:
         np.add.at(self.count, indices, 1)
         self.rates.append(rate)
         self.now += self.step_s
-        return Step(loss=self.loss, signals=signals)
+        return Step(loss=self.loss, signals=signals, times_s=self.times_s)
 
     def save(self) -> Any:
         import torch

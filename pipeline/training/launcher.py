@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline import records
 from pipeline.backends import Backend, Job
@@ -87,12 +87,19 @@ def recipe_of(
         batch_size=plan.batch_size,
         micro_batch_size=plan.micro_batch_size,
         tuning=plan.tuning,
+        batching=_batching(told.batching, num_machines=plan.num_machines),
         rate=tonight.rate,
         warmup=told.warmup,
         decay=told.decay,
         checkpoint_every_s=told.checkpoint_every_s or plan.checkpoint_every_s,
         train_until=night.train_until,
     )
+
+
+def _batching(told: Literal["auto", "by_speed", "even"], *, num_machines: int) -> Literal["by_speed", "even"]:
+    if told == "auto":
+        return "by_speed" if num_machines > 1 else "even"
+    return told
 
 
 class _Reconciler:

@@ -11,6 +11,7 @@ one bijection an epoch, begun at another place in each window. Two samples that 
 one block 1 time in 64, which is the correlation of the order.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -49,8 +50,14 @@ def indices(*, seed: int, num_samples: int, start: int, stop: int, block: int = 
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def share(samples: Indices, *, rank: int, world_size: int) -> Indices:
-    """The part of a batch that worker `rank` takes: contiguous, sizes differ by one at most."""
+def share(samples: Indices, *, rank: int, world_size: int, sizes: Sequence[int] = ()) -> Indices:
+    """The part of a batch that worker `rank` takes: contiguous, and of its size in `sizes`.
+
+    Without them sizes differ by one at most.
+    """
+    if sizes:
+        start = sum(sizes[:rank])
+        return samples[start : start + sizes[rank]]
     n = len(samples)
     return samples[rank * n // world_size : (rank + 1) * n // world_size]
 

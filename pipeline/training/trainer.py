@@ -17,6 +17,7 @@ from typing import Literal
 
 from pipeline.errors import JobError
 from pipeline.training import checkpoint, order
+from pipeline.training.batching import Batching, Sizes
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
 from pipeline.training.order import Indices
@@ -63,7 +64,11 @@ class Trainer:
         self.num_updates = 0
         self.end = recipe.num_samples  # where this run ends; a deadline makes it less, nothing makes it more
         self._meter = _Meter(clock())
-        self._ahead: deque[Indices] = deque()  # shares in the making, this update's first
+        self._ahead: deque[tuple[Indices, Sizes]] = deque()  # shares in the making, this update's first
+        self._sizes: Sizes = ()  # of all workers' shares, of the update before
+        self._batching: Batching | None = None
+        if engine.world_size > 1 and recipe.batching == "by_speed":
+            self._batching = Batching(batch_size=recipe.batch_size, world_size=engine.world_size)
         self._reach = 0  # position up to which they go
         self._save_s = 0.0
         self._next_save = clock() + recipe.checkpoint_every_s
@@ -113,7 +118,7 @@ class Trainer:
 
     def _update(self) -> Signals:
         size = self._batch_size(self.seen)
-        share = self._next_share()
+        share, sizes = self._next_share()
         after = self.seen + size
         rate = self._rate(self.seen + size / 2)
         step = self.engine.step(share, batch_size=size, rate=rate, signals=self._signals())
@@ -124,6 +129,9 @@ class Trainer:
             )
         self.seen = after
         self.num_updates += 1
+        if self._batching:
+            self._batching.observe(step.times_s, sizes=self._sizes)
+            self._sizes = sizes
         self._meter.add(step.loss, size)
         self._tell(rate)
         return step.signals
@@ -179,16 +187,19 @@ class Trainer:
     def _batch_size(self, position: int) -> int:
         return min(self.recipe.batch_size, self.recipe.num_samples - position)
 
-    def _next_share(self) -> Indices:
-        """This worker's part of the next batch; those after it begin to load, one for each loader."""
+    def _next_share(self) -> tuple[Indices, Sizes]:
+        """This worker's part of the next batch, and the sizes of all parts where they may differ.
+
+        Those after it begin to load, one for each loader.
+        """
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
-            self.engine.prepare(self._ahead[-1])
+            self.engine.prepare(self._ahead[-1][0])
             self._reach += self._batch_size(self._reach)
         return self._ahead.popleft()
 
-    def _share(self, position: int) -> Indices:
-        """This worker's samples of the batch at a position."""
+    def _share(self, position: int) -> tuple[Indices, Sizes]:
+        """This worker's samples of the batch at a position, and how many each takes."""
         first = self.recipe.first_sample
         batch = first + order.indices(
             seed=self.recipe.seed,
@@ -197,7 +208,9 @@ class Trainer:
             stop=position + self._batch_size(position),
             block=self._block,
         )
-        return order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size)
+        sizes = self._batching.shares(len(batch)) if self._batching else ()
+        rank, world_size = self.engine.rank, self.engine.world_size
+        return order.share(batch, rank=rank, world_size=world_size, sizes=sizes), sizes
 
 
 class _Meter:
