@@ -130,7 +130,8 @@ class Trainer:
         self.seen = after
         self.num_updates += 1
         if self._batching:
-            self._batching.observe(step.times_s, sizes=self._sizes)
+            if self._batching.observe(step.times_s, sizes=self._sizes) and not self.engine.rank:
+                log.info("workers are unlike; shares of a batch are now %s", self._batching.sizes)
             self._sizes = sizes
         self._meter.add(step.loss, size)
         self._tell(rate)

@@ -52,7 +52,7 @@ def main() -> None:
         took = {"even": np.inf, "by_speed": np.inf}
         found: dict[str, dict[str, Any]] = {}
         for _ in range(ROUNDS if name == "H-1" else 1):
-            for batching in took:
+            for batching in ("even", "by_speed"):
                 found[batching] = _run(cores, batching)
                 goal = _smooth(found["even"]["loss"])[-1]
                 reached = int(np.argmax(_smooth(found[batching]["loss"]) <= goal * (1 + 1e-4)))
