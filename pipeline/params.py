@@ -144,6 +144,9 @@ class TrainParams(Section):
     epochs: float = Field(3, gt=0)
     batch_size: int = Field(64, ge=1)  # global
     num_workers: int = Field(1, ge=1)  # training processes on the local machine
+    # Shares of workers: by speed, unlike ones are done together, but sums round otherwise each time; even, a
+    # run can be repeated bit for bit. auto: by speed on several machines; workers of one are alike.
+    batching: Literal["auto", "by_speed", "even"] = "auto"
     seed: int = 0
     rate: float = Field(2e-3, gt=0)  # learning rate, at its peak
     warmup: float = Field(0.05, ge=0, lt=1)  # share of the samples

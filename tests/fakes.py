@@ -151,6 +151,7 @@ class CountingEngine:
         self.step_s = step_s
         self.now = 0.0
         self.loss = 1.0
+        self.times_s: tuple[float, ...] = ()
 
     def clock(self) -> float:
         return self.now
@@ -166,7 +167,7 @@ class CountingEngine:
         self.now += self.step_s
         if self.save_every and len(self.rates) % self.save_every == 0:
             signals = replace(signals, save=1)
-        return Step(loss=self.loss, signals=signals)
+        return Step(loss=self.loss, signals=signals, times_s=self.times_s)
 
     def total(self, counts: Any) -> Any:
         self.totals.append(counts + (self.before.totals[len(self.totals)] if self.before else 0))

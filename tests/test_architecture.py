@@ -33,7 +33,7 @@ PURE = {
     "profiling.bounds", "profiling.explain", "profiling.remedies",
     "spot.curves", "spot.intervals", "spot.lifetimes", "spot.optimum", "spot.policies",
     "spot.preemptions", "spot.replay", "spot.rivals", "spot.states", "spot.steering", "spot.traces",
-    "training.noise", "training.order", "training.tally",
+    "training.batching", "training.noise", "training.order", "training.tally",
     "release.compare",
     "report.formats",
 }  # fmt: skip

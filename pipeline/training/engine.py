@@ -28,6 +28,7 @@ from pipeline.training.checkpoint import State, pack, unpack
 from pipeline.training.gradients import Gradients, Signals
 from pipeline.training.loader import Loader
 from pipeline.training.order import Indices
+from pipeline.training.stopwatch import Stopwatch
 from pipeline.training.tuning import Shards, Tuner, normalised
 from pipeline.workload import Workload
 
@@ -42,6 +43,7 @@ class Step:
 
     loss: float  # mean per sample of the global batch
     signals: Signals
+    times_s: tuple[float, ...] = ()  # of each worker for its share of the update before; empty: shares stay
 
 
 class Engine(Protocol):
@@ -103,10 +105,12 @@ class TorchEngine:
         self._shards: Shards | None = None
         if tuning.sharded and self.world_size > 1:
             self._shards = Shards(self.optimizer, rank=self.rank, world_size=self.world_size)
-        self._gradients = Gradients(self.model, world_size=self.world_size)
+        self._gradients = Gradients(self.model, rank=self.rank, world_size=self.world_size)
         self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
         self._updates = 0
         self._warn_of_passes = normalised(self.model)
+        # BatchNorm takes its statistics over a share: of another size, it would learn something else.
+        self._stopwatch = None if self.world_size == 1 or self._warn_of_passes else Stopwatch(self.device)
 
     def prepare(self, indices: Indices) -> None:
         """Begin to load a share."""
@@ -114,10 +118,16 @@ class TorchEngine:
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
         """One update; see the protocol. JobError where memory does not suffice for it."""
-        short = 1
+        short, watch = 1, self._stopwatch
+        before_s = watch.read() if watch else 0.0
         while short:
+            if watch:
+                watch.start()
             losses, short = self._accumulate(indices, batch_size)
-            total, told = self._gradients.reduce(losses, replace(signals, short=short) if short else signals)
+            if watch:
+                watch.stop()
+            own = replace(signals, short=short) if short else signals
+            total, told, times_s = self._gradients.reduce(losses, own, time_s=before_s)
             short = told.short
             if short:
                 self._shrink(batch_size)
@@ -127,7 +137,7 @@ class TorchEngine:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self._update()
-        return Step(loss=mean, signals=told)
+        return Step(loss=mean, signals=told, times_s=times_s if watch else ())
 
     def _update(self) -> None:
         """Change the weights; some may be changed when memory ends, so there is no second try."""

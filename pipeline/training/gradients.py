@@ -1,7 +1,8 @@
-"""What do all workers say together? Gradients, loss and signals, added up by one all-reduce.
+"""What do all workers say together? Gradients, loss, signals and times, added up by one all-reduce.
 
-Gradients are views into one flat tensor per type, so nothing is copied. The loss and a few signals travel
-behind them, so that all workers take the same decision at the same update. Sparse gradients travel as rows.
+Gradients are views into one flat tensor per type, so nothing is copied. Behind them travel the loss, a few
+signals, and a place for each worker's time that others leave at 0: so all know the same, and take the same
+decision at the same update. Sparse gradients travel as rows.
 """
 
 from dataclasses import astuple, dataclass, fields
@@ -27,8 +28,8 @@ SIGNALS = [field.name for field in fields(Signals)]
 class Gradients:
     """Gradients of all parameters of a model."""
 
-    def __init__(self, model: nn.Module, *, world_size: int) -> None:
-        self._world_size = world_size
+    def __init__(self, model: nn.Module, *, rank: int, world_size: int) -> None:
+        self._rank, self._world_size = rank, world_size
         sparse = {
             id(module.weight)
             for module in model.modules()
@@ -39,7 +40,8 @@ class Gradients:
         self._dense = [parameter for parameter in trained if id(parameter) not in sparse]
         if self._sparse:  # torch asks to be told: rows come from its own embeddings, so no checks
             torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
-        self._slots = 5  # loss and signals, behind the gradients of type float32, exact up to 2^24
+        # Loss, signals and times, behind the gradients of type float32, exact up to 2^24.
+        self._slots = 1 + len(SIGNALS) + world_size
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
         if world_size > 1:
@@ -73,25 +75,33 @@ class Gradients:
         for parameter in self._sparse:
             parameter.grad = None
 
-    def reduce(self, losses: list[Tensor], signals: Signals) -> tuple[float, Signals]:
-        """Add up over workers; the sum of the losses and the signals, of all."""
+    def reduce(
+        self, losses: list[Tensor], signals: Signals, *, time_s: float = 0.0
+    ) -> tuple[float, Signals, tuple[float, ...]]:
+        """Add up over workers; the sum of the losses and the signals, of all, and the time of each.
+
+        A worker alone has nobody to compare its time with, and gets none.
+        """
         if self._world_size == 1:
             if signals.short:
-                return 0.0, signals
+                return 0.0, signals, ()
             for parameter in self._dense:
                 if parameter.grad is None:  # as with more workers, where it is a view of zeros
                     parameter.grad = torch.zeros_like(parameter)
-            return (losses[0] if len(losses) == 1 else torch.stack(losses).sum()).item(), signals
+            return (losses[0] if len(losses) == 1 else torch.stack(losses).sum()).item(), signals, ()
         slots = self._flats[0][-self._slots :]
         slots[0] = torch.stack(losses).sum() if losses else 0.0
-        slots[1:] = torch.tensor(astuple(signals), dtype=slots.dtype)
+        times = [0.0] * self._world_size
+        times[self._rank] = time_s
+        slots[1:] = torch.tensor([*astuple(signals), *times], dtype=slots.dtype)
         for flat in self._flats:
             dist.all_reduce(flat)
-        total, *counts = slots.tolist()
+        total, *told_all = slots.tolist()
+        counts, times = told_all[: len(SIGNALS)], told_all[len(SIGNALS) :]
         told = Signals(**dict(zip(SIGNALS, map(int, counts), strict=True)))
         for parameter in () if told.short else self._sparse:
             parameter.grad = _add_sparse(parameter, self._world_size)
-        return total, told
+        return total, told, tuple(times)
 
 
 def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline import records
 from pipeline.backends import Backend, Job
@@ -88,6 +88,7 @@ def recipe_of(
         batch_size=plan.batch_size,
         micro_batch_size=plan.micro_batch_size,
         tuning=plan.tuning,
+        batching=_batching(told.batching, num_machines=plan.num_machines),
         rate=tonight.rate,
         warmup=told.warmup,
         decay=told.decay,
@@ -106,6 +107,12 @@ def _mean_time_to_loss_s(plan: Plan) -> float:
     else:
         one_s = preemptions.MEAN_TIME_TO_FAILURE_S
     return one_s / plan.num_machines
+
+
+def _batching(told: Literal["auto", "by_speed", "even"], *, num_machines: int) -> Literal["by_speed", "even"]:
+    if told == "auto":
+        return "by_speed" if num_machines > 1 else "even"
+    return told
 
 
 class _Reconciler:

@@ -11,6 +11,7 @@ one bijection an epoch, begun at another place in each window. Two samples that 
 one block 1 time in 64, which is the correlation of the order.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -51,11 +52,14 @@ def indices(*, seed: int, num_samples: int, start: int, stop: int, block: int = 
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def share(batch: Batch, *, rank: int, world_size: int) -> Batch:
+def share(batch: Batch, *, rank: int, world_size: int, sizes: Sequence[int] = ()) -> Batch:
     """The part of a batch that worker `rank` takes, of its samples or of its positions.
 
-    It is contiguous, and sizes differ by one at most.
+    It is contiguous, and of its size in `sizes`; without them sizes differ by one at most.
     """
+    if sizes:
+        start = sum(sizes[:rank])
+        return batch[start : start + sizes[rank]]
     n = len(batch)
     return batch[rank * n // world_size : (rank + 1) * n // world_size]
 

@@ -87,6 +87,7 @@ class Recipe(Record):
     first_sample: int = 0  # samples before it are left out: a warm start trains on the newest
     tuning: Tuning = field(default_factory=Tuning)
     mean_time_to_loss_s: float | None = None  # of a machine of the job; None: the interval stays as it is
+    batching: Literal["by_speed", "even"] = "even"  # shares of workers; the gradient is the same
 
     @property
     def identity(self) -> str:
@@ -127,7 +128,7 @@ def name_of(recipe: Recipe, *, machine: str, num_machines: int, num_workers: int
     """Name of the job: a digest of all that goes in, so that asking twice starts it once."""
     return _digest(
         recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
-        recipe.train_until.isoformat(), machine, num_machines, num_workers, spot,
+        recipe.batching, recipe.train_until.isoformat(), machine, num_machines, num_workers, spot,
     )[:12]  # fmt: skip
 
 

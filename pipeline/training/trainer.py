@@ -18,6 +18,7 @@ from typing import Literal
 from pipeline.errors import JobError
 from pipeline.spot.preemptions import checkpoint_interval_s
 from pipeline.training import checkpoint, order
+from pipeline.training.batching import Batching, Sizes
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
 from pipeline.training.order import Indices
@@ -67,7 +68,12 @@ class Trainer:
         self.tally = self._new_tally(begin=0)
         self.end = recipe.num_samples  # where this run ends; a deadline makes it less, nothing makes it more
         self._meter = _Meter(clock())
-        self._ahead: deque[tuple[int, Indices]] = deque()  # places and shares to come, this update's first
+        # Places, shares, and sizes of all workers' shares to come, this update's first.
+        self._ahead: deque[tuple[int, Indices, Sizes]] = deque()
+        self._sizes: Sizes = ()  # of all workers' shares, of the update before
+        self._batching: Batching | None = None
+        if engine.world_size > 1 and recipe.batching == "by_speed":
+            self._batching = Batching(batch_size=recipe.batch_size, world_size=engine.world_size)
         self._reach = 0  # position up to which they go
         self._save_s = 0.0
         self._next_save = clock() + recipe.checkpoint_every_s
@@ -134,7 +140,7 @@ class Trainer:
 
     def _update(self) -> Signals:
         size = self._batch_size(self.seen)
-        place, share = self._next_share()
+        place, share, sizes = self._next_share()
         after = self.seen + size
         rate = self._rate(self.seen + size / 2)
         step = self.engine.step(share, batch_size=size, rate=rate, signals=self._signals())
@@ -146,6 +152,10 @@ class Trainer:
         self.tally.add(place, share)
         self.seen = after
         self.num_updates += 1
+        if self._batching:
+            if self._batching.observe(step.times_s, sizes=self._sizes) and not self.engine.rank:
+                log.info("workers are unlike; shares of a batch are now %s", self._batching.sizes)
+            self._sizes = sizes
         self._meter.add(step.loss, size)
         self._tell(rate)
         return step.signals
@@ -201,18 +211,19 @@ class Trainer:
     def _batch_size(self, position: int) -> int:
         return min(self.recipe.batch_size, self.recipe.num_samples - position)
 
-    def _next_share(self) -> tuple[int, Indices]:
-        """Place and samples of this worker's part of the next batch; those after it begin to load."""
+    def _next_share(self) -> tuple[int, Indices, Sizes]:
+        """This worker's part of the next batch; those after it begin to load, one for each loader."""
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
             self.engine.prepare(self._ahead[-1][1])
             self._reach += self._batch_size(self._reach)
         return self._ahead.popleft()
 
-    def _share(self, position: int) -> tuple[int, Indices]:
-        """This worker's part of the batch at a position: where it begins, and its samples."""
+    def _share(self, position: int) -> tuple[int, Indices, Sizes]:
+        """This worker's part of the batch at a position: its place, its samples, and the sizes of all."""
         batch = range(position, position + self._batch_size(position))
-        part = order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size)
+        sizes = self._batching.shares(len(batch)) if self._batching else ()
+        part = order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes)
         first = self.recipe.first_sample
         samples = first + order.indices(
             seed=self.recipe.seed,
@@ -221,7 +232,7 @@ class Trainer:
             stop=part.stop,
             block=self._block,
         )
-        return part.start, samples
+        return part.start, samples, sizes
 
     def _new_tally(self, *, begin: int) -> Tally:
         first = self.recipe.first_sample

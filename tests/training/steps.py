@@ -29,6 +29,8 @@ def steps(
         step = engine.step(share, batch_size=len(batch), rate=0.1, signals=told)
         assert step.signals == Signals(stop=engine.world_size - 1, end_in=number)
         assert np.isfinite(step.loss)
+        told_all = len(step.times_s) == engine.world_size and (number == 0 or min(step.times_s) > 0)
+        assert told_all if engine.world_size > 1 else step.times_s == ()
     return engine
 
 

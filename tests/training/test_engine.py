@@ -1,5 +1,6 @@
 """One update is the same on any number of workers, in any number of passes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
 from pipeline.training.tuning import to
 from tests.fakes import LineWorkload, write_curve
-from tests.training import short_of_memory
+from tests.training import short_of_memory, unlike
 from tests.training.nights import ROOT
 from tests.training.steps import steps
 
@@ -57,6 +58,24 @@ def test_uneven_and_empty_shares_of_two_workers_change_nothing(folder):
     whole, sharded = (torch.load(folder / f"{kind}.pt") for kind in ("dense", "sharded"))
     for part in ("model", "optimizer"):
         assert all(torch.equal(value, sharded[part][name]) for name, value in whole[part].items())
+
+
+@pytest.mark.slow
+def test_a_slowed_worker_takes_less_and_the_model_is_the_same(folder, tmp_path):
+    """Ended after 40 updates of two workers, and brought to its end by one."""
+    alone = tmp_path / "alone"
+    write_curve(alone, num_samples=unlike.NUM_SAMPLES)
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.training.unlike"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
+    fast, slow = (json.loads((folder / f"worker-{rank}.json").read_text()) for rank in (0, 1))
+    assert (fast["taken"][0], slow["taken"][0]) == (16, 16)
+    assert [a + b for a, b in zip(fast["taken"], slow["taken"], strict=True)] == [unlike.BATCH] * 40
+    assert slow["taken"][-1] < 16 < fast["taken"][-1]
+    rest, counted = unlike.train(folder)
+    counts = np.array(fast["count"]) + slow["count"] + counted.count
+    assert counts.tolist() == [unlike.EPOCHS] * unlike.NUM_SAMPLES
+    close_to(rest.model.state_dict(), unlike.train(alone)[0].model.state_dict())
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """How far a night trains: cold on all samples, warm on the newest."""
 
+import dataclasses
 from datetime import date
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import pytest
 from pipeline import records
 from pipeline.params import Params
 from pipeline.records import Champion
-from pipeline.training import recipe
-from tests.training import nights
+from pipeline.training import launcher, recipe
+from tests.training import nights, recipes
 
 WARM_DAY, COLD_DAY = date(2026, 1, 2), date(2026, 1, 1)  # ordinals 1 and 0 modulo 7
 
@@ -35,6 +36,20 @@ def test_a_cold_start_trains_on_all_samples(champion: Champion) -> None:
     assert len(cold) == 1
     assert (cold[0].first_sample, cold[0].num_samples) == (0, 2 * dataset.num_samples)
     assert recipe.course(nights.night(day=WARM_DAY), dataset, None, told()).warm is False
+
+
+def test_shares_by_speed_are_the_same_training() -> None:
+    assert recipes.recipe(batching="by_speed").identity == recipes.recipe(batching="even").identity
+
+
+@pytest.mark.parametrize(
+    ("batching", "num_machines", "expected"),
+    [("auto", 1, "even"), ("auto", 2, "by_speed"), ("even", 2, "even"), ("by_speed", 1, "by_speed")],
+)
+def test_workers_of_one_machine_take_even_shares_unless_told(batching, num_machines, expected) -> None:
+    plan = dataclasses.replace(nights.plan(), num_machines=num_machines)
+    made = launcher.recipe_of(nights.night(), nights.dataset(), plan, None, told(batching=batching))
+    assert made.batching == expected
 
 
 def test_a_warm_start_trains_on_the_newest_at_its_own_rate(champion: Champion) -> None:

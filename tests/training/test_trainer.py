@@ -2,7 +2,7 @@
 
 import math
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,22 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import JobError
+from pipeline.records import Tuning
 from pipeline.training import checkpoint, order
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.trainer import Outcome, Trainer
 from tests.fakes import CountingEngine
-
-NEVER = datetime(2100, 1, 1, tzinfo=UTC)
-
-
-def recipe(**changed: Any) -> Recipe:
-    told: dict[str, Any] = {
-        "night": "n", "code_commit": "c", "workload": "a:A", "arguments": {}, "arrays": "a",
-        "data_digest": "d", "last_day": date(2026, 1, 1), "warm_from": "", "warm_digest": "",
-        "seed": 7, "num_samples": 100, "batch_size": 8, "micro_batch_size": 8,
-        "rate": 1.0, "warmup": 0.1, "decay": 0.3, "checkpoint_every_s": 1e9, "train_until": NEVER,
-    }  # fmt: skip
-    return Recipe(**{**told, **changed})
+from tests.training.recipes import recipe
 
 
 class Run:
@@ -141,7 +131,7 @@ def test_a_batch_that_was_given_twice_is_no_epoch(tmp_path, wrong):
     """The ledger is of the samples that were given to a step, not of `seen`."""
     run = Run(tmp_path, CountingEngine(num_samples=40), recipe(num_samples=40))
     right = run.trainer._share
-    run.trainer._share = lambda position: (position, right(0 if position == wrong else position)[1])
+    run.trainer._share = lambda at: (at, *right(0 if at == wrong else at)[1:])
     assert run.run().seen == 40
     with pytest.raises(JobError, match=r"^epoch 1 was trained on other samples than are due: 40 with"):
         run.trainer.save()
@@ -256,3 +246,38 @@ def test_samples_before_the_first_are_left_out(tmp_path):
     engine = CountingEngine(num_samples=40)
     Run(tmp_path, engine, recipe(num_samples=60, first_sample=10)).run()
     assert engine.count.tolist() == [0] * 10 + [2] * 30
+
+
+@given(
+    speeds=st.lists(st.floats(0.5, 8), min_size=2, max_size=4),
+    num_loaders=st.integers(0, 4),
+    batch_size=st.integers(8, 64),
+)
+@settings(max_examples=25)
+def test_shares_by_speed_lose_no_sample_and_repeat_none(speeds, num_loaders, batch_size):
+    """All workers are told the same times, each from the shares of the update before."""
+    made = recipe(
+        num_samples=2000, batch_size=batch_size, tuning=Tuning(num_loaders=num_loaders), batching="by_speed"
+    )
+    world_size = len(speeds)
+    with TemporaryDirectory() as folder:
+        engines = [CountingEngine(num_samples=40, rank=n, world_size=world_size) for n in range(world_size)]
+        trainers = [Run(Path(folder), engine, made).trainer for engine in engines]
+        while trainers[0].seen < made.num_samples:
+            times_s = tuple(n / speed for n, speed in zip(trainers[0]._sizes, speeds, strict=False))
+            for engine, trainer in zip(engines, trainers, strict=True):
+                engine.times_s = times_s
+                trainer._reach = max(trainer._reach, trainer.seen)
+                trainer._update()
+    assert sum(engine.count for engine in engines).tolist() == [50] * 40
+    assert len({trainer._batching.sizes for trainer in trainers}) == 1
+
+
+def test_shares_are_even_unless_asked_for_by_speed(tmp_path):
+    taken = {}
+    for batching in ("even", "by_speed"):
+        engine = CountingEngine(num_samples=40, world_size=2)
+        engine.times_s = (4.0, 1.0)
+        Run(tmp_path / batching, engine, recipe(batching=batching)).run()
+        taken[batching] = engine.count.sum()
+    assert taken["even"] == 50 > taken["by_speed"]
