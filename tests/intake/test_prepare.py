@@ -114,6 +114,7 @@ lines = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(rows=st.lists(lines, min_size=1, max_size=100, unique_by=lambda line: line["time"]))
 def test_cancellations_pop_the_most_recent_purchases(rows: list[Row], tmp_path_factory: Any) -> None:

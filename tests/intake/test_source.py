@@ -241,6 +241,7 @@ def test_a_name_with_and_one_without_a_day_do_not_mix(tmp_path: Path) -> None:
         Files(str(tmp_path)).days()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ONLINE_RETAIL.exists(), reason="Online Retail is not here; set DAYBREAK_DATA")
 def test_online_retail_comes_in_whole_day_by_day(tmp_path: Path) -> None:
     source = Files(str(ONLINE_RETAIL), columns=THEIRS)

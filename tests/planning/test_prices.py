@@ -78,6 +78,7 @@ def test_a_second_look_keeps_what_only_the_first_one_told(home):
     assert price(kept, ("tpu7x-standard-4t", "us-central1", "on-demand")).usd_per_hour == 48
 
 
+@pytest.mark.slow
 def test_an_answer_of_come_again_is_asked_again(home):
     with serving(Billing(skus=CHIPS, failures=[503, 429])) as api:
         assert prices.refresh(home / pricelist.REFRESHED, url=api.url).accepted

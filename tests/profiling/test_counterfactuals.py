@@ -114,5 +114,6 @@ def test_a_step_with_gradients_that_go_straight_to_their_parameters_is_run_again
     assert gains(Ranker()) is not None
 
 
+@pytest.mark.slow
 def test_a_step_that_breaks_without_its_operators_is_no_broken_job():
     assert gains(Overflowing()) is None

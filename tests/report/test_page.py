@@ -208,6 +208,7 @@ def test_too_few_samples_are_told_from_no_new_data(folder: Path) -> None:
     assert "Too little evidence for version 12; version 11 stays." in text
 
 
+@pytest.mark.slow
 def test_the_trend_shows_sixty_nights(folder: Path) -> None:
     html = page(lay(whole(62), folder), sixty())
     assert "Trend over 60 nights: 49 promoted, 3 failed" in html

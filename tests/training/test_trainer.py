@@ -101,6 +101,7 @@ def killed(run: Run, after: float) -> None:
         run.trainer.run()
 
 
+@pytest.mark.slow
 @given(
     phases=st.lists(
         st.tuples(st.integers(1, 4), st.integers(1, 5), st.sampled_from(["told", "killed"])), max_size=5
