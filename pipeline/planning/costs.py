@@ -20,11 +20,9 @@ from pipeline.planning.startup import DATA, FIVEFOLD, QUEUE, START, TWICE, wait
 from pipeline.planning.updates import HEADROOM, Part, update
 from pipeline.records import Profile
 from pipeline.spot.preemptions import (
-    MEAN_TIME_TO_FAILURE_S,
-    MEAN_TIME_TO_INTERRUPTION_S,
-    MEAN_TIME_TO_PREEMPTION_S,
     checkpoint_interval_s,
     loss,
+    mean_time_to_loss_s,
 )
 
 __all__ = ["HEADROOM", "Estimate", "Part", "estimate"]
@@ -115,7 +113,7 @@ def estimate(
     work = [part.times(num_updates) for part in found.parts]
     before = wait(machine, num_bytes=num_bytes)
     save_s = SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S  # weights and two moments
-    between_s = _mean_time_between_losses_s(machine, spot=spot) / num_machines
+    between_s = mean_time_to_loss_s(num_machines=num_machines, spot=spot, owned=machine.name == LOCAL)
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s)
     lost = loss(
         work_s=sum(part.seconds for part in work),
@@ -146,9 +144,3 @@ def estimate(
         deviation_s=lost.deviation_s * widened if spot else 0.0,
         widened=widened,
     )
-
-
-def _mean_time_between_losses_s(machine: Machine, *, spot: bool) -> float:
-    if spot:
-        return MEAN_TIME_TO_PREEMPTION_S
-    return MEAN_TIME_TO_INTERRUPTION_S if machine.name == LOCAL else MEAN_TIME_TO_FAILURE_S

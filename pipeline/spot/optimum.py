@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
+from pipeline.spot.curves import HOUR_S
 from pipeline.spot.replay import Job
-from pipeline.spot.states import HOUR_S
 from pipeline.spot.traces import Trace
 
 if TYPE_CHECKING:

@@ -26,6 +26,16 @@ class Loss:
     deviation_s: float
 
 
+def mean_time_to_loss_s(*, num_machines: int, spot: bool, owned: bool) -> float:
+    """Seconds until one of the machines is lost, on average; `owned`: one's own machine, that is not rented.
+
+    >>> mean_time_to_loss_s(num_machines=2, spot=True, owned=False) == MEAN_TIME_TO_PREEMPTION_S / 2
+    True
+    """
+    one_s = MEAN_TIME_TO_INTERRUPTION_S if owned else MEAN_TIME_TO_FAILURE_S
+    return (MEAN_TIME_TO_PREEMPTION_S if spot else one_s) / num_machines
+
+
 def checkpoint_interval_s(*, save_s: float, mean_time_to_preemption_s: float) -> float:
     """Time between checkpoints that loses least, in seconds.
 
@@ -52,8 +62,9 @@ def loss(
     number of preemptions in T seconds is Poisson with mean T / mean_time_to_preemption_s, and the
     lost work is uniform over an interval, so the variance is mean number * E[loss^2].
 
-    >>> loss(work_s=3600, save_s=4, every_s=240, restart_s=60, mean_time_to_preemption_s=7200).share
-    0.041666666666666664
+    >>> lost = loss(work_s=3600, save_s=4, every_s=240, restart_s=60, mean_time_to_preemption_s=7200)
+    >>> round(lost.share, 4)
+    0.0417
     """
     each_s = restart_s + every_s / 2
     square = restart_s**2 + restart_s * every_s + every_s**2 / 3

@@ -6,8 +6,9 @@ utility of SkyNomad (NSDI'27) by its formula.
 
 from math import ceil, floor, inf
 
+from pipeline.spot.curves import HOUR_S
 from pipeline.spot.policies import MARGIN, cheapest_on_demand, worth
-from pipeline.spot.states import HOUR_S, Place, State
+from pipeline.spot.states import Place, State
 
 ROUNDING = 1e-9
 

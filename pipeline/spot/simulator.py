@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, ParamsError
 from pipeline.planning.startup import TWICE
+from pipeline.spot.curves import HOUR_S
 from pipeline.spot.optimum import optimum_usd
 from pipeline.spot.policies import decide
 from pipeline.spot.preemptions import (
@@ -24,7 +25,7 @@ from pipeline.spot.preemptions import (
 )
 from pipeline.spot.replay import Job, Luck, replay
 from pipeline.spot.rivals import RIVALS
-from pipeline.spot.states import DOUBT, HOUR_S, Policy
+from pipeline.spot.states import DOUBT, Policy
 from pipeline.spot.traces import Trace
 
 if TYPE_CHECKING:

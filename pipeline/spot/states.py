@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
 
+from pipeline.spot.curves import HOUR_S
 from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
 
-HOUR_S = 3600.0
 MEMORY_S = 6 * HOUR_S  # of losses: how fast a zone that was taken away often is trusted again
 PRIOR_LOSSES = 0.2  # the mean time to preemption counts as much as having seen so many
 PRIOR_UP_S, PRIOR_DOWN_S = 3 * HOUR_S, 1 * HOUR_S  # as if capacity had been seen and missed for so long

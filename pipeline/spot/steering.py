@@ -11,8 +11,9 @@ from typing import Any
 
 from pipeline.planning.startup import BEFORE_WORK
 from pipeline.records import Plan, Rung
+from pipeline.spot.curves import HOUR_S
 from pipeline.spot.policies import decide
-from pipeline.spot.states import HOUR_S, Place, Sightings, State, Zone
+from pipeline.spot.states import Place, Sightings, State, Zone
 
 TICK_S = 120.0  # the launcher is asked at least so often
 RESTART_S = (

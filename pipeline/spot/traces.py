@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError
 from pipeline.spot import curves
-from pipeline.spot.states import HOUR_S
+from pipeline.spot.curves import HOUR_S
 
 if TYPE_CHECKING:
     import numpy as np

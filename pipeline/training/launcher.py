@@ -24,7 +24,8 @@ from pipeline.params import Params
 from pipeline.planning.catalog import LOCAL
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.release import tracking
-from pipeline.spot import preemptions, steering
+from pipeline.spot import steering
+from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.states import Place
 from pipeline.training import checkpoint
 from pipeline.training.recipe import CHAMPION, Progress, Recipe, Result, course, name_of
@@ -93,20 +94,11 @@ def recipe_of(
         warmup=told.warmup,
         decay=told.decay,
         checkpoint_every_s=told.checkpoint_every_s or plan.checkpoint_every_s,
-        mean_time_to_loss_s=None if told.checkpoint_every_s else _mean_time_to_loss_s(plan),
+        mean_time_to_loss_s=None
+        if told.checkpoint_every_s
+        else mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
         train_until=night.train_until,
     )
-
-
-def _mean_time_to_loss_s(plan: Plan) -> float:
-    """How long the job's machines live together, on average: by the same means as the plan's interval."""
-    if plan.spot:
-        one_s = preemptions.MEAN_TIME_TO_PREEMPTION_S
-    elif plan.machine == LOCAL:
-        one_s = preemptions.MEAN_TIME_TO_INTERRUPTION_S
-    else:
-        one_s = preemptions.MEAN_TIME_TO_FAILURE_S
-    return one_s / plan.num_machines
 
 
 def _batching(told: Literal["auto", "by_speed", "even"], *, num_machines: int) -> Literal["by_speed", "even"]:
