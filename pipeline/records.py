@@ -229,6 +229,7 @@ class Plan(Record):
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
     basis: str = ""  # what the time rests on: measurements, earlier nights, priors
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
+    after: tuple[Portion, ...] = ()  # what follows training until the decision; not billed
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
 
 
@@ -253,6 +254,7 @@ class Training(Record):
     cost_usd: float
     stopped_by: Literal["finished", "deadline", "budget"]
     epochs: tuple[Epoch, ...] = ()  # in order; none where no ledger was kept
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +276,7 @@ class Evaluation(Record):
     num_samples: int
     metrics: dict[str, float]
     slices: tuple[Slice, ...]
+    elapsed_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +303,7 @@ class Verdict(Record):
     high: float | None
     num_samples: int
     reason: str
+    decided_at: datetime | None = None  # by the gate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,9 +27,9 @@ TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
     "planning.candidates", "planning.catalog", "planning.costs", "planning.exploration", "planning.form",
     "planning.history", "planning.measurements", "planning.options", "planning.planner",
-    "planning.pricelist", "planning.quality", "planning.rates", "planning.rationale",
+    "planning.pricelist", "planning.quality", "planning.rates", "planning.rationale", "planning.refusals",
     "planning.scorecard", "planning.search", "planning.startup", "planning.throughput",
-    "planning.updates",
+    "planning.updates", "planning.window",
     "profiling.bounds", "profiling.explain", "profiling.remedies",
     "spot.curves", "spot.intervals", "spot.lifetimes", "spot.optimum", "spot.policies",
     "spot.preemptions", "spot.replay", "spot.rivals", "spot.states", "spot.steering", "spot.traces",

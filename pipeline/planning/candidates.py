@@ -82,7 +82,7 @@ def candidates(
 def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
     """How the machine may be rented: as params allow, and where there is a price."""
     allowed = {"on-demand": True, "spot": params.spot, "flex-start": params.flex_wait_hours > 0}
-    return [each for each in STRATEGIES if allowed[each] and machine.rate(each) is not None]
+    return [each for each in STRATEGIES if allowed[each] and machine.price(each) is not None]
 
 
 def _counts(
@@ -100,8 +100,6 @@ def _counts(
     here = machine.name == LOCAL
     alone = here or (strategy == "spot" and machine.is_tpu)
     count = job.samples(num_samples, batch_size)
-    # What flex-start costs stands where the estimate looks for the price of a machine that is not spot.
-    priced = replace(machine, usd_per_hour=machine.rate(strategy)) if strategy == "flex-start" else machine
     num_workers = job.num_workers if here else machine.num_workers
     for num_machines in range(1, 1 + (1 if alone else params.max_machines)):
         if num_workers * num_machines > batch_size:
@@ -116,10 +114,10 @@ def _counts(
         if key not in told:
             told[key] = estimate(
                 job.profile,
-                job.at_hand if here else priced,
+                job.at_hand if here else machine,
                 measured=job.at_hand,
+                strategy=strategy,
                 num_machines=num_machines,
-                spot=strategy == "spot",
                 batch_size=batch_size,
                 num_workers=num_workers,
                 num_samples=count,
@@ -129,9 +127,9 @@ def _counts(
         found = told[key]
         if found is not None:
             wait_s = params.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0
-            if found.machine is not priced and not here:
-                found = replace(found, machine=priced)
-            yield Candidate(estimate=found, strategy=strategy, num_samples=count, wait_s=wait_s)
+            if not here and (found.machine is not machine or found.strategy != strategy):
+                found = replace(found, machine=machine, strategy=strategy)
+            yield Candidate(estimate=found, num_samples=count, wait_s=wait_s)
 
 
 def _hindrance(machine: Machine, backend: str) -> str:

@@ -60,17 +60,13 @@ class Machine:
         """TPU slices of one machine only: spot ones cannot be joined."""
         return self.device.startswith("TPU")
 
-    def price(self, *, spot: bool) -> float | None:
+    def price(self, strategy: Strategy) -> float | None:
         """Dollars per hour, or None where it is not rented that way."""
-        if spot:
-            return self.spot_usd_per_hour if self.spot else None
-        return self.usd_per_hour
-
-    def rate(self, strategy: Strategy) -> float | None:
-        """Dollars per hour by strategy, or None where it is not rented that way."""
         if strategy == "flex-start":
             return self.flex_usd_per_hour if self.flex else None
-        return self.price(spot=strategy == "spot")
+        if strategy == "spot":
+            return self.spot_usd_per_hour if self.spot else None
+        return self.usd_per_hour
 
     def told(self, strategy: Strategy) -> tuple[str, date]:
         """Whose price that is, and of which day."""

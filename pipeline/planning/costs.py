@@ -16,6 +16,7 @@ from statistics import NormalDist
 
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.history import Known
+from pipeline.planning.pricelist import Strategy
 from pipeline.planning.startup import DATA, FIVEFOLD, QUEUE, START, TWICE, wait
 from pipeline.planning.updates import HEADROOM, Part, update
 from pipeline.records import Profile
@@ -37,8 +38,8 @@ class Estimate:
     """One way to run the job, its time and its price."""
 
     machine: Machine
+    strategy: Strategy
     num_machines: int
-    spot: bool
     batch_size: int
     micro_batch_size: int
     num_loaders: int
@@ -46,6 +47,11 @@ class Estimate:
     parts: tuple[Part, ...]
     deviation_s: float  # standard deviation of what preemptions add
     widened: float = 1.0  # times the plain interval (scorecard.py)
+
+    @property
+    def spot(self) -> bool:
+        """Can it be taken away?"""
+        return self.strategy == "spot"
 
     @property
     def expected_s(self) -> float:
@@ -65,7 +71,7 @@ class Estimate:
     def usd(self, parts: Iterable[Part]) -> float:
         """Dollars for some of the parts, of all machines; none for the queue."""
         billed_s = sum(part.seconds for part in parts if part.name != QUEUE)
-        return billed_s / 3600 * self.num_machines * (self.machine.price(spot=self.spot) or 0.0)
+        return billed_s / 3600 * self.num_machines * (self.machine.price(self.strategy) or 0.0)
 
     def time_s(self, chance: float) -> float:
         """Seconds in which the job is done with this chance."""
@@ -90,8 +96,8 @@ def estimate(
     machine: Machine,
     *,
     measured: Machine,
+    strategy: Strategy = "on-demand",
     num_machines: int,
-    spot: bool,
     batch_size: int,
     num_workers: int,
     num_samples: int,
@@ -110,6 +116,7 @@ def estimate(
     if found is None:
         return None
     num_updates = ceil(num_samples / batch_size)
+    spot = strategy == "spot"
     work = [part.times(num_updates) for part in found.parts]
     before = wait(machine, num_bytes=num_bytes)
     save_s = SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S  # weights and two moments
@@ -132,8 +139,8 @@ def estimate(
     widened = known.widened(spread) if known else 1.0
     return Estimate(
         machine=machine,
+        strategy=strategy,
         num_machines=num_machines,
-        spot=spot,
         batch_size=batch_size,
         micro_batch_size=ceil(found.setting.micro_batch_size),
         num_loaders=found.num_loaders,

@@ -17,6 +17,7 @@ from pipeline.planning.measurements import Measurement, Setting, believable
 if TYPE_CHECKING:
     from pipeline.planning.form import Array, Prior
     from pipeline.planning.throughput import StepTime
+    from pipeline.planning.window import Decided
 
 # Deviations of log(actual / predicted), before any night: of the job on all machines, of a kind of device
 # and of a machine against the roofline, and from night to night.
@@ -66,6 +67,7 @@ class Known:
     past: Sequence[Past] = ()
     widen: float = 1.0
     needed: float = float("inf")
+    decided: Sequence["Decided"] = ()  # what followed training
     left_out: list[str] = field(default_factory=list)  # what cannot be, a sentence each
     _fits: dict[tuple[str, Update], tuple["StepTime", "StepTime", float]] = field(default_factory=dict)
     _found: dict[tuple[str, Setting, Update], Correction] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from pipeline.planning.history import NIGHTS_AHEAD, Known, Past, ratio
 from pipeline.planning.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from pipeline.planning.startup import IN_RUN_S
 from pipeline.planning.updates import update
+from pipeline.planning.window import Decided
 from pipeline.profiling import remedies
 from pipeline.records import Night, Profile
 
@@ -28,7 +29,9 @@ def known(entries: Sequence[Entry], *, num_workers: int) -> Known:
     if card and card.warning:
         log.warning("%s", card.warning)
     found = [_past(entry, num_workers=num_workers) for entry in entries]
-    told = Known(past=tuple(each for each in found if each))
+    told = Known(
+        past=tuple(each for each in found if each), decided=[each for each in map(_decided, entries) if each]
+    )
     if card:
         told = replace(told, widen=card.widen, needed=card.needed)
     for sentence in told.left_out:
@@ -98,6 +101,18 @@ def _past(entry: Entry, *, num_workers: int) -> Past | None:
         setting=found.setting,
         ratio=times,
     )
+
+
+def _decided(entry: Entry) -> Decided | None:
+    """What followed a night's training; None where it does not tell."""
+    training, evaluation, verdict = entry.training, entry.evaluation, entry.verdict
+    if not (training and evaluation and verdict):
+        return None
+    ended_at, decided_at, evaluation_s = training.ended_at, verdict.decided_at, evaluation.elapsed_s
+    if not (ended_at and decided_at and evaluation_s):
+        return None
+    gate_s = (decided_at - ended_at).total_seconds() - evaluation_s
+    return Decided(evaluation_s=evaluation_s, gate_s=gate_s) if gate_s > 0 else None
 
 
 def _machine(name: str, profile: Profile, night: Night) -> Machine | None:

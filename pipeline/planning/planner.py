@@ -3,27 +3,26 @@
 Candidates are all machines, regions, counts, batch sizes and strategies (on-demand, spot, flex-start) that
 params.yaml allows and whose memory suffices (`costs.estimate`); `search.search` picks one that is done by
 `night.train_until` with a chance of at least `plan.confidence` for at most `night.budget_usd`. Time counts
-from `night.started_at`, less a share for the stages before training, so that the same records give the same
-plan whenever it is made.
+from `night.started_at`, less what other stages take (window.py), so that the same records give the same plan
+whenever it is made.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, PlanError
 from pipeline.planning import catalog
 from pipeline.planning.candidates import Job, Way, allowed, candidates, way_of
 from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.planning.costs import HEADROOM
 from pipeline.planning.history import Known
 from pipeline.planning.options import basis, options, portions
-from pipeline.planning.search import Candidate, Choice, Limits, Relaxation, by_cost, feasible, relax, search
+from pipeline.planning.refusals import epochs_that_help, infeasible, of_epochs, too_little_memory
+from pipeline.planning.search import Candidate, Choice, Limits, by_cost, relax, search
+from pipeline.planning.window import Window, window
 from pipeline.profiling import remedies
-from pipeline.records import Champion, Dataset, Night, Plan, Profile, Rung, Tuning
+from pipeline.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -31,7 +30,6 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
 
 log = logging.getLogger(__name__)
 
-BEFORE_TRAINING = 0.05  # share of the time from the start to train_until that other stages take
 NUM_RUNGS = 5
 MUCH_LATER = 0.9  # of the time of the rung before; less is no other plan, only a dearer one
 
@@ -60,9 +58,13 @@ def plan(
     batch_size = training.batch_size
     if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
         batch_size = max(1, batch_size // 2)
-    window_s = (night.train_until - night.started_at).total_seconds()
+    there = window(
+        night, dataset, profile,
+        test_days=params.prepare.test_days, confidence=told.confidence,
+        decided=known.decided if known else (),
+    )  # fmt: skip
     limits = Limits(
-        deadline_s=window_s * (1 - BEFORE_TRAINING),
+        deadline_s=there.deadline_s,
         budget_usd=night.budget_usd,
         confidence=told.confidence,
     )
@@ -81,22 +83,25 @@ def plan(
 
     offered = candidates_for(tonight.num_samples)
     if not offered:
-        raise PlanError(_too_little_memory(profile, machines))
+        raise PlanError(too_little_memory(profile, machines))
     choice = search(offered, limits=limits, objective=told.objective)
     if choice is None:
-        epochs = _epochs_that_help(candidates_for, tonight, limits)
+        epochs = epochs_that_help(candidates_for, tonight, limits)
         if epochs is not None and params.profile.quality_remedies == "allow":
             log.warning("%g epochs instead of %g, as profile.quality_remedies allows", epochs, tonight.epochs)
-            offered = candidates_for(_of_epochs(epochs, tonight))
+            offered = candidates_for(of_epochs(epochs, tonight))
             choice = search(offered, limits=limits, objective=told.objective)
         if choice is None:
-            raise PlanError(_infeasible(night, tonight, relax(offered, limits=limits), epochs))
+            raise PlanError(infeasible(night, tonight, there, relax(offered, limits=limits), epochs))
     choice, explore_usd = _tried(choice, told, left_usd=told.explore_usd - explored_usd)
-    made = _plan(night, choice, limits, tuning, checkpoint_every_s=training.checkpoint_every_s)
+    made = _plan(night, choice, limits, there, tuning, checkpoint_every_s=training.checkpoint_every_s)
     return replace(
         made,
         options=options(offered, choice=choice, limits=limits, objective=told.objective),
         portions=portions(choice.best),
+        after=tuple(
+            Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
+        ),
         basis=basis(choice.best, job=job),
         explore_usd=explore_usd,
     )
@@ -118,7 +123,13 @@ def _tried(choice: Choice, params: "PlanParams", *, left_usd: float) -> tuple[Ch
 
 
 def _plan(
-    night: Night, choice: Choice, limits: Limits, tuning: Tuning, *, checkpoint_every_s: float | None
+    night: Night,
+    choice: Choice,
+    limits: Limits,
+    there: Window,
+    tuning: Tuning,
+    *,
+    checkpoint_every_s: float | None,
 ) -> Plan:
     best, found = choice.best, choice.best.estimate
     source, dated = best.machine.told(best.strategy)
@@ -135,20 +146,20 @@ def _plan(
         expected_s=best.expected_s,
         expected_usd=best.expected_usd,
         interval=best.interval,
-        ladder=_ladder(night, choice, limits),
+        ladder=_ladder(night, choice, limits, there),
         runner_up=choice.runner_up,
         tuning=tuning,
         region=best.machine.region,
         wait_s=best.wait_s,
         chance=best.chance(limits.deadline_s),
-        usd_per_hour=best.machine.price(spot=found.spot),
+        usd_per_hour=best.machine.price(best.strategy),
         price_source=source,
         price_dated=dated,
         widened=found.widened,
     )
 
 
-def _ladder(night: Night, choice: Choice, limits: Limits) -> tuple[Rung, ...]:
+def _ladder(night: Night, choice: Choice, limits: Limits, there: Window) -> tuple[Rung, ...]:
     """What to fall back on, cheapest first: on-demand after the others, then what can start much later.
 
     The plan's own machines on demand come first: that is what the launcher goes on with where spot fails.
@@ -168,20 +179,20 @@ def _ladder(night: Night, choice: Choice, limits: Limits) -> tuple[Rung, ...]:
         rungs.append(candidate)
     if len(rungs) > NUM_RUNGS:  # the last one can wait longest, so it stays
         rungs = [*rungs[: NUM_RUNGS - 1], rungs[-1]]
-    return tuple(_rung(each, night, limits) for each in rungs)
+    return tuple(_rung(each, night, limits, there) for each in rungs)
 
 
-def _rung(candidate: Candidate, night: Night, limits: Limits) -> Rung:
+def _rung(candidate: Candidate, night: Night, limits: Limits, there: Window) -> Rung:
     return Rung(
         machine=candidate.machine.name,
         num_machines=candidate.estimate.num_machines,
         spot=candidate.estimate.spot,
         expected_s=candidate.expected_s,
         expected_usd=candidate.expected_usd,
-        latest_start=night.train_until - timedelta(seconds=ceil(candidate.time_s(limits.confidence))),
+        latest_start=there.latest_start(night, candidate.time_s(limits.confidence)),
         region=candidate.machine.region,
         wait_s=candidate.wait_s,
-        usd_per_hour=candidate.machine.price(spot=candidate.estimate.spot),
+        usd_per_hour=candidate.machine.price(candidate.strategy),
     )
 
 
@@ -199,70 +210,3 @@ def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "
             f"look at prepare.window_days and train.epochs"
         )
     return tonight
-
-
-def _too_little_memory(profile: Profile, machines: Sequence[Machine]) -> str:
-    largest = max(machines, key=lambda machine: machine.device_memory_bytes)
-    there = largest.device_memory_bytes * (1 - HEADROOM)
-    return (
-        f"one sample needs {profile.memory_bytes(1) / 1e9:.2f} GB on a device and the most that "
-        f"plan.machines has is {there / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}); "
-        f"name a machine with more memory in plan.machines, or train a smaller model"
-    )
-
-
-def _epochs_that_help(
-    candidates_for: Callable[[int, Collection[Way] | None], list[Candidate]], tonight: Course, limits: Limits
-) -> float | None:
-    """Most epochs, to 0.01, with which some candidate is feasible; None if one update is too many.
-
-    More samples take longer and cost more, so only what was feasible with fewer is tried with more.
-    """
-
-    def ways(hundredths: int, among: Collection[Way] | None) -> set[Way]:
-        found = candidates_for(_of_epochs(hundredths / 100, tonight), among)
-        return {way_of(candidate) for candidate in feasible(found, limits)}
-
-    low, high = 0, floor(tonight.epochs * 100)
-    among: set[Way] | None = None
-    while high - low > 1:
-        middle = (low + high) // 2 if low else 1
-        held = ways(middle, among)
-        if not held and middle == 1:
-            return None
-        low, high, among = (middle, high, held) if held else (low, middle, among)
-    return low / 100 if low else None
-
-
-def _of_epochs(epochs: float, tonight: Course) -> int:
-    """Samples of so many epochs of tonight's course."""
-    return max(1, round(epochs * tonight.num_samples / tonight.epochs))
-
-
-def _infeasible(night: Night, tonight: Course, relaxation: Relaxation, epochs: float | None) -> str:
-    ways = []
-    if relaxation.budget_usd is not None:
-        ways.append(f"night.budget_usd {_usd(relaxation.budget_usd):.2f}")
-    if relaxation.deadline_s is not None:
-        ways.append(f"night.train_hours {_hours(relaxation.deadline_s):g}")
-    if epochs is not None:
-        fewer = _of_epochs(epochs, tonight)
-        ways.append(f"train.{'warm_' if tonight.warm else ''}epochs {epochs:g} ({fewer:,} samples)")
-    if not ways:
-        deadline_s, budget_usd = relaxation.both
-        ways = [f"night.train_hours {_hours(deadline_s):g} with night.budget_usd {_usd(budget_usd):.2f}"]
-    return (
-        f"no machine of plan.machines trains on {tonight.num_samples:,} samples by "
-        f"{night.train_until:%H:%M} UTC for ${night.budget_usd:.2f}; "
-        f"the least that helps: {', or '.join(ways)}"
-    )
-
-
-def _usd(dollars: float) -> float:
-    return ceil(dollars * 100) / 100
-
-
-def _hours(deadline_s: float) -> float:
-    """Hours from the start to train_until that leave so many seconds to training, rounded up."""
-    hours = deadline_s / (1 - BEFORE_TRAINING) / 3600
-    return ceil(hours * 10) / 10 if hours >= 1 else ceil(hours * 1000) / 1000

@@ -6,7 +6,7 @@ For the terminal and the task log; the report draws the same from the same recor
 from collections.abc import Callable, Iterator, Sequence
 from math import log
 
-from pipeline.planning.planner import BEFORE_TRAINING
+from pipeline.planning.window import BEFORE_TRAINING
 from pipeline.records import Night, Option, Plan
 from pipeline.report.formats import count, dollars, duration
 
@@ -150,20 +150,24 @@ def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], .
     window_s = (night.train_until - night.started_at).total_seconds()
     before_s = window_s * BEFORE_TRAINING
     after_s = (night.decide_until - night.train_until).total_seconds()
+    after = "kept for evaluation and gate"  # by plans of earlier nights, which did not predict them
+    if plan.after:
+        after_s -= sum(portion.expected_s for portion in plan.after)
+        after = "left to the decision"
     return (
         ("kept for the stages before", before_s, None),
         ("left to the deadline", window_s - before_s - plan.expected_s, night.budget_usd - plan.expected_usd),
-        ("kept for evaluation and gate", after_s, None),
+        (after, after_s, None),
     )
 
 
 def _waterfall(plan: Plan, night: Night) -> Iterator[str]:
     """A bar a portion of the time, each beginning where the one before ends; dollars beside it."""
-    total_s = sum(portion.expected_s for portion in plan.portions) or 1.0
-    rest = around(plan, night)
-    wide = max(len(label) for label in [p.name for p in plan.portions] + [label for label, _, _ in rest])
+    portions, rest = (*plan.portions, *plan.after), around(plan, night)
+    total_s = sum(portion.expected_s for portion in portions) or 1.0
+    wide = max(len(label) for label in [p.name for p in portions] + [label for label, _, _ in rest])
     begin_s = 0.0
-    for portion in plan.portions:
+    for portion in portions:
         start, end = (round(s / total_s * BAR) for s in (begin_s, begin_s + portion.expected_s))
         bar = " " * min(start, BAR - 1) + "#" * max(1, end - start)
         amounts = f"{duration(portion.expected_s):>12} {dollars(portion.expected_usd):>10}"

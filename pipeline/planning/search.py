@@ -24,7 +24,6 @@ class Candidate:
     """One way to run the job: where, how it is rented, on how many samples, and what that would take."""
 
     estimate: Estimate
-    strategy: Strategy
     num_samples: int = 0
     wait_s: float = 0.0  # in a queue, at most; not billed, and counted in full
     hindrance: str = ""  # why it cannot be run here at all
@@ -36,6 +35,11 @@ class Candidate:
     def machine(self) -> Machine:
         """The machine in its region."""
         return self.estimate.machine
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the machine is rented."""
+        return self.estimate.strategy
 
     @cached_property
     def expected_s(self) -> float:

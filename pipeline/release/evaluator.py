@@ -10,6 +10,7 @@ model.json names; its folder must have the digest on record.
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -59,6 +60,7 @@ def evaluate(
     """
     import torch
 
+    began = time.monotonic()
     check_digest(MODEL, training.model_digest, record="training.json")
     samples = workload.dataset(ARRAYS, "test")
     num_samples = len(samples)  # type: ignore[arg-type]
@@ -81,6 +83,7 @@ def evaluate(
         num_samples=num_samples,
         metrics=facts | _means(columns),
         slices=_slices(columns),
+        elapsed_s=round(time.monotonic() - began, 3),
     )
 
 

@@ -9,6 +9,7 @@ judged keeps the champion, with the reason.
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def gate(
         rules=_rules(params.gate, refresh=refresh),
     )
     registry.tell(version, verdict)
-    return verdict
+    return replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
 
 
 def decide(

@@ -21,7 +21,10 @@ NEAR = 5.0  # a limit further off than so many times everything else is left out
 
 def pictures(plan: Plan, night: Night) -> dict[str, str | None]:
     """The pictures by name, None where the plan does not allow one."""
-    return {"options": options(plan.options, night=night), "portions": portions(plan.portions)}
+    return {
+        "options": options(plan.options, night=night),
+        "portions": portions((*plan.portions, *plan.after)),
+    }
 
 
 @styled

@@ -291,6 +291,7 @@ class _Reconciler:
             ),
             stopped_by=result.stopped_by,
             epochs=result.epochs,
+            ended_at=result.ended_at,
         )
 
 

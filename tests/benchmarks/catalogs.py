@@ -13,6 +13,7 @@ from pipeline.planning.candidates import Job, candidates
 from pipeline.planning.catalog import LOCAL, Machine, rented
 from pipeline.planning.costs import estimate
 from pipeline.planning.search import Limits, relax
+from pipeline.planning.window import BEFORE_TRAINING
 from pipeline.records import Night, Plan
 from tests.planning.jobs import DATASET, night, profile
 
@@ -127,7 +128,7 @@ def _way(
     if batch_size != train.batch_size:
         samples = round(samples * (found.noise_scale + batch_size) / (found.noise_scale + train.batch_size))
     done = estimate(
-        found, machine, measured=here, num_machines=number, spot=strategy == "spot", batch_size=batch_size,
+        found, machine, measured=here, num_machines=number, strategy=strategy, batch_size=batch_size,
         num_workers=workers, num_samples=samples, num_bytes=job["dataset"].num_bytes,
     )  # fmt: skip
     if done is None:
@@ -191,7 +192,7 @@ def best(ways: list[Way], objective: str) -> tuple[float, float] | None:
 
 def deadline_of(told: Night) -> float:
     """Seconds that are left to training."""
-    return (told.train_until - told.started_at).total_seconds() * (1 - planner.BEFORE_TRAINING)
+    return (told.train_until - told.started_at).total_seconds() * (1 - BEFORE_TRAINING)
 
 
 def agreement(seed: int) -> Agreement:

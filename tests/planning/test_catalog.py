@@ -45,8 +45,8 @@ def test_flex_start_is_never_dearer_than_on_demand_and_only_of_devices_that_have
 def test_small_h100_machines_are_not_rented_on_demand():
     for machine in MACHINES:
         if machine.name in ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g"):
-            assert machine.rate("on-demand") is None
-            assert machine.rate("spot")
+            assert machine.price("on-demand") is None
+            assert machine.price("spot")
 
 
 def test_there_are_several_regions_and_each_has_cpu_machines_to_fall_back_on():

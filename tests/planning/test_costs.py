@@ -20,7 +20,6 @@ CATALOG = [m for m in rented() if m.region == "us-central1" and m.usd_per_hour]
 def found(on=LOCAL, *, job=PROFILE, **changes) -> Estimate | None:
     arguments = {
         "num_machines": 1,
-        "spot": False,
         "batch_size": 256,
         "num_workers": on.num_workers,
         "num_samples": 100_000,
@@ -51,7 +50,7 @@ def test_time_never_falls_with_more_samples(on, one, other, chance):
 
 @given(st.sampled_from([LOCAL, *CATALOG]), st.floats(0.01, 0.99), st.floats(0.01, 0.99))
 def test_the_chance_is_the_inverse_of_the_time(on, one, other):
-    candidate = found(on, spot=on.spot)
+    candidate = found(on, strategy="spot" if on.spot else "on-demand")
     assert candidate.chance(candidate.time_s(one)) == pytest.approx(one, abs=1e-4) or on.spot
     low, high = sorted((one, other))
     assert candidate.time_s(low) <= candidate.time_s(high)
@@ -69,7 +68,7 @@ def test_what_fits_nowhere_is_no_candidate():
 
 
 def test_spot_is_cheaper_and_less_certain():
-    steady, spot = found(machine()), found(machine(), spot=True)
+    steady, spot = found(machine()), found(machine(), strategy="spot")
     assert spot.expected_usd < steady.expected_usd
     assert spot.expected_s > steady.expected_s
     assert spot.checkpoint_every_s < steady.checkpoint_every_s

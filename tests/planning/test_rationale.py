@@ -53,8 +53,9 @@ def test_the_waterfall_adds_up_to_the_night(made):
     before, left, after = around(made, told)
     assert whole_s + before[1] + left[1] == pytest.approx(3 * 3600)
     assert made.expected_usd + left[2] == pytest.approx(2)
-    assert after == ("kept for evaluation and gate", 6 * 3600, None)
-    names = [portion.name for portion in made.portions] + [before[0], left[0], after[0]]
+    told_s = sum(portion.expected_s for portion in made.after)
+    assert after == ("left to the decision", pytest.approx(6 * 3600 - told_s), None)
+    names = [portion.name for portion in (*made.portions, *made.after)] + [before[0], left[0], after[0]]
     lines = rationale(made, told).splitlines()[-len(names) :]
     assert all(line.startswith(name) for line, name in zip(lines, names, strict=True))
 

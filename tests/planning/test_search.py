@@ -17,9 +17,9 @@ def candidate(
     seconds: float, price: float, spread: float = 0.1, name: str = "m", wait_s: float = 0.0
 ) -> Candidate:
     found = Estimate(
-        machine=machine(name=name, usd_per_hour=price),
+        machine=machine(name=name, usd_per_hour=price, flex=True, flex_usd_per_hour=price),
+        strategy="flex-start" if wait_s else "on-demand",
         num_machines=1,
-        spot=False,
         batch_size=1,
         micro_batch_size=1,
         num_loaders=0,
@@ -27,7 +27,7 @@ def candidate(
         parts=(Part(seconds=seconds, spread=spread),),
         deviation_s=0,
     )
-    return Candidate(estimate=found, strategy="flex-start" if wait_s else "on-demand", wait_s=wait_s)
+    return Candidate(estimate=found, wait_s=wait_s)
 
 
 catalogs = st.lists(

@@ -1,0 +1,86 @@
+"""Why is there no plan, and what is the least that helps? Sentences of a PlanError."""
+
+from collections.abc import Callable, Collection, Sequence
+from math import ceil, floor
+
+from pipeline.planning.candidates import Way, way_of
+from pipeline.planning.catalog import Machine
+from pipeline.planning.costs import HEADROOM
+from pipeline.planning.search import Candidate, Limits, Relaxation, feasible
+from pipeline.planning.window import Window
+from pipeline.records import Night, Profile
+from pipeline.training.recipe import Course
+
+
+def too_little_memory(profile: Profile, machines: Sequence[Machine]) -> str:
+    """One sample alone is too much for every machine."""
+    largest = max(machines, key=lambda machine: machine.device_memory_bytes)
+    there = largest.device_memory_bytes * (1 - HEADROOM)
+    return (
+        f"one sample needs {profile.memory_bytes(1) / 1e9:.2f} GB on a device and the most that "
+        f"plan.machines has is {there / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}); "
+        f"name a machine with more memory in plan.machines, or train a smaller model"
+    )
+
+
+def epochs_that_help(
+    candidates_for: Callable[[int, Collection[Way] | None], list[Candidate]], tonight: Course, limits: Limits
+) -> float | None:
+    """Most epochs, to 0.01, with which some candidate is feasible; None if one update is too many.
+
+    More samples take longer and cost more, so only what was feasible with fewer is tried with more.
+    """
+
+    def ways(hundredths: int, among: Collection[Way] | None) -> set[Way]:
+        found = candidates_for(of_epochs(hundredths / 100, tonight), among)
+        return {way_of(candidate) for candidate in feasible(found, limits)}
+
+    low, high = 0, floor(tonight.epochs * 100)
+    among: set[Way] | None = None
+    while high - low > 1:
+        middle = (low + high) // 2 if low else 1
+        held = ways(middle, among)
+        if not held and middle == 1:
+            return None
+        low, high, among = (middle, high, held) if held else (low, middle, among)
+    return low / 100 if low else None
+
+
+def of_epochs(epochs: float, tonight: Course) -> int:
+    """Samples of so many epochs of tonight's course."""
+    return max(1, round(epochs * tonight.num_samples / tonight.epochs))
+
+
+def infeasible(
+    night: Night, tonight: Course, window: Window, relaxation: Relaxation, epochs: float | None
+) -> str:
+    """Nothing is in time and within the budget; what would be, on each axis alone."""
+    ways = []
+    if relaxation.budget_usd is not None:
+        ways.append(f"night.budget_usd {_usd(relaxation.budget_usd):.2f}")
+    if relaxation.deadline_s is not None:
+        ways.append(_hours(window, relaxation.deadline_s))
+    if epochs is not None:
+        fewer = of_epochs(epochs, tonight)
+        ways.append(f"train.{'warm_' if tonight.warm else ''}epochs {epochs:g} ({fewer:,} samples)")
+    if not ways:
+        deadline_s, budget_usd = relaxation.both
+        ways = [f"{_hours(window, deadline_s)} with night.budget_usd {_usd(budget_usd):.2f}"]
+    return (
+        f"no machine of plan.machines trains on {tonight.num_samples:,} samples by "
+        f"{night.train_until:%H:%M} UTC for ${night.budget_usd:.2f}; "
+        f"the least that helps: {', or '.join(ways)}"
+    )
+
+
+def _usd(dollars: float) -> float:
+    return ceil(dollars * 100) / 100
+
+
+def _hours(window: Window, deadline_s: float) -> str:
+    """The hours that leave so many seconds to training; those to the decision where they are too few."""
+    train_hours, decide_hours = window.hours(deadline_s)
+    told = f"night.train_hours {train_hours:g}"
+    if decide_hours * 3600 <= window.decide_s:
+        return told
+    return f"{told} and night.decide_hours {max(train_hours, decide_hours):g}"

@@ -1,0 +1,61 @@
+"""Training ends early enough for both deadlines, and what follows it is learned from the nights."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import PlanError
+from pipeline.planning.window import BEFORE_TRAINING, Decided, window
+from tests.planning.jobs import DATASET, night, profile
+
+
+def found(*decided: Decided, hours: float = 18, gap_hours: float = 6, step_s: float = 1e-3):
+    plain = night(hours=hours)
+    told = replace(plain, decide_until=plain.train_until + timedelta(hours=gap_hours))
+    return window(told, DATASET, profile(step_s=step_s), test_days=1, confidence=0.99, decided=decided)
+
+
+def took(evaluation_s: float, gate_s: float = 60.0) -> Decided:
+    return Decided(evaluation_s=evaluation_s, gate_s=gate_s)
+
+
+def test_a_decision_with_time_to_spare_leaves_training_its_own_deadline():
+    assert found().deadline_s == pytest.approx(18 * 3600 * (1 - BEFORE_TRAINING))
+
+
+def test_without_nights_scoring_is_the_forward_third_of_a_step_for_two_models():
+    evaluation = found(step_s=0.3).after[0]
+    assert evaluation.seconds == pytest.approx(10 + 2 * 1e6 / 243 * (0.1 + 1e-5), rel=0.01)
+
+
+def test_an_evaluation_that_was_slow_moves_the_end_of_training():
+    slow = found(*[took(7200)] * 5, gap_hours=1)
+    assert slow.after[0].seconds == pytest.approx(7200)
+    assert slow.until_s < 18 * 3600 - 3600 - 60
+    assert slow.num_nights == 5
+
+
+def test_what_follows_is_surer_with_every_night():
+    spreads = [found(*[took(100)] * count).after[0].spread for count in (0, 1, 5, 30)]
+    assert spreads == sorted(spreads, reverse=True)
+
+
+def test_one_night_that_went_on_a_day_later_does_not_matter():
+    steady = [took(100)] * 9
+    assert found(*steady, took(100, gate_s=86_400)).after_s < 3 * found(*steady, took(100)).after_s
+
+
+def test_a_night_too_short_for_its_evaluation_is_told_with_the_key():
+    with pytest.raises(PlanError, match=r"leaves 1 h for the whole night; raise night\.decide_hours"):
+        found(*[took(7200)] * 5, hours=0.9, gap_hours=0.1)
+
+
+@given(st.floats(60, 1e5), st.floats(1, 3600))
+def test_the_hours_that_help_leave_so_many_seconds(deadline_s, evaluation_s):
+    plain = found(*[took(evaluation_s)] * 3)
+    train_hours, decide_hours = plain.hours(deadline_s)
+    helped = replace(plain, train_s=train_hours * 3600, decide_s=decide_hours * 3600)
+    assert helped.deadline_s >= deadline_s * (1 - 1e-9)
