@@ -228,8 +228,12 @@ class Plan(Record):
     options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
     basis: str = ""  # what the time rests on: measurements, earlier nights, priors
+    risk: str = ""  # of spot: what its lifetime and checkpoints rest on, and what it costs at worst
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
     after: tuple[Portion, ...] = ()  # what follows training until the decision; not billed
+    checkpoints_s: tuple[float, ...] = ()  # from a machine's start on, where its danger changes with age
+    mean_time_to_loss_s: float | None = None  # of spot machines, all of the job together
+    worst_usd: float | None = None  # of a plan on spot, if the rest has to be bought
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
 
 
@@ -255,6 +259,8 @@ class Training(Record):
     stopped_by: Literal["finished", "deadline", "budget"]
     epochs: tuple[Epoch, ...] = ()  # in order; none where no ledger was kept
     ended_at: datetime | None = None
+    start_s: float | None = None  # from the first submission to the first worker, before `elapsed_s`
+    spot_lives: tuple[tuple[float, bool], ...] = ()  # of spot machines: seconds lived, and was it preempted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,14 +25,16 @@ LAYERS = [
 ]
 TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
-    "planning.candidates", "planning.catalog", "planning.costs", "planning.exploration", "planning.form",
+    "planning.candidates", "planning.catalog", "planning.costs", "planning.efficiency",
+    "planning.exploration", "planning.fallback", "planning.form",
     "planning.history", "planning.measurements", "planning.options", "planning.planner",
     "planning.pricelist", "planning.quality", "planning.rates", "planning.rationale", "planning.refusals",
     "planning.scorecard", "planning.search", "planning.startup", "planning.throughput",
     "planning.updates", "planning.window",
     "profiling.bounds", "profiling.explain", "profiling.remedies",
-    "spot.curves", "spot.intervals", "spot.lifetimes", "spot.optimum", "spot.policies",
-    "spot.preemptions", "spot.replay", "spot.rivals", "spot.states", "spot.steering", "spot.traces",
+    "spot.curves", "spot.danger", "spot.exposure", "spot.intervals", "spot.lifetimes", "spot.lives",
+    "spot.optimum", "spot.policies", "spot.preemptions", "spot.replay", "spot.rivals", "spot.states",
+    "spot.steering", "spot.traces",
     "training.batching", "training.noise", "training.order", "training.tally",
     "release.compare",
     "report.formats",

@@ -1,8 +1,7 @@
 """Which ways are there to run the job? Machine, region, count, batch size, and how it is rented.
 
-What params.yaml allows, has a price and fits the memory. Where `plan.batch_sizes` leaves a choice, a batch
-of B trains on (B + phi) / (B0 + phi) as many samples as one of B0, for equal progress by the measured noise
-scale phi (McCandlish 2018; Pollux, OSDI'21): a larger batch has to pay for itself.
+What params.yaml allows, has a price and fits the memory. Where `plan.batch_sizes` leaves a choice, each batch
+trains on as many samples as the same quality needs (efficiency.py): a larger one has to pay for itself.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -13,6 +12,7 @@ from pipeline.errors import PlanError
 from pipeline.planning import catalog
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import Estimate, estimate
+from pipeline.planning.efficiency import Efficiency
 from pipeline.planning.history import Known
 from pipeline.planning.pricelist import STRATEGIES, Strategy
 from pipeline.planning.search import Candidate
@@ -33,14 +33,14 @@ class Job:
     dataset: Dataset
     batch_size: int  # that the number of samples is told for
     num_workers: int  # training processes on the machine at hand
+    efficiency: Efficiency
     known: Known | None = None  # what earlier nights taught
 
     def samples(self, num_samples: int, batch_size: int) -> int:
         """Samples that make as much progress in batches of this size as `num_samples` in the job's own."""
         if batch_size == self.batch_size:
             return num_samples
-        noise = max(0.0, self.profile.noise_scale)
-        return max(1, round(num_samples * (noise + batch_size) / (noise + self.batch_size)))
+        return max(1, round(num_samples * self.efficiency.ratio(batch_size, self.batch_size)))
 
 
 Told = dict[tuple[str, bool, int, int], Estimate | None]  # by machine, spot, batch size, count

@@ -17,7 +17,7 @@ from statistics import NormalDist
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.history import Known
 from pipeline.planning.pricelist import Strategy
-from pipeline.planning.startup import DATA, FIVEFOLD, QUEUE, START, TWICE, wait
+from pipeline.planning.startup import DATA, QUEUE, START, wait
 from pipeline.planning.updates import HEADROOM, Part, update
 from pipeline.records import Profile
 from pipeline.spot.preemptions import (
@@ -118,21 +118,23 @@ def estimate(
     num_updates = ceil(num_samples / batch_size)
     spot = strategy == "spot"
     work = [part.times(num_updates) for part in found.parts]
-    before = wait(machine, num_bytes=num_bytes)
-    save_s = SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S  # weights and two moments
+    before = wait(machine, num_bytes=num_bytes, told=known.starts.get(machine.name, ()) if known else ())
+    work_s, save_s = sum(part.seconds for part in work), time_to_save_s(profile)
     between_s = mean_time_to_loss_s(num_machines=num_machines, spot=spot, owned=machine.name == LOCAL)
+    if spot and known and known.danger:
+        between_s = known.danger.mean_time_to_loss_s(num_machines=num_machines, within_s=work_s)
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s)
     lost = loss(
-        work_s=sum(part.seconds for part in work),
+        work_s=work_s,
         save_s=save_s,
         every_s=every_s,
         restart_s=before.restart_s,
         mean_time_to_preemption_s=between_s,
     )
     parts = (
-        Part(name=QUEUE, seconds=before.queue_s, spread=FIVEFOLD),
-        Part(name=START, seconds=before.start_s, spread=TWICE),
-        Part(name=DATA, seconds=before.pull_s, spread=TWICE),
+        Part(name=QUEUE, seconds=before.queue_s, spread=before.queue_spread),
+        Part(name=START, seconds=before.start_s, spread=before.spread),
+        Part(name=DATA, seconds=before.pull_s, spread=before.spread),
         *(part.times(1 + lost.share) for part in work),
     )
     spread = sum(p.seconds * p.spread for p in parts) / sum(part.seconds for part in parts)
@@ -151,3 +153,8 @@ def estimate(
         deviation_s=lost.deviation_s * widened if spot else 0.0,
         widened=widened,
     )
+
+
+def time_to_save_s(profile: Profile) -> float:
+    """Seconds that a checkpoint takes: weights and two moments."""
+    return SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S

@@ -7,7 +7,7 @@ those that were. On a machine that has not, the ratio is shared by what it has i
 the job, and the kind of device (Sia, SOSP'23: what one does alone carries over to any number of them).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot, log
 from typing import TYPE_CHECKING
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from pipeline.planning.measurements import Measurement, Setting, believable
 
 if TYPE_CHECKING:
+    from pipeline.planning.efficiency import Reached
     from pipeline.planning.form import Array, Prior
     from pipeline.planning.throughput import StepTime
     from pipeline.planning.window import Decided
+    from pipeline.spot.danger import Danger
 
 # Deviations of log(actual / predicted), before any night: of the job on all machines, of a kind of device
 # and of a machine against the roofline, and from night to night.
@@ -67,6 +69,10 @@ class Known:
     past: Sequence[Past] = ()
     widen: float = 1.0
     needed: float = float("inf")
+    runs: Mapping[tuple[str, int, int], int] = field(default_factory=dict)  # machine, batch size, count
+    starts: Mapping[str, Sequence[float]] = field(default_factory=dict)  # times the prior, by machine
+    danger: "Danger | None" = None  # of spot machines; None: the prior
+    reached: Sequence["Reached"] = ()  # which quality, by samples and batch size
     decided: Sequence["Decided"] = ()  # what followed training
     left_out: list[str] = field(default_factory=list)  # what cannot be, a sentence each
     _fits: dict[tuple[str, Update], tuple["StepTime", "StepTime", float]] = field(default_factory=dict)

@@ -80,7 +80,7 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
     return tuple(found)
 
 
-def basis(best: Candidate, *, job: Job) -> str:
+def basis(best: Candidate, *, job: Job, offered: Sequence[Candidate]) -> str:
     """What time and samples of a candidate rest on: measurements, and which priors stand for the rest."""
     machine, past = best.machine, job.known.past if job.known else ()
     own = sum(each.machine == machine.name for each in past)
@@ -94,12 +94,10 @@ def basis(best: Candidate, *, job: Job) -> str:
     else:
         prior = "a tenth either way" if machine.name == LOCAL else "a factor of two either way"
         told += f"; no night has run there, so its prior is {prior}"
-    size = best.estimate.batch_size
+    sizes = {best.estimate.batch_size} - {job.batch_size} or {c.estimate.batch_size for c in offered}
+    size = max(sizes)  # its own, or the one that is most in doubt
     if size != job.batch_size:
-        told += (
-            f"; samples in batches of {size} rather than {job.batch_size} by the prior of noise-scale theory"
-        )
-        told += f", with {job.profile.noise_scale:,.0f} measured"
+        told += f"; {job.efficiency.says(size, job.batch_size)}"
     return told
 
 

@@ -5,6 +5,7 @@ whenever it is made.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,13 +13,15 @@ from pipeline import ledger
 from pipeline.ledger import Entry
 from pipeline.planning import catalog
 from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.planning.efficiency import Reached
 from pipeline.planning.history import NIGHTS_AHEAD, Known, Past, ratio
 from pipeline.planning.scorecard import NIGHTS, Scorecard, outcome, scorecard
-from pipeline.planning.startup import IN_RUN_S
+from pipeline.planning.startup import IN_RUN_S, wait
 from pipeline.planning.updates import update
 from pipeline.planning.window import Decided
 from pipeline.profiling import remedies
 from pipeline.records import Night, Profile
+from pipeline.spot.danger import learned
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +33,12 @@ def known(entries: Sequence[Entry], *, num_workers: int) -> Known:
         log.warning("%s", card.warning)
     found = [_past(entry, num_workers=num_workers) for entry in entries]
     told = Known(
-        past=tuple(each for each in found if each), decided=[each for each in map(_decided, entries) if each]
+        past=tuple(each for each in found if each),
+        runs=Counter((e.plan.machine, e.plan.batch_size, e.plan.num_machines) for e in entries if e.plan),
+        starts=_starts(entries),
+        danger=learned(_lives(entries)),
+        reached=_reached(entries),
+        decided=[each for each in map(_decided, entries) if each],
     )
     if card:
         told = replace(told, widen=card.widen, needed=card.needed)
@@ -101,6 +109,52 @@ def _past(entry: Entry, *, num_workers: int) -> Past | None:
         setting=found.setting,
         ratio=times,
     )
+
+
+def _starts(entries: Sequence[Entry]) -> dict[str, list[float]]:
+    """What came before the first step, as times of the prior, by machine."""
+    found: dict[str, list[float]] = {}
+    for e in entries:
+        if not (e.plan and e.training and e.profile and e.dataset) or e.training.start_s is None:
+            continue
+        machine = _machine(e.plan.machine, e.profile, e.night)
+        if machine is not None:
+            prior_s = wait(machine, num_bytes=e.dataset.num_bytes).seconds
+            found.setdefault(machine.name, []).append((e.training.start_s + IN_RUN_S) / prior_s)
+    return found
+
+
+def _lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
+    """The lives of spot machines; of several together one was lost, the others had lived as long."""
+    found: list[tuple[float, bool]] = []
+    for entry in entries:
+        number = entry.plan.num_machines if entry.plan else 1
+        for seconds, preempted in entry.training.spot_lives if entry.training else ():
+            found += [(seconds, preempted), *[(seconds, False)] * (number - 1)]
+    return found
+
+
+def _reached(entries: Sequence[Entry]) -> list[Reached]:
+    """Which quality nights reached; the score of a simple rule is taken off where all of them have it."""
+    told = [e for e in entries if e.plan and e.training and e.profile and "score" in _metrics(e)]
+    common = set.intersection(*(set(_metrics(e)) for e in told)) if told else set()
+    rules = sorted(name for name in common if name.startswith("baseline/"))
+    return [
+        Reached(
+            batch_size=e.plan.batch_size,
+            num_samples=e.training.num_samples,
+            noise_scale=e.profile.noise_scale,
+            score=_metrics(e)["score"] - (_metrics(e)[rules[0]] if rules else 0.0),
+            size=abs(_metrics(e)["score"]),
+            flops_per_sample=e.profile.flops_per_sample,
+        )
+        for e in told
+        if e.plan and e.training and e.profile and e.training.num_samples and _metrics(e)["score"]
+    ]
+
+
+def _metrics(entry: Entry) -> dict[str, float]:
+    return entry.evaluation.metrics if entry.evaluation else {}
 
 
 def _decided(entry: Entry) -> Decided | None:

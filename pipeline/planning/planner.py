@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, PlanError
 from pipeline.planning import catalog
-from pipeline.planning.candidates import Job, Way, allowed, candidates, way_of
+from pipeline.planning.candidates import Job, Way, allowed, candidates
 from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.planning.efficiency import Efficiency, alike
+from pipeline.planning.fallback import ladder, on_spot
 from pipeline.planning.history import Known
 from pipeline.planning.options import basis, options, portions
 from pipeline.planning.refusals import epochs_that_help, infeasible, of_epochs, too_little_memory
-from pipeline.planning.search import Candidate, Choice, Limits, by_cost, relax, search
-from pipeline.planning.window import Window, window
+from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
+from pipeline.planning.window import window
 from pipeline.profiling import remedies
 from pipeline.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.training.recipe import Course, course
@@ -29,9 +31,6 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pipeline.params import Params, PlanParams
 
 log = logging.getLogger(__name__)
-
-NUM_RUNGS = 5
-MUCH_LATER = 0.9  # of the time of the rung before; less is no other plan, only a dearer one
 
 
 def plan(
@@ -75,7 +74,14 @@ def plan(
         batch_size=batch_size,
         num_workers=training.num_workers,
         known=known,
-    )
+        efficiency=Efficiency(
+            noise_scale=profile.noise_scale,
+            nights=alike(
+                known.reached if known else (),
+                profile=profile, num_samples=tonight.num_samples, batch_size=batch_size,
+            ),
+        ),
+    )  # fmt: skip
 
     def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
         found = candidates(job, machines, told, backend=params.backend.use, num_samples=count, among=among)
@@ -93,40 +99,58 @@ def plan(
             choice = search(offered, limits=limits, objective=told.objective)
         if choice is None:
             raise PlanError(infeasible(night, tonight, there, relax(offered, limits=limits), epochs))
-    choice, explore_usd = _tried(choice, told, left_usd=told.explore_usd - explored_usd)
-    made = _plan(night, choice, limits, there, tuning, checkpoint_every_s=training.checkpoint_every_s)
+    left_usd = told.explore_usd - explored_usd
+    choice, explore_usd = _tried(choice, told, job=job, left_usd=left_usd, budget_usd=night.budget_usd)
+    rungs = ladder(night, choice, offered, limits, there)
+    made = _plan(choice, limits, rungs, tuning, checkpoint_every_s=training.checkpoint_every_s)
+    portioned = replace(made, portions=portions(choice.best))
+    spot = on_spot(portioned, choice.best, profile, known, until_s=there.until_s, budget_usd=night.budget_usd)
     return replace(
-        made,
+        spot,
         options=options(offered, choice=choice, limits=limits, objective=told.objective),
-        portions=portions(choice.best),
         after=tuple(
             Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
         ),
-        basis=basis(choice.best, job=job),
+        basis=basis(choice.best, job=job, offered=offered),
         explore_usd=explore_usd,
     )
 
 
-def _tried(choice: Choice, params: "PlanParams", *, left_usd: float) -> tuple[Choice, float]:
+def _tried(
+    choice: Choice, params: "PlanParams", *, job: Job, left_usd: float, budget_usd: float
+) -> tuple[Choice, float]:
     """The choice with what is worth trying tonight as its best, and what that costs beyond the best known."""
-    if params.objective == "knee" or left_usd <= 0:
+    if params.objective == "knee" or left_usd <= 0 or len(choice.ranked) < 2:
         return choice, 0.0
-    from pipeline.planning.exploration import worth_trying
+    from pipeline.planning.exploration import next_step, of_ways
 
-    found = worth_trying(choice.ranked, objective=params.objective, explore_usd=left_usd)
-    if found is None:
+    ways, runs = choice.ranked, job.known.runs if job.known else {}
+    base = choice.best.estimate.batch_size
+    # What another batch size reaches can be told against a size that was run, and against none else.
+    told_apart = base in job.efficiency.batch_sizes
+    known = of_ways(
+        ways,
+        names=[label(c, choice.best) for c in ways],
+        doubts=[job.efficiency.spread(c.estimate.batch_size, base) * told_apart for c in ways],
+        num_nights=[
+            runs.get((c.machine.name, c.estimate.batch_size, c.estimate.num_machines), 0) for c in ways
+        ],
+        budget_usd=budget_usd,
+    )
+    step = next_step(known, objective=params.objective, explore_usd=left_usd)
+    if step.taken == step.best:
         return choice, 0.0
-    taken, price_usd, why = found
+    taken = choice.ranked[step.taken]
     rest = (each for each in choice.ranked if each is not taken)
-    told = f"{choice.best.name} is the best that is known, but this {why}"
-    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=told), price_usd
+    told = f"{label(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
+    told += f", of ${left_usd:.2f} left of plan.explore_usd"
+    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=told), step.explore_usd
 
 
 def _plan(
-    night: Night,
     choice: Choice,
     limits: Limits,
-    there: Window,
+    rungs: tuple[Rung, ...],
     tuning: Tuning,
     *,
     checkpoint_every_s: float | None,
@@ -146,7 +170,7 @@ def _plan(
         expected_s=best.expected_s,
         expected_usd=best.expected_usd,
         interval=best.interval,
-        ladder=_ladder(night, choice, limits, there),
+        ladder=rungs,
         runner_up=choice.runner_up,
         tuning=tuning,
         region=best.machine.region,
@@ -156,43 +180,6 @@ def _plan(
         price_source=source,
         price_dated=dated,
         widened=found.widened,
-    )
-
-
-def _ladder(night: Night, choice: Choice, limits: Limits, there: Window) -> tuple[Rung, ...]:
-    """What to fall back on, cheapest first: on-demand after the others, then what can start much later.
-
-    The plan's own machines on demand come first: that is what the launcher goes on with where spot fails.
-    """
-    best = choice.best
-    machine, region, strategy, batch_size, num_machines = way_of(best)
-    bought = (machine, region, "on-demand", batch_size, num_machines)
-    rungs = [c for c in choice.ranked if strategy != "on-demand" and way_of(c) == bought]
-    least_s = min(each.time_s(limits.confidence) for each in (best, *rungs))
-    safe = strategy == "on-demand" or bool(rungs)
-    for candidate in sorted(choice.ranked, key=by_cost):
-        time_s = candidate.time_s(limits.confidence)
-        safer = not safe and candidate.strategy == "on-demand"
-        if time_s >= least_s * (1 if safer else MUCH_LATER):
-            continue
-        least_s, safe = time_s, safe or candidate.strategy == "on-demand"
-        rungs.append(candidate)
-    if len(rungs) > NUM_RUNGS:  # the last one can wait longest, so it stays
-        rungs = [*rungs[: NUM_RUNGS - 1], rungs[-1]]
-    return tuple(_rung(each, night, limits, there) for each in rungs)
-
-
-def _rung(candidate: Candidate, night: Night, limits: Limits, there: Window) -> Rung:
-    return Rung(
-        machine=candidate.machine.name,
-        num_machines=candidate.estimate.num_machines,
-        spot=candidate.estimate.spot,
-        expected_s=candidate.expected_s,
-        expected_usd=candidate.expected_usd,
-        latest_start=there.latest_start(night, candidate.time_s(limits.confidence)),
-        region=candidate.machine.region,
-        wait_s=candidate.wait_s,
-        usd_per_hour=candidate.machine.price(candidate.strategy),
     )
 
 

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.planning.efficiency import THEORY_SPREAD
+
 Array = NDArray[np.float64]
 
 NUM_DRAWS = 40_000
 NOISE = 0.03  # of the logarithm of a time, from one run to the next
 BEYOND, BEYOND_REACH = 0.02, 0.4  # what the form leaves, smooth in log B and log K
 LEVEL = 20.0  # deviation of the logarithm of all times
-THEORY_SPREAD = 0.6  # of q about the theory, which is often wrong
 WITHOUT_THEORY = (0.2, 0.4)  # mean and deviation of q where no noise scale is known
 SYNC_SHARE, SYNC_SPREAD = 0.3, 0.8  # of s / c in the middle of the settings, and of its logarithm
 POWER, WITH_BATCH, OVERLAP = (0.0, 2.0), (0.0, 1.0), (1.0, 3.0)  # a, b and g, uniform between

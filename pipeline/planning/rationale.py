@@ -24,6 +24,8 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
     yield summary(plan, night)
     if plan.basis:
         yield f"The time rests on {plan.basis}."
+    if plan.risk:
+        yield f"On spot: {plan.risk}."
     if plan.options:
         yield ""
         yield from _table(plan.options)
@@ -46,6 +48,8 @@ def summary(plan: Plan, night: Night) -> str:
     )
     if plan.region and plan.price_dated:
         told += f" {price(plan)}."
+    if plan.explore_usd > 0:
+        return f"{told} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
     return f"{told} Next best: {plan.runner_up}." if plan.runner_up else told
 
 

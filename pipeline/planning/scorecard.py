@@ -86,7 +86,7 @@ def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
         predicted_s=plan.expected_s,
         low_s=plan.interval[0],
         high_s=plan.interval[1],
-        actual_s=training.elapsed_s,
+        actual_s=training.elapsed_s + (training.start_s or 0.0),  # queue and start-up were predicted, too
         predicted_usd=plan.expected_usd,
         actual_usd=training.cost_usd,
         finished=training.stopped_by == "finished",

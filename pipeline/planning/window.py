@@ -9,11 +9,11 @@ they took, as sure as nights are alike.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import ceil, exp, hypot, log
-from statistics import NormalDist, median
+from math import ceil, exp
+from statistics import NormalDist
 
 from pipeline.errors import PlanError
-from pipeline.planning.startup import FIVEFOLD, TWICE, Z90
+from pipeline.planning.startup import typical
 from pipeline.planning.updates import Part
 from pipeline.records import Dataset, Night, Profile
 
@@ -23,7 +23,6 @@ FORWARD = 1 / 3  # of a step is the forward pass; the backward pass costs twice 
 ARMS = 2  # models that are scored: challenger and champion
 STAGE_S = 10.0  # to start a stage: processes, imports, the model
 GATE_S = 40.0  # three stages more, MLflow and DVC among them
-PSEUDO_NIGHTS = 2  # that differ by a factor of two, with which the doubt about a stage begins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +103,8 @@ def window(
 
 def _part(name: str, prior_s: float, took_s: Sequence[float]) -> Part:
     """A stage by its prior, or by the median of the nights that it took."""
-    logs = [log(each) for each in took_s if each > 0]
-    if not logs:
-        return Part(seconds=prior_s, spread=FIVEFOLD, name=name)
-    middle, number = median(logs), len(logs)
-    # One that was stopped and went on a day later shall not make all to come uncertain.
-    apart = (min(abs(each - middle), Z90 * FIVEFOLD) for each in logs)
-    squares = PSEUDO_NIGHTS * TWICE**2 + sum(each**2 for each in apart)
-    night = (squares / (PSEUDO_NIGHTS + number - 1)) ** 0.5
-    return Part(seconds=exp(middle), spread=hypot(night, night / number**0.5), name=name)
+    seconds, spread = typical([each for each in took_s if each > 0])
+    return Part(seconds=seconds if took_s else prior_s, spread=spread, name=name)
 
 
 def _up(hours: float) -> float:

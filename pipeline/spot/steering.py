@@ -43,7 +43,7 @@ class Facts:
 
 def place(plan: Plan, facts: Facts) -> Place | None:
     """Where the job shall be submitted; None: nowhere yet, or in the queue for spot that it is in."""
-    bought = _bought(plan)
+    bought = on_demand(plan)
     if not plan.spot or bought is None:
         return None if facts.queued else Place(plan.machine, spot=plan.spot)
     zone = Zone(
@@ -88,7 +88,7 @@ def attempts(plan: Plan, lines: Sequence[Mapping[str, Any]]) -> list[Attempt]:
 
 def usd(plan: Plan, tried: Sequence[Attempt], *, elapsed_s: float, ended: float) -> float:
     """What `elapsed_s` of the job have cost; what was bought though the plan was spot at its own price."""
-    per_s, bought = _usd_per_hour(plan) / HOUR_S, _bought(plan)
+    per_s, bought = _usd_per_hour(plan) / HOUR_S, on_demand(plan)
     bought_per_s = _usd_per_hour(bought) / HOUR_S if plan.spot and bought else per_s
     ends = [*(attempt.at for attempt in tried[1:]), ended]
     bought_s = sum(max(0.0, end - one.at) for one, end in zip(tried, ends, strict=False) if not one.spot)
@@ -96,11 +96,11 @@ def usd(plan: Plan, tried: Sequence[Attempt], *, elapsed_s: float, ended: float)
     return (elapsed_s - bought_s) * per_s + bought_s * bought_per_s
 
 
-def _bought(plan: Plan) -> Rung | None:
+def on_demand(plan: Plan) -> Rung | None:
     """The ladder's rung of the same machines on demand."""
     same = (plan.machine, plan.num_machines, plan.region)
-    on_demand = (rung for rung in plan.ladder if not (rung.spot or rung.wait_s))
-    return next((r for r in on_demand if (r.machine, r.num_machines, r.region) == same), None)
+    bought = (rung for rung in plan.ladder if not (rung.spot or rung.wait_s))
+    return next((r for r in bought if (r.machine, r.num_machines, r.region) == same), None)
 
 
 def _usd_per_hour(way: Plan | Rung) -> float:

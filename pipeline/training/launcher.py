@@ -24,7 +24,7 @@ from pipeline.params import Params
 from pipeline.planning.catalog import LOCAL
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.release import tracking
-from pipeline.spot import steering
+from pipeline.spot import lives, steering
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.states import Place
 from pipeline.training import checkpoint
@@ -96,7 +96,9 @@ def recipe_of(
         checkpoint_every_s=told.checkpoint_every_s or plan.checkpoint_every_s,
         mean_time_to_loss_s=None
         if told.checkpoint_every_s
-        else mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
+        else plan.mean_time_to_loss_s
+        or mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
+        checkpoints_s=() if told.checkpoint_every_s else plan.checkpoints_s,
         train_until=night.train_until,
     )
 
@@ -134,6 +136,8 @@ class _Reconciler:
             raise NotYet(self._progress(state))
         if (self.folder / "result.json").exists():  # it ended while we asked
             return self._collect()
+        if state == "preempted":
+            append(self.folder / "losses.jsonl", {"time": now.timestamp()})
         if state in ("failed", "succeeded"):
             self._give_up_if_hopeless(lines)
         if now >= self.recipe.train_until:
@@ -292,6 +296,13 @@ class _Reconciler:
             stopped_by=result.stopped_by,
             epochs=result.epochs,
             ended_at=result.ended_at,
+            start_s=lives.start_s(_lines(self.submissions), starts),
+            spot_lives=lives.lives(
+                _lines(self.submissions),
+                starts=starts,
+                heartbeats=_lines(self.folder / "progress.jsonl"),
+                losses=_lines(self.folder / "losses.jsonl"),
+            ),
         )
 
 

@@ -87,6 +87,7 @@ class Recipe(Record):
     first_sample: int = 0  # samples before it are left out: a warm start trains on the newest
     tuning: Tuning = field(default_factory=Tuning)
     mean_time_to_loss_s: float | None = None  # of a machine of the job; None: the interval stays as it is
+    checkpoints_s: tuple[float, ...] = ()  # from a start on, the last for all to come; none: as above
     batching: Literal["by_speed", "even"] = "even"  # shares of workers; the gradient is the same
 
     @property

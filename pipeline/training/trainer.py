@@ -76,6 +76,7 @@ class Trainer:
             self._batching = Batching(batch_size=recipe.batch_size, world_size=engine.world_size)
         self._reach = 0  # position up to which they go
         self._save_s = 0.0
+        self._num_saves = 0
         self._next_save = clock() + recipe.checkpoint_every_s
 
     def resume(self, path: Path) -> None:
@@ -127,11 +128,14 @@ class Trainer:
             )
         now = self._clock()
         self._save_s = now - began
+        self._num_saves += 1
         every = self._checkpoint_every_s() if written else self.recipe.checkpoint_every_s
         self._next_save = now + (every if written else min(every, RETRY_SAVE_S))
 
     def _checkpoint_every_s(self) -> float:
         """The plan could only guess what a save takes; now it was measured."""
+        if told := self.recipe.checkpoints_s:
+            return told[min(self._num_saves, len(told) - 1)]
         if self.recipe.mean_time_to_loss_s is None:
             return self.recipe.checkpoint_every_s
         return checkpoint_interval_s(

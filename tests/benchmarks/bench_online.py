@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.planning.exploration import Aim, next_step
+from pipeline.planning.exploration import Aim, next_step, of_scales
 from pipeline.planning.quality import Run, TimeToQuality
 from tests.benchmarks import frame
 from tests.benchmarks.bench_grid import grid
@@ -35,8 +35,8 @@ def month(model: TimeToQuality, runs: Sequence[Run], first: int, aim: Aim) -> tu
     regret, late = 0.0, float("inf")
     for night in range(2, MONTH + 1):
         left = CAP * MONTH * min(map(usd, known)) - explored
-        step = next_step(model, known, aim, explore_usd=left)
-        run, best = by_scale[step.scale], by_scale[step.best]
+        step = next_step(of_scales(model, known, aim), objective=aim.objective, explore_usd=left)
+        run, best = by_scale[model.scales[step.taken]], by_scale[model.scales[step.best]]
         if night == NIGHTS + 1:
             oracle = min(value(run) for run in runs if run.hours <= aim.deadline_hours)
             regret = value(best) / oracle - 1 if best.hours <= aim.deadline_hours else late

@@ -12,6 +12,7 @@ from pipeline.planning import catalog, planner
 from pipeline.planning.candidates import Job, candidates
 from pipeline.planning.catalog import LOCAL, Machine, rented
 from pipeline.planning.costs import estimate
+from pipeline.planning.efficiency import Efficiency
 from pipeline.planning.search import Limits, relax
 from pipeline.planning.window import BEFORE_TRAINING
 from pipeline.records import Night, Plan
@@ -254,6 +255,7 @@ def candidates_of(job: dict[str, Any]) -> list[Any]:
     whole = Job(
         profile=job["profile"], at_hand=here, dataset=job["dataset"],
         batch_size=told.train.batch_size, num_workers=told.train.num_workers,
+        efficiency=Efficiency(noise_scale=job["profile"].noise_scale),
     )  # fmt: skip
     machines = [here, *(m for m in job["rented"] if m.region in told.plan.regions)]
     return list(candidates(whole, machines, told.plan, num_samples=job["dataset"].num_samples))

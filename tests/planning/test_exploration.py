@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.planning.exploration import Aim, next_step
+from pipeline.planning.exploration import Aim, Step, next_step, of_scales
 from pipeline.planning.quality import Run, Scale, TimeToQuality
 
 SCALES = [Scale(batch_size=b, num_workers=k) for b in (256, 512, 1024) for k in (2, 4, 8)]
@@ -19,18 +19,20 @@ def run(k: int, *, slope: float = 0.3, sync: float = 0.05) -> Run:
     return Run(scale=scale, hours=hours)
 
 
+def step_of(known: list[Run], aim: Aim, *, explore_usd: float) -> Step:
+    return next_step(of_scales(MODEL, known, aim), objective=aim.objective, explore_usd=explore_usd)
+
+
 def nights(first: int, aim: Aim, *, explore_usd: float, count: int = 12, **how) -> list[Run]:
     known = [run(first, **how)]
     for _ in range(count - 1):
-        step = next_step(MODEL, known, aim, explore_usd=explore_usd)
-        known.append(run(SCALES.index(step.scale), **how))
+        step = step_of(known, aim, explore_usd=explore_usd)
+        known.append(run(step.taken, **how))
     return known
 
 
 def best_after(known: list[Run], aim: Aim) -> Run:
-    return next(
-        one for one in map(run, range(9)) if one.scale == next_step(MODEL, known, aim, explore_usd=0).best
-    )
+    return run(step_of(known, aim, explore_usd=0).best)
 
 
 def usd(one: Run) -> float:
@@ -41,9 +43,9 @@ def usd(one: Run) -> float:
 @given(st.integers(0, 8), st.floats(0.0, 0.6), st.floats(0.01, 0.3))
 def test_the_search_ends_at_a_scale_as_cheap_as_any(first, slope, sync):
     found = nights(first, AIM, explore_usd=1e9, slope=slope, sync=sync)
-    best = next_step(MODEL, found, AIM, explore_usd=0.0).best
+    best = step_of(found, AIM, explore_usd=0.0).best
     least = min(usd(run(k, slope=slope, sync=sync)) for k in range(9))
-    assert usd(run(SCALES.index(best), slope=slope, sync=sync)) <= 1.1 * least
+    assert usd(run(best, slope=slope, sync=sync)) <= 1.1 * least
 
 
 def test_the_fastest_has_the_most_workers():
@@ -53,18 +55,16 @@ def test_the_fastest_has_the_most_workers():
 
 def test_nothing_is_explored_without_dollars_for_it():
     known = [run(4)]
-    step = next_step(MODEL, known, AIM, explore_usd=0.0)
+    step = step_of(known, AIM, explore_usd=0.0)
     assert step.explore_usd == 0
-    assert step.scale == step.best
+    assert step.taken == step.best
     assert "nothing promises more than it costs to try" in step.reason
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 8), st.floats(0, 300), st.sampled_from(["cost", "time"]))
 def test_what_exploring_is_expected_to_cost_is_within_what_is_left(first, explore_usd, objective):
-    step = next_step(
-        MODEL, [run(first)], Aim(objective=objective, usd_per_worker_hour=1.0), explore_usd=explore_usd
-    )
+    step = step_of([run(first)], Aim(objective=objective, usd_per_worker_hour=1.0), explore_usd=explore_usd)
     assert 0 <= step.explore_usd <= explore_usd
 
 
@@ -77,15 +77,15 @@ def test_a_deadline_leaves_out_what_is_cheap_and_late():
 
 
 def test_where_nothing_is_in_time_the_fastest_is_best():
-    step = next_step(
-        MODEL, [run(k) for k in range(9)], Aim(usd_per_worker_hour=1.0, deadline_hours=0.1), explore_usd=0.0
+    step = step_of(
+        [run(k) for k in range(9)], Aim(usd_per_worker_hour=1.0, deadline_hours=0.1), explore_usd=0.0
     )
-    assert step.best == min((run(k) for k in range(9)), key=lambda one: one.hours).scale
+    assert step.best == min(range(9), key=lambda k: run(k).hours)
 
 
 def test_the_reason_has_what_it_may_save_and_what_it_costs_to_try():
-    steps = [next_step(MODEL, [run(k)], AIM, explore_usd=1e9) for k in range(9)]
-    exploring = [step for step in steps if step.scale != step.best]
+    steps = [step_of([run(k)], AIM, explore_usd=1e9) for k in range(9)]
+    exploring = [step for step in steps if step.taken != step.best]
     assert exploring
     assert all("may save $" in step.reason and "trying costs $" in step.reason for step in exploring)
 
@@ -97,11 +97,11 @@ def test_the_search_stops_by_itself():
 
 def test_without_a_night_there_is_nothing_to_go_on():
     with pytest.raises(ValueError, match="nothing was measured"):
-        next_step(MODEL, [], AIM, explore_usd=1.0)
+        step_of([], AIM, explore_usd=1.0)
 
 
 def test_a_run_that_is_known_well_is_not_explored_again():
     known = [run(k) for k in range(9) for _ in range(3)]
-    step = next_step(MODEL, known, AIM, explore_usd=1e9)
+    step = step_of(known, AIM, explore_usd=1e9)
     costs = np.array([usd(run(k)) for k in range(9)])
-    assert usd(run(SCALES.index(step.scale))) <= 1.05 * costs.min()
+    assert usd(run(step.taken)) <= 1.05 * costs.min()

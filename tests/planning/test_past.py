@@ -10,9 +10,11 @@ import pytest
 
 from pipeline import ledger, records
 from pipeline.params import Params, PlanParams, TrainParams
-from pipeline.planning import past
+from pipeline.planning import past, planner
+from pipeline.planning.history import Known
 from pipeline.planning.plans import plan
-from pipeline.records import Night, Plan, Profile, Training
+from pipeline.planning.startup import BEFORE_WORK
+from pipeline.records import Evaluation, Night, Plan, Profile, Training, Verdict
 from tests.planning.jobs import DATASET, STARTED, night, profile
 
 PROFILE = profile()
@@ -131,4 +133,69 @@ def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
     assert 0 < tried.explore_usd <= 30
     assert tried.machine != best.machine
     assert tried.expected_usd - tried.explore_usd == pytest.approx(best.expected_usd)
-    assert f"{best.machine} is the best that is known, but this may save $" in tried.runner_up
+    assert f"{best.machine} is the best that is known, but tonight explores: " in tried.runner_up
+
+
+SPOT = PARAMS.model_copy(update={"plan": PlanParams(machines=("g2-standard-4",), explore_usd=0.0)})
+
+
+def after(told: Plan, *, number: int, **changes: object) -> ledger.Entry:
+    training = replace(took(told, 1.0), **changes)
+    evaluation = Evaluation(
+        model_digest="d", data_digest="d", num_samples=9, metrics={"score": 0.3}, slices=(), elapsed_s=600.0
+    )
+    verdict = Verdict(
+        action="reject", champion=0, challenger=1, effect=None, low=None, high=None, num_samples=9, reason="",
+        decided_at=STARTED + timedelta(hours=2, minutes=20),
+    )  # fmt: skip
+    return ledger.Entry(
+        commit="c", subject="s", rollback=False, night=replace(night(), id=str(number)), dataset=DATASET,
+        profile=PROFILE, plan=told, training=training, evaluation=evaluation, verdict=verdict,
+    )  # fmt: skip
+
+
+def on_spot(known: Known | None = None) -> Plan:
+    job = profile(step_s=0.1, sample_bytes=1e3)
+    return planner.plan(night(), DATASET, job, None, SPOT, known=known)
+
+
+def test_evaluation_and_gate_are_told_from_the_end_of_training_to_the_decision():
+    entries = [after(planned(night()), number=k, ended_at=STARTED + timedelta(hours=2)) for k in range(3)]
+    told = planner.plan(
+        night(), DATASET, PROFILE, None, PARAMS, known=past.known(entries, num_workers=1)
+    ).after
+    assert [(each.name, round(each.expected_s)) for each in told] == [
+        ("evaluation", 600), ("register and gate", 600),
+    ]  # fmt: skip
+
+
+def test_machines_that_took_longer_to_come_are_expected_to_take_longer():
+    plain = on_spot()
+    before_s = sum(p.expected_s for p in plain.portions if p.name in BEFORE_WORK)
+    entries = [after(plain, number=k, start_s=3 * before_s) for k in range(5)]
+    now = on_spot(past.known(entries, num_workers=1))
+    now_s = sum(p.expected_s for p in now.portions if p.name in BEFORE_WORK)
+    assert now_s == pytest.approx(3 * before_s, rel=0.1)
+
+
+def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_program():
+    lives = tuple((60.0 * 2**k, True) for k in range(10))
+    entries = [after(on_spot(), number=k, spot_lives=(*lives, (30_000.0, False))) for k in range(4)]
+    told = on_spot(past.known(entries, num_workers=1))
+    assert "40 preemptions of 44 seen, of which it says most when held out" in told.risk
+    assert told.mean_time_to_loss_s < on_spot().mean_time_to_loss_s
+    assert told.worst_usd <= night().budget_usd
+
+
+def test_a_plan_on_spot_says_what_is_bought_where_its_own_machines_do_not_fit_the_budget():
+    rich = on_spot()
+    bought_usd = rich.ladder[0].expected_usd
+    assert not rich.ladder[0].spot
+    budget_usd = 0.9 * bought_usd
+    poor = planner.plan(
+        night(budget_usd=budget_usd), DATASET, profile(step_s=0.1, sample_bytes=1e3), None, SPOT
+    )
+    assert poor.spot
+    assert poor.ladder[0].expected_usd == pytest.approx(bought_usd)
+    assert poor.worst_usd <= budget_usd
+    assert "which the budget allows once" in poor.risk

@@ -61,7 +61,7 @@ def test_the_waterfall_adds_up_to_the_night(made):
 
 
 def test_a_plan_of_an_earlier_night_has_its_sentence_and_no_table(made):
-    old = replace(made, options=(), portions=(), chance=None, basis="")
+    old = replace(made, options=(), portions=(), chance=None, basis="", risk="")
     shown = rationale(old, night(budget_usd=2))
     assert len(shown.splitlines()) == 1
     assert "chance" not in shown
@@ -79,7 +79,8 @@ def test_a_larger_batch_says_which_prior_its_samples_rest_on():
     )
     told = plan(night(), DATASET, profile(), None, params).basis
     assert told.startswith("the profile on cpu; no night has run there, so its prior is a tenth either way")
-    assert "batches of 512 rather than 256 by the prior of noise-scale theory, with 1,000 measured" in told
+    assert "1.20 (0.61 to 2.39) times the samples in batches of 512 rather than 256, by the prior of" in told
+    assert "noise-scale theory (noise scale 1,000); no nights with two batch sizes can tell yet" in told
 
 
 def test_earlier_nights_take_the_place_of_the_prior():

@@ -1,0 +1,131 @@
+"""How long will tonight's spot machines live, and when to save for that? By the nights, or by the prior.
+
+Until nights have seen `ENOUGH` preemptions, machines are taken as memoryless, with a mean that begins at that
+of 2019 (`preemptions`) as if `PRIOR_LOSSES` had been seen. From then on the family of `curves` is fitted and
+chosen that says most about machines that were held out (`lifetimes`), censored ones counted as such.
+
+Where that has a memory, times between checkpoints come from the dynamic program (`intervals`); else, and
+where saves are so cheap that they would be closer than its grid, from Young's formula with the mean time to a
+loss that machines have which are used for so long and no longer: E[min(L, T)] / P(L < T).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pipeline.spot.curves import GRID, HOUR_S, Exponential, Lifetime
+from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+ENOUGH = 20  # preemptions: four for each fold that is held out
+PRIOR_LOSSES = 3.0
+SHORTEST_S, LONGEST_S = 60.0, 1000 * HOUR_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    """Several machines of which none may be lost."""
+
+    one: Lifetime
+    number: int
+
+    @property
+    def name(self) -> str:
+        """See `Lifetime`."""
+        return self.one.name
+
+    def cumulative(self, age_s: "Floats") -> "Floats":
+        """See `Lifetime`."""
+        return self.number * self.one.cumulative(age_s)
+
+    def hazard_per_s(self, age_s: "Floats") -> "Floats":
+        """See `Lifetime`."""
+        return self.number * self.one.hazard_per_s(age_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Danger:
+    """The lifetime of a spot machine, and what it rests on."""
+
+    lifetime: Lifetime
+    says: str
+    _means: dict[int, tuple["Floats", "Floats"]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def memoryless(self) -> bool:
+        """Is a machine in the same danger at any age?"""
+        return isinstance(self.lifetime, Exponential)
+
+    def mean_time_to_loss_s(self, *, num_machines: int, within_s: float) -> float:
+        """Seconds of use for each loss of one of them, where a job goes on for so long at most."""
+        if isinstance(self.lifetime, Exponential):
+            return self.lifetime.mean_s / num_machines
+        import numpy as np
+
+        if num_machines not in self._means:
+            ages = np.append(0.0, np.geomspace(SHORTEST_S, LONGEST_S, GRID))
+            left = np.exp(-num_machines * self.lifetime.cumulative(ages))
+            lived = np.append(0.0, np.cumsum((left[1:] + left[:-1]) / 2 * np.diff(ages)))
+            self._means[num_machines] = ages[1:], (lived / np.maximum(1 - left, 1e-12))[1:]
+        return float(np.interp(within_s, *self._means[num_machines]))
+
+
+PRIOR = Danger(
+    lifetime=Exponential(mean_s=MEAN_TIME_TO_PREEMPTION_S), says="the prior of 1,442 machines of 2019"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saves:
+    """Seconds of work between checkpoints from a machine's start on, the last for all to come, and why."""
+
+    intervals_s: tuple[float, ...]
+    says: str
+
+
+def learned(lives: Sequence[tuple[float, bool]]) -> Danger:
+    """What the lives of spot machines tell: seconds, and whether that was the end by a preemption."""
+    lost = sum(preempted for _, preempted in lives)
+    if not lives:
+        return PRIOR
+    if lost < ENOUGH:
+        lived_s = sum(seconds for seconds, _ in lives) + PRIOR_LOSSES * MEAN_TIME_TO_PREEMPTION_S
+        says = f"{lost} preemption{'s' if lost != 1 else ''} of {len(lives)} seen, with {PRIOR.says}"
+        return Danger(lifetime=Exponential(mean_s=lived_s / (lost + PRIOR_LOSSES)), says=says)
+    import numpy as np
+
+    from pipeline.spot.lifetimes import Observed, choose
+
+    observed = Observed(
+        lived_s=np.array([max(seconds, 1.0) for seconds, _ in lives]),
+        preempted=np.array([preempted for _, preempted in lives]),
+    )
+    found = choose(observed)
+    return Danger(
+        lifetime=found.best,
+        says=f"{lost} preemptions of {len(lives)} seen, of which it says most when held out",
+    )
+
+
+def saves(danger: Danger, *, num_machines: int, work_s: float, save_s: float, restart_s: float) -> Saves:
+    """When a job on spot shall save."""
+    from pipeline.spot.intervals import LEAST_STEP_S, NUM_STEPS, schedule
+
+    mean_s = danger.mean_time_to_loss_s(num_machines=num_machines, within_s=work_s)
+    every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=mean_s)
+    told = f"spot machines live as the {danger.lifetime.name} curve says, by {danger.says}"
+    hours = f"one preemption in {mean_s / HOUR_S:.3g} h"
+    if danger.memoryless:
+        return Saves(intervals_s=(every_s,), says=f"{told} ({hours}): saves by Young/Daly")
+    if every_s < max(LEAST_STEP_S, work_s / NUM_STEPS):
+        return Saves(
+            intervals_s=(every_s,), says=f"{told} ({hours}): saves by Young/Daly, too cheap for a program"
+        )
+    lifetime = Together(one=danger.lifetime, number=num_machines)
+    found = schedule(lifetime, work_s=work_s, save_s=save_s, restart_s=restart_s)
+    return Saves(intervals_s=found.intervals_s, says=f"{told}: saves by the dynamic program on its hazard")

@@ -1,0 +1,62 @@
+"""What may a plan on spot cost in the worst case? Its own policy, asked while spot does its worst.
+
+Spot works as planned until a share of the work is done, and is lost again and again from then on: paid for,
+and none of it lasts, until the policy (`steering.place`) buys the same machines on demand. What is left then
+takes as long as the doubt about the throughput allows, or until the deadline. The worst is that of the worst
+share. What would pass the budget is not bought, so from some share of the work on the fall-back is paid for,
+and before it is not.
+"""
+
+from dataclasses import dataclass
+
+from pipeline.records import Plan
+from pipeline.spot.curves import HOUR_S
+from pipeline.spot.states import DOUBT
+from pipeline.spot.steering import TICK_S, Attempt, Facts, place, restart_s
+
+NUM_SHARES, NUM_TICKS = 20, 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposure:
+    """Dollars in the worst case, and the share of the work from which on buying the rest fits the budget."""
+
+    worst_usd: float
+    paid_from: float  # 0: always; 1: never
+
+
+def exposure(plan: Plan, *, bought_usd_per_hour: float, until_s: float, budget_usd: float) -> Exposure:
+    """Of a plan on spot that falls back on machines at so many dollars an hour, all together."""
+    usd = [
+        _usd(plan, number / NUM_SHARES, bought_usd_per_hour=bought_usd_per_hour, until_s=until_s)
+        for number in range(NUM_SHARES)
+    ]
+    dear = [number for number, each in enumerate(usd) if each > budget_usd]
+    return Exposure(
+        worst_usd=min(max(usd), budget_usd), paid_from=(dear[-1] + 1) / NUM_SHARES if dear else 0.0
+    )
+
+
+def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float) -> float:
+    """Where spot does that share of the work and no more."""
+    tick_s = max(TICK_S, until_s / NUM_TICKS)
+    spot_usd_per_hour = (plan.usd_per_hour or 0.0) * plan.num_machines
+    now = share * plan.expected_s
+    paid_s = now
+    while now < until_s:
+        facts = Facts(
+            now=now,
+            deadline=until_s,
+            seen=round(share * plan.num_samples),
+            samples_per_s=None,
+            attempts=(Attempt(at=0.0, spot=True),),
+            queued=False,
+        )
+        chosen = place(plan, facts)
+        if chosen is not None and not chosen.spot:
+            break
+        now += tick_s
+        paid_s += tick_s if chosen is not None else 0.0
+    rest_s = (1 - share) * plan.expected_s / (1 - DOUBT) + restart_s(plan)
+    rest_s = min(rest_s, max(0.0, until_s - now))
+    return paid_s / HOUR_S * spot_usd_per_hour + rest_s / HOUR_S * bought_usd_per_hour

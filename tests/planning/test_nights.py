@@ -1,0 +1,109 @@
+"""Nights in a row explore machines, counts and batches within their cap, and end with what is cheapest."""
+
+import math
+import subprocess
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline import ledger, records
+from pipeline.params import Params, PlanParams, TrainParams
+from pipeline.planning.catalog import local, rented
+from pipeline.planning.plans import plan
+from pipeline.planning.updates import update
+from pipeline.records import Evaluation, Plan, Training
+from tests.planning.jobs import DATASET, STARTED, night, profile
+
+PROFILE = profile(step_s=0.5)
+CAP_USD = 10.0
+TOLD = PlanParams(
+    machines=("g2-standard-4", "g2-standard-24"), max_machines=4, batch_sizes=(128, 256, 512), spot=False,
+    explore_usd=CAP_USD,
+)  # fmt: skip
+PARAMS = Params(
+    **dict.fromkeys(("source", "workload", "backend"), "some.module:Class"),
+    plan=TOLD,
+    train=TrainParams(epochs=1, batch_size=256),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What no plan knows: how much longer an update takes, and how epochs go with the batch."""
+
+    machine_times: float  # of g2-standard-24
+    beyond: float  # what noise-scale theory lacks
+
+    def needed(self, batch_size: int) -> float:
+        """Samples over those of 256 for the same quality."""
+        scale = PROFILE.noise_scale
+        return (scale + batch_size) / (scale + 256) * (batch_size / 256) ** self.beyond
+
+    def usd(self, way: Plan, num_samples: float) -> float:
+        """What so many samples cost."""
+        return self.seconds(way, num_samples) / 3600 * (way.usd_per_hour or 0.0) * way.num_machines
+
+    def seconds(self, way: Plan, num_samples: float) -> float:
+        """What so many samples take."""
+        machine = next(m for m in rented() if (m.name, m.region) == (way.machine, way.region))
+        found = update(
+            PROFILE, machine, measured=local(PROFILE, today=night().day), num_machines=way.num_machines,
+            batch_size=way.batch_size, num_workers=machine.num_workers,
+        )  # fmt: skip
+        assert found
+        times = self.machine_times if machine.name == "g2-standard-24" else 1.0
+        return num_samples / way.batch_size * found.seconds * times
+
+    def usd_to_quality(self, way: Plan) -> float:
+        """What the quality of a night of 256 costs."""
+        return self.usd(way, DATASET.num_samples * self.needed(way.batch_size))
+
+
+def run(world: World, repository: Path, *, count: int) -> list[Plan]:
+    """Plan, train and close so many nights in a row."""
+    code = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
+    plans = []
+    for number in range(count):
+        tonight = replace(
+            night(), id=f"night-{number}", started_at=STARTED + timedelta(days=number), code_commit=code,
+            train_until=STARTED + timedelta(days=number, hours=18),
+            decide_until=STARTED + timedelta(days=number, hours=24), previous=ledger.ledger_tip(),
+        )  # fmt: skip
+        made = plan(tonight, DATASET, PROFILE, None, PARAMS)
+        seconds = world.seconds(made, made.num_samples)
+        trained = Training(
+            model_digest="d", num_samples=made.num_samples, num_restarts=0, stopped_by="finished",
+            num_updates=math.ceil(made.num_samples / made.batch_size), elapsed_s=seconds + 3, start_s=300.0,
+            cost_usd=world.usd(made, made.num_samples),
+        )  # fmt: skip
+        score = 0.3 + 0.02 * math.log(made.num_samples / DATASET.num_samples / world.needed(made.batch_size))
+        evaluated = Evaluation(
+            model_digest="d", data_digest="d", num_samples=9, metrics={"score": score}, slices=()
+        )
+        for record in (tonight, DATASET, PROFILE, made, trained, evaluated):
+            records.write(record, repository / records.RUN)
+        ledger.commit_night(tonight, message="promoted")
+        plans.append(made)
+    return plans
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "world",
+    [World(machine_times=0.8, beyond=0.0), World(machine_times=1.2, beyond=-0.6)],
+    ids=["epochs as theory says", "larger batches need fewer epochs"],
+)
+def test_nights_explore_within_their_cap_and_end_with_what_is_cheapest(world, repository):
+    plans = run(world, repository, count=12)
+    explored = [made for made in plans if made.explore_usd > 0]
+    assert explored
+    assert all(f"trying costs ${made.explore_usd:.2f}" in made.runner_up for made in explored)
+    assert all(made.chance >= TOLD.confidence for made in plans)
+    assert all(made.expected_usd <= night().budget_usd for made in plans)
+    assert sum(made.explore_usd for made in plans) <= CAP_USD
+    assert plans[-1].explore_usd == 0
+    costs = [world.usd_to_quality(made) for made in plans]
+    assert costs[-1] <= 1.02 * min(costs)
+    assert costs[-1] < 0.95 * costs[0]

@@ -1,0 +1,42 @@
+"""A life is from the first sign to the last, and ended by a preemption only if it was found lost."""
+
+from datetime import UTC, datetime
+
+from pipeline.spot.lives import lives, start_s
+
+
+def at(seconds: float) -> dict[str, object]:
+    return {"time": datetime.fromtimestamp(seconds, UTC).isoformat()}
+
+
+def ask(seconds: float, **changes: object) -> dict[str, object]:
+    return {"handle": "h", "time": seconds, "spot": True} | changes
+
+
+def told(*submissions, starts=(), heartbeats=(), losses=()):
+    return lives(
+        submissions,
+        starts=[at(s) for s in starts],
+        heartbeats=[at(s) for s in heartbeats],
+        losses=[{"time": s} for s in losses],
+    )
+
+
+def test_a_machine_that_was_lost_and_the_one_that_did_the_rest():
+    found = told(ask(0), ask(500), starts=(60, 560), heartbeats=(100, 400, 900), losses=(480,))
+    assert found == ((340.0, True), (340.0, False))
+
+
+def test_one_that_failed_or_was_left_is_censored():
+    assert told(ask(0), ask(500, spot=False), starts=(60, 560), heartbeats=(400,)) == ((340.0, False),)
+
+
+def test_machines_on_demand_and_queues_that_were_left_have_no_life():
+    assert told(ask(0, spot=False), starts=(5,), losses=(50,)) == ()
+    assert told(ask(0), ask(0, left=True), ask(90, spot=False), starts=(100,)) == ()
+
+
+def test_the_start_is_what_lay_between_asking_and_the_first_worker():
+    assert start_s([ask(10), ask(500)], [at(130), at(560)]) == 120
+    assert start_s([], [at(130)]) is None
+    assert start_s([ask(10)], []) is None
