@@ -1,8 +1,9 @@
 """What can be rented, and where? `machines.csv` with the prices of `pricelist`, and the machine at hand.
 
 Device figures are per device, as vendors state them for dense bf16; a CPU machine counts as one device with
-float32 figures estimated per core. A machine is there once for each region that it is offered in. `local` is
-the machine that was profiled, with what the profile measured.
+float32 figures assumed per core. Links between devices, one way, are assumed: `rates_source` says what is. A
+machine is there once for each region that it is offered in. `local` is the machine that was profiled, with
+what the profile measured.
 """
 
 import csv
@@ -48,6 +49,7 @@ class Machine:
     dated: date
     flex_usd_per_hour: float | None = None
     ssd_bytes: int = 0  # disks that come with it and are billed with it
+    rates_source: str = ""  # of its FLOP/s, bandwidth and links
     prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
 
     @property
@@ -115,6 +117,7 @@ def _machine(row: dict[str, str], region: str, found: dict[Strategy, Price]) -> 
         source=first.source,
         dated=first.dated,
         ssd_bytes=int(row["ssd_bytes"]),
+        rates_source=row["rates_source"],
         prices=tuple(found.values()),
     )
 
@@ -141,6 +144,7 @@ def local(profile: Profile, *, today: date) -> Machine:
         usd_per_hour=0.0,
         spot_usd_per_hour=None,
         source="measured by the profile",
+        rates_source="measured by the profile",
         dated=today,
     )
 

@@ -82,7 +82,8 @@ def on_spot(
     )
     says = f"at worst ${worst.worst_usd:.2f}, with what spot leaves undone bought on demand"
     if worst.paid_from:
-        says += f", which the budget allows once {worst.paid_from:.0%} is done"
+        once = "at no time" if worst.paid_from >= 1 else f"once {worst.paid_from:.0%} is done"
+        says += f", which the budget allows {once}"
     return replace(told, worst_usd=worst.worst_usd, risk=f"{told.risk}; {says}")
 
 

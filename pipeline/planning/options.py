@@ -86,7 +86,7 @@ def basis(best: Candidate, *, job: Job, offered: Sequence[Candidate]) -> str:
     own = sum(each.machine == machine.name for each in past)
     told = f"the profile on {job.at_hand.device}"
     if machine.name != LOCAL:
-        told += f", by the roofline to {machine.device}"
+        told += f", by the roofline to {machine.device} (rates: {machine.rates_source})"
     if own:
         told += f", corrected by {own} night{'s' if own > 1 else ''} on it"
     elif past and machine.name != LOCAL:

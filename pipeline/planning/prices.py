@@ -26,6 +26,7 @@ KEY = "CLOUD_BILLING_API_KEY"
 PAGE_SIZE = 5000
 TIMEOUT_S = (10, 60)  # to connect, to answer
 RETRIES = 3
+UNKNOWN = "not known, and not planned; python -m pipeline prices --refresh reads it"
 HEAD = ("machine", "device", "region", "rented", "$ an hour", "of", "source")
 
 
@@ -42,7 +43,7 @@ def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]
             price.strategy,
             "–" if price.usd_per_hour is None else f"{price.usd_per_hour:.4f}",
             str(price.dated),
-            price.source,
+            price.source if price.usd_per_hour is not None else UNKNOWN,
         )
         for price in pricelist.prices(kept)
         if fnmatchcase(price.name, machine) and fnmatchcase(price.region, region)
@@ -52,6 +53,17 @@ def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
     for row in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    names = {row[0] for row in cells[1:]}
+    rates: dict[str, list[str]] = {}
+    for found in catalog.rented():
+        devices = rates.setdefault(found.rates_source, [])
+        if found.name in names and found.device not in devices:
+            devices.append(found.device)
+    yield ""
+    yield "FLOP/s, bandwidth and links, which plans scale a profile by:"
+    for source, devices in rates.items():
+        if devices:
+            yield f"  {', '.join(devices)}: {source}"
 
 
 def refresh(kept: Path, *, url: str = URL) -> Refreshed:

@@ -118,14 +118,12 @@ def saves(danger: Danger, *, num_machines: int, work_s: float, save_s: float, re
 
     mean_s = danger.mean_time_to_loss_s(num_machines=num_machines, within_s=work_s)
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=mean_s)
-    told = f"spot machines live as the {danger.lifetime.name} curve says, by {danger.says}"
     hours = f"one preemption in {mean_s / HOUR_S:.3g} h"
+    told = f"machines live as the {danger.lifetime.name} curve says, {hours}, by {danger.says}"
     if danger.memoryless:
-        return Saves(intervals_s=(every_s,), says=f"{told} ({hours}): saves by Young/Daly")
+        return Saves(intervals_s=(every_s,), says=f"{told}: saves by Young/Daly")
     if every_s < max(LEAST_STEP_S, work_s / NUM_STEPS):
-        return Saves(
-            intervals_s=(every_s,), says=f"{told} ({hours}): saves by Young/Daly, too cheap for a program"
-        )
+        return Saves(intervals_s=(every_s,), says=f"{told}: saves by Young/Daly, too cheap for a program")
     lifetime = Together(one=danger.lifetime, number=num_machines)
     found = schedule(lifetime, work_s=work_s, save_s=save_s, restart_s=restart_s)
     return Saves(intervals_s=found.intervals_s, says=f"{told}: saves by the dynamic program on its hazard")

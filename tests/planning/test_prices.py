@@ -139,10 +139,15 @@ def test_the_list_shows_every_price_with_its_date_and_source(home, capsys):
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["machine", "device", "region", "rented"]
     assert lines[0].split()[:5] == ["local", "here", "here", "owned", "0.0000"]
-    assert len(lines) == 1 + len(pricelist.prices())
+    at = lines.index("")
+    assert at == 1 + len(pricelist.prices())
+    assert "  cpu: assumed per core; not measured" in lines[at:]
     assert cli.main(["prices", "--machine", "tpu*"]) == 0
     shown = capsys.readouterr().out
-    assert "tpu7x-standard-4t  TPU7x   us-central1  on-demand  –          2026-07-30  no price known" in shown
+    assert (
+        "tpu7x-standard-4t  TPU7x   us-central1  on-demand  –          2026-07-30  not known, and not planned;"
+        in shown
+    )
 
 
 def test_a_machine_that_nobody_knows_is_told(home, caplog):

@@ -54,7 +54,8 @@ def test_intervals_too_wide_are_said_and_left():
     card = scorecard(nights(0.3))
     assert card.coverage > 0.95
     assert card.widen == 1
-    assert "more than 95%" in card.warning
+    assert card.warning == ""
+    assert "held on 100% of the last 60 nights, so it is wider than it has to be" in card.note
 
 
 def test_a_few_nights_say_nothing():
@@ -106,3 +107,9 @@ def test_an_outcome_is_read_from_the_records_of_a_night():
 def test_what_was_needed_is_the_deviation_that_would_have_held():
     card = scorecard(nights(3.0))
     assert card.needed == pytest.approx(0.3, rel=0.25)  # three times the 0.1 of the plain intervals
+
+
+def test_a_few_nights_in_a_row_inside_are_no_sign_that_it_is_too_wide():
+    inside = nights(0.3, count=12)
+    assert all(each.held for each in inside)
+    assert (scorecard(inside).warning, scorecard(inside).note) == ("", "")

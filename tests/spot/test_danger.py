@@ -27,7 +27,7 @@ def when(danger: Danger, *, work_s: float = 5 * HOUR_S, save_s: float = 60.0, nu
 def test_without_nights_it_is_the_prior_and_memoryless():
     assert learned([]) is PRIOR
     assert when(PRIOR).says.endswith(
-        "by the prior of 1,442 machines of 2019 (one preemption in 16.9 h): saves by Young/Daly"
+        "one preemption in 16.9 h, by the prior of 1,442 machines of 2019: saves by Young/Daly"
     )
 
 

@@ -92,3 +92,8 @@ def test_it_never_waits_or_asks_for_spot_without_time_for_a_start_after_it(hours
         assert spare_s >= 2 * RESTART_S or spare_s < RESTART_S
     if spare_s < RESTART_S:
         assert chosen is not None
+
+
+@given(st.floats(0.05, 10))
+def test_a_job_however_short_beside_a_start_asks_for_spot_at_once(hours):
+    assert place(replace(PLAN, expected_s=hours * HOUR_S), BEGUN) == Place("a2", spot=True)
