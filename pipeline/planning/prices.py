@@ -42,7 +42,7 @@ def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]
             price.region,
             price.strategy,
             "–" if price.usd_per_hour is None else f"{price.usd_per_hour:.4f}",
-            str(price.dated),
+            "–" if price.usd_per_hour is None else str(price.dated),
             price.source if price.usd_per_hour is not None else UNKNOWN,
         )
         for price in pricelist.prices(kept)

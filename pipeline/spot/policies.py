@@ -114,18 +114,15 @@ def _share(state: State, life_s: float) -> float:
 
     Such a job has to start once, whenever that is: that is no reason to wait.
     """
-    works_s = life_s - state.restart_s
-    if works_s <= 0:
-        return 0.0
-    if state.place is None and works_s >= state.todo_s:
+    if state.place is None and life_s >= state.todo_s + state.restart_s:
         return 1.0
-    return works_s / life_s
+    return max(0.0, life_s - state.restart_s) / life_s
 
 
 def _worth_on_demand(state: State, place: Place, *, value: float) -> float:
     """The same of going on demand until the end."""
     zone, time_s = state.zone(place.zone), max(state.todo_s, state.restart_s)
-    share = _share(state, time_s + state.restart_s) if state.place is None else 1 - state.restart_s / time_s
+    share = 1 - state.restart_s / time_s
     return value * share - zone.on_demand_usd_per_hour - state.egress(zone) / (time_s / HOUR_S)
 
 

@@ -96,4 +96,5 @@ def test_it_never_waits_or_asks_for_spot_without_time_for_a_start_after_it(hours
 
 @given(st.floats(0.05, 10))
 def test_a_job_however_short_beside_a_start_asks_for_spot_at_once(hours):
-    assert place(replace(PLAN, expected_s=hours * HOUR_S), BEGUN) == Place("a2", spot=True)
+    short = replace(PLAN, expected_s=hours * HOUR_S, usd_per_hour=1.8)
+    assert place(short, BEGUN) == Place("a2", spot=True)
