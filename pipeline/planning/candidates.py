@@ -147,7 +147,7 @@ def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:
         raise PlanError(
             f"plan.machines names {', '.join(dict.fromkeys(m.name for m in named))}, for which there is no "
             f"{'' if told.spot else 'on-demand '}price in {', '.join(told.regions)}; name another machine"
-            f"{'' if told.spot else ', or allow plan.spot'}"
+            f"{'' if told.spot else ', or allow plan.spot'}, or read it: python -m pipeline prices --refresh"
         )
     if params.backend.use == RENTS_NOTHING and all(machine.name != LOCAL for machine in priced):
         raise PlanError(

@@ -22,7 +22,7 @@ EVALUATION, GATE = "evaluation", "register and gate"
 FORWARD = 1 / 3  # of a step is the forward pass; the backward pass costs twice as much
 ARMS = 2  # models that are scored: challenger and champion
 STAGE_S = 10.0  # to start a stage: processes, imports, the model
-GATE_S = 40.0  # three stages more, MLflow and DVC among them
+GATE_S = 60.0  # three stages more, MLflow and DVC among them
 
 
 @dataclass(frozen=True, kw_only=True)
