@@ -129,7 +129,7 @@ endef
 export DOWN
 
 test: setup ## the whole test suite
-	python -m pytest
+	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready ## lint and types
 	ruff check .

@@ -1,6 +1,8 @@
 """The house's rules: layers, light imports, one signature per stage, one order in all graphs."""
 
 import ast
+import doctest
+import importlib
 import subprocess
 import sys
 import typing
@@ -157,3 +159,9 @@ def test_dvc_declares_what_the_signature_says(name: str) -> None:
             assert kind.__name__.removesuffix("Params").lower() in sections
         if getattr(kind, "__name__", "") in ("Workload", "Source", "Backend"):
             assert kind.__name__.lower() in sections
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if ">>> " in path.read_text()], ids=module_of)
+def test_examples_in_docstrings_give_what_they_say(path: Path) -> None:
+    tried = doctest.testmod(importlib.import_module(f"pipeline.{module_of(path)}"))
+    assert tried.attempted and not tried.failed
