@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,12 +44,13 @@ def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None
     from safetensors import SafetensorError
 
     path = folder / f"seen={seen:015d}"
+    if path.exists() and not _fault(path):  # the same state again, after a restart or at the end
+        return path
     fresh = folder / f".{path.name}.{os.getpid()}"
     try:
         fresh.mkdir(parents=True, exist_ok=True)
         _write(fresh, state, seen=seen, identity=identity)
-        if path.exists():  # a torn one, or the same state again after a restart
-            shutil.rmtree(path)
+        _remove(path)  # a torn one
         fresh.rename(path)
         _sync(folder)
     except (OSError, SafetensorError) as error:
@@ -100,7 +102,7 @@ def take_over(folder: Path, *, identity: str) -> Path | None:
     found = newest(folder, identity=identity)
     for path in _all(folder):
         if found is None or path.name > found.name:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
     return found
 
 
@@ -185,7 +187,16 @@ def _all(folder: Path) -> list[Path]:
 
 def _forget_old(folder: Path) -> None:
     for path in _all(folder)[:-KEEP]:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, whole or not at all: half of one would count as one of those to keep."""
+    going = path.with_name(f".{path.name}.going")
+    shutil.rmtree(going, ignore_errors=True)
+    with suppress(OSError):
+        path.rename(going)
+    shutil.rmtree(going, ignore_errors=True)
 
 
 def _sha256(path: Path) -> str:

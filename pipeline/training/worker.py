@@ -112,7 +112,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     )
     found = None
     if engine.rank == 0:
-        found = checkpoint.take_over(trainer.folder, identity=recipe.identity)
+        found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
     found = agreed(found)
     if found:
         trainer.resume(found)
@@ -123,6 +123,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     epochs: tuple[Epoch, ...] = ()
     if outcome.stopped_by != "told":
         trainer.save()
+        trainer.saver.wait()
         epochs = trainer.tally.proven() if engine.rank == 0 else ()
     return outcome, warm, engine, epochs
 
