@@ -11,6 +11,7 @@ thread took from it. The time in flight is lost with the work whatever the inter
 best one, and only bounds it.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -24,6 +25,8 @@ from pipeline.training.checkpoint import State
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 RETRY_S = 15.0
 LEAST_COST_S = 0.01  # that a checkpoint is taken to cost
@@ -58,15 +61,21 @@ class Saver:
         self._kept: dict[tuple[str, str], Tensor] = {}
         self._writing: Future[Written] | None = None
         self._began = self._blocked_until = clock()
+        self.every_s = every_s
         self._next = clock() + every_s
         self.blocked_s: list[float] = []  # of the loop, by each checkpoint
         self.takes_s = 0.0  # from the beginning until it is there
 
-    def due(self) -> bool:
-        """Whether it is time for the next one, and the one before is done with."""
+    @property
+    def busy(self) -> bool:
+        """Whether one is being written."""
         if self._writing and self._writing.done():
             self.wait()
-        return self._writing is None and self._clock() >= self._next
+        return self._writing is not None
+
+    def due(self) -> bool:
+        """Whether it is time for the next one, and the one before is done with."""
+        return not self.busy and self._clock() >= self._next
 
     def begin(self, state: State, *, seen: int, began: float) -> None:
         """Copy the state and begin to write it; the loop was blocked since `began`."""
@@ -74,6 +83,7 @@ class Saver:
         copied = State(tensors=self._copied(state.tensors), scalars=state.scalars)
         self._began, self._blocked_until = began, self._clock()
         self.blocked_s.append(self._blocked_until - began)
+        log.debug("checkpoint at %d samples: begun", seen)
         self._writing = self._aside.submit(self._write, copied, seen)
 
     def wait(self) -> None:
@@ -83,12 +93,12 @@ class Saver:
         written = self._writing.result()
         self._writing = None
         self.takes_s = written.ended - self._began
-        every_s = self._every_s(written)
-        self._next = self._blocked_until + (every_s if written.path else min(every_s, RETRY_S))
+        self.every_s = self._best_s(written) if written.path else min(self.every_s, RETRY_S)
+        self._next = self._blocked_until + self.every_s
 
-    def _every_s(self, written: Written) -> float:
+    def _best_s(self, written: Written) -> float:
         """The plan could only guess what a checkpoint costs; now it was measured."""
-        if self._mean_time_to_loss_s is None or written.path is None:
+        if self._mean_time_to_loss_s is None:
             return self._first_s
         cost_s = max(self.blocked_s[-1] + written.busy_s, LEAST_COST_S)
         return checkpoint_interval_s(save_s=cost_s, mean_time_to_preemption_s=self._mean_time_to_loss_s)
@@ -114,4 +124,6 @@ class Saver:
     def _write(self, state: State, seen: int) -> Written:
         began_s = time.thread_time()
         path = checkpoint.save(self.folder, state, seen=seen, identity=self._identity)
+        if path:
+            log.debug("checkpoint at %d samples: there", seen)
         return Written(path=path, ended=self._clock(), busy_s=time.thread_time() - began_s)

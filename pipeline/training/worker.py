@@ -116,7 +116,8 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     found = agreed(found)
     if found:
         trainer.resume(found)
-        log.info("going on from %d of %d samples", trainer.seen, recipe.num_samples)
+    how = "going on" if found else "beginning"
+    log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
     # Not before: a worker that waits for another to connect has nothing to save, and would not listen.
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     outcome = trainer.run()
