@@ -31,6 +31,7 @@ from pipeline import records
 from pipeline.errors import DataError, JobError, PipelineError
 from pipeline.params import Plug
 from pipeline.records import Epoch
+from pipeline.training.notice import Notice, unheard
 from pipeline.training.recipe import Progress, Recipe, Result
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     from pipeline.training.trainer import Trainer
 
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
-    dataset = workload.dataset(Path(recipe.arrays), "train")
+    with unheard():
+        dataset = workload.dataset(Path(recipe.arrays), "train")
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
     engine = TorchEngine(
@@ -99,14 +101,14 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         shrunk=lambda size: passes.remember(recipe.workload, recipe.arguments, micro_batch_size=size),
     )
     warm = _start_warm(engine, Path(recipe.warm_from)) if recipe.warm_from else False
-    told: list[int] = []
+    notice = Notice()
     trainer = Trainer(
         engine,
         recipe,
         folder=folder / "checkpoints",
         epoch_samples=len(dataset),
         block=getattr(dataset, "block", 1),
-        told_to_stop=lambda: bool(told),
+        told_to_stop=notice,
         report=lambda progress: _report(folder, progress),
         memory_bytes=peak_memory_bytes,
     )
@@ -118,8 +120,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         trainer.resume(found)
     how = "going on" if found else "beginning"
     log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
-    # Not before: a worker that waits for another to connect has nothing to save, and would not listen.
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    notice.listen()
     outcome = trainer.run()
     epochs: tuple[Epoch, ...] = ()
     if outcome.stopped_by != "told":

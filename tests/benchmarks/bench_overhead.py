@@ -131,7 +131,7 @@ def saves(name: str, workload: Any, batches: list[Any]) -> dict[str, float]:
 
 
 def recoveries() -> list[float]:
-    """Seconds from kills of the worker of a night, of the default workload, to the first heartbeats behind."""
+    """Seconds from kills of the worker of a night of the default workload to the first heartbeats behind."""
     day = datetime.now(UTC).date() - timedelta(days=2)
     sets = frame.sets(
         [*(frame.SMALL if frame.QUICK else []), "train.epochs=1000", "train.checkpoint_every_s=2"]
