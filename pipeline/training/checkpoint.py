@@ -44,15 +44,13 @@ def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None
     from safetensors import SafetensorError
 
     path = folder / f"seen={seen:015d}"
-    if path.exists() and not _fault(path):  # the same state again, after a restart or at the end
+    if path.exists() and not fault(path):  # the same state again, after a restart or at the end
         return path
     fresh = folder / f".{path.name}.{os.getpid()}"
     try:
         fresh.mkdir(parents=True, exist_ok=True)
         _write(fresh, state, seen=seen, identity=identity)
-        _remove(path)  # a torn one
-        fresh.rename(path)
-        _sync(folder)
+        take_place(fresh, path)
     except (OSError, SafetensorError) as error:
         log.warning("no checkpoint at %d samples: %s; going on, and trying again later", seen, error)
         shutil.rmtree(fresh, ignore_errors=True)
@@ -64,9 +62,8 @@ def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None
 def newest(folder: Path, *, identity: str) -> Path | None:
     """The newest checkpoint that is whole; None if there is none, JobError if it is another job's."""
     for path in reversed(_all(folder)):
-        fault = _fault(path)
-        if fault:
-            log.warning("checkpoint %s is skipped: %s", path, fault)
+        if wrong := fault(path):
+            log.warning("checkpoint %s is skipped: %s", path, wrong)
             continue
         owner = scalars(path)["identity"]
         if owner != identity:
@@ -76,6 +73,13 @@ def newest(folder: Path, *, identity: str) -> Path | None:
             )
         return path
     return None
+
+
+def take_place(fresh: Path, path: Path) -> None:
+    """Let a folder that is written become a checkpoint; one that is torn goes."""
+    _remove(path)
+    fresh.rename(path)
+    _sync(path.parent)
 
 
 def load(path: Path) -> State:
@@ -168,7 +172,7 @@ def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
     _sync(folder)
 
 
-def _fault(path: Path) -> str:
+def fault(path: Path) -> str:
     """What is wrong with a checkpoint; empty if nothing is."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())

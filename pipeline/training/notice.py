@@ -2,7 +2,7 @@
 
 Before training there is nothing to save: the signal ends the process as it does any, also one that waits
 for another to connect, and could not ask. From `listen` on it is kept, whatever is being done: compiling the
-first update, a long one, a checkpoint, the export. torchrun sends it to all processes of the worker's session,
+first update, a long one, a checkpoint, the export. torchrun sends it to all processes of a worker's session,
 and data loaders or compilers that the workload started would die of it, and with them the update that is to
 be saved. So they are started with the signal blocked, which a process has from the thread that starts it.
 """

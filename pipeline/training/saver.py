@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.spot.preemptions import checkpoint_interval_s
 from pipeline.training import checkpoint
+from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ LEAST_COST_S = 0.01  # that a checkpoint is taken to cost
 class Written:
     """What came of a checkpoint that was written aside."""
 
-    path: Path | None  # None: the disk refused
+    there: bool  # False: the disk or the bucket refused
     ended: float  # by the clock
     busy_s: float  # of a processor
 
@@ -52,9 +53,10 @@ class Saver:
         every_s: float,
         mean_time_to_loss_s: float | None,
         clock: Callable[[], float],
+        bucket: Bucket | None = None,
         aside: Executor | None = None,
     ) -> None:
-        self.folder, self._identity = folder, identity
+        self.folder, self.bucket, self._identity = folder, bucket, identity
         self._first_s, self._mean_time_to_loss_s = every_s, mean_time_to_loss_s
         self._clock = clock
         self._aside = aside or ThreadPoolExecutor(1, "checkpoint")
@@ -93,7 +95,7 @@ class Saver:
         written = self._writing.result()
         self._writing = None
         self.takes_s = written.ended - self._began
-        self.every_s = self._best_s(written) if written.path else min(self.every_s, RETRY_S)
+        self.every_s = self._best_s(written) if written.there else min(self.every_s, RETRY_S)
         self._next = self._blocked_until + self.every_s
 
     def _best_s(self, written: Written) -> float:
@@ -124,6 +126,7 @@ class Saver:
     def _write(self, state: State, seen: int) -> Written:
         began_s = time.thread_time()
         path = checkpoint.save(self.folder, state, seen=seen, identity=self._identity)
-        if path:
+        there = path is not None and (self.bucket is None or self.bucket.send(path))
+        if there:
             log.debug("checkpoint at %d samples: there", seen)
-        return Written(path=path, ended=self._clock(), busy_s=time.thread_time() - began_s)
+        return Written(there=there, ended=self._clock(), busy_s=time.thread_time() - began_s)

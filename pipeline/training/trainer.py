@@ -19,6 +19,7 @@ from typing import Literal
 from pipeline.errors import JobError
 from pipeline.training import checkpoint, order
 from pipeline.training.batching import Batching, Sizes
+from pipeline.training.bucket import Bucket
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
 from pipeline.training.order import Indices
@@ -57,6 +58,7 @@ class Trainer:
         report: Callable[[Progress], None],
         clock: Callable[[], float] = time.time,
         memory_bytes: Callable[[], int] = lambda: 0,
+        bucket: Bucket | None = None,
         aside: Executor | None = None,
     ) -> None:
         self.engine, self.recipe = engine, recipe
@@ -81,6 +83,7 @@ class Trainer:
             every_s=recipe.checkpoint_every_s,
             mean_time_to_loss_s=recipe.mean_time_to_loss_s,
             clock=clock,
+            bucket=bucket,
             aside=aside,
         )
 

@@ -82,6 +82,7 @@ def profile(folder: Path) -> int:
 
 def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine", tuple[Epoch, ...]]:
     from pipeline.training import checkpoint, passes
+    from pipeline.training.bucket import Bucket
     from pipeline.training.engine import TorchEngine, agreed, peak_memory_bytes
     from pipeline.training.trainer import Trainer
 
@@ -102,6 +103,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     )
     warm = _start_warm(engine, Path(recipe.warm_from)) if recipe.warm_from else False
     notice = Notice()
+    bucket = Bucket(recipe.copies) if recipe.copies else None
     trainer = Trainer(
         engine,
         recipe,
@@ -111,11 +113,16 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         told_to_stop=notice,
         report=lambda progress: _report(folder, progress),
         memory_bytes=peak_memory_bytes,
+        bucket=bucket,
     )
     found = None
     if engine.rank == 0:
+        if bucket:
+            bucket.bring(trainer.saver.folder)
         found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
     found = agreed(found)
+    if bucket and found and not found.exists():  # it lies on the machine of worker 0
+        bucket.bring(trainer.saver.folder)
     if found:
         trainer.resume(found)
     how = "going on" if found else "beginning"

@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -66,14 +67,17 @@ class Start:
 class Job:
     """A job in a folder; its workers are started, and killed."""
 
-    def __init__(self, folder: Path, *, seen: Seen, seed: int = 0, dropout: float = 0.2) -> None:
+    def __init__(
+        self, folder: Path, *, seen: Seen, seed: int = 0, copied: bool = False, dropout: float = 0.2
+    ) -> None:
         self.folder, self.seen, self.random = folder, seen, random.Random(seed)
         self.checkpoints, self.log = folder / "checkpoints", folder / "events.log"
+        self.copies = folder / "copies"
         write_curve(folder / "arrays", num_samples=NUM_SAMPLES)
         told = recipe(
             workload="tests.fakes:LineWorkload", arguments={"delay_s": DELAY_S, "dropout": dropout},
             arrays=str(folder / "arrays"), num_samples=EPOCHS * NUM_SAMPLES, batch_size=BATCH,
-            micro_batch_size=BATCH // 2, rate=0.01, checkpoint_every_s=EVERY_S,
+            micro_batch_size=BATCH // 2, rate=0.01, checkpoint_every_s=EVERY_S, checkpoints=str(self.copies) if copied else "",
         )  # fmt: skip
         (folder / "job.json").write_text(records.dumps(told))
         self.log.touch()
@@ -247,6 +251,15 @@ def once_saved(job: Job, workers: list[int]) -> bool:
     return True
 
 
+def once_copied(job: Job, workers: list[int]) -> bool:
+    """Kill them as soon as there is a copy of a checkpoint."""
+    if not any(job.copies.glob("**/manifest.json")):
+        return False
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    return True
+
+
 def alone(folder: Path, world_size: int, **arguments: Any) -> dict[str, Any]:
     """The end of a job that nothing happens to."""
     job = Job(folder, seen=Seen(), **arguments)
@@ -294,6 +307,17 @@ def resized(folder: Path, sizes: tuple[int, ...]) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+def moved(folder: Path) -> bool:
+    """Whether a job whose machine is lost with its disk goes on from a copy, and ends as one left alone."""
+    due, job = alone(folder / "alone", 1), Job(folder / "moved", seen=Seen(), copied=True)
+    job.start(1, once_copied)
+    shutil.rmtree(job.checkpoints)
+    job.due = max(int(path.parent.name[5:]) for path in job.copies.glob("**/manifest.json"))
+    job.start(1)
+    assert job.result and job.seen.from_another == 0
+    return bool(job.result["model_digest"] == due["model_digest"])
+
+
 def main(folder: Path, *, kills: int, seed: int) -> None:
     """Print what was seen as JSON."""
     import torch
@@ -305,6 +329,7 @@ def main(folder: Path, *, kills: int, seed: int) -> None:
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports the compiler
     told = asdict(killed(folder, kills=kills, seed=seed))
     told["resized_apart"] = resized(folder / "sizes", (1, 2, 4, 3, 1))
+    told["moved"] = moved(folder / "machines")
     print(json.dumps(told))
 
 

@@ -44,3 +44,7 @@ def test_no_more_is_lost_than_an_interval_and_what_was_in_flight(seen):
 
 def test_on_1_2_4_3_and_1_workers_the_model_is_that_of_one(seen):
     assert seen["resized_apart"] <= 1e-6
+
+
+def test_a_job_that_lost_its_machine_goes_on_from_a_copy(seen):
+    assert seen["moved"]
