@@ -77,7 +77,8 @@ class Job:
         told = recipe(
             workload="tests.fakes:LineWorkload", arguments={"delay_s": DELAY_S, "dropout": dropout},
             arrays=str(folder / "arrays"), num_samples=EPOCHS * NUM_SAMPLES, batch_size=BATCH,
-            micro_batch_size=BATCH // 2, rate=0.01, checkpoint_every_s=EVERY_S, checkpoints=str(self.copies) if copied else "",
+            micro_batch_size=BATCH // 2, rate=0.01, checkpoint_every_s=EVERY_S,
+            checkpoints=str(self.copies) if copied else "",
         )  # fmt: skip
         (folder / "job.json").write_text(records.dumps(told))
         self.log.touch()
