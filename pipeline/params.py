@@ -156,6 +156,9 @@ class TrainParams(Section):
     warm_epochs: float = Field(1, gt=0)  # over that share
     warm_rate: float = Field(5e-4, gt=0)
     checkpoint_every_s: float | None = Field(None, gt=0)  # None: the plan decides
+    # Folder for copies of checkpoints that outlive the machine, at any URL of fsspec, as gs://bucket/checkpoints,
+    # or a path. "": they lie in the job's folder only. Credentials belong in the environment.
+    checkpoints: str = ""
 
 
 class EvaluateParams(Section):

@@ -86,6 +86,11 @@ class TorchEngine:
     ) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if not 0 <= self.rank < self.world_size:
+            raise JobError(
+                f"worker {self.rank} of a world of {self.world_size} has nobody to train with; "
+                f"start at least one by torchrun (key train.num_workers)"
+            )
         self.device = device()
         if self.device.type == "cpu":
             torch.use_deterministic_algorithms(True, warn_only=True)

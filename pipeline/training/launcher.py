@@ -98,6 +98,7 @@ def recipe_of(
         if told.checkpoint_every_s
         else mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
         train_until=night.train_until,
+        checkpoints=told.checkpoints,
     )
 
 
@@ -232,6 +233,7 @@ class _Reconciler:
             self.backend.cancel(handle)
         if (self.folder / "result.json").exists():
             return self._collect()
+        self._bring_copies()
         path = checkpoint.newest(self.folder / "checkpoints", identity=self.recipe.identity)
         if path is None:
             raise JobError(
@@ -257,6 +259,17 @@ class _Reconciler:
         )
         records.write(result, self.folder)
         return self._collect()
+
+    def _bring_copies(self) -> None:
+        """What a machine has saved that is gone; without it, the newest here has to do."""
+        if not self.recipe.copies:
+            return
+        from pipeline.training.bucket import Bucket
+
+        try:
+            Bucket(self.recipe.copies).bring(self.folder / "checkpoints")
+        except (OSError, ValueError) as error:
+            log.warning("copies of checkpoints in %s cannot be read: %s", self.recipe.copies, error)
 
     def _collect(self) -> Training:
         """Bring the model to the night's folder, whole or not at all."""

@@ -88,6 +88,12 @@ class Recipe(Record):
     tuning: Tuning = field(default_factory=Tuning)
     mean_time_to_loss_s: float | None = None  # of a machine of the job; None: the interval stays as it is
     batching: Literal["by_speed", "even"] = "even"  # shares of workers; the gradient is the same
+    checkpoints: str = ""  # URL of a folder for copies of checkpoints, of all jobs; "" for none
+
+    @property
+    def copies(self) -> str:
+        """URL of the folder for copies of this job's checkpoints; "" for none."""
+        return self.checkpoints and f"{self.checkpoints.rstrip('/')}/{self.night}/{self.identity[:12]}"
 
     @property
     def identity(self) -> str:

@@ -10,27 +10,27 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from pipeline.errors import JobError
-from pipeline.spot.preemptions import checkpoint_interval_s
 from pipeline.training import checkpoint, order
 from pipeline.training.batching import Batching, Sizes
+from pipeline.training.bucket import Bucket
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
 from pipeline.training.order import Indices
 from pipeline.training.recipe import Progress, Recipe
+from pipeline.training.saver import Saver
 from pipeline.training.scaling import rate_at
 from pipeline.training.tally import Tally
 
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
-RETRY_SAVE_S = 15.0
-LEAST_SAVE_S = 0.01  # that a save is taken to last
 MARGIN = 0.1  # share of the time left that the estimate of the end may be wrong by
 
 
@@ -58,8 +58,10 @@ class Trainer:
         report: Callable[[Progress], None],
         clock: Callable[[], float] = time.time,
         memory_bytes: Callable[[], int] = lambda: 0,
+        bucket: Bucket | None = None,
+        aside: Executor | None = None,
     ) -> None:
-        self.engine, self.recipe, self.folder = engine, recipe, folder
+        self.engine, self.recipe = engine, recipe
         self._epoch_samples, self._block = epoch_samples, block
         self._told_to_stop, self._report = told_to_stop, report
         self._clock, self._memory_bytes = clock, memory_bytes
@@ -75,8 +77,15 @@ class Trainer:
         if engine.world_size > 1 and recipe.batching == "by_speed":
             self._batching = Batching(batch_size=recipe.batch_size, world_size=engine.world_size)
         self._reach = 0  # position up to which they go
-        self._save_s = 0.0
-        self._next_save = clock() + recipe.checkpoint_every_s
+        self.saver = Saver(
+            folder,
+            identity=recipe.identity,
+            every_s=recipe.checkpoint_every_s,
+            mean_time_to_loss_s=recipe.mean_time_to_loss_s,
+            clock=clock,
+            bucket=bucket,
+            aside=aside,
+        )
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint."""
@@ -99,6 +108,7 @@ class Trainer:
             if signals.save or signals.stop:
                 self.save()
             if signals.stop and self.seen < self.end:
+                self.saver.wait()
                 return Outcome(seen=self.seen, num_updates=self.num_updates, stopped_by="told")
         whole = self.seen >= self.recipe.num_samples
         return Outcome(
@@ -106,36 +116,21 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Write a checkpoint; if the disk refuses, try again after a while."""
+        """Begin a checkpoint; all workers call it together, and `saver` writes it aside on worker 0."""
         began = self._clock()
         state = self.engine.save()
         self.tally.settle(seen=self.seen, total=self.engine.total)
-        written: Path | None = self.folder
-        if self.engine.rank == 0:
-            self.tally.prove()
-            scalars = {
-                **state.scalars,
-                "num_updates": self.num_updates,
-                "end": self.end,
-                "tally": self.tally.save(),
-            }
-            written = checkpoint.save(
-                self.folder,
-                checkpoint.State(tensors=state.tensors, scalars=scalars),
-                seen=self.seen,
-                identity=self.recipe.identity,
-            )
-        now = self._clock()
-        self._save_s = now - began
-        every = self._checkpoint_every_s() if written else self.recipe.checkpoint_every_s
-        self._next_save = now + (every if written else min(every, RETRY_SAVE_S))
-
-    def _checkpoint_every_s(self) -> float:
-        """The plan could only guess what a save takes; now it was measured."""
-        if self.recipe.mean_time_to_loss_s is None:
-            return self.recipe.checkpoint_every_s
-        return checkpoint_interval_s(
-            save_s=max(self._save_s, LEAST_SAVE_S), mean_time_to_preemption_s=self.recipe.mean_time_to_loss_s
+        if self.engine.rank:
+            return
+        self.tally.prove()
+        scalars = {
+            **state.scalars,
+            "num_updates": self.num_updates,
+            "end": self.end,
+            "tally": self.tally.save(),
+        }
+        self.saver.begin(
+            checkpoint.State(tensors=state.tensors, scalars=scalars), seen=self.seen, began=began
         )
 
     def _update(self) -> Signals:
@@ -165,14 +160,14 @@ class Trainer:
         stop = int(self._told_to_stop())
         if self.engine.rank:
             return Signals(stop=stop)
-        return Signals(stop=stop, save=int(self._clock() >= self._next_save), end_in=self._end_in())
+        return Signals(stop=stop, save=int(self.saver.due()), end_in=self._end_in())
 
     def _end_in(self) -> int:
         """Updates after which to end, counted from 1 for the next, if the deadline is before the end; or 0.
 
         Decided as late as it can be: when the time left is what the decay of the rate needs.
         """
-        left_s = self.recipe.train_until.timestamp() - self._clock() - 2 * self._save_s - 1.0
+        left_s = self.recipe.train_until.timestamp() - self._clock() - 2 * self.saver.takes_s - 1.0
         if left_s <= 0:
             return 1
         if not self._meter.samples_per_s:

@@ -150,6 +150,14 @@ def test_a_state_of_pure_numbers_needs_no_optimizer_tensors():
     assert State(tensors={}).scalars == {}
 
 
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 0), (2, 2), (-1, 1)])
+def test_a_world_of_nobody_is_refused(folder, monkeypatch, rank, world_size):
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(world_size))
+    with pytest.raises(JobError, match=rf"^worker {rank} of a world of {world_size} .*train\.num_workers"):
+        engine(folder)
+
+
 class Hungry(torch.optim.SGD):
     """An optimizer that keeps more than there is."""
 

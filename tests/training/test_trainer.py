@@ -1,6 +1,7 @@
 """The loop: each sample once per epoch whatever happens, and an end in time."""
 
 import math
+import shutil
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from pipeline.records import Tuning
 from pipeline.training import checkpoint, order
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.trainer import Outcome, Trainer
-from tests.fakes import CountingEngine
+from tests.fakes import AtOnce, CountingEngine
 from tests.training.recipes import recipe
 
 
@@ -43,6 +44,7 @@ class Run:
             told_to_stop=lambda: len(engine.rates) + 1 >= stop_after,
             report=self.heartbeats.append,
             clock=engine.clock,
+            aside=AtOnce(),
         )
         path = checkpoint.newest(folder, identity=made.identity)
         if path:
@@ -145,6 +147,7 @@ def test_a_checkpoint_without_a_ledger_is_gone_on_from_and_the_rest_is_proven(tm
     (path,) = tmp_path.iterdir()
     state = checkpoint.load(path)
     scalars = {name: value for name, value in state.scalars.items() if name != "tally"}
+    shutil.rmtree(path)
     checkpoint.save(
         tmp_path, checkpoint.State(tensors=state.tensors, scalars=scalars),
         seen=24, identity=recipe().identity,
@@ -212,18 +215,18 @@ def test_checkpoints_come_after_each_interval(tmp_path):
 
 
 def test_the_interval_follows_what_a_save_takes(tmp_path):
-    """Young's sqrt(2 x 4 s x 50 s) = 20 s after each save of 4 s, in place of the plan's 3 s."""
+    """Young's sqrt(2 x 4.2 s x 50 s) = 20.5 s after each save of 4.2 s, in place of the plan's 3 s."""
     engine = CountingEngine(num_samples=40, step_s=1)
     save = engine.save
 
     def slow() -> Any:
-        engine.now += 4
+        engine.now += 4.2
         return save()
 
     engine.save = slow
     told = Run(tmp_path, engine, recipe(num_samples=800, checkpoint_every_s=3, mean_time_to_loss_s=50))
     told.run()
-    assert sorted(int(path.name[5:]) // 8 for path in tmp_path.iterdir()) == [67, 88]  # of 4, 25, 46, ...
+    assert sorted(int(path.name[5:]) // 8 for path in tmp_path.iterdir()) == [70, 92]  # of 4, 26, 48, ...
 
 
 def test_a_checkpoint_that_the_disk_refused_is_tried_again_soon(tmp_path, caplog):
@@ -231,7 +234,7 @@ def test_a_checkpoint_that_the_disk_refused_is_tried_again_soon(tmp_path, caplog
     place.write_text("a file, where a folder should be")
     engine = CountingEngine(num_samples=40, step_s=10)
     run = Run(tmp_path / "none", engine, recipe(checkpoint_every_s=50))
-    run.trainer.folder = place
+    run.trainer.saver.folder = place
     assert run.run().stopped_by == "finished"
     assert caplog.text.count("no checkpoint at") >= 3
 
