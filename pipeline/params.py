@@ -148,7 +148,10 @@ class TrainParams(Section):
     # run can be repeated bit for bit. auto: by speed on several machines; workers of one are alike.
     batching: Literal["auto", "by_speed", "even"] = "auto"
     seed: int = 0
-    rate: float = Field(2e-3, gt=0)  # learning rate, at its peak
+    rate: float = Field(2e-3, gt=0)  # learning rate, at its peak, for batches of batch_size
+    # How it follows another batch size: by the rule of the workload's optimizer, by AdaScale (SGD), or not.
+    scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"
+    batch_growth: Literal["none", "goodput"] = "none"  # within a run, where that is faster for its progress
     warmup: float = Field(0.05, ge=0, lt=1)  # share of the samples
     decay: float = Field(0.5, ge=0, le=1)  # share of the samples, at the end
     cold_every: int = Field(7, ge=1)  # nights between cold starts; 1: never start warm

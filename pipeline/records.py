@@ -203,6 +203,15 @@ class Portion(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Size(Record):
+    """A batch size that fits the planned machine, and how an update of it is taken there."""
+
+    batch_size: int  # global
+    micro_batch_size: int
+    update_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan(Record):
     """What to rent, for how long, at what price."""
 
@@ -229,6 +238,7 @@ class Plan(Record):
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
     basis: str = ""  # what the time rests on: measurements, earlier nights, priors
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
+    sizes: tuple[Size, ...] = ()  # of batches to grow to, the planned one first; none where it stays
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
 
 
@@ -253,6 +263,7 @@ class Training(Record):
     cost_usd: float
     stopped_by: Literal["finished", "deadline", "budget"]
     epochs: tuple[Epoch, ...] = ()  # in order; none where no ledger was kept
+    noise_scale: float | None = None  # of gradients towards the end, in samples; None: not enough was seen
 
 
 @dataclass(frozen=True, kw_only=True)

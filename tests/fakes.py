@@ -153,6 +153,8 @@ class CountingEngine:
         self.now = 0.0
         self.loss = 1.0
         self.times_s: tuple[float, ...] = ()
+        self.noise: tuple[float, float] | None = None
+        self.rescaled: list[Any] = []
 
     def clock(self) -> float:
         return self.now
@@ -168,7 +170,13 @@ class CountingEngine:
         self.now += self.step_s
         if self.save_every and len(self.rates) % self.save_every == 0:
             signals = replace(signals, save=1)
-        return Step(loss=self.loss, signals=signals, times_s=self.times_s)
+        return Step(loss=self.loss, signals=signals, times_s=self.times_s, noise=self.noise)
+
+    def rescale(self, *, batch_size: int, base_size: int, rule: Any, micro_batch_size: Any = None) -> Any:
+        from pipeline.training.scaling import scaled
+
+        self.rescaled.append((batch_size, micro_batch_size))
+        return scaled("sgd", name="SGD", rule=rule, batch_size=batch_size, base_size=base_size)
 
     def total(self, counts: Any) -> Any:
         self.totals.append(counts + (self.before.totals[len(self.totals)] if self.before else 0))

@@ -28,6 +28,7 @@ LAYERS = [
 TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
     "planning.candidates", "planning.catalog", "planning.costs", "planning.exploration", "planning.form",
+    "planning.growth",
     "planning.history", "planning.measurements", "planning.options", "planning.planner",
     "planning.pricelist", "planning.quality", "planning.rates", "planning.rationale",
     "planning.scorecard", "planning.search", "planning.startup", "planning.throughput",
@@ -35,7 +36,8 @@ PURE = {
     "profiling.bounds", "profiling.explain", "profiling.remedies",
     "spot.curves", "spot.intervals", "spot.lifetimes", "spot.optimum", "spot.policies",
     "spot.preemptions", "spot.replay", "spot.rivals", "spot.states", "spot.steering", "spot.traces",
-    "training.batching", "training.noise", "training.order", "training.tally",
+    "training.batching", "training.noise", "training.order", "training.pace", "training.scaling",
+    "training.tally",
     "release.compare",
     "report.formats",
 }  # fmt: skip

@@ -19,6 +19,7 @@ from pipeline.planning import catalog
 from pipeline.planning.candidates import Job, Way, allowed, candidates, way_of
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import HEADROOM
+from pipeline.planning.growth import sizes
 from pipeline.planning.history import Known
 from pipeline.planning.options import basis, options, portions
 from pipeline.planning.search import Candidate, Choice, Limits, Relaxation, by_cost, feasible, relax, search
@@ -98,6 +99,7 @@ def plan(
         options=options(offered, choice=choice, limits=limits, objective=told.objective),
         portions=portions(choice.best),
         basis=basis(choice.best, job=job),
+        sizes=sizes(job, choice.best) if training.batch_growth == "goodput" else (),
         explore_usd=explore_usd,
     )
 

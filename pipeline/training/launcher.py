@@ -91,6 +91,10 @@ def recipe_of(
         tuning=plan.tuning,
         batching=_batching(told.batching, num_machines=plan.num_machines),
         rate=tonight.rate,
+        base_batch_size=told.batch_size,
+        base_samples=tonight.num_samples,
+        scaling=told.scaling,
+        sizes=plan.sizes,
         warmup=told.warmup,
         decay=told.decay,
         checkpoint_every_s=told.checkpoint_every_s or plan.checkpoint_every_s,
@@ -304,6 +308,7 @@ class _Reconciler:
             ),
             stopped_by=result.stopped_by,
             epochs=result.epochs,
+            noise_scale=result.noise_scale,
         )
 
 

@@ -23,9 +23,10 @@ from pipeline.training.bucket import Bucket
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
 from pipeline.training.order import Indices
+from pipeline.training.pace import Pace
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.saver import Saver
-from pipeline.training.scaling import rate_at
+from pipeline.training.scaling import Scaled, rate_at
 from pipeline.training.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Outcome:
     seen: int
     num_updates: int
     stopped_by: Literal["finished", "deadline", "told"]
+    noise_scale: float | None = None
 
 
 class Trainer:
@@ -86,6 +88,16 @@ class Trainer:
             bucket=bucket,
             aside=aside,
         )
+        self._base_size = recipe.base_batch_size or recipe.batch_size
+        self.pace = Pace(
+            batch_size=recipe.batch_size,
+            base_size=self._base_size,
+            base_samples=recipe.base_samples or recipe.num_samples,
+            num_samples=recipe.num_samples,
+            rule=recipe.scaling,
+        )
+        # Who may grow has to know from the beginning where the rule ends.
+        self._scaled, self._scaled_for = Scaled(), 0 if recipe.sizes else self._base_size
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint."""
@@ -96,6 +108,8 @@ class Trainer:
         self.end = min(self.end, state.scalars["end"])
         kept = state.scalars.get("tally")  # older checkpoints have none
         self.tally = Tally.load(kept) if kept else self._new_tally(begin=self.seen)
+        if "pace" in state.scalars:
+            self.pace.load(state.scalars["pace"])
         self._meter = _Meter(self._clock(), seen=self.seen)
 
     def run(self) -> Outcome:
@@ -103,16 +117,24 @@ class Trainer:
         self._reach = self.seen
         while self.seen < self.end:
             signals = self._update()
+            if signals.grow_to:
+                self._grow(signals.grow_to)
             if signals.end_in:
-                self.end = min(self.end, self.seen + (signals.end_in - 1) * self.recipe.batch_size)
+                self.end = min(self.end, self._after(signals.end_in - 1))
             if signals.save or signals.stop:
                 self.save()
             if signals.stop and self.seen < self.end:
                 self.saver.wait()
-                return Outcome(seen=self.seen, num_updates=self.num_updates, stopped_by="told")
-        whole = self.seen >= self.recipe.num_samples
+                return self._outcome("told")
+        whole = self.seen >= self.recipe.num_samples or self.pace.done
+        return self._outcome("finished" if whole else "deadline")
+
+    def _outcome(self, stopped_by: Literal["finished", "deadline", "told"]) -> Outcome:
         return Outcome(
-            seen=self.seen, num_updates=self.num_updates, stopped_by="finished" if whole else "deadline"
+            seen=self.seen,
+            num_updates=self.num_updates,
+            stopped_by=stopped_by,
+            noise_scale=self.pace.noise_scale,
         )
 
     def save(self) -> None:
@@ -128,13 +150,14 @@ class Trainer:
             "num_updates": self.num_updates,
             "end": self.end,
             "tally": self.tally.save(),
+            "pace": self.pace.save(),
         }
         self.saver.begin(
             checkpoint.State(tensors=state.tensors, scalars=scalars), seen=self.seen, began=began
         )
 
     def _update(self) -> Signals:
-        size = self._batch_size(self.seen)
+        size = self.pace.batch_size(self.seen)
         place, share, sizes = self._next_share()
         after = self.seen + size
         rate = self._rate(self.seen + size / 2)
@@ -147,6 +170,7 @@ class Trainer:
         self.tally.add(place, share)
         self.seen = after
         self.num_updates += 1
+        self.pace.step(size, noise=step.noise)
         if self._batching:
             if self._batching.observe(step.times_s, sizes=self._sizes) and not self.engine.rank:
                 log.info("workers are unlike; shares of a batch are now %s", self._batching.sizes)
@@ -160,7 +184,31 @@ class Trainer:
         stop = int(self._told_to_stop())
         if self.engine.rank:
             return Signals(stop=stop)
-        return Signals(stop=stop, save=int(self.saver.due()), end_in=self._end_in())
+        most = self._scaled.most_times * self._base_size
+        return Signals(
+            stop=stop,
+            save=int(self.saver.due()),
+            end_in=1 if self.pace.done else self._end_in(),
+            grow_to=self.pace.larger(self.recipe.sizes, seen=self.seen, most=most)
+            if self.recipe.sizes
+            else 0,
+        )
+
+    def _grow(self, size: int) -> None:
+        """Take larger batches, from the first that is not yet being loaded."""
+        self.pace.grow(size, start=self._reach)
+        if self._batching:
+            self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
+        if not self.engine.rank:
+            scale = self.pace.noise.scale
+            log.info("batches of %d from %d on: the noise scale is %.4g", size, self._reach, scale)
+
+    def _after(self, updates: int) -> int:
+        """Position after so many more updates."""
+        position = self.seen
+        for _ in range(updates):
+            position += self.pace.batch_size(position)
+        return position
 
     def _end_in(self) -> int:
         """Updates after which to end, counted from 1 for the next, if the deadline is before the end; or 0.
@@ -175,7 +223,7 @@ class Trainer:
         reach = (1 - MARGIN) * left_s * self._meter.samples_per_s
         if self.seen + reach >= self.end or reach > self.recipe.decay * (self.seen + reach):
             return 0
-        return max(1, int(reach / self.recipe.batch_size))
+        return max(1, int(reach / self.pace.size(self.seen)))
 
     def _tell(self, rate: float) -> None:
         now = self._clock()
@@ -191,32 +239,43 @@ class Trainer:
                 rate=rate,
                 samples_per_s=speed,
                 memory_bytes=self._memory_bytes(),
+                batch_size=self.pace.size(self.seen - 1),
+                noise_scale=self.pace.noise_scale,
             )
         )
 
     def _rate(self, position: float) -> float:
+        """Rate of the update whose batch is centred on a position; the optimizer follows the batch size."""
+        size, recipe = self.pace.size(self.seen), self.recipe
+        if size != self._scaled_for:
+            passes = {each.batch_size: each.micro_batch_size for each in recipe.sizes}
+            self._scaled = self.engine.rescale(
+                batch_size=size,
+                base_size=self._base_size,
+                rule=recipe.scaling,
+                micro_batch_size=passes.get(size),
+            )
+            self._scaled_for = size
+        by_gain = self.pace.gain(size) if recipe.scaling == "adascale" else 1.0
         return rate_at(
-            position,
+            max(position, self.pace.position),
             num_samples=self.end,
-            warmup_samples=self.recipe.warmup * self.recipe.num_samples,
-            decay_samples=self.recipe.decay * self.end,
-            peak=self.recipe.rate,
+            warmup_samples=max(recipe.warmup, self._scaled.warmup) * recipe.num_samples,
+            decay_samples=recipe.decay * self.end,
+            peak=recipe.rate * self._scaled.rate * by_gain,
         )
-
-    def _batch_size(self, position: int) -> int:
-        return min(self.recipe.batch_size, self.recipe.num_samples - position)
 
     def _next_share(self) -> tuple[int, Indices, Sizes]:
         """This worker's part of the next batch; those after it begin to load, one for each loader."""
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
             self.engine.prepare(self._ahead[-1][1])
-            self._reach += self._batch_size(self._reach)
+            self._reach += self.pace.batch_size(self._reach)
         return self._ahead.popleft()
 
     def _share(self, position: int) -> tuple[int, Indices, Sizes]:
         """This worker's part of the batch at a position: its place, its samples, and the sizes of all."""
-        batch = range(position, position + self._batch_size(position))
+        batch = range(position, position + self.pace.batch_size(position))
         sizes = self._batching.shares(len(batch)) if self._batching else ()
         part = order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes)
         first = self.recipe.first_sample

@@ -173,6 +173,7 @@ def _export(
         warm=warm,
         ended_at=datetime.now(UTC),
         epochs=epochs,
+        noise_scale=outcome.noise_scale,
     )
     records.write(result, folder)
 

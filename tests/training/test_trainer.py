@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import JobError
-from pipeline.records import Tuning
+from pipeline.records import Size, Tuning
 from pipeline.training import checkpoint, order
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.trainer import Outcome, Trainer
@@ -285,3 +285,46 @@ def test_shares_are_even_unless_asked_for_by_speed(tmp_path):
         Run(tmp_path / batching, engine, recipe(batching=batching)).run()
         taken[batching] = engine.count.sum()
     assert taken["even"] == 50 > taken["by_speed"]
+
+
+FREE = tuple(Size(batch_size=8 << n, micro_batch_size=4 << n, update_s=1.0) for n in range(3))
+
+
+def test_batches_grow_at_the_same_updates_however_often_it_is_ended(tmp_path):
+    """Updates that take as long whatever their size: it doubles after twenty looks at the noise, twice."""
+    told = recipe(num_samples=2000, sizes=FREE, tuning=Tuning(num_loaders=3))
+    rates: dict[str, list[float]] = {}
+    for name, ends in (("whole", [math.inf]), ("ended", [1, 19, 21, 22, 23, 24, 40, math.inf])):
+        rates[name] = []
+        for stop_after in ends:
+            engine = CountingEngine(num_samples=40)
+            engine.noise = (1.0, 1e6)
+            before = len(rates[name])
+            run = Run(tmp_path / name, engine, told, stop_after=stop_after - before)
+            run.run()
+            rates[name] += engine.rates
+        assert engine.count.tolist() == [50] * 40
+        assert [size for _, size in run.trainer.pace.save()["sizes"]] == [8, 16, 32]
+    assert rates["ended"] == rates["whole"]
+    assert engine.rescaled[-1] == (32, 16)
+
+
+def test_a_batch_that_is_not_the_one_of_the_rate_takes_the_rate_of_the_rule(tmp_path):
+    engine = CountingEngine(num_samples=40)
+    Run(tmp_path, engine, recipe(num_samples=800, batch_size=32, base_batch_size=8, rate=1.0)).run()
+    assert max(engine.rates) == pytest.approx(4)  # linear, as of SGD
+    assert engine.rescaled == [(32, None)]
+
+
+def test_adascale_ends_when_it_has_stood_for_all_updates_with_the_rate_brought_down(tmp_path):
+    """Of gradients that are nothing but noise four times the batch is worth four updates; else fewer."""
+    told = {"num_samples": 6400, "base_samples": 1600, "batch_size": 32, "base_batch_size": 8}
+    engine = CountingEngine(num_samples=40)
+    engine.noise = (1.0, 8.0)  # a gain of (1 + 1) / (1 + 1/4)
+    run = Run(tmp_path, engine, recipe(**told, scaling="adascale", warmup=0.0))
+    outcome = run.run()
+    assert outcome.stopped_by == "finished"
+    assert outcome.num_updates == pytest.approx(1600 / 8 / 1.6, abs=2)
+    assert max(engine.rates) == pytest.approx(1.6)
+    assert engine.rates[-1] < 0.05
+    assert outcome.noise_scale == pytest.approx(8)
