@@ -123,7 +123,7 @@ class TorchEngine:
         self._shards: Shards | None = None
         if tuning.sharded and self.world_size > 1:
             self._shards = Shards(self.optimizer, rank=self.rank, world_size=self.world_size)
-        self._gradients = Gradients(self.model, rank=self.rank, world_size=self.world_size)
+        self._gradients = Gradients(self.model, rank=self.rank, world_size=self._num_partners)
         self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
         self._updates = 0
         self._base = [{name: group.get(name) for name in TOLD} for group in self.optimizer.param_groups]
@@ -132,6 +132,11 @@ class TorchEngine:
         self._may_halve = not tuning.compiled and not self._warn_of_passes
         # BatchNorm takes its statistics over a share: of another size, it would learn something else.
         self._stopwatch = None if self.world_size == 1 or self._warn_of_passes else Stopwatch(self.device)
+
+    @property
+    def _num_partners(self) -> int:
+        """Workers whose gradients make an update."""
+        return self.world_size
 
     def prepare(self, indices: Indices) -> None:
         """Begin to load a share."""
@@ -162,11 +167,12 @@ class TorchEngine:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self._update()
-        return Step(loss=mean, signals=sums.signals, times_s=sums.times_s if watch else (), noise=sums.noise)
+        times_s = sums.times_s if watch else ()
+        return Step(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)
 
     def _looks(self, num_samples: int) -> bool:
         """Whether this update tells how noisy gradients are."""
-        there = self.world_size > 1 or num_samples > self._micro_batch_size
+        there = self._num_partners > 1 or num_samples > self._micro_batch_size
         return (self._updates + 1) % (LOOK_EVERY if there else HALVE_EVERY) == 0
 
     def _update(self) -> None:
@@ -196,7 +202,7 @@ class TorchEngine:
         self._gradients.clear()
         losses: list[Tensor] = []
         first = None
-        looks = self.world_size == 1 and self._looks(len(indices))
+        looks = self._num_partners == 1 and self._looks(len(indices))
         try:
             passes = self._passes(indices)
             if len(passes) > 1 and self._warn_of_passes:
@@ -222,7 +228,7 @@ class TorchEngine:
         """Halve the passes, on all workers alike."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        before = min(self._micro_batch_size, -(-batch_size // self.world_size))
+        before = min(self._micro_batch_size, -(-batch_size // self._num_partners))
         if before == 1:
             raise JobError(
                 "memory does not suffice for a step on one sample; train a smaller model, "

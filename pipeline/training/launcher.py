@@ -94,6 +94,7 @@ def recipe_of(
         base_batch_size=told.batch_size,
         base_samples=tonight.num_samples,
         scaling=told.scaling,
+        sync_every=told.sync_every if told.sync == "every_h_updates" else 1,
         sizes=plan.sizes,
         warmup=told.warmup,
         decay=told.decay,

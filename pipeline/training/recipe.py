@@ -92,6 +92,7 @@ class Recipe(Record):
     base_batch_size: int = 0  # that the rate is for; 0: batch_size
     base_samples: int = 0  # to train on in batches of that size; 0: num_samples
     scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
+    sync_every: int = 1  # updates after which workers agree
     sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
 
     @property
@@ -105,7 +106,7 @@ class Recipe(Record):
         return _digest(
             self.workload, self.arguments, self.data_digest, self.warm_digest, self.seed, self.num_samples,
             self.first_sample, self.batch_size, self.rate, self.warmup, self.decay, self.tuning.precision,
-            self.base_batch_size, self.base_samples, self.scaling, bool(self.sizes),
+            self.base_batch_size, self.base_samples, self.scaling, self.sync_every, bool(self.sizes),
         )  # fmt: skip
 
 

@@ -216,6 +216,9 @@ class Trainer:
         Decided as late as it can be: when the time left is what the decay of the rate needs.
         """
         left_s = self.recipe.train_until.timestamp() - self._clock() - 2 * self.saver.takes_s - 1.0
+        if self._meter.samples_per_s:  # what is told now is heard when workers agree
+            unheard = (self.recipe.sync_every - 1) * self.pace.size(self.seen)
+            left_s -= unheard / self._meter.samples_per_s
         if left_s <= 0:
             return 1
         if not self._meter.samples_per_s:

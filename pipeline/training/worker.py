@@ -23,6 +23,7 @@ import sys
 import traceback
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     from pipeline.training import checkpoint, passes
     from pipeline.training.bucket import Bucket
     from pipeline.training.engine import TorchEngine, agreed, peak_memory_bytes
+    from pipeline.training.periodic import PeriodicEngine
     from pipeline.training.trainer import Trainer
 
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
@@ -91,7 +93,8 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         dataset = workload.dataset(Path(recipe.arrays), "train")
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
-    engine = TorchEngine(
+    kind = partial(PeriodicEngine, sync_every=recipe.sync_every) if recipe.sync_every > 1 else TorchEngine
+    engine: TorchEngine = kind(
         workload,
         dataset,
         seed=recipe.seed,
