@@ -33,12 +33,13 @@ def train(folder: Path, *, name: str, updates: float = float("inf"), **changed: 
         told_to_stop=lambda: trainer.num_updates + 1 >= updates,
         report=lambda progress: None,
     )
-    found = checkpoint.newest(trainer.folder, identity=told.identity) if made.rank == 0 else None
+    found = checkpoint.newest(trainer.saver.folder, identity=told.identity) if made.rank == 0 else None
     found = agreed(found)
     if found:
         trainer.resume(found)
     if trainer.run().stopped_by != "told":
         trainer.save()
+        trainer.saver.wait()
     return trainer
 
 
