@@ -28,7 +28,8 @@ from tests.training.recipes import recipe
 NUM_SAMPLES, EPOCHS, BATCH = 1000, 8, 32
 DELAY_S = 0.001  # of each of the two batches of an update
 EVERY_S = 0.05  # from one checkpoint to the next
-INTO_A_START_S = 0.5  # at most, for a kill at a random instant
+INTO_A_START_S = 0.2  # at most, for a kill
+INTO_TRAINING_S = 0.4
 INTO_A_SAVE_S = 0.01
 KILLS_A_JOB = 12
 DAMAGED = 0.1  # share of the starts after which a checkpoint is damaged
@@ -48,6 +49,7 @@ class Seen:
     in_a_save: int = 0  # kills that left half of a checkpoint behind
     damaged: int = 0  # whole checkpoints that were damaged afterwards
     went_on: int = 0  # starts that trained
+    resumed: int = 0  # of them, from a checkpoint
     from_another: int = 0  # of them, not from the newest good checkpoint
     saves_lost: int = 0  # at most, by a kill: one, if it was being written; a whole one counts twice
     unsaved_s: float = 0.0  # at most: work lost for which no checkpoint was begun
@@ -91,9 +93,14 @@ class Job:
         path = self.folder / "result.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    @property
+    def trains(self) -> bool:
+        """Whether worker 0 of this start has come as far as to train."""
+        return self.log.stat().st_size > self._read_from
+
     def start(self, world_size: int, strike: Strikes | None = None) -> None:
         """Start the workers; they end by themselves, or are struck and all end."""
-        read_from, port = self.log.stat().st_size, free_port()
+        self._read_from, port = self.log.stat().st_size, free_port()
         workers = [self._fork(rank, world_size, port) for rank in range(world_size)]
         alive, killed_at = set(workers), 0.0
         while len(alive) == world_size and not killed_at:
@@ -108,7 +115,7 @@ class Job:
         self.seen.kills += bool(killed_at)
         self.seen.in_a_save += bool(killed_at and torn)
         with self.log.open() as file:
-            file.seek(read_from)
+            file.seek(self._read_from)
             self._judge(started(file.read(), killed_at))
         self.due = newest_good(self.checkpoints)
 
@@ -134,6 +141,7 @@ class Job:
             return  # it did not come as far, so it lost nothing
         position, before = start.went_on[1], self._before
         self.seen.went_on += 1
+        self.seen.resumed += position > 0
         self.seen.from_another += position != self.due
         self._before = start if start.killed_at else None
         if not before or not before.went_on:
@@ -226,16 +234,22 @@ def free_port() -> int:
 
 
 def at_random(chance: random.Random) -> Strikes:
-    """Kill one worker or all, at any instant or while a checkpoint is written."""
-    begins_at = time.monotonic() + chance.uniform(0, INTO_A_START_S)
-    in_a_save, delay_s = chance.random() < 0.5, chance.uniform(0, INTO_A_SAVE_S)
+    """Kill one worker or all: while they start, while they train, or, half of the times, while they save."""
+    when = chance.choice(("starts", "trains", "saves", "saves"))
+    wait_s = chance.uniform(0, INTO_A_START_S if when == "starts" else INTO_TRAINING_S)
+    into_a_save_s = chance.uniform(0, INTO_A_SAVE_S)
     all_of_them, whom = chance.random() < 0.5, chance.random()
+    since: list[float] = []
 
     def strike(job: Job, workers: list[int]) -> bool:
-        if time.monotonic() < begins_at or (in_a_save and not any(job.checkpoints.glob(".seen=*"))):
+        if not since and (when == "starts" or job.trains):
+            since.append(time.monotonic())
+        if not since or time.monotonic() < since[0] + wait_s:
             return False
-        if in_a_save:
-            time.sleep(delay_s)
+        if when == "saves":
+            if not any(job.checkpoints.glob(".seen=*")):
+                return False
+            time.sleep(into_a_save_s)
         for pid in workers if all_of_them else [workers[int(whom * len(workers))]]:
             os.kill(pid, signal.SIGKILL)
         return True
@@ -280,7 +294,9 @@ def killed(folder: Path, *, kills: int, seed: int) -> Seen:
         job = Job(folder / f"job-{number}", seen=seen, seed=number)
         until = min(kills, seen.kills + KILLS_A_JOB)
         while not job.result:
-            job.start(world_size, at_random(chance) if seen.kills < until else None)
+            left_alone = seen.kills >= until
+            job.start(world_size, None if left_alone else at_random(chance))
+            assert job.result or not left_alone, (job.folder / "output.log").read_text()[-2000:]
             if chance.random() < DAMAGED:
                 job.damage()
         same = [job.result[key] == due[world_size][key] for key in ("model_digest", "epochs")]
