@@ -1,8 +1,8 @@
 """Workers killed 500 times, at random instants and while they save: what do their jobs come to?
 
 Jobs on one worker and on two over gloo, in turn, of about a second; SIGKILL to one worker or to all. Half of
-the kills wait for a checkpoint to be written, and strike within 10 ms. After one start in ten, the newest one
-is cut or changed, as by a disk that lost its power. See tests/training/chaos.py for how, and what is counted.
+the kills wait for a checkpoint to be written, and strike within 10 ms. After three starts in ten, the newest
+one is cut or changed, as by a disk that lost its power. See tests/training/forked.py for how.
 """
 
 import json
@@ -13,7 +13,7 @@ import tempfile
 import time
 
 from tests.benchmarks import frame
-from tests.training.chaos import EVERY_S
+from tests.training.forked import EVERY_S
 
 KILLS = 50 if frame.QUICK else 500
 
