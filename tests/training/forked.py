@@ -1,7 +1,7 @@
 """A job whose workers are forked: processes of their own that do what a worker does under torchrun.
 
-Their parent has imported torch, which takes 3 s. What a start of the workers did is held against their log, and
-against the folder as it is read here: by hashes, and by nothing of theirs.
+Their parent has imported torch, which takes 3 s. What a start of the workers did is held against their log,
+and against the folder as it is read here: by hashes, and by nothing of theirs.
 """
 
 import hashlib
