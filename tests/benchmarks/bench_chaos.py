@@ -1,8 +1,8 @@
 """Workers killed 500 times, at random instants and while they save: what do their jobs come to?
 
 Jobs on one worker and on two over gloo, in turn, of about a second; SIGKILL to one worker or to all. Half of
-the kills wait for a checkpoint to be written, and strike within 10 ms. After one start in ten, the newest one
-is cut or changed, as by a disk that lost its power. See tests/training/chaos.py for how, and what is counted.
+the kills wait for a checkpoint to be written, and strike within 10 ms. After three starts in ten, the newest
+one is cut or changed, as by a disk that lost its power. See tests/training/forked.py for how.
 """
 
 import json
@@ -13,7 +13,7 @@ import tempfile
 import time
 
 from tests.benchmarks import frame
-from tests.training.chaos import EVERY_S
+from tests.training.forked import EVERY_S
 
 KILLS = 50 if frame.QUICK else 500
 
@@ -36,6 +36,7 @@ def main() -> None:
             "checkpoints damaged afterwards": seen["damaged"],
             "jobs": seen["jobs"],
             "starts that trained": seen["went_on"],
+            "from a checkpoint": seen["resumed"],
             "from another than the newest whole checkpoint": seen["from_another"],
             "checkpoints lost by a kill, at most": seen["saves_lost"],
             "lost without a checkpoint begun, at most, intervals": seen["unsaved_s"] / EVERY_S,
@@ -47,6 +48,7 @@ def main() -> None:
             "kills": (">=", KILLS),
             "of them within a save, torn": (">=", KILLS / 10),
             "checkpoints damaged afterwards": (">=", 1),
+            "from a checkpoint": (">=", KILLS / 4),
             "from another than the newest whole checkpoint": ("==", 0),
             "checkpoints lost by a kill, at most": ("<=", 1),
             "jobs not bit-equal": ("==", 0),
