@@ -1,0 +1,119 @@
+"""What does a machine of a job on Vertex AI run? `python -m pipeline.backends.replica --until T -- COMMAND`.
+
+Several machines find each other by CLUSTER_SPEC, which the service sets: the machine of workerpool0 is the
+master, those of workerpool1 follow. torchrun gets nodes, place and master from there. Its workers meet at
+a store on the master by c10d, so that after a loss all of them meet anew; RANK and MASTER_ADDR are not
+promised by the service.
+
+The command ends at T (seconds since 1970) at the latest, whoever else is alive to end it. Told to end, it has
+half a minute to save.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+STOP_S = 30.0  # from the request to end to the kill
+SPEC = "CLUSTER_SPEC"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where this machine stands among those of the job."""
+
+    num_nodes: int
+    rank: int
+    host: str  # this machine's own name
+    master: str  # HOST:PORT
+
+
+def place(text: str) -> Place | None:
+    """The place by the JSON of CLUSTER_SPEC; None where there is no other machine.
+
+    >>> place('{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]},'
+    ...       ' "task": {"type": "workerpool1", "index": 1}}')
+    Place(num_nodes=3, rank=2, host='c', master='a:2222')
+    """
+    if not text:
+        return None
+    told = json.loads(text)
+    cluster, pool, index = told["cluster"], told["task"]["type"], int(told["task"]["index"])
+    followers = cluster.get("workerpool1", [])
+    if not followers:
+        return None
+    return Place(
+        num_nodes=1 + len(followers),
+        rank=0 if pool == "workerpool0" else index + 1,
+        host=cluster[pool][index].rpartition(":")[0],
+        master=cluster["workerpool0"][0],
+    )
+
+
+def command_of(command: Sequence[str], found: Place | None, *, job: str) -> list[str]:
+    """The command by this interpreter; torchrun among the machines of the job."""
+    if command[0] != "torchrun":
+        return list(command)
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    if found is None:
+        return [*torchrun, "--standalone", *command[1:]]
+    rest = [word for word in command[1:] if not word.startswith("--nnodes")]
+    host = "true" if found.rank == 0 else "false"
+    return [
+        *torchrun, f"--nnodes={found.num_nodes}", f"--node-rank={found.rank}",
+        "--rdzv-backend=c10d", f"--rdzv-endpoint={found.master}", f"--rdzv-id={job}",
+        f"--rdzv-conf=is_host={host}", f"--local-addr={found.host}", *rest,
+    ]  # fmt: skip
+
+
+def threads(command: Sequence[str]) -> dict[str, str]:
+    """Cores shared out to workers, unless the environment says otherwise."""
+    workers = [word.partition("=")[2] for word in command if word.startswith("--nproc-per-node=")]
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return {"OMP_NUM_THREADS": str(max(1, cores // int(workers[0] if workers else 1)))}
+
+
+def run(command: Sequence[str], *, until: float) -> int:
+    """Run the command to its end, or to `until`; its exit status as a shell tells it."""
+    found = place(os.environ.get(SPEC, ""))
+    words = command_of(command, found, job=os.environ.get("PIPELINE_ATTEMPT", "job"))
+    process = subprocess.Popen(words, env={**threads(command), **os.environ})
+    told: list[float] = []
+
+    def pass_on(number: int, _: object) -> None:
+        told.append(time.time())
+        process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    while True:
+        end = told[0] + STOP_S if told else until
+        try:
+            status = process.wait(min(1.0, max(0.01, end - time.time())))
+            return status if status >= 0 else 128 - status
+        except subprocess.TimeoutExpired:
+            if time.time() < end:
+                continue
+            if told:
+                process.kill()
+            else:
+                pass_on(signal.SIGTERM, None)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser(description="Run a command as one machine of a job.")
+    parser.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    told = parser.parse_args(words)
+    command = told.command[1:] if told.command[:1] == ["--"] else told.command
+    return run(command, until=told.until)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
