@@ -1,11 +1,13 @@
 """Where does a job run? The protocol `Backend`, and what it is given."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
+from pipeline.records import Strategy
+
 State = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
-Strategy = Literal["on_demand", "spot", "flex_start"]
 LIVE: tuple[State, ...] = ("queued", "running")
 
 
@@ -20,13 +22,14 @@ class Job:
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
     timeout_s: float
     spot: bool = False  # cheaper, and may be taken away
+    region: str = ""  # "" for the machine at hand
+    strategy: Strategy = "on-demand"  # `spot` goes before it
+    max_wait_s: float = 0.0  # in the queue of flex-start
     environment: dict[str, str] = field(default_factory=dict)
-    region: str = ""  # "": where the backend is at home
-    strategy: Strategy = "on_demand"  # `spot` goes before it
-    wait_s: float = 0.0  # that flex-start may wait for its machine
-    until: datetime | None = None  # when the night's training ends; nothing may be rented beyond it
+    # Of the night, if job.json in the folder does not say so: its name, what it trains, and when that ends.
     night: str = ""
-    model: str = ""  # its name in the registry
+    model: str = ""
+    until: datetime | None = None
 
 
 class Backend(Protocol):
@@ -58,11 +61,14 @@ class Rental:
 
 
 @runtime_checkable
-class Lists(Protocol):
-    """A backend that can tell what runs there, whoever submitted it: one that costs money."""
+class Rents(Protocol):
+    """A backend that costs money: it tells what runs there, whoever asked, and what a job needs."""
 
     def live(self) -> list[Rental]:
         """The jobs of this pipeline that are queued or running."""
 
     def cancel(self, handle: str) -> None:
         """End the job and all its processes; no error if it has ended."""
+
+    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+        """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""

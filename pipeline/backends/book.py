@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from pipeline.backends import State, Strategy
+from pipeline.backends import State
 from pipeline.backends.metering import Stretch
-from pipeline.records import replace_text
+from pipeline.records import Strategy, replace_text
 
 FILE = "orders.json"
 

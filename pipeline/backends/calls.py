@@ -1,21 +1,24 @@
 """How is a service asked that may not answer? Each call with a deadline, and again with back-off.
 
 No call of Google's clients has a deadline by itself, and only getters are tried again. Here a call ends in an
-answer, in `Unanswered` (it may have been done or not), or in an error of the service that stands. Calls that
+answer, in `Unanswered` (it may have been done or not), or in `Denied`. Calls that
 change the world are not tried again here: whoever makes one first looks at what became of it.
 """
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.errors import JobError
+from pipeline.backends.faults import is_device_quota
+from pipeline.errors import JobError, ParamsError
 
 if TYPE_CHECKING:
+    from google.api_core.exceptions import GoogleAPICallError
     from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
 
 log = logging.getLogger(__name__)
@@ -32,7 +35,7 @@ class Patience:
     give_up_s: float = 240.0  # for any answer
     settle_s: float = 60.0  # until a request whose reply was lost has made its job, or never will
     error_s: float = 90.0  # until a job that has ended says why
-    cancel_s: float = 150.0  # until a job that was cancelled has ended
+    cancel_s: float = 60.0  # at most, until a job that was cancelled has ended
 
     def pauses(self) -> Iterator[float]:
         """Seconds to wait before each further try, until giving up; a fifth is left to chance."""
@@ -44,15 +47,19 @@ class Patience:
 
 
 class Unanswered(JobError):
-    """The service did not answer, or asked to be left alone; it may have done what it was asked."""
-
-    sure = False  # whether it is sure that nothing was done
+    """The service did not answer, or not in time; it may have done what it was asked."""
 
 
 class TurnedAway(Unanswered):
     """The service asked to come back later, and has done nothing."""
 
-    sure = True
+
+class Denied(JobError):
+    """The service answered no, and asking again will not help; `status` is HTTP's."""
+
+    def __init__(self, text: str, *, status: int, message: str) -> None:
+        super().__init__(text)
+        self.status, self.message = status, message
 
 
 class Calls:
@@ -73,19 +80,28 @@ class Calls:
         )
 
     def once(self, call: Callable[..., A], **request: Any) -> A:
-        """The answer to one call; Unanswered, or GoogleAPICallError as the service has it."""
+        """The answer to one call; Unanswered without one, Denied if it is no."""
         from google.api_core import exceptions
-        from google.auth.exceptions import TransportError
+        from google.auth.exceptions import GoogleAuthError
         from requests.exceptions import RequestException
 
         try:
             return call(timeout=self.patience.call_s, retry=None, **request)
         except exceptions.TooManyRequests as error:
-            if _of_devices(error):
-                raise
-            raise TurnedAway(_away(self.region, error)) from None
-        except (exceptions.ServerError, exceptions.RetryError, RequestException, TransportError) as error:
-            raise Unanswered(_away(self.region, error)) from None
+            if not is_device_quota(_told(error)):
+                raise TurnedAway(self._away(error)) from None
+            raise self._denied(error) from None
+        except (exceptions.ServerError, exceptions.RetryError, RequestException) as error:
+            raise Unanswered(self._away(error)) from None
+        except exceptions.GoogleAPICallError as error:
+            raise self._denied(error) from None
+        except GoogleAuthError as error:
+            if getattr(error, "retryable", False):
+                raise Unanswered(self._away(error)) from None
+            raise ParamsError(
+                f"Google Cloud does not take the credentials that are here ({_told(error)}); "
+                f"run gcloud auth application-default login, or mend GOOGLE_APPLICATION_CREDENTIALS"
+            ) from None
 
     def ask(self, call: Callable[..., A], **request: Any) -> A:
         """The answer to a call that may be made any number of times; Unanswered after all patience."""
@@ -97,14 +113,24 @@ class Calls:
                 time.sleep(pause_s)
         return self.once(call, **request)
 
+    def _away(self, error: Exception) -> str:
+        kind = type(error).__name__
+        return f"Vertex AI in {self.region} does not answer ({kind}: {_told(error)}); try again"
+
+    def _denied(self, error: "GoogleAPICallError") -> Denied:
+        told = _told(error)
+        text = (
+            f"Vertex AI in {self.region} refuses ({told}); "
+            f"look at backend in params.yaml, and at what python -m pipeline check says"
+        )
+        return Denied(text, status=int(error.code or 0), message=told)
+
 
 def credentials(endpoint: str) -> Any:
     """Who asks: the default of this machine, nobody for a service on loopback; ParamsError without any."""
     from google.auth import default
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
-
-    from pipeline.errors import ParamsError
 
     if endpoint.startswith("http://"):
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
@@ -118,12 +144,7 @@ def credentials(endpoint: str) -> Any:
     return found
 
 
-def _of_devices(error: Exception) -> bool:
-    from pipeline.backends.faults import is_device_quota
-
-    return is_device_quota(str(error))
-
-
-def _away(region: str, error: Exception) -> str:
-    told = " ".join(str(getattr(error, "message", "") or error).split())[:200]
-    return f"Vertex AI in {region} does not answer ({type(error).__name__}: {told}); try again"
+def _told(error: Exception) -> str:
+    """What the service says, without the address that the client puts before it."""
+    text = " ".join(str(getattr(error, "message", "") or error).split())
+    return re.sub(r"^[A-Z]+ http\S+: ", "", text).rstrip(".")[:300]

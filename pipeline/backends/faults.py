@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.backends import State, Strategy
+from pipeline.backends import State
+from pipeline.records import Strategy
 
 Kind = Literal[
     "stock-out", "quota", "expired", "no such thing", "not allowed", "user error", "out of memory",

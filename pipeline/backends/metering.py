@@ -11,13 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.backends import Strategy
 from pipeline.errors import ParamsError
 from pipeline.planning.catalog import Machine
-from pipeline.planning.pricelist import Strategy as Listed
+from pipeline.records import Strategy
 from pipeline.spot.curves import HOUR_S
-
-LISTED: dict[Strategy, Listed] = {"on_demand": "on-demand", "spot": "spot", "flex_start": "flex-start"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,7 @@ def rate(stretch: Stretch, *, known: Sequence[Machine]) -> float:
     Raises ParamsError where the catalog has no price at all.
     """
     found = next((m for m in known if (m.name, m.region) == (stretch.machine, stretch.region)), None)
-    price = found.rate(LISTED[stretch.strategy]) if found else None
+    price = found.rate(stretch.strategy) if found else None
     price = price if price is not None or found is None else found.usd_per_hour
     if price is None:
         raise ParamsError(

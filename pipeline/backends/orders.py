@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from pipeline.backends import Job, Strategy
+from pipeline.backends import Job
 from pipeline.errors import JobError
 from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.records import Strategy
 
-STRATEGIES: Mapping[Strategy, str] = {"on_demand": "STANDARD", "spot": "SPOT", "flex_start": "FLEX_START"}
+STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
 SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
 REPLICA = ("python", "-m", "pipeline.backends.replica")
 TORUS = re.compile(r"^(?:ct\dp|tpu\dx)-")  # chips joined in three dimensions
@@ -60,7 +61,7 @@ def machine_of(job: Job, *, region: str, known: Sequence[Machine]) -> Machine:
             f"set plan.regions to {' or '.join(sorted({m.region for m in named}))}"
         )
     strategy = strategy_of(job)
-    if (strategy == "spot" and not machine.spot) or (strategy == "flex_start" and not machine.flex):
+    if (strategy == "spot" and not machine.spot) or (strategy == "flex-start" and not machine.flex):
         raise JobError(
             f"{job.machine} is not rented as {strategy} in {region}; "
             f"set plan.{'spot' if strategy == 'spot' else 'flex_wait_hours'} to "
@@ -107,19 +108,19 @@ def custom_job(
 def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
     """How long it may run, and wait for flex-start; whole seconds, rounded down."""
     left_s = job.timeout_s if job.until is None else (job.until - now).total_seconds() + SLACK_S
-    for name, asked_s in (("run", job.timeout_s), ("wait for its machine", job.wait_s)):
+    for name, asked_s in (("run", job.timeout_s), ("wait for its machine", job.max_wait_s)):
         if asked_s > left_s:
             raise JobError(
                 f"job {job.name} may {name} for {asked_s:,.0f} s, but {left_s:,.0f} s are left until "
                 f"training ends; allow more by night.train_hours"
             )
-    flex = strategy_of(job) == "flex_start"
-    if job.timeout_s < 1 or (flex and job.wait_s < 1):  # the service takes 0 for: without end
+    flex = strategy_of(job) == "flex-start"
+    if job.timeout_s < 1 or (flex and job.max_wait_s < 1):  # the service takes 0 for: without end
         raise JobError(
-            f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.wait_s:,.0f} s, which is "
-            f"no time; allow more by night.train_hours or plan.flex_wait_hours"
+            f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.max_wait_s:,.0f} s, "
+            f"which is no time; allow more by night.train_hours or plan.flex_wait_hours"
         )
-    wait = timedelta(seconds=int(job.wait_s)) if flex else None
+    wait = timedelta(seconds=int(job.max_wait_s)) if flex else None
     return timedelta(seconds=int(job.timeout_s)), wait
 
 
@@ -152,7 +153,7 @@ def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:
         spec["tpu_topology"] = _topology(job, machine)
     elif machine.num_devices:
         spec |= {"accelerator_type": machine.accelerator, "accelerator_count": machine.num_devices}
-    if site.reservation and strategy_of(job) == "on_demand":
+    if site.reservation and strategy_of(job) == "on-demand":
         spec["reservation_affinity"] = {
             "reservation_affinity_type": "SPECIFIC_RESERVATION",
             "key": "compute.googleapis.com/reservation-name",

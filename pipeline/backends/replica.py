@@ -82,15 +82,20 @@ def run(command: Sequence[str], *, until: float) -> int:
     """Run the command to its end, or to `until`; its exit status as a shell tells it."""
     found = place(os.environ.get(SPEC, ""))
     words = command_of(command, found, job=os.environ.get("PIPELINE_ATTEMPT", "job"))
-    process = subprocess.Popen(words, env={**threads(command), **os.environ})
     told: list[float] = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: object) -> None:
         told.append(time.time())
-        process.send_signal(number)
+        for process in started:
+            process.send_signal(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT):  # before the start: else a child could be left behind
         signal.signal(number, pass_on)
+    process = subprocess.Popen(words, env={**threads(command), **os.environ})
+    started.append(process)
+    if told:
+        process.terminate()
     while True:
         end = told[0] + STOP_S if told else until
         try:

@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import State
 from pipeline.backends.book import Order
-from pipeline.backends.calls import Calls, Patience, TurnedAway, Unanswered
+from pipeline.backends.calls import Calls, Denied, Patience, TurnedAway, Unanswered
 from pipeline.backends.orders import label
 from pipeline.errors import JobError
 
@@ -50,13 +51,13 @@ class Service:
 
     def get(self, resource: str) -> "CustomJob | None":
         """The job of that name; None where there is none. Raises Unanswered."""
-        from google.api_core.exceptions import NotFound
-
         calls = self.of(region_of(resource))
         try:
             job: CustomJob = calls.ask(calls.client.get_custom_job, name=resource)
-        except NotFound:
-            return None
+        except Denied as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
         return job
 
     def find(self, region: str, **labels: str) -> "list[CustomJob]":
@@ -103,11 +104,9 @@ class Service:
     def make(self, asked: dict[str, Any], order: Order) -> "CustomJob":
         """The job, made once.
 
-        Raises NoQuota; JobError where the service refuses the job; Unanswered where it does not let itself be
-        asked, which leaves open whether there will be one.
+        Raises NoQuota; Denied; Unanswered where the service does not let itself be asked, which leaves open
+        whether there will be a job.
         """
-        from google.api_core.exceptions import GoogleAPICallError, TooManyRequests
-
         calls = self.of(order.region)
         request = {"parent": self._parent(order.region), "custom_job": asked}
         pauses = self.patience.pauses()
@@ -115,14 +114,10 @@ class Service:
             try:
                 made: CustomJob = calls.once(calls.client.create_custom_job, request=request)
                 return made
-            except TooManyRequests as error:
-                raise NoQuota(" ".join(str(error.message).split())) from None
-            except GoogleAPICallError as error:
-                raise JobError(
-                    f"Vertex AI in {order.region} refuses job {order.job} "
-                    f"({' '.join(str(error.message).split())}); "
-                    f"look at backend in params.yaml, and at what python -m pipeline check says"
-                ) from None
+            except Denied as error:
+                if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                    raise NoQuota(error.message) from None
+                raise
             except Unanswered as error:
                 if not isinstance(error, TurnedAway) and (found := self._late(order)):
                     return found
@@ -137,27 +132,20 @@ class Service:
         return self.arrived(Order(**{**asdict(order), "asked_at": datetime.now(UTC).isoformat()}))
 
     def end(self, resource: str) -> "CustomJob | None":
-        """The job, which has ended, because it was cancelled or before; None where there is none.
-
-        Raises JobError where it does not end.
-        """
-        from google.api_core.exceptions import BadRequest, NotFound
-
+        """The job, cancelled, and mostly ended; None where there is none."""
         calls = self.of(region_of(resource))
         until = time.monotonic() + self.patience.cancel_s
         try:
             calls.ask(calls.client.cancel_custom_job, name=resource)
-        except NotFound:
-            return None
-        except BadRequest:
-            log.info("job %s has ended already", resource)
+        except Denied as error:
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST):
+                raise
+            log.info("job %s has ended already, or never was", resource)
         pause_s = self.patience.first_pause_s / 4
         while (job := self.get(resource)) and state_name(job) in ALIVE:
             if time.monotonic() > until:
-                raise JobError(
-                    f"job {resource} still lives {self.patience.cancel_s:.0f} s after it was cancelled; "
-                    f"try again, or end it in the Google Cloud console (Vertex AI, Training)"
-                )
+                log.warning("job %s is told to end, and has not yet", resource)
+                break
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 8.0)
         return job

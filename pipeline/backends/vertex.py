@@ -13,14 +13,15 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import ledger
-from pipeline.backends import LIVE, Job, Rental, State, faults
+from pipeline.backends import LIVE, Job, Rental, State, faults, premises
 from pipeline.backends.book import Book, Order
 from pipeline.backends.calls import Patience, Unanswered
 from pipeline.backends.orders import Site, custom_job, label, machine_of, strategy_of
@@ -70,6 +71,7 @@ class Vertex:
         Raises JobError where it cannot be had that way, or may run beyond the end of training; Unanswered
         where the service does not let itself be asked: calling again goes on from the book.
         """
+        job = _told(job)
         region = job.region or self.site.region
         machine = machine_of(job, region=region, known=self.machines)
         book = Book(Path(job.folder))
@@ -116,7 +118,7 @@ class Vertex:
         return self._heard(book, job) if job else "preempted"
 
     def cancel(self, handle: str) -> None:
-        """Have the job ended, and return when it is; no error if it has ended, or never was."""
+        """Have the job ended, and return when it is, or will be soon; no error if it has, or never was."""
         resource, book = _parted(handle)
         if not resource.startswith(REFUSED) and (job := self.service.end(resource)):
             self._heard(book, job)
@@ -131,6 +133,11 @@ class Vertex:
             for job in self.service.find(region, daybreak=self.home)
             if state_name(job) in ALIVE
         ]  # fmt: skip
+
+    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+        """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""
+        everywhere = list(dict.fromkeys([self.site.region, *regions]))
+        return premises.premises(self.site, self.service, regions=everywhere)
 
     @cached_property
     def machines(self) -> Sequence[catalog.Machine]:
@@ -203,10 +210,24 @@ class Vertex:
         return fault.state
 
 
+def _told(job: Job) -> Job:
+    """The job with what its own file says of the night, where the job itself does not."""
+    path = Path(job.folder) / "job.json"
+    told = json.loads(path.read_text()) if path.exists() else {}
+    until, workload = told.get("train_until"), told.get("workload", "")
+    use = workload if isinstance(workload, str) else workload["use"]
+    return replace(
+        job,
+        night=job.night or told.get("night", ""),
+        model=job.model or use.rpartition(":")[2],
+        until=job.until or (datetime.fromisoformat(until) if until else None),
+    )
+
+
 def _order(job: Job, *, region: str, attempt: str, asked_at: datetime) -> Order:
     return Order(
         attempt=attempt, job=job.name, machine=job.machine, num_machines=job.num_machines, region=region,
-        strategy=strategy_of(job), wait_s=job.wait_s, asked_at=asked_at.isoformat(),
+        strategy=strategy_of(job), wait_s=job.max_wait_s, asked_at=asked_at.isoformat(),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 from pipeline.backends.faults import Asked, classify, is_device_quota
 
 ASKED = Asked(
-    job="j", machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex_start", wait_s=3600
+    job="j", machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", wait_s=3600
 )
 STOCKOUT = (
     "Resources are insufficient in region: us-central1. "

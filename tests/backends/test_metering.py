@@ -28,8 +28,8 @@ def test_an_attempt_that_was_taken_away_is_paid_like_the_others():
 
 
 def test_each_strategy_has_its_own_price():
-    assert cost(stretch(strategy="on_demand")) == pytest.approx(3.6734)
-    assert cost(stretch(strategy="flex_start")) == pytest.approx(2.0204)
+    assert cost(stretch(strategy="on-demand")) == pytest.approx(3.6734)
+    assert cost(stretch(strategy="flex-start")) == pytest.approx(2.0204)
 
 
 def test_the_queue_costs_nothing_and_what_still_runs_is_paid_until_now():

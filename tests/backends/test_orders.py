@@ -60,7 +60,11 @@ def test_joined_tpu_machines_are_one_pool_whose_topology_says_how_many():
 
 @pytest.mark.parametrize(
     ("told", "strategy"),
-    [({}, "STANDARD"), ({"spot": True}, "SPOT"), ({"strategy": "flex_start", "wait_s": 9.0}, "FLEX_START")],
+    [
+        ({}, "STANDARD"),
+        ({"strategy": "spot"}, "SPOT"),
+        ({"strategy": "flex-start", "max_wait_s": 9.0}, "FLEX_START"),
+    ],
 )
 def test_the_strategy_is_the_jobs(told, strategy):
     assert asked(job(**told))["scheduling"]["strategy"] == strategy
@@ -69,7 +73,7 @@ def test_the_strategy_is_the_jobs(told, strategy):
 def test_a_reservation_is_drawn_on_by_what_is_bought_and_not_by_spot():
     site = replace(SITE, reservation="projects/p/zones/z/reservations/r")
     (bought,) = asked(job(), site=site)["worker_pool_specs"]
-    (spot,) = asked(job(spot=True), site=site)["worker_pool_specs"]
+    (spot,) = asked(job(strategy="spot"), site=site)["worker_pool_specs"]
     assert bought["machine_spec"]["reservation_affinity"]["values"] == [site.reservation]
     assert "reservation_affinity" not in spot["machine_spec"]
 
@@ -83,20 +87,22 @@ def test_what_means_something_at_home_only_does_not_travel():
 
 @given(
     timeout_s=st.floats(0, 10 * 86400),
-    wait_s=st.floats(0, 10 * 86400),
+    max_wait_s=st.floats(0, 10 * 86400),
     left_s=st.floats(-86400, 86400),
-    strategy=st.sampled_from(["on_demand", "spot", "flex_start"]),
+    strategy=st.sampled_from(["on-demand", "spot", "flex-start"]),
 )
-def test_no_job_may_run_or_wait_until_after_the_end_of_training(timeout_s, wait_s, left_s, strategy):
-    told = job(timeout_s=timeout_s, wait_s=wait_s, strategy=strategy, until=NOW + timedelta(seconds=left_s))
+def test_no_job_may_run_or_wait_until_after_the_end_of_training(timeout_s, max_wait_s, left_s, strategy):
+    told = job(
+        timeout_s=timeout_s, max_wait_s=max_wait_s, strategy=strategy, until=NOW + timedelta(seconds=left_s)
+    )
     try:
         scheduling = asked(told)["scheduling"]
     except JobError as error:
         assert re.search(r"; allow more by night\.train_hours", str(error))
         return
     assert timedelta(seconds=1) <= scheduling["timeout"] <= timedelta(seconds=left_s + SLACK_S)
-    assert ("max_wait_duration" in scheduling) == (strategy == "flex_start")
-    if strategy == "flex_start":
+    assert ("max_wait_duration" in scheduling) == (strategy == "flex-start")
+    if strategy == "flex-start":
         wait = scheduling["max_wait_duration"]
         assert timedelta(seconds=1) <= wait <= timedelta(seconds=left_s + SLACK_S)
 
@@ -106,9 +112,9 @@ def test_no_job_may_run_or_wait_until_after_the_end_of_training(timeout_s, wait_
     [
         ({"machine": "local"}, "us-central1", "for machine local, which .*:Vertex does not rent; name"),
         ({"machine": "tpu7x-standard-4t"}, "us-east4", "not offered in us-east4; set plan.regions to us-c"),
-        ({"strategy": "flex_start", "machine": "n2-standard-8", "wait_s": 9.0}, "us-central1",
-         "n2-standard-8 is not rented as flex_start in us-central1; set plan.flex_wait_hours to 0"),
-        ({"machine": "ct5lp-hightpu-4t", "num_machines": 2, "spot": True}, "us-central1",
+        ({"strategy": "flex-start", "machine": "n2-standard-8", "max_wait_s": 9.0}, "us-central1",
+         "n2-standard-8 is not rented as flex-start in us-central1; set plan.flex_wait_hours to 0"),
+        ({"machine": "ct5lp-hightpu-4t", "num_machines": 2, "strategy": "spot"}, "us-central1",
          "joined are not rented as spot; set plan.spot to false"),
         ({"machine": "ct5lp-hightpu-4t", "num_machines": 3}, "us-central1", "are 12 chips, which cannot be"),
     ],
@@ -127,8 +133,8 @@ def test_a_label_is_valid_and_unlike_texts_stay_unlike(one, other):
 
 def test_every_machine_of_the_catalog_can_be_asked_for_as_it_is_rented():
     def ways(machine: Machine) -> list[dict[str, Any]]:
-        spot = [{"spot": True}] if machine.spot else []
-        return [{}, *spot, *([{"strategy": "flex_start", "wait_s": 60.0}] if machine.flex else [])]
+        spot = [{"strategy": "spot"}] if machine.spot else []
+        return [{}, *spot, *([{"strategy": "flex-start", "max_wait_s": 60.0}] if machine.flex else [])]
 
     for machine in rented():
         for way in ways(machine):
