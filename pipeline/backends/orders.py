@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import PurePath
 from typing import Any
 
 from pipeline.backends import Job
@@ -130,13 +131,14 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
     if not environment.get("MLFLOW_TRACKING_URI", "").startswith(("http://", "https://")):
         environment["MLFLOW_TRACKING_URI"] = ""  # a database on this machine's disk
     environment["PIPELINE_ATTEMPT"] = attempt
+    away = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
     pool = {
         "machine_spec": _machine(job, machine, site),
         "replica_count": 1,
         "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": site.disk_gb},
         "container_spec": {
             "image_uri": site.image,
-            "command": [*REPLICA, "--until", f"{end.timestamp():.0f}", "--", *job.command],
+            "command": [*REPLICA, "--until", f"{end.timestamp():.0f}", *away, "--", *job.command],
             "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
         },
     }
@@ -145,6 +147,11 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
     if job.num_machines == 1 or machine.is_tpu:
         return [pool]
     return [pool, {**pool, "replica_count": job.num_machines - 1}]
+
+
+def key_of(job: Job) -> str:
+    """The name of the job in a bucket: that of its folder, whatever the way it is rented."""
+    return PurePath(job.folder).name
 
 
 def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:

@@ -7,6 +7,9 @@ promised by the service.
 
 The command ends at T (seconds since 1970) at the latest, whoever else is alive to end it. Told to end, it has
 half a minute to save.
+
+With `--bucket`, what the job needs is fetched from there first, and what it leaves is sent there
+(luggage.py).
 """
 
 import argparse
@@ -15,9 +18,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 STOP_S = 30.0  # from the request to end to the kill
 SPEC = "CLUSTER_SPEC"
@@ -65,7 +70,7 @@ def command_of(command: Sequence[str], found: Place | None, *, job: str) -> list
     rest = [word for word in command[1:] if not word.startswith("--nnodes")]
     host = "true" if found.rank == 0 else "false"
     return [
-        *torchrun, f"--nnodes={found.num_nodes}", f"--node-rank={found.rank}",
+        *torchrun, f"--nnodes={found.num_nodes}",
         "--rdzv-backend=c10d", f"--rdzv-endpoint={found.master}", f"--rdzv-id={job}",
         f"--rdzv-conf=is_host={host}", f"--local-addr={found.host}", *rest,
     ]  # fmt: skip
@@ -76,6 +81,36 @@ def threads(command: Sequence[str]) -> dict[str, str]:
     workers = [word.partition("=")[2] for word in command if word.startswith("--nproc-per-node=")]
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return {"OMP_NUM_THREADS": str(max(1, cores // int(workers[0] if workers else 1)))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Luggage:
+    """Where what the job needs is found, and where what it leaves goes."""
+
+    bucket: str  # URL
+    job: str
+    folder: str  # of the job, as its command names it
+
+
+def run_away(command: Sequence[str], luggage: Luggage, *, until: float) -> int:
+    """Run the command on a machine that has nothing of the night but what it fetches from the bucket."""
+    from pipeline.backends.courier import Courier
+    from pipeline.backends.luggage import CODE, Bucket, unpack
+
+    root = Path(tempfile.gettempdir()) / "daybreak"
+    folder = root / "data" / "work" / "jobs" / luggage.job
+    folder.mkdir(parents=True, exist_ok=True)
+    bucket = Bucket(url=luggage.bucket)
+    unpack(bucket, luggage.job, root, folder)
+    found = place(os.environ.get(SPEC, ""))
+    courier = Courier(bucket, luggage.job, folder, node=found.rank if found else 0)
+    courier.start()
+    os.chdir(root)
+    paths = [str(root / CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PIPELINE_HOME": str(root)}
+    status = run([str(folder) if word == luggage.folder else word for word in command], until=until)
+    courier.finish()
+    return status
 
 
 def run(command: Sequence[str], *, until: float) -> int:
@@ -114,10 +149,16 @@ def main(words: Sequence[str]) -> int:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(description="Run a command as one machine of a job.")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970")
+    parser.add_argument("--bucket", default="", help="URL of the folder by which things come and go")
+    parser.add_argument("--job", default="", help="its name there")
+    parser.add_argument("--folder", default="", help="what the command calls the folder of the job")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     told = parser.parse_args(words)
     command = told.command[1:] if told.command[:1] == ["--"] else told.command
-    return run(command, until=told.until)
+    if not told.bucket:
+        return run(command, until=told.until)
+    luggage = Luggage(bucket=told.bucket, job=told.job, folder=told.folder)
+    return run_away(command, luggage, until=told.until)
 
 
 if __name__ == "__main__":

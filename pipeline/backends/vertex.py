@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import ledger
-from pipeline.backends import LIVE, Job, Rental, State, faults, premises
+from pipeline.backends import LIVE, Job, Rental, State, faults, luggage, premises
 from pipeline.backends.book import Book, Order
 from pipeline.backends.calls import Patience, Unanswered
-from pipeline.backends.orders import Site, custom_job, label, machine_of, strategy_of
+from pipeline.backends.orders import Site, custom_job, key_of, label, machine_of, strategy_of
 from pipeline.backends.service import ALIVE, STATES, NoQuota, Service, state_name
 from pipeline.errors import JobError, ParamsError
 from pipeline.planning import catalog, pricelist
@@ -62,6 +62,7 @@ class Vertex:
             reservation=reservation, persistent_resource=persistent_resource, network=network,
             disk_gb=disk_gb,
         )  # fmt: skip
+        self.bucket = luggage.Bucket(url=bucket) if bucket else None
         self.patience = patience or Patience()
         self.service = Service(project=project, endpoint=endpoint, patience=self.patience)
 
@@ -87,8 +88,10 @@ class Vertex:
                 labels = self._labels(job, attempt)
                 now = datetime.now(UTC)
                 asked = custom_job(job, machine, site=self.site, labels=labels, attempt=attempt, now=now)
-                book.put(order)
                 replace_text(book.folder / "attempt", attempt)
+                if self.bucket and (book.folder / "job.json").exists():
+                    luggage.pack(self.bucket, key_of(job), book.folder, night=Path())
+                book.put(order)
                 try:
                     found = self.service.make(asked, order)
                 except NoQuota as error:
@@ -178,6 +181,7 @@ class Vertex:
     def _heard(self, book: Book, job: "CustomJob") -> State:
         """The state of the job as the service tells it, written down."""
         name, attempt = state_name(job), job.labels.get("attempt", "")
+        self._exchange(book, alive=name in ALIVE)
         times = {"started_at": _iso(job.start_time), "ended_at": _iso(job.end_time)}
         if state := STATES.get(name):
             book.change(attempt, state=state, **times)
@@ -193,6 +197,22 @@ class Vertex:
         return self._explain(
             book, order, state=name, code=code, message=message, ran=bool(job.start_time)
         )  # fmt: skip
+
+    def _exchange(self, book: Book, *, alive: bool) -> None:
+        """Bring home what the job has left, and tell it what is new."""
+        if not self.bucket or not book.folder.name:
+            return
+        try:
+            if alive:
+                luggage.tell(self.bucket, book.folder.name, book.folder)
+            luggage.come_home(self.bucket, book.folder.name, book.folder)
+        except Exception as error:
+            if not alive:
+                raise JobError(
+                    f"what job {book.folder.name} left is in {self.bucket.url}, which does not answer "
+                    f"({type(error).__name__}: {error}); try again"
+                ) from error
+            log.warning("%s does not answer: %s; another look brings it", self.bucket.url, error)
 
     def _explain(self, book: Book, order: Order, *, state: str, code: int, message: str, ran: bool) -> State:
         """Tell why a job ended, in its order and where the launcher looks for reasons."""

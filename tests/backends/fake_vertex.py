@@ -6,6 +6,7 @@ CLUSTER_SPEC in its environment. Capacity, quota, preemption and restarts follow
 knows it (docs/vertex.md); what goes wrong with calls is scripted by `Trouble`.
 """
 
+import itertools
 import json
 import re
 import socket
@@ -236,13 +237,15 @@ class Running:
         container = pool.container_spec
         command = [sys.executable if word == "python" else word for word in container.command]
         told = {variable.name: variable.value for variable in container.env}
-        environment = {**self.service.image, **told, "CLUSTER_SPEC": json.dumps(spec)}
+        disk = self.service.folder / f"disk{next(self.service.disks)}"  # a new machine
+        disk.mkdir()
+        environment = {**self.service.image, **told, "CLUSTER_SPEC": json.dumps(spec), "TMPDIR": str(disk)}
         log = self.service.folder / f"{self.job.name.rpartition('/')[2]}.log"
         with log.open("ab") as output:
             return subprocess.Popen(
                 [*command, *container.args],
                 env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                cwd=self.service.folder, start_new_session=True,
+                cwd=disk, start_new_session=True,
             )  # fmt: skip
 
     def _kill(self, *, notice_s: float) -> None:
@@ -274,6 +277,7 @@ class FakeVertex:
         self.jobs: dict[str, Running] = {}
         self.starts: list[tuple[float, str]] = []  # when each attempt of each job began to run
         self.calls: list[str] = []
+        self.disks = itertools.count()
         self.late_error_s = self.queue_s = 0.0
         self.cancel_notice_s = 2.0
         self.trouble: Callable[[str], Trouble | None] = lambda method: None

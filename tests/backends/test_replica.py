@@ -35,7 +35,7 @@ def test_a_machine_alone_meets_nobody():
 
 def test_torchrun_gets_nodes_place_and_master():
     told = command_of(TORCHRUN, Place(num_nodes=3, rank=2, host="b1", master="a:2222"), job="j")
-    assert {"--nnodes=3", "--node-rank=2", "--rdzv-endpoint=a:2222", "--rdzv-id=j", "--local-addr=b1",
+    assert {"--nnodes=3", "--rdzv-endpoint=a:2222", "--rdzv-id=j", "--local-addr=b1",
             "--rdzv-conf=is_host=false"} < set(told)  # fmt: skip
     assert told[-5:] == list(TORCHRUN[2:])
     assert "--nnodes=1" not in told
