@@ -1,10 +1,10 @@
-"""Who carries, while a job runs, what it leaves to the bucket, and what it is told to the machine? A thread."""
+"""Who carries what a job leaves to the bucket, and what it is told to its machine? A thread beside it."""
 
 import logging
 import threading
 from pathlib import Path
 
-from pipeline.backends.luggage import LINES, Bucket, hear
+from pipeline.backends.luggage import LINES, Depot, hear
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ class Courier:
     A bucket that refuses is warned of and asked again; only the last time is it an error.
     """
 
-    def __init__(self, bucket: Bucket, name: str, folder: Path, *, node: int) -> None:
+    def __init__(self, bucket: Depot, name: str, folder: Path, *, node: int) -> None:
         self.bucket, self.name, self.folder, self.node = bucket, name, folder, str(node)
         self._sent: dict[str, int] = {}
         self._over = threading.Event()

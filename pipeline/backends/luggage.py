@@ -37,7 +37,7 @@ CODE = "code"  # on the machine, beside data/
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bucket:
+class Depot:
     """A folder at any URL of fsspec."""
 
     url: str
@@ -108,7 +108,7 @@ class Bucket:
         fresh.rename(folder)
 
 
-def pack(bucket: Bucket, name: str, folder: Path, *, night: Path) -> None:
+def pack(bucket: Depot, name: str, folder: Path, *, night: Path) -> None:
     """Send what the job in `folder` needs, from the folder of its night."""
     told = json.loads((folder / "job.json").read_text())
     things = {"data/arrays": told["data_digest"]} if "data_digest" in told else {}
@@ -146,7 +146,7 @@ def _pack_code(night: Path, path: Path) -> str:
     return seen.hexdigest()
 
 
-def tell(bucket: Bucket, name: str, folder: Path) -> None:
+def tell(bucket: Depot, name: str, folder: Path) -> None:
     """Send what home tells the job, where it has changed."""
     for file in DOWN:
         path = folder / file
@@ -154,7 +154,7 @@ def tell(bucket: Bucket, name: str, folder: Path) -> None:
             bucket.write(path.read_text(), "jobs", name, "down", file)
 
 
-def unpack(bucket: Bucket, name: str, root: Path, folder: Path) -> None:
+def unpack(bucket: Depot, name: str, root: Path, folder: Path) -> None:
     """Lay out under `root`, on the machine, what the job needs, and in `folder` what is known of it."""
     text = bucket.text("jobs", name, "needs.json")
     if text is None:
@@ -168,7 +168,7 @@ def unpack(bucket: Bucket, name: str, root: Path, folder: Path) -> None:
     hear(bucket, name, folder)
 
 
-def hear(bucket: Bucket, name: str, folder: Path) -> None:
+def hear(bucket: Depot, name: str, folder: Path) -> None:
     """Bring what home tells the job."""
     for file in DOWN:
         text = bucket.text("jobs", name, "down", file)
@@ -176,7 +176,7 @@ def hear(bucket: Bucket, name: str, folder: Path) -> None:
             replace_text(folder / file, text)
 
 
-def come_home(bucket: Bucket, name: str, folder: Path) -> None:
+def come_home(bucket: Depot, name: str, folder: Path) -> None:
     """Bring what all machines of the job left; lines that are here already are not added again."""
     folder.mkdir(parents=True, exist_ok=True)
     files, root = bucket.files, bucket.at("jobs", name, "up")

@@ -95,12 +95,12 @@ class Luggage:
 def run_away(command: Sequence[str], luggage: Luggage, *, until: float) -> int:
     """Run the command on a machine that has nothing of the night but what it fetches from the bucket."""
     from pipeline.backends.courier import Courier
-    from pipeline.backends.luggage import CODE, Bucket, unpack
+    from pipeline.backends.luggage import CODE, Depot, unpack
 
     root = Path(tempfile.gettempdir()) / "daybreak"
     folder = root / "data" / "work" / "jobs" / luggage.job
     folder.mkdir(parents=True, exist_ok=True)
-    bucket = Bucket(url=luggage.bucket)
+    bucket = Depot(url=luggage.bucket)
     unpack(bucket, luggage.job, root, folder)
     found = place(os.environ.get(SPEC, ""))
     courier = Courier(bucket, luggage.job, folder, node=found.rank if found else 0)

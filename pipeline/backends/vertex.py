@@ -62,7 +62,7 @@ class Vertex:
             reservation=reservation, persistent_resource=persistent_resource, network=network,
             disk_gb=disk_gb,
         )  # fmt: skip
-        self.bucket = luggage.Bucket(url=bucket) if bucket else None
+        self.bucket = luggage.Depot(url=bucket) if bucket else None
         self.patience = patience or Patience()
         self.service = Service(project=project, endpoint=endpoint, patience=self.patience)
 
