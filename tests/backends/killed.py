@@ -71,7 +71,8 @@ def submit(url: str, job: Job, *, line: int = 0, **told: Any) -> tuple[int, str]
 
 
 def lines_of(url: str, job: Job) -> int:
-    """How many lines of the backend one undisturbed submission runs."""
+    """How many lines of the backend one undisturbed submission runs, the home having its token."""
+    assert vertex(url).home
 
     def act() -> int:
         counted = [0]

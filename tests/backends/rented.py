@@ -18,10 +18,10 @@ def vertex(url: str, *, patience: Patience = QUICK, **told: Any) -> Vertex:
     )
 
 
-def job(folder: Path, script: str = "exit 0", **told: Any) -> Job:
+def job(home: Path, script: str = "exit 0", /, **told: Any) -> Job:
     given: dict[str, Any] = {
         "name": "j", "command": ("sh", "-c", script), "machine": "g2-standard-8", "num_machines": 1,
-        "folder": str(folder / "job"), "timeout_s": 60, "night": "2026-01-02", "model": "daybreak",
+        "folder": str(home / "job"), "timeout_s": 60, "night": "2026-01-02", "model": "daybreak",
     }  # fmt: skip
     return Job(**{**given, **told})
 
