@@ -15,13 +15,14 @@ model that it speaks of.
 import hashlib
 import json
 import logging
+import os
 import shutil
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,27 +37,34 @@ WHOLE = "whole.json"
 CODE = "code"  # on the machine, beside data/
 
 
-@dataclass(frozen=True, kw_only=True)
+def options(url: str) -> dict[str, Any]:
+    """What fsspec has to know to open the URL: an emulator on loopback knows nobody."""
+    google = url.startswith(("gs://", "gcs://"))
+    return {"token": "anon"} if google and "STORAGE_EMULATOR_HOST" in os.environ else {}
+
+
 class Depot:
     """A folder at any URL of fsspec."""
 
-    url: str
+    def __init__(self, *, url: str) -> None:
+        self.url = url
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        import fsspec
+
+        files, root = fsspec.core.url_to_fs(self.url, **options(self.url))
+        return files, str(root).rstrip("/")
 
     @property
     def files(self) -> Any:
-        """The file system that it is in."""
-        import fsspec
-
-        found = fsspec.core.url_to_fs(self.url)[0]
-        found.invalidate_cache()
-        return found
+        """The file system that it is in, as it is now."""
+        self._opened[0].invalidate_cache()
+        return self._opened[0]
 
     def at(self, *names: str) -> str:
         """A path in it, as its file system has it."""
-        import fsspec
-
-        root = str(fsspec.core.url_to_fs(self.url)[1])
-        return "/".join((root.rstrip("/"), *names))
+        return "/".join((self._opened[1], *names))
 
     def text(self, *names: str) -> str | None:
         """The text of a file, or None where it is missing."""

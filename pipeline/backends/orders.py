@@ -138,7 +138,7 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
         "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": site.disk_gb},
         "container_spec": {
             "image_uri": site.image,
-            "command": [*REPLICA, "--until", f"{end.timestamp():.0f}", *away, "--", *job.command],
+            "command": [*REPLICA, "--until", f"{end.timestamp():.0f}", *away, "--", *_command(job, machine)],
             "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
         },
     }
@@ -147,6 +147,14 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
     if job.num_machines == 1 or machine.is_tpu:
         return [pool]
     return [pool, {**pool, "replica_count": job.num_machines - 1}]
+
+
+def _command(job: Job, machine: Machine) -> list[str]:
+    """The command with a worker per device; a profile is of one."""
+    if "--profile" in job.command:
+        return list(job.command)
+    workers = f"--nproc-per-node={machine.num_workers}"
+    return [workers if word.startswith("--nproc-per-node=") else word for word in job.command]
 
 
 def key_of(job: Job) -> str:

@@ -5,12 +5,11 @@ bucket, and the image. Each look is a call that changes nothing but an empty fil
 removed again.
 """
 
-import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from pipeline.backends.calls import credentials
+from pipeline.backends.luggage import options
 from pipeline.backends.orders import Site
 from pipeline.backends.service import Service
 from pipeline.errors import JobError, ParamsError, PipelineError
@@ -61,7 +60,7 @@ def _bucket(url: str) -> str:
 
     path = f"{url.rstrip('/')}/.check-{secrets.token_hex(4)}"
     try:
-        files, _, (name,) = fsspec.get_fs_token_paths(path, storage_options=_storage(url))
+        files, _, (name,) = fsspec.get_fs_token_paths(path, storage_options=options(url))
         files.pipe_file(name, b"")
         files.rm_file(name)
     except (OSError, ValueError, RuntimeError) as error:
@@ -76,11 +75,6 @@ def _bucket(url: str) -> str:
             f"backend.bucket {url} is not writable ({_brief(error)}); look at the name of the bucket"
         ) from None
     return f"{url} is writable"
-
-
-def _storage(url: str) -> dict[str, Any]:
-    anonymous = url.startswith(("gs://", "gcs://")) and "STORAGE_EMULATOR_HOST" in os.environ
-    return {"token": "anon"} if anonymous else {}
 
 
 def _image(image: str, *, endpoint: str) -> str:

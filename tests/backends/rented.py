@@ -34,12 +34,12 @@ def wait(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
     return found
 
 
-def end(backend: Any, handle: str) -> State:
+def end(backend: Any, handle: str, *, timeout_s: float = 60) -> State:
     """The state that the job ends in."""
 
     def ended() -> State | None:
         state: State = backend.state(handle)
         return None if state in ("queued", "running") else state
 
-    found: State = wait(ended)
+    found: State = wait(ended, timeout_s=timeout_s)
     return found

@@ -17,8 +17,24 @@ from tests.fakes import read_lines
 from tests.training.recipes import NEVER, recipe
 
 
-@pytest.fixture(params=["memory", "path"])
-def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Depot]:
+@pytest.fixture(scope="module")
+def storage() -> Iterator[str]:
+    """Cloud Storage on loopback, with a bucket."""
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server.start()
+    yield f"http://127.0.0.1:{server._api._httpd.server_port}"
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "path", pytest.param("gs", marks=pytest.mark.slow)])
+def depot(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Depot]:
+    if request.param == "gs":
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("storage"))
+        monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        yield Depot(url=f"gs://bucket/{tmp_path.name}")
+        return
     yield Depot(url="memory://bucket/daybreak" if request.param == "memory" else f"{tmp_path}/bucket")
     fsspec.filesystem("memory").store.clear()
 

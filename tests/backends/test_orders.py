@@ -59,6 +59,16 @@ def test_joined_tpu_machines_are_one_pool_whose_topology_says_how_many():
 
 
 @pytest.mark.parametrize(
+    ("machine", "words", "workers"),
+    [("g2-standard-24", (), 2), ("n2-standard-8", (), 1), ("g2-standard-24", ("--profile",), 7)],
+)
+def test_a_machine_has_a_worker_per_device_and_a_profile_is_as_asked(machine, words, workers):
+    command = ("torchrun", "--nproc-per-node=7", "-m", "pipeline.training.worker", *words)
+    (pool,) = asked(job(machine=machine, command=command))["worker_pool_specs"]
+    assert f"--nproc-per-node={workers}" in pool["container_spec"]["command"]
+
+
+@pytest.mark.parametrize(
     ("told", "strategy"),
     [
         ({}, "STANDARD"),
