@@ -19,6 +19,7 @@ from pipeline.errors import DataError
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict, TypeAdapter
 
+Strategy = Literal["on-demand", "spot", "flex-start"]  # how a machine is rented
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
 
 

@@ -27,6 +27,7 @@ LAYERS = [
 ]
 TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
+    "backends.faults", "backends.metering", "backends.orders",
     "planning.candidates", "planning.catalog", "planning.costs", "planning.exploration", "planning.form",
     "planning.growth",
     "planning.history", "planning.measurements", "planning.options", "planning.planner",
