@@ -29,5 +29,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     GX_ANALYTICS_ENABLED=false
 USER daybreak
 WORKDIR /daybreak
+# On a rented machine nothing is mounted: what fetches a night's code from the bucket comes with the image.
+COPY pipeline pipeline
 ENTRYPOINT ["tini", "--"]
 CMD ["python", "-m", "pipeline", "--help"]

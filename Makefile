@@ -129,7 +129,7 @@ endef
 export DOWN
 
 test: setup ## the whole test suite
-	python -m pytest
+	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready ## lint and types
 	ruff check .
@@ -137,6 +137,8 @@ check: .venv/ready ## lint and types
 	mypy
 
 bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 to keep the figures
+	@ls tests/benchmarks/bench_$(or $(NAME),*).py > /dev/null 2>&1 || { echo "no benchmark is named $(NAME); there are:" \
+	  $(sort $(patsubst tests/benchmarks/bench_%.py,%,$(wildcard tests/benchmarks/bench_*.py))); exit 1; }
 	@for file in tests/benchmarks/bench_$(or $(NAME),*).py; do echo "== $$file"; python $$file; done
 
 report: .venv/ready ## open the report of the newest night

@@ -1,4 +1,4 @@
-"""The hourly look at the champion: does it still serve what was promoted, and as well as then?"""
+"""The hourly look: does the champion still serve, and as well as then; does a job run that nobody wants?"""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 
 with DAG(
     "watch",
-    description="Look at the champion that serves",
+    description="Look at the champion that serves, and at the jobs that run",
     doc_md=__doc__,
     schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
     catchup=False,
@@ -21,3 +21,4 @@ with DAG(
     tags=["daybreak"],
 ) as dag:
     BashOperator(task_id="watch", bash_command=notify.command("watch"))
+    BashOperator(task_id="reap", bash_command=notify.command("reap"))

@@ -2,6 +2,9 @@
 
 import sys
 
-from pipeline.cli import main
+try:
+    from pipeline.cli import main
 
-sys.exit(main())
+    sys.exit(main())
+except KeyboardInterrupt:  # while it imports, which takes seconds
+    sys.exit(130)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline import ledger, params
+from pipeline.backends import Rents
 from pipeline.errors import PipelineError
 
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
@@ -45,6 +46,7 @@ def findings() -> Iterator[Finding]:
     for name in ("source", "workload", "backend"):
         yield _plug(name, getattr(told, name))
     yield _machines(home, told)
+    yield from _premises(told)
     yield _suite(home / told.validate_.suite)
     yield _registry()
 
@@ -79,6 +81,18 @@ def _machines(home: Path, told: params.Params) -> Finding:
     dates = [p.dated for machine in chosen for p in machine.prices if p.usd_per_hour is not None]
     days = f"; prices of {min(dates)} to {max(dates)}, python -m pipeline prices --refresh" if dates else ""
     return Finding(what="machines", ok=True, text=f"{names}{days}")
+
+
+def _premises(told: params.Params) -> Iterator[Finding]:
+    """What a backend that rents needs to be able to: credentials, its project, a bucket, an image."""
+    try:
+        backend = told.backend.make()
+    except PipelineError:
+        return  # told of already
+    if not isinstance(backend, Rents):
+        return
+    for what, ok, text in backend.premises(told.plan.regions):
+        yield Finding(what=what, ok=ok, text=text)
 
 
 def _suite(path: Path) -> Finding:

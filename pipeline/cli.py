@@ -124,6 +124,7 @@ def stage_command(
             raise ParamsError(f"there is no night {in_night} in {folder.parent}; open it first")
         words = [word for word in sys.argv[1:] if word not in ("--night", in_night)]
         return _call(words, folder=folder)  # the night's own code, not this checkout's
+    _check_in_a_night(name)
     inside_dvc = os.environ.get("DVC_STAGE") == name
     declared = {} if inside_dvc or name not in stages.CHAIN else snapshots.stages().get(name, {})
     if declared and not declared.get("frozen"):
@@ -151,6 +152,15 @@ def stage_command(
         log.info("%s", text)  # the task log shows a plan as --explain does
     print(json.dumps(json.loads(records.dumps(record))), flush=True)
     return 0
+
+
+def _check_in_a_night(name: str) -> None:
+    if name in stages.CHAIN[1:] and not records.path_of(Night).exists():
+        nights = ledger.home() / "nights"
+        raise ParamsError(
+            f"{Path.cwd()} is not the folder of a night; name one of {nights} by --night, "
+            f"or begin one by: python -m pipeline open"
+        )
 
 
 def _in_words(record: records.Record) -> str:
@@ -255,6 +265,8 @@ def nights(*, first: date, last: date, set: list[str] | None = None) -> int:
         last: last day
         set: override a key of params.yaml for these nights
     """
+    if first > last:
+        raise ParamsError(f"--first {first} is after --last {last}; exchange them")
     source = params.override(ledger.home(), set or []).source.make()
     days = [day for day in source.days() if first <= day <= last]
     if not days:

@@ -147,8 +147,14 @@ class TrainParams(Section):
     # Shares of workers: by speed, unlike ones are done together, but sums round otherwise each time; even, a
     # run can be repeated bit for bit. auto: by speed on several machines; workers of one are alike.
     batching: Literal["auto", "by_speed", "even"] = "auto"
+    # When workers agree: with each gradient, or on weights after sync_every updates, for slow networks.
+    sync: Literal["every_update", "every_h_updates"] = "every_update"
+    sync_every: int = Field(32, ge=2)
     seed: int = 0
-    rate: float = Field(2e-3, gt=0)  # learning rate, at its peak
+    rate: float = Field(2e-3, gt=0)  # learning rate, at its peak, for batches of batch_size
+    # How it follows another batch size: by the rule of the workload's optimizer, by AdaScale (SGD), or not.
+    scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"
+    batch_growth: Literal["none", "goodput"] = "none"  # within a run, where that is faster for its progress
     warmup: float = Field(0.05, ge=0, lt=1)  # share of the samples
     decay: float = Field(0.5, ge=0, le=1)  # share of the samples, at the end
     cold_every: int = Field(7, ge=1)  # nights between cold starts; 1: never start warm
@@ -156,6 +162,16 @@ class TrainParams(Section):
     warm_epochs: float = Field(1, gt=0)  # over that share
     warm_rate: float = Field(5e-4, gt=0)
     checkpoint_every_s: float | None = Field(None, gt=0)  # None: the plan decides
+    # Folder for copies of checkpoints that outlive the machine, at any URL of fsspec, as gs://bucket/checkpoints,
+    # or a path. "": they lie in the job's folder only. Credentials belong in the environment.
+    checkpoints: str = ""
+
+    @model_validator(mode="after")
+    def _agree_on_what_is_decided(self) -> Self:
+        if self.sync == "every_h_updates" and (self.batch_growth != "none" or self.scaling == "adascale"):
+            told = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
+            raise ValueError(f"sync: every_h_updates leaves workers apart, and {told} needs them together")
+        return self
 
 
 class EvaluateParams(Section):

@@ -19,6 +19,7 @@ from pipeline.errors import DataError
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict, TypeAdapter
 
+Strategy = Literal["on-demand", "spot", "flex-start"]  # how a machine is rented
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
 
 
@@ -203,6 +204,15 @@ class Portion(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Size(Record):
+    """A batch size that fits the planned machine, and how an update of it is taken there."""
+
+    batch_size: int  # global
+    micro_batch_size: int
+    update_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan(Record):
     """What to rent, for how long, at what price."""
 
@@ -234,6 +244,7 @@ class Plan(Record):
     checkpoints_s: tuple[float, ...] = ()  # from a machine's start on, where its danger changes with age
     mean_time_to_loss_s: float | None = None  # of spot machines, all of the job together
     worst_usd: float | None = None  # of a plan on spot, if the rest has to be bought
+    sizes: tuple[Size, ...] = ()  # of batches to grow to, the planned one first; none where it stays
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
 
 
@@ -261,6 +272,7 @@ class Training(Record):
     ended_at: datetime | None = None
     start_s: float | None = None  # from the first submission to the first worker, before `elapsed_s`
     spot_lives: tuple[tuple[float, bool], ...] = ()  # of spot machines: seconds lived, and was it preempted
+    noise_scale: float | None = None  # of gradients towards the end, in samples; None: not enough was seen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,7 @@ STAGES = {
     "promote": Stage(path="pipeline.release.registry:promote", help="let the promoted version serve"),
     "close": Stage(path="pipeline.night:close", help="write the night to the ledger"),
     "watch": Stage(path="pipeline.release.gate:watch", help="look at the champion; run it hourly"),
+    "reap": Stage(path="pipeline.backends.reaper:reap", help="end jobs that no open night wants; hourly"),
     "rollback": Stage(path="pipeline.release.registry:rollback", help="let an earlier version serve again"),
 }
 CHAIN = tuple(STAGES)[:12]  # a night, in order

@@ -1,8 +1,9 @@
 """What many tests need: a small repository of its own, with git and params.yaml, to run nights in."""
 
+import fcntl
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,21 @@ import pipeline  # noqa: F401  before torch: it says how threads wait
 # The machine that tests has other work; what must be quick is timed in benchmarks.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with tests that have to be alone come last, so that no worker waits for another before."""
+    alone = {item.path for item in items if item.get_closest_marker("alone")}
+    items.sort(key=lambda item: item.path in alone)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Of the workers of pytest-xdist, only one runs while a test that has to be alone runs."""
+    with Path(__file__).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        return (yield)
+
 
 PARAMS = """\
 source: {use: "tests.fakes:TwoDays"}

@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -152,6 +153,8 @@ class CountingEngine:
         self.now = 0.0
         self.loss = 1.0
         self.times_s: tuple[float, ...] = ()
+        self.noise: tuple[float, float] | None = None
+        self.rescaled: list[Any] = []
 
     def clock(self) -> float:
         return self.now
@@ -167,7 +170,13 @@ class CountingEngine:
         self.now += self.step_s
         if self.save_every and len(self.rates) % self.save_every == 0:
             signals = replace(signals, save=1)
-        return Step(loss=self.loss, signals=signals, times_s=self.times_s)
+        return Step(loss=self.loss, signals=signals, times_s=self.times_s, noise=self.noise)
+
+    def rescale(self, *, batch_size: int, base_size: int, rule: Any, micro_batch_size: Any = None) -> Any:
+        from pipeline.training.scaling import scaled
+
+        self.rescaled.append((batch_size, micro_batch_size))
+        return scaled("sgd", name="SGD", rule=rule, batch_size=batch_size, base_size=base_size)
 
     def total(self, counts: Any) -> Any:
         self.totals.append(counts + (self.before.totals[len(self.totals)] if self.before else 0))
@@ -184,6 +193,15 @@ class CountingEngine:
     def load(self, state: Any) -> None:
         if self.rank == 0:
             self.count = state.tensors["model"]["count"].numpy().copy()
+
+
+class AtOnce(Executor):
+    """Does what it is given before it returns, so that a fake clock does not race against a thread."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """The house's rules: layers, light imports, one signature per stage, one order in all graphs."""
 
 import ast
+import doctest
+import importlib
 import subprocess
 import sys
 import typing
@@ -25,8 +27,9 @@ LAYERS = [
 ]
 TOP = ["__main__", "cli", "check", "stages"]
 PURE = {
+    "backends.faults", "backends.metering", "backends.orders",
     "planning.candidates", "planning.catalog", "planning.costs", "planning.efficiency",
-    "planning.exploration", "planning.fallback", "planning.form",
+    "planning.exploration", "planning.fallback", "planning.form", "planning.growth",
     "planning.history", "planning.measurements", "planning.options", "planning.planner",
     "planning.pricelist", "planning.quality", "planning.rates", "planning.rationale", "planning.refusals",
     "planning.scorecard", "planning.search", "planning.startup", "planning.throughput",
@@ -35,7 +38,8 @@ PURE = {
     "spot.curves", "spot.danger", "spot.exposure", "spot.intervals", "spot.lifetimes", "spot.lives",
     "spot.optimum", "spot.policies", "spot.preemptions", "spot.replay", "spot.rivals", "spot.states",
     "spot.steering", "spot.traces",
-    "training.batching", "training.noise", "training.order", "training.tally",
+    "training.batching", "training.noise", "training.order", "training.pace", "training.scaling",
+    "training.tally",
     "release.compare",
     "report.formats",
 }  # fmt: skip
@@ -159,3 +163,9 @@ def test_dvc_declares_what_the_signature_says(name: str) -> None:
             assert kind.__name__.removesuffix("Params").lower() in sections
         if getattr(kind, "__name__", "") in ("Workload", "Source", "Backend"):
             assert kind.__name__.lower() in sections
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if ">>> " in path.read_text()], ids=module_of)
+def test_examples_in_docstrings_give_what_they_say(path: Path) -> None:
+    tried = doctest.testmod(importlib.import_module(f"pipeline.{module_of(path)}"))
+    assert tried.attempted and not tried.failed

@@ -1,6 +1,7 @@
 """What is measured and trained is the same on a CUDA device: `pytest -m gpu`."""
 
 import itertools
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,11 @@ from pipeline.profiling.rig import Rig
 from pipeline.profiling.timeline import timeline
 from pipeline.profiling.trials import Way
 from pipeline.records import Tuning
+from pipeline.training import checkpoint
+from pipeline.training.checkpoint import State
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
+from pipeline.training.saver import Saver
 from tests.fakes import LineWorkload, write_curve
 from tests.training.steps import steps
 
@@ -135,3 +139,18 @@ def update(made: TorchEngine, batch_size: int) -> None:
 
 def gradients(made: TorchEngine) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in made.model.named_parameters() if p.grad is not None}
+
+
+def test_a_checkpoint_is_of_the_weights_as_they_were_when_it_was_begun(tmp_path):
+    weights, taken = torch.ones(1 << 24, device="cuda"), torch.tensor(3.0)
+    saver = Saver(tmp_path, identity="job", every_s=1.0, mean_time_to_loss_s=None, clock=time.monotonic)
+    for seen in (1, 2):  # the second time into the memory that is kept
+        weights.fill_(seen)
+        saver.begin(State(tensors={"model": {"w": weights, "t": taken}}), seen=seen, began=time.monotonic())
+        weights.fill_(9.0)
+        saver.wait()
+        path = checkpoint.newest(tmp_path, identity="job")
+        assert path
+        found = checkpoint.load(path).tensors["model"]
+        assert found["t"] == 3
+        assert bool((found["w"] == seen).all())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import ledger, params, records, stages
+from pipeline import cli, ledger, params, records, stages
 from pipeline.errors import ParamsError, ReleaseError
 from pipeline.records import Night, Release, Verdict
 
@@ -87,6 +87,22 @@ def test_a_wrong_wish_is_refused_in_one_sentence(
         opened(repository, **options)
     assert "; " in str(error.value)
     assert not (repository / "nights").exists() or "source" in str(options)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["plan", "--explain"], "--night"),
+        (["train"], "python -m pipeline open"),
+        (["nights", "--first", "2026-03-05", "--last", "2026-03-01"], "--first 2026-03-05"),
+    ],
+)
+def test_a_command_in_a_place_where_it_cannot_work_is_told_in_one_sentence(
+    repository: Path, words: list[str], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert cli.main(words) == 1
+    (line,) = caplog.messages
+    assert named in line
 
 
 def test_close_chains_nights_with_the_code_commit_as_second_parent(

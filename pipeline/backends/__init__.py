@@ -1,9 +1,14 @@
 """Where does a job run? The protocol `Backend`, and what it is given."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from datetime import datetime
+from typing import Literal, Protocol, runtime_checkable
 
-State = Literal["queued", "running", "succeeded", "failed", "preempted"]
+from pipeline.records import Strategy
+
+State = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
+LIVE: tuple[State, ...] = ("queued", "running")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +22,14 @@ class Job:
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
     timeout_s: float
     spot: bool = False  # cheaper, and may be taken away
+    region: str = ""  # "" for the machine at hand
+    strategy: Strategy = "on-demand"  # `spot` goes before it
+    max_wait_s: float = 0.0  # in the queue of flex-start
     environment: dict[str, str] = field(default_factory=dict)
+    # Of the night, if job.json in the folder does not say so: its name, what it trains, and when that ends.
+    night: str = ""
+    model: str = ""
+    until: datetime | None = None
 
 
 class Backend(Protocol):
@@ -27,7 +39,36 @@ class Backend(Protocol):
         """Start the job, or attach to the one of that name, and return its handle."""
 
     def state(self, handle: str) -> State:
-        """What the job is doing now."""
+        """What the job is doing now.
+
+        `preempted` was ended from outside and may be submitted again as it is; `refused` found no machine
+        (no capacity, no quota, the wait is over): it has to be asked for otherwise.
+        """
 
     def cancel(self, handle: str) -> None:
         """End the job and all its processes; no error if it has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rental:
+    """A job as the place where it runs tells of it; times are None where they have not come."""
+
+    handle: str
+    job: str  # its name
+    night: str
+    state: State
+    created_at: datetime
+
+
+@runtime_checkable
+class Rents(Protocol):
+    """A backend that costs money: it tells what runs there, whoever asked, and what a job needs."""
+
+    def live(self) -> list[Rental]:
+        """The jobs of this pipeline that are queued or running."""
+
+    def cancel(self, handle: str) -> None:
+        """End the job and all its processes; no error if it has ended."""
+
+    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+        """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""

@@ -66,6 +66,12 @@ def explored_usd(entries: Sequence[Entry]) -> float:
     return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
 
 
+def noise_scale(entries: Sequence[Entry]) -> float | None:
+    """The noise scale that the newest training saw towards its end, of nights given oldest first."""
+    found = [entry.training.noise_scale for entry in entries if entry.training]
+    return next((scale for scale in reversed(found) if scale is not None), None)
+
+
 def card_of(entries: Sequence[Entry]) -> Scorecard | None:
     """The scorecard of some nights, given oldest first."""
     told = [outcome(e.night.id, e.plan, e.training) for e in entries if e.plan and e.training]
@@ -143,7 +149,7 @@ def _reached(entries: Sequence[Entry]) -> list[Reached]:
         Reached(
             batch_size=e.plan.batch_size,
             num_samples=e.training.num_samples,
-            noise_scale=e.profile.noise_scale,
+            noise_scale=e.training.noise_scale or e.profile.noise_scale,
             score=_metrics(e)["score"] - (_metrics(e)[rules[0]] if rules else 0.0),
             size=abs(_metrics(e)["score"]),
             flops_per_sample=e.profile.flops_per_sample,

@@ -18,6 +18,7 @@ from pipeline.planning.candidates import Job, Way, allowed, candidates
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.efficiency import Efficiency, alike
 from pipeline.planning.fallback import ladder, on_spot
+from pipeline.planning.growth import sizes
 from pipeline.planning.history import Known
 from pipeline.planning.options import basis, options, portions
 from pipeline.planning.refusals import epochs_that_help, infeasible, of_epochs, too_little_memory
@@ -112,6 +113,7 @@ def plan(
             Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
         ),
         basis=basis(choice.best, job=job, offered=offered),
+        sizes=sizes(job, choice.best) if training.batch_growth == "goodput" else (),
         explore_usd=explore_usd,
     )
 

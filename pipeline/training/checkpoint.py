@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,14 +44,13 @@ def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None
     from safetensors import SafetensorError
 
     path = folder / f"seen={seen:015d}"
+    if path.exists() and not fault(path):  # the same state again, after a restart or at the end
+        return path
     fresh = folder / f".{path.name}.{os.getpid()}"
     try:
         fresh.mkdir(parents=True, exist_ok=True)
         _write(fresh, state, seen=seen, identity=identity)
-        if path.exists():  # a torn one, or the same state again after a restart
-            shutil.rmtree(path)
-        fresh.rename(path)
-        _sync(folder)
+        take_place(fresh, path)
     except (OSError, SafetensorError) as error:
         log.warning("no checkpoint at %d samples: %s; going on, and trying again later", seen, error)
         shutil.rmtree(fresh, ignore_errors=True)
@@ -62,9 +62,8 @@ def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None
 def newest(folder: Path, *, identity: str) -> Path | None:
     """The newest checkpoint that is whole; None if there is none, JobError if it is another job's."""
     for path in reversed(_all(folder)):
-        fault = _fault(path)
-        if fault:
-            log.warning("checkpoint %s is skipped: %s", path, fault)
+        if wrong := fault(path):
+            log.warning("checkpoint %s is skipped: %s", path, wrong)
             continue
         owner = scalars(path)["identity"]
         if owner != identity:
@@ -74,6 +73,13 @@ def newest(folder: Path, *, identity: str) -> Path | None:
             )
         return path
     return None
+
+
+def take_place(fresh: Path, path: Path) -> None:
+    """Let a folder that is written become a checkpoint; one that is torn goes."""
+    _remove(path)
+    fresh.rename(path)
+    _sync(path.parent)
 
 
 def load(path: Path) -> State:
@@ -100,7 +106,7 @@ def take_over(folder: Path, *, identity: str) -> Path | None:
     found = newest(folder, identity=identity)
     for path in _all(folder):
         if found is None or path.name > found.name:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
     return found
 
 
@@ -166,7 +172,7 @@ def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
     _sync(folder)
 
 
-def _fault(path: Path) -> str:
+def fault(path: Path) -> str:
     """What is wrong with a checkpoint; empty if nothing is."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
@@ -185,7 +191,16 @@ def _all(folder: Path) -> list[Path]:
 
 def _forget_old(folder: Path) -> None:
     for path in _all(folder)[:-KEEP]:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, whole or not at all: half of one would count as one of those to keep."""
+    going = path.with_name(f".{path.name}.going")
+    shutil.rmtree(going, ignore_errors=True)
+    with suppress(OSError):
+        path.rename(going)
+    shutil.rmtree(going, ignore_errors=True)
 
 
 def _sha256(path: Path) -> str:

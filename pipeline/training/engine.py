@@ -28,13 +28,17 @@ from pipeline.training.checkpoint import State, pack, unpack
 from pipeline.training.gradients import Gradients, Signals
 from pipeline.training.loader import Loader
 from pipeline.training.order import Indices
+from pipeline.training.scaling import Rule, Scaled, scaled
 from pipeline.training.stopwatch import Stopwatch
-from pipeline.training.tuning import Shards, Tuner, normalised
+from pipeline.training.tuning import Shards, Tuner, halves, normalised, rule_of
 from pipeline.workload import Workload
 
 log = logging.getLogger(__name__)
 
 PATIENCE = timedelta(minutes=5)  # of workers with one of them, before all are started again
+TOLD = ("betas", "eps")  # what a rule changes of an optimizer, besides its rate
+# Updates between looks at the noise: by parts that there are anyway, and by a pass that is halved for it.
+LOOK_EVERY, HALVE_EVERY = 25, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,7 @@ class Step:
     loss: float  # mean per sample of the global batch
     signals: Signals
     times_s: tuple[float, ...] = ()  # of each worker for its share of the update before; empty: shares stay
+    noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma) (noise.py), now and then
 
 
 class Engine(Protocol):
@@ -59,6 +64,14 @@ class Engine(Protocol):
         """One update from this worker's share `indices` of `batch_size` samples.
 
         A loss that is not finite leaves the model as it was.
+        """
+
+    def rescale(
+        self, *, batch_size: int, base_size: int, rule: Rule, micro_batch_size: int | None = None
+    ) -> Scaled:
+        """Take updates as is right for this batch size, with a rate that is for batches of `base_size`.
+
+        The caller multiplies the rate. ParamsError where the optimizer has no rule.
         """
 
     def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -86,6 +99,11 @@ class TorchEngine:
     ) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if not 0 <= self.rank < self.world_size:
+            raise JobError(
+                f"worker {self.rank} of a world of {self.world_size} has nobody to train with; "
+                f"start at least one by torchrun (key train.num_workers)"
+            )
         self.device = device()
         if self.device.type == "cpu":
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -105,12 +123,20 @@ class TorchEngine:
         self._shards: Shards | None = None
         if tuning.sharded and self.world_size > 1:
             self._shards = Shards(self.optimizer, rank=self.rank, world_size=self.world_size)
-        self._gradients = Gradients(self.model, rank=self.rank, world_size=self.world_size)
+        self._gradients = Gradients(self.model, rank=self.rank, world_size=self._num_partners)
         self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
         self._updates = 0
+        self._base = [{name: group.get(name) for name in TOLD} for group in self.optimizer.param_groups]
         self._warn_of_passes = normalised(self.model)
+        # One more shape would be compiled for, and statistics be taken over half a pass.
+        self._may_halve = not tuning.compiled and not self._warn_of_passes
         # BatchNorm takes its statistics over a share: of another size, it would learn something else.
         self._stopwatch = None if self.world_size == 1 or self._warn_of_passes else Stopwatch(self.device)
+
+    @property
+    def _num_partners(self) -> int:
+        """Workers whose gradients make an update."""
+        return self.world_size
 
     def prepare(self, indices: Indices) -> None:
         """Begin to load a share."""
@@ -123,21 +149,31 @@ class TorchEngine:
         while short:
             if watch:
                 watch.start()
-            losses, short = self._accumulate(indices, batch_size)
+            losses, first, short = self._accumulate(indices, batch_size)
             if watch:
                 watch.stop()
             own = replace(signals, short=short) if short else signals
-            total, told, times_s = self._gradients.reduce(losses, own, time_s=before_s)
-            short = told.short
+            looks = self._looks(len(indices))
+            sums = self._gradients.reduce(
+                losses, own, time_s=before_s, num_samples=len(indices),
+                batch_size=batch_size if looks else 0, first=first,
+            )  # fmt: skip
+            short = sums.signals.short
             if short:
                 self._shrink(batch_size)
         self._updates += 1
-        mean = total / batch_size
+        mean = sums.loss / batch_size
         if math.isfinite(mean):
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self._update()
-        return Step(loss=mean, signals=told, times_s=times_s if watch else ())
+        times_s = sums.times_s if watch else ()
+        return Step(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)
+
+    def _looks(self, num_samples: int) -> bool:
+        """Whether this update tells how noisy gradients are."""
+        there = self._num_partners > 1 or num_samples > self._micro_batch_size
+        return (self._updates + 1) % (LOOK_EVERY if there else HALVE_EVERY) == 0
 
     def _update(self) -> None:
         """Change the weights; some may be changed when memory ends, so there is no second try."""
@@ -151,8 +187,13 @@ class TorchEngine:
                 "that keeps less (key workload), or name a machine with more memory in plan.machines"
             ) from error
 
-    def _accumulate(self, indices: Indices, batch_size: int) -> tuple[list[Tensor], int]:
-        """Gradients of this worker's share, the loss of each pass, and 1 if memory did not suffice."""
+    def _accumulate(
+        self, indices: Indices, batch_size: int
+    ) -> tuple[list[Tensor], tuple[Tensor, int] | None, int]:
+        """Gradients of this worker's share: the loss of each pass, what the first one tells of the noise.
+
+        The last is 1 if memory did not suffice.
+        """
         # Seeding by position makes dropout repeatable with no generator state to save.
         key = (self._seed * 1_000_003 + self._updates) * self.world_size + self.rank
         torch.default_generator.manual_seed(key % (1 << 63))  # torch.manual_seed would take 0.3 ms
@@ -160,28 +201,34 @@ class TorchEngine:
             torch.cuda.manual_seed(key % (1 << 63))
         self._gradients.clear()
         losses: list[Tensor] = []
+        first = None
+        looks = self._num_partners == 1 and self._looks(len(indices))
         try:
             passes = self._passes(indices)
             if len(passes) > 1 and self._warn_of_passes:
                 self._warn_of_passes = False
                 log.warning("BatchNorm takes its statistics over %d samples, a pass", len(passes[0]))
+            halved = looks and len(passes) == 1 and len(indices) > 1 and self._may_halve
             for part in passes:
-                batch = self._tuner.batch(self._loader.get(part))
-                loss = self._tuner.loss(self._workload, self.model, batch).sum()
-                loss.backward(loss.new_tensor(1 / batch_size))  # type: ignore[no-untyped-call]
-                losses.append(loss.detach())
+                whole = self._tuner.batch(self._loader.get(part))
+                for batch in halves(whole, len(part)) if halved else (whole,):
+                    loss = self._tuner.loss(self._workload, self.model, batch).sum()
+                    loss.backward(loss.new_tensor(1 / batch_size))  # type: ignore[no-untyped-call]
+                    losses.append(loss.detach())
+                    if looks and first is None:
+                        first = self._gradients.square(), len(part) // 2 if halved else len(part)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             # Others are waiting in the all-reduce: join them, and tell.
-            return losses, 1
-        return losses, 0
+            return losses, None, 1
+        return losses, first if len(losses) > 1 else None, 0
 
     def _shrink(self, batch_size: int) -> None:
         """Halve the passes, on all workers alike."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        before = min(self._micro_batch_size, -(-batch_size // self.world_size))
+        before = min(self._micro_batch_size, -(-batch_size // self._num_partners))
         if before == 1:
             raise JobError(
                 "memory does not suffice for a step on one sample; train a smaller model, "
@@ -193,6 +240,22 @@ class TorchEngine:
         )
         if self.rank == 0:
             self._shrunk(self._micro_batch_size)
+
+    def rescale(
+        self, *, batch_size: int, base_size: int, rule: Rule, micro_batch_size: int | None = None
+    ) -> Scaled:
+        """Change betas and eps of the optimizer by its rule; see the protocol."""
+        told = []
+        for group, base in zip(self.optimizer.param_groups, self._base, strict=True):
+            found = scaled(
+                rule_of(self.optimizer), name=type(self.optimizer).__name__, rule=rule,
+                batch_size=batch_size, base_size=base_size,
+                betas=tuple(base["betas"] or ()), eps=base["eps"] or 0.0,
+            )  # fmt: skip
+            group |= {name: getattr(found, name) for name in TOLD if base[name] is not None}
+            told.append(found)
+        self._micro_batch_size = micro_batch_size or self._micro_batch_size
+        return min(told, key=lambda each: each.most_times)
 
     def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sum over workers."""

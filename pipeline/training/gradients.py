@@ -5,11 +5,14 @@ signals, and a place for each worker's time that others leave at 0: so all know 
 decision at the same update. Sparse gradients travel as rows.
 """
 
+import math
 from dataclasses import astuple, dataclass, fields
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from pipeline.training import noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +22,24 @@ class Signals:
     stop: int = 0  # worker was told to end
     save: int = 0  # time for a checkpoint
     end_in: int = 0  # end after so many updates, counting from 1 for the next
+    grow_to: int = 0  # batch size, as soon as can be
     short: int = 0  # memory did not suffice, so the gradients are of no use
 
 
 SIGNALS = [field.name for field in fields(Signals)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What all workers said together."""
+
+    loss: float
+    signals: Signals
+    times_s: tuple[float, ...] = ()  # of each worker; a worker alone has nobody to compare with
+    noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma) of this update (noise.py), if asked for
+
+
+NUM_NOISE = 3  # sums over workers of |gradient|^2 per sample, of 1 / samples, and of those who took any
 
 
 class Gradients:
@@ -40,8 +57,8 @@ class Gradients:
         self._dense = [parameter for parameter in trained if id(parameter) not in sparse]
         if self._sparse:  # torch asks to be told: rows come from its own embeddings, so no checks
             torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
-        # Loss, signals and times, behind the gradients of type float32, exact up to 2^24.
-        self._slots = 1 + len(SIGNALS) + world_size
+        # Loss, signals, times and noise, behind the gradients of type float32, exact up to 2^24.
+        self._slots = 1 + len(SIGNALS) + world_size + NUM_NOISE
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
         if world_size > 1:
@@ -75,33 +92,82 @@ class Gradients:
         for parameter in self._sparse:
             parameter.grad = None
 
+    def square(self) -> Tensor:
+        """|gradient|^2 of what this worker has added up so far, or of all of them after `reduce`."""
+        found = [flat[: len(flat) - (0 if n else self._slots)] for n, flat in enumerate(self._flats)]
+        if not found:
+            found = [p.grad for p in self._dense if p.grad is not None]
+        for parameter in self._sparse:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.coalesce()
+                found.append(parameter.grad.values())
+        return nn.utils.get_total_norm(found).square()
+
     def reduce(
-        self, losses: list[Tensor], signals: Signals, *, time_s: float = 0.0
-    ) -> tuple[float, Signals, tuple[float, ...]]:
+        self,
+        losses: list[Tensor],
+        signals: Signals,
+        *,
+        time_s: float = 0.0,
+        num_samples: int = 0,
+        batch_size: int = 0,
+        first: tuple[Tensor, int] | None = None,
+    ) -> Sums:
         """Add up over workers; the sum of the losses and the signals, of all, and the time of each.
 
-        A worker alone has nobody to compare its time with, and gets none.
+        With a `batch_size` and this worker's `num_samples` of it, the noise too: by the workers' parts, or of
+        a worker alone by the `first` of its passes, |gradient|^2 and samples.
         """
         if self._world_size == 1:
-            if signals.short:
-                return 0.0, signals, ()
-            for parameter in self._dense:
-                if parameter.grad is None:  # as with more workers, where it is a view of zeros
-                    parameter.grad = torch.zeros_like(parameter)
-            return (losses[0] if len(losses) == 1 else torch.stack(losses).sum()).item(), signals, ()
+            return self._alone(losses, signals, batch_size=batch_size, first=first)
         slots = self._flats[0][-self._slots :]
         slots[0] = torch.stack(losses).sum() if losses else 0.0
         times = [0.0] * self._world_size
         times[self._rank] = time_s
-        slots[1:] = torch.tensor([*astuple(signals), *times], dtype=slots.dtype)
+        told = [*astuple(signals), *times, 0.0, *((1 / num_samples, 1.0) if num_samples else (0.0, 0.0))]
+        square = self.square() / num_samples**2 if batch_size and num_samples else None
+        slots[1:] = torch.tensor(told, dtype=slots.dtype)
+        if square is not None:
+            slots[-NUM_NOISE] = square
         for flat in self._flats:
             dist.all_reduce(flat)
         total, *told_all = slots.tolist()
-        counts, times = told_all[: len(SIGNALS)], told_all[len(SIGNALS) :]
-        told = Signals(**dict(zip(SIGNALS, map(int, counts), strict=True)))
-        for parameter in () if told.short else self._sparse:
+        counts, times = told_all[: len(SIGNALS)], told_all[len(SIGNALS) : -NUM_NOISE]
+        agreed = Signals(**dict(zip(SIGNALS, map(int, counts), strict=True)))
+        for parameter in () if agreed.short else self._sparse:
             parameter.grad = _add_sparse(parameter, self._world_size)
-        return total, told, tuple(times)
+        found = None
+        squares, inverse, num_parts = told_all[-NUM_NOISE:]
+        if batch_size and num_parts > 1 and not agreed.short:
+            found = self._noise(
+                squares * batch_size**2 / num_parts, small_size=num_parts / inverse, batch_size=batch_size
+            )
+        return Sums(loss=total, signals=agreed, times_s=tuple(times), noise=found)
+
+    def _alone(
+        self, losses: list[Tensor], signals: Signals, *, batch_size: int, first: tuple[Tensor, int] | None
+    ) -> Sums:
+        if signals.short:
+            return Sums(loss=0.0, signals=signals)
+        for parameter in self._dense:
+            if parameter.grad is None:  # as with more workers, where it is a view of zeros
+                parameter.grad = torch.zeros_like(parameter)
+        loss = (losses[0] if len(losses) == 1 else torch.stack(losses).sum()).item()
+        found = None
+        if first and 0 < first[1] < batch_size:
+            square = first[0].item() * (batch_size / first[1]) ** 2
+            found = self._noise(square, small_size=first[1], batch_size=batch_size)
+        return Sums(loss=loss, signals=signals, noise=found)
+
+    def _noise(self, square: float, *, small_size: float, batch_size: int) -> tuple[float, float] | None:
+        """Of parts of `small_size` samples, whose mean gradients have this |gradient|^2, and of their sum."""
+        found = noise.two_batches(
+            small_square=square,
+            small_size=small_size,
+            big_square=self.square().item(),
+            big_size=batch_size,
+        )
+        return found if all(map(math.isfinite, found)) else None
 
 
 def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:

@@ -91,6 +91,11 @@ def recipe_of(
         tuning=plan.tuning,
         batching=_batching(told.batching, num_machines=plan.num_machines),
         rate=tonight.rate,
+        base_batch_size=told.batch_size,
+        base_samples=tonight.num_samples,
+        scaling=told.scaling,
+        sync_every=told.sync_every if told.sync == "every_h_updates" else 1,
+        sizes=plan.sizes,
         warmup=told.warmup,
         decay=told.decay,
         checkpoint_every_s=told.checkpoint_every_s or plan.checkpoint_every_s,
@@ -100,6 +105,7 @@ def recipe_of(
         or mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
         checkpoints_s=() if told.checkpoint_every_s else plan.checkpoints_s,
         train_until=night.train_until,
+        checkpoints=told.checkpoints,
     )
 
 
@@ -236,6 +242,7 @@ class _Reconciler:
             self.backend.cancel(handle)
         if (self.folder / "result.json").exists():
             return self._collect()
+        self._bring_copies()
         path = checkpoint.newest(self.folder / "checkpoints", identity=self.recipe.identity)
         if path is None:
             raise JobError(
@@ -261,6 +268,17 @@ class _Reconciler:
         )
         records.write(result, self.folder)
         return self._collect()
+
+    def _bring_copies(self) -> None:
+        """What a machine has saved that is gone; without it, the newest here has to do."""
+        if not self.recipe.copies:
+            return
+        from pipeline.training.bucket import Bucket
+
+        try:
+            Bucket(self.recipe.copies).bring(self.folder / "checkpoints")
+        except (OSError, ValueError) as error:
+            log.warning("copies of checkpoints in %s cannot be read: %s", self.recipe.copies, error)
 
     def _collect(self) -> Training:
         """Bring the model to the night's folder, whole or not at all."""
@@ -303,6 +321,7 @@ class _Reconciler:
                 heartbeats=_lines(self.folder / "progress.jsonl"),
                 losses=_lines(self.folder / "losses.jsonl"),
             ),
+            noise_scale=result.noise_scale,
         )
 
 

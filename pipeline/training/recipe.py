@@ -8,7 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.records import Champion, Dataset, Epoch, Night, Record, Tuning, digest
+from pipeline.records import Champion, Dataset, Epoch, Night, Record, Size, Tuning, digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pipeline.params import Params
@@ -89,6 +89,17 @@ class Recipe(Record):
     mean_time_to_loss_s: float | None = None  # of a machine of the job; None: the interval stays as it is
     checkpoints_s: tuple[float, ...] = ()  # from a start on, the last for all to come; none: as above
     batching: Literal["by_speed", "even"] = "even"  # shares of workers; the gradient is the same
+    checkpoints: str = ""  # URL of a folder for copies of checkpoints, of all jobs; "" for none
+    base_batch_size: int = 0  # that the rate is for; 0: batch_size
+    base_samples: int = 0  # to train on in batches of that size; 0: num_samples
+    scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
+    sync_every: int = 1  # updates after which workers agree
+    sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
+
+    @property
+    def copies(self) -> str:
+        """URL of the folder for copies of this job's checkpoints; "" for none."""
+        return self.checkpoints and f"{self.checkpoints.rstrip('/')}/{self.night}/{self.identity[:12]}"
 
     @property
     def identity(self) -> str:
@@ -96,6 +107,7 @@ class Recipe(Record):
         return _digest(
             self.workload, self.arguments, self.data_digest, self.warm_digest, self.seed, self.num_samples,
             self.first_sample, self.batch_size, self.rate, self.warmup, self.decay, self.tuning.precision,
+            self.base_batch_size, self.base_samples, self.scaling, self.sync_every, bool(self.sizes),
         )  # fmt: skip
 
 
@@ -110,6 +122,8 @@ class Progress(Record):
     rate: float
     samples_per_s: float  # since the line before
     memory_bytes: int  # peak of worker 0
+    batch_size: int = 0  # of the newest update
+    noise_scale: float | None = None  # of gradients, in samples; None: not enough was seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +137,7 @@ class Result(Record):
     warm: bool
     ended_at: datetime
     epochs: tuple[Epoch, ...] = ()  # as the ledger of samples has them
+    noise_scale: float | None = None
 
 
 def name_of(recipe: Recipe, *, machine: str, num_machines: int, num_workers: int, spot: bool) -> str:

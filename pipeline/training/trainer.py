@@ -10,27 +10,28 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from pipeline.errors import JobError
-from pipeline.spot.preemptions import checkpoint_interval_s
 from pipeline.training import checkpoint, order
 from pipeline.training.batching import Batching, Sizes
+from pipeline.training.bucket import Bucket
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
 from pipeline.training.order import Indices
+from pipeline.training.pace import Pace
 from pipeline.training.recipe import Progress, Recipe
-from pipeline.training.scaling import rate_at
+from pipeline.training.saver import Saver
+from pipeline.training.scaling import Scaled, rate_at
 from pipeline.training.tally import Tally
 
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
-RETRY_SAVE_S = 15.0
-LEAST_SAVE_S = 0.01  # that a save is taken to last
 MARGIN = 0.1  # share of the time left that the estimate of the end may be wrong by
 
 
@@ -41,6 +42,7 @@ class Outcome:
     seen: int
     num_updates: int
     stopped_by: Literal["finished", "deadline", "told"]
+    noise_scale: float | None = None
 
 
 class Trainer:
@@ -58,8 +60,10 @@ class Trainer:
         report: Callable[[Progress], None],
         clock: Callable[[], float] = time.time,
         memory_bytes: Callable[[], int] = lambda: 0,
+        bucket: Bucket | None = None,
+        aside: Executor | None = None,
     ) -> None:
-        self.engine, self.recipe, self.folder = engine, recipe, folder
+        self.engine, self.recipe = engine, recipe
         self._epoch_samples, self._block = epoch_samples, block
         self._told_to_stop, self._report = told_to_stop, report
         self._clock, self._memory_bytes = clock, memory_bytes
@@ -75,9 +79,26 @@ class Trainer:
         if engine.world_size > 1 and recipe.batching == "by_speed":
             self._batching = Batching(batch_size=recipe.batch_size, world_size=engine.world_size)
         self._reach = 0  # position up to which they go
-        self._save_s = 0.0
-        self._num_saves = 0
-        self._next_save = clock() + recipe.checkpoint_every_s
+        self.saver = Saver(
+            folder,
+            identity=recipe.identity,
+            every_s=recipe.checkpoint_every_s,
+            mean_time_to_loss_s=recipe.mean_time_to_loss_s,
+            schedule_s=recipe.checkpoints_s,
+            clock=clock,
+            bucket=bucket,
+            aside=aside,
+        )
+        self._base_size = recipe.base_batch_size or recipe.batch_size
+        self.pace = Pace(
+            batch_size=recipe.batch_size,
+            base_size=self._base_size,
+            base_samples=recipe.base_samples or recipe.num_samples,
+            num_samples=recipe.num_samples,
+            rule=recipe.scaling,
+        )
+        # Who may grow has to know from the beginning where the rule ends.
+        self._scaled, self._scaled_for = Scaled(), 0 if recipe.sizes else self._base_size
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint."""
@@ -88,6 +109,8 @@ class Trainer:
         self.end = min(self.end, state.scalars["end"])
         kept = state.scalars.get("tally")  # older checkpoints have none
         self.tally = Tally.load(kept) if kept else self._new_tally(begin=self.seen)
+        if "pace" in state.scalars:
+            self.pace.load(state.scalars["pace"])
         self._meter = _Meter(self._clock(), seen=self.seen)
 
     def run(self) -> Outcome:
@@ -95,55 +118,47 @@ class Trainer:
         self._reach = self.seen
         while self.seen < self.end:
             signals = self._update()
+            if signals.grow_to:
+                self._grow(signals.grow_to)
             if signals.end_in:
-                self.end = min(self.end, self.seen + (signals.end_in - 1) * self.recipe.batch_size)
+                self.end = min(self.end, self._after(signals.end_in - 1))
             if signals.save or signals.stop:
                 self.save()
             if signals.stop and self.seen < self.end:
-                return Outcome(seen=self.seen, num_updates=self.num_updates, stopped_by="told")
-        whole = self.seen >= self.recipe.num_samples
+                self.saver.wait()
+                return self._outcome("told")
+        whole = self.seen >= self.recipe.num_samples or self.pace.done
+        return self._outcome("finished" if whole else "deadline")
+
+    def _outcome(self, stopped_by: Literal["finished", "deadline", "told"]) -> Outcome:
         return Outcome(
-            seen=self.seen, num_updates=self.num_updates, stopped_by="finished" if whole else "deadline"
+            seen=self.seen,
+            num_updates=self.num_updates,
+            stopped_by=stopped_by,
+            noise_scale=self.pace.noise_scale,
         )
 
     def save(self) -> None:
-        """Write a checkpoint; if the disk refuses, try again after a while."""
+        """Begin a checkpoint; all workers call it together, and `saver` writes it aside on worker 0."""
         began = self._clock()
         state = self.engine.save()
         self.tally.settle(seen=self.seen, total=self.engine.total)
-        written: Path | None = self.folder
-        if self.engine.rank == 0:
-            self.tally.prove()
-            scalars = {
-                **state.scalars,
-                "num_updates": self.num_updates,
-                "end": self.end,
-                "tally": self.tally.save(),
-            }
-            written = checkpoint.save(
-                self.folder,
-                checkpoint.State(tensors=state.tensors, scalars=scalars),
-                seen=self.seen,
-                identity=self.recipe.identity,
-            )
-        now = self._clock()
-        self._save_s = now - began
-        self._num_saves += 1
-        every = self._checkpoint_every_s() if written else self.recipe.checkpoint_every_s
-        self._next_save = now + (every if written else min(every, RETRY_SAVE_S))
-
-    def _checkpoint_every_s(self) -> float:
-        """The plan could only guess what a save takes; now it was measured."""
-        if told := self.recipe.checkpoints_s:
-            return told[min(self._num_saves, len(told) - 1)]
-        if self.recipe.mean_time_to_loss_s is None:
-            return self.recipe.checkpoint_every_s
-        return checkpoint_interval_s(
-            save_s=max(self._save_s, LEAST_SAVE_S), mean_time_to_preemption_s=self.recipe.mean_time_to_loss_s
+        if self.engine.rank:
+            return
+        self.tally.prove()
+        scalars = {
+            **state.scalars,
+            "num_updates": self.num_updates,
+            "end": self.end,
+            "tally": self.tally.save(),
+            "pace": self.pace.save(),
+        }
+        self.saver.begin(
+            checkpoint.State(tensors=state.tensors, scalars=scalars), seen=self.seen, began=began
         )
 
     def _update(self) -> Signals:
-        size = self._batch_size(self.seen)
+        size = self.pace.batch_size(self.seen)
         place, share, sizes = self._next_share()
         after = self.seen + size
         rate = self._rate(self.seen + size / 2)
@@ -156,6 +171,7 @@ class Trainer:
         self.tally.add(place, share)
         self.seen = after
         self.num_updates += 1
+        self.pace.step(size, noise=step.noise)
         if self._batching:
             if self._batching.observe(step.times_s, sizes=self._sizes) and not self.engine.rank:
                 log.info("workers are unlike; shares of a batch are now %s", self._batching.sizes)
@@ -169,14 +185,41 @@ class Trainer:
         stop = int(self._told_to_stop())
         if self.engine.rank:
             return Signals(stop=stop)
-        return Signals(stop=stop, save=int(self._clock() >= self._next_save), end_in=self._end_in())
+        most = self._scaled.most_times * self._base_size
+        return Signals(
+            stop=stop,
+            save=int(self.saver.due()),
+            end_in=1 if self.pace.done else self._end_in(),
+            grow_to=self.pace.larger(self.recipe.sizes, seen=self.seen, most=most)
+            if self.recipe.sizes
+            else 0,
+        )
+
+    def _grow(self, size: int) -> None:
+        """Take larger batches, from the first that is not yet being loaded."""
+        self.pace.grow(size, start=self._reach)
+        if self._batching:
+            self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
+        if not self.engine.rank:
+            scale = self.pace.noise.scale
+            log.info("batches of %d from %d on: the noise scale is %.4g", size, self._reach, scale)
+
+    def _after(self, updates: int) -> int:
+        """Position after so many more updates."""
+        position = self.seen
+        for _ in range(updates):
+            position += self.pace.batch_size(position)
+        return position
 
     def _end_in(self) -> int:
         """Updates after which to end, counted from 1 for the next, if the deadline is before the end; or 0.
 
         Decided as late as it can be: when the time left is what the decay of the rate needs.
         """
-        left_s = self.recipe.train_until.timestamp() - self._clock() - 2 * self._save_s - 1.0
+        left_s = self.recipe.train_until.timestamp() - self._clock() - 2 * self.saver.takes_s - 1.0
+        if self._meter.samples_per_s:  # what is told now is heard when workers agree
+            unheard = (self.recipe.sync_every - 1) * self.pace.size(self.seen)
+            left_s -= unheard / self._meter.samples_per_s
         if left_s <= 0:
             return 1
         if not self._meter.samples_per_s:
@@ -184,7 +227,7 @@ class Trainer:
         reach = (1 - MARGIN) * left_s * self._meter.samples_per_s
         if self.seen + reach >= self.end or reach > self.recipe.decay * (self.seen + reach):
             return 0
-        return max(1, int(reach / self.recipe.batch_size))
+        return max(1, int(reach / self.pace.size(self.seen)))
 
     def _tell(self, rate: float) -> None:
         now = self._clock()
@@ -200,32 +243,43 @@ class Trainer:
                 rate=rate,
                 samples_per_s=speed,
                 memory_bytes=self._memory_bytes(),
+                batch_size=self.pace.size(self.seen - 1),
+                noise_scale=self.pace.noise_scale,
             )
         )
 
     def _rate(self, position: float) -> float:
+        """Rate of the update whose batch is centred on a position; the optimizer follows the batch size."""
+        size, recipe = self.pace.size(self.seen), self.recipe
+        if size != self._scaled_for:
+            passes = {each.batch_size: each.micro_batch_size for each in recipe.sizes}
+            self._scaled = self.engine.rescale(
+                batch_size=size,
+                base_size=self._base_size,
+                rule=recipe.scaling,
+                micro_batch_size=passes.get(size),
+            )
+            self._scaled_for = size
+        by_gain = self.pace.gain(size) if recipe.scaling == "adascale" else 1.0
         return rate_at(
-            position,
+            max(position, self.pace.position),
             num_samples=self.end,
-            warmup_samples=self.recipe.warmup * self.recipe.num_samples,
-            decay_samples=self.recipe.decay * self.end,
-            peak=self.recipe.rate,
+            warmup_samples=max(recipe.warmup, self._scaled.warmup) * recipe.num_samples,
+            decay_samples=recipe.decay * self.end,
+            peak=recipe.rate * self._scaled.rate * by_gain,
         )
-
-    def _batch_size(self, position: int) -> int:
-        return min(self.recipe.batch_size, self.recipe.num_samples - position)
 
     def _next_share(self) -> tuple[int, Indices, Sizes]:
         """This worker's part of the next batch; those after it begin to load, one for each loader."""
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
             self.engine.prepare(self._ahead[-1][1])
-            self._reach += self._batch_size(self._reach)
+            self._reach += self.pace.batch_size(self._reach)
         return self._ahead.popleft()
 
     def _share(self, position: int) -> tuple[int, Indices, Sizes]:
         """This worker's part of the batch at a position: its place, its samples, and the sizes of all."""
-        batch = range(position, position + self._batch_size(position))
+        batch = range(position, position + self.pace.batch_size(position))
         sizes = self._batching.shares(len(batch)) if self._batching else ()
         part = order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes)
         first = self.recipe.first_sample

@@ -22,6 +22,7 @@ from torch.utils.data import Dataset, default_collate
 
 from pipeline.records import Tuning
 from pipeline.training.order import Indices
+from pipeline.training.scaling import Kind
 from pipeline.workload import Batch, Workload
 
 Samples = list[int] | Indices
@@ -198,6 +199,15 @@ def to(batch: Batch, device: torch.device, *, images_last: bool = False) -> Batc
     return leaves(batch, move)
 
 
+def halves(batch: Batch, num_samples: int) -> tuple[Batch, ...]:
+    """The batch in two, as views; whole, where it is made of anything but tensors of so many samples."""
+    found = list(tensors(batch))
+    if not found or any(leaf.dim() == 0 or len(leaf) != num_samples for leaf in found):
+        return (batch,)
+    middle = num_samples // 2
+    return leaves(batch, lambda leaf: leaf[:middle]), leaves(batch, lambda leaf: leaf[middle:])
+
+
 def leaves(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """The same batch with each tensor in it changed."""
     if isinstance(batch, Tensor):
@@ -227,6 +237,16 @@ def fusible(optimizer: Optimizer) -> bool:
     return isinstance(optimizer, FUSED) and not any(
         group.get("differentiable") or group.get("capturable") for group in optimizer.param_groups
     )
+
+
+def rule_of(optimizer: Optimizer) -> Kind | None:
+    """Which rule tells how its rate follows the batch (scaling.py); None where there is none."""
+    kinds: tuple[tuple[Kind, tuple[type[Optimizer], ...]], ...] = (
+        ("sgd", (torch.optim.SGD,)),
+        ("adam", (torch.optim.Adam,)),  # AdamW is one
+        ("adagrad", (torch.optim.Adagrad,)),
+    )
+    return next((kind for kind, classes in kinds if isinstance(optimizer, classes)), None)
 
 
 def normalised(model: nn.Module) -> bool:

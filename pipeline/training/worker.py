@@ -23,6 +23,7 @@ import sys
 import traceback
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from pipeline import records
 from pipeline.errors import DataError, JobError, PipelineError
 from pipeline.params import Plug
 from pipeline.records import Epoch
+from pipeline.training.notice import Notice, unheard
 from pipeline.training.recipe import Progress, Recipe, Result
 
 if TYPE_CHECKING:
@@ -81,14 +83,18 @@ def profile(folder: Path) -> int:
 
 def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine", tuple[Epoch, ...]]:
     from pipeline.training import checkpoint, passes
+    from pipeline.training.bucket import Bucket
     from pipeline.training.engine import TorchEngine, agreed, peak_memory_bytes
+    from pipeline.training.periodic import PeriodicEngine
     from pipeline.training.trainer import Trainer
 
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
-    dataset = workload.dataset(Path(recipe.arrays), "train")
+    with unheard():
+        dataset = workload.dataset(Path(recipe.arrays), "train")
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
-    engine = TorchEngine(
+    kind = partial(PeriodicEngine, sync_every=recipe.sync_every) if recipe.sync_every > 1 else TorchEngine
+    engine: TorchEngine = kind(
         workload,
         dataset,
         seed=recipe.seed,
@@ -99,30 +105,37 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         shrunk=lambda size: passes.remember(recipe.workload, recipe.arguments, micro_batch_size=size),
     )
     warm = _start_warm(engine, Path(recipe.warm_from)) if recipe.warm_from else False
-    told: list[int] = []
+    notice = Notice()
+    bucket = Bucket(recipe.copies) if recipe.copies else None
     trainer = Trainer(
         engine,
         recipe,
         folder=folder / "checkpoints",
         epoch_samples=len(dataset),
         block=getattr(dataset, "block", 1),
-        told_to_stop=lambda: bool(told),
+        told_to_stop=notice,
         report=lambda progress: _report(folder, progress),
         memory_bytes=peak_memory_bytes,
+        bucket=bucket,
     )
     found = None
     if engine.rank == 0:
-        found = checkpoint.take_over(trainer.folder, identity=recipe.identity)
+        if bucket:
+            bucket.bring(trainer.saver.folder)
+        found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
     found = agreed(found)
+    if bucket and found and not found.exists():  # it lies on the machine of worker 0
+        bucket.bring(trainer.saver.folder)
     if found:
         trainer.resume(found)
-        log.info("going on from %d of %d samples", trainer.seen, recipe.num_samples)
-    # Not before: a worker that waits for another to connect has nothing to save, and would not listen.
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    how = "going on" if found else "beginning"
+    log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
+    notice.listen()
     outcome = trainer.run()
     epochs: tuple[Epoch, ...] = ()
     if outcome.stopped_by != "told":
         trainer.save()
+        trainer.saver.wait()
         epochs = trainer.tally.proven() if engine.rank == 0 else ()
     return outcome, warm, engine, epochs
 
@@ -163,6 +176,7 @@ def _export(
         warm=warm,
         ended_at=datetime.now(UTC),
         epochs=epochs,
+        noise_scale=outcome.noise_scale,
     )
     records.write(result, folder)
 

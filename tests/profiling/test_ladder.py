@@ -109,6 +109,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 # makes of processor.
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_activations_that_do_not_fit_are_computed_again():
     room = 300 * MIB
@@ -118,6 +119,7 @@ def test_activations_that_do_not_fit_are_computed_again():
     assert "MiB" in found["notes"]["activation checkpointing"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_moments_that_do_not_fit_are_shared_by_workers():
     found = limited(of_moments, room_bytes=3000 * MIB)  # 8 workers: 3.2 GiB without, 1.8 with
@@ -125,6 +127,7 @@ def test_moments_that_do_not_fit_are_shared_by_workers():
     assert "less than without" in found["notes"]["sharded optimizer"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_what_fits_on_no_rung_is_told_in_one_sentence():
     found = limited(of_one_worker, room_bytes=250 * MIB)

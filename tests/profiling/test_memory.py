@@ -55,6 +55,7 @@ class Dying(LineWorkload):
         os._exit(1)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
 @pytest.mark.parametrize(
@@ -102,6 +103,7 @@ class OfSentences(LineWorkload):
         return model(batch.exp().mean(1, keepdim=True))[:, 0] ** 2
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
 def test_passes_are_measured_on_the_largest_sample(tmp_path):

@@ -50,6 +50,7 @@ def operators(run: Callable[[], object], *, cache_bytes: int = 0) -> list[Operat
     return log.operators
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse):

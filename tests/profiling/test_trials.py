@@ -77,6 +77,7 @@ def test_samples_in_memory_are_told_to_be_faster():
     assert found.apart == 0
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_what_waits_is_mended_and_stays_so():
     made = rig(Slow(num_samples=64, load_s=SLOW_S))

@@ -12,7 +12,7 @@ from tests.fakes import write_curve
 @pytest.fixture(autouse=True)
 def leave_torch_as_it_was() -> Iterator[None]:
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")  # the better known call imports the compiler
 
 
 @pytest.fixture

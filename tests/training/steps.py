@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from pipeline.records import Tuning
+from pipeline.training import engine as engines
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
 from tests.fakes import LineWorkload
@@ -29,12 +30,14 @@ def steps(
         step = engine.step(share, batch_size=len(batch), rate=0.1, signals=told)
         assert step.signals == Signals(stop=engine.world_size - 1, end_in=number)
         assert np.isfinite(step.loss)
+        engine.noises = [*getattr(engine, "noises", []), step.noise]  # type: ignore[attr-defined]
         told_all = len(step.times_s) == engine.world_size and (number == 0 or min(step.times_s) > 0)
         assert told_all if engine.world_size > 1 else step.times_s == ()
     return engine
 
 
 if __name__ == "__main__":
+    engines.LOOK_EVERY = 1
     for kind in ("dense", "sparse", "sharded"):
         told = Tuning(sharded=kind == "sharded")
         made = steps(Path(sys.argv[1]), sparse=kind == "sparse", tuning=told)
@@ -43,5 +46,6 @@ if __name__ == "__main__":
         made.load(state)
         assert len(made.optimizer.state) == own  # what others hold is not kept, also after a restart
         if made.rank == 0:
-            torch.save(state.tensors, Path(sys.argv[1]) / f"{kind}.pt")
+            found = {**state.tensors, "noise": made.noises}  # type: ignore[attr-defined]
+            torch.save(found, Path(sys.argv[1]) / f"{kind}.pt")
     made.close()

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.errors import JobError
+from pipeline.errors import JobError, ParamsError
 from pipeline.records import Tuning
 from pipeline.training import checkpoint
+from pipeline.training import engine as engines
 from pipeline.training.checkpoint import State
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
@@ -20,7 +21,7 @@ from pipeline.training.tuning import to
 from tests.fakes import LineWorkload, write_curve
 from tests.training import short_of_memory, unlike
 from tests.training.nights import ROOT
-from tests.training.steps import steps
+from tests.training.steps import BATCHES, steps
 
 SHARE = np.arange(8)
 
@@ -54,7 +55,11 @@ def test_uneven_and_empty_shares_of_two_workers_change_nothing(folder):
     subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
     for kind in ("dense", "sparse"):
         alone = steps(folder, sparse=kind == "sparse").model.state_dict()
-        close_to(torch.load(folder / f"{kind}.pt")["model"], alone)
+        found = torch.load(folder / f"{kind}.pt")
+        close_to(found["model"], alone)
+        cut = 1 + len(BATCHES[0]) // 4  # of shares as unlike as these
+        assert found["noise"][0] == pytest.approx(noise_by_hand(folder, cut=cut), rel=1e-3)
+        assert [one is None for one in found["noise"]] == [False, False, True, False]  # one share was empty
     whole, sharded = (torch.load(folder / f"{kind}.pt") for kind in ("dense", "sharded"))
     for part in ("model", "optimizer"):
         assert all(torch.equal(value, sharded[part][name]) for name, value in whole[part].items())
@@ -93,6 +98,85 @@ def test_a_worker_short_of_memory_halves_the_passes_of_all(folder):
     found = torch.load(folder / "gradients.pt")
     for name, gradient in short_of_memory.gradients(unsplit).items():
         assert (found[name] - gradient).norm() <= 1e-6 * gradient.norm()
+
+
+def noise_by_hand(folder: Path, *, cut: int) -> tuple[float, float]:
+    """From the first batch in two parts: an unbiased |g|^2 and tr(Sigma) at the weights of the beginning."""
+    workload = LineWorkload(dropout=0.0)
+    data = workload.dataset(folder, "train")
+    torch.manual_seed(1)
+    model = workload.model()
+
+    def gradient(samples: np.ndarray) -> torch.Tensor:
+        loss = workload.loss(model, data.__getitems__(samples.tolist())).mean()
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+    batch = BATCHES[0]
+    parts = [gradient(batch[:cut]), gradient(batch[cut:])]
+    inverse = (1 / cut + 1 / (len(batch) - cut)) / 2
+    local = sum(float(part.square().sum()) for part in parts) / 2
+    total = float(gradient(batch).square().sum())
+    variance = (local - total) / (inverse - 1 / len(batch))
+    return local - variance * inverse, variance
+
+
+@pytest.mark.parametrize("micro_batch_size", [10, 4])
+def test_the_first_pass_tells_the_noise_and_changes_no_weight(folder, micro_batch_size, monkeypatch):
+    """A whole pass is halved for it; of several the first one is known anyway."""
+    told = {"micro_batch_size": micro_batch_size, "tuning": Tuning()}
+    plain = steps(folder, **told)
+    assert plain.noises == [None] * len(BATCHES)
+    monkeypatch.setattr(engines, "HALVE_EVERY", 1)
+    monkeypatch.setattr(engines, "LOOK_EVERY", 1)
+    looked = steps(folder, **told)
+    close_to(looked.model.state_dict(), plain.model.state_dict())
+    first = 5 if micro_batch_size == 10 else 4
+    local, total = (squared(folder, BATCHES[0][:cut]) for cut in (first, 10))
+    variance = (local - total) / (1 / first - 1 / 10)
+    assert looked.noises[0] == pytest.approx((total - variance / 10, variance), rel=1e-3)
+    assert looked.noises[2] is None  # of one sample
+
+
+def squared(folder: Path, samples: np.ndarray) -> float:
+    """|mean gradient|^2 of samples at the weights of the beginning."""
+    made = engine(folder, seed=1, dropout=0.0)
+    made.step(samples, batch_size=len(samples), rate=0.0, signals=Signals())
+    return sum(float(p.grad.square().sum()) for p in made.model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "Adagrad", "SGD"])
+def test_an_optimizer_takes_the_rule_of_its_kind_and_takes_it_back(folder, kind, monkeypatch):
+    if kind == "SGD":
+        monkeypatch.setattr(LineWorkload, "optimizer", lambda self, given: torch.optim.SGD(given, lr=1.0))
+    made = engine(folder, sparse=kind == "Adagrad")
+    (group,) = made.optimizer.param_groups
+    before = {name: group.get(name) for name in ("betas", "eps")}
+    found = made.rescale(batch_size=32, base_size=8, rule="by_optimizer")
+    assert found.rate == {"AdamW": 2, "Adagrad": 1, "SGD": 4}[kind]
+    assert group["lr"] == before.get("lr", group["lr"])
+    if kind == "AdamW":
+        assert group["betas"] == pytest.approx((0.6, 0.996))
+        assert group["eps"] == pytest.approx(before["eps"] / 2)
+    step(made)
+    other = engine(folder, sparse=kind == "Adagrad")
+    other.load(made.save())
+    other.rescale(batch_size=8, base_size=8, rule="by_optimizer")
+    assert {name: other.optimizer.param_groups[0].get(name) for name in before} == before
+
+
+class Strange(torch.optim.Optimizer):
+    """An optimizer that no rule is known of."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 1.0})
+
+
+def test_an_optimizer_without_a_rule_is_told(folder, monkeypatch):
+    monkeypatch.setattr(LineWorkload, "optimizer", lambda self, parameters: Strange(parameters))
+    with pytest.raises(
+        ParamsError, match=r"train.scaling: by_optimizer has no rule for Strange, and batches"
+    ):
+        engine(folder).rescale(batch_size=32, base_size=8, rule="by_optimizer")
 
 
 def test_a_sample_too_large_for_the_memory_is_told(folder, monkeypatch):
@@ -148,6 +232,14 @@ def test_a_state_of_pure_numbers_needs_no_optimizer_tensors():
     assert tensors == {}
     assert checkpoint.unpack({}, tree)["param_groups"][0]["betas"] == (0.9, 0.99)
     assert State(tensors={}).scalars == {}
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 0), (2, 2), (-1, 1)])
+def test_a_world_of_nobody_is_refused(folder, monkeypatch, rank, world_size):
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(world_size))
+    with pytest.raises(JobError, match=rf"^worker {rank} of a world of {world_size} .*train\.num_workers"):
+        engine(folder)
 
 
 class Hungry(torch.optim.SGD):

@@ -15,6 +15,7 @@ from pipeline import records
 from pipeline.errors import JobError, NotYet
 from pipeline.records import Champion, Rung
 from pipeline.training import checkpoint, launcher
+from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
 from pipeline.training.launcher import JOBS, MODEL, recipe_of
 from pipeline.training.order import indices
@@ -252,6 +253,20 @@ def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
     facts = json.loads((MODEL / "model.json").read_text())
     assert facts["seen"] == 320
     assert facts["workload"] == "tests.fakes:LineWorkload"
+
+
+def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_path):
+    night, params = nights.night(seconds=-60), nights.told()
+    params = params.model_copy(
+        update={"train": params.train.model_copy(update={"checkpoints": str(tmp_path / "copies")})}
+    )
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
+    state = State(tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10})
+    path = checkpoint.save(tmp_path / "lost", state, seen=320, identity=recipe.identity)
+    assert path
+    assert Bucket(recipe.copies).send(path)
+    assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
+    assert nights.weights()["w"].tolist() == [1, 1]
 
 
 def test_past_the_deadline_without_a_checkpoint_the_champion_stays():

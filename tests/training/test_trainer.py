@@ -1,6 +1,7 @@
 """The loop: each sample once per epoch whatever happens, and an end in time."""
 
 import math
+import shutil
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import JobError
-from pipeline.records import Tuning
+from pipeline.records import Size, Tuning
 from pipeline.training import checkpoint, order
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.trainer import Outcome, Trainer
-from tests.fakes import CountingEngine
+from tests.fakes import AtOnce, CountingEngine
 from tests.training.recipes import recipe
 
 
@@ -43,6 +44,7 @@ class Run:
             told_to_stop=lambda: len(engine.rates) + 1 >= stop_after,
             report=self.heartbeats.append,
             clock=engine.clock,
+            aside=AtOnce(),
         )
         path = checkpoint.newest(folder, identity=made.identity)
         if path:
@@ -145,6 +147,7 @@ def test_a_checkpoint_without_a_ledger_is_gone_on_from_and_the_rest_is_proven(tm
     (path,) = tmp_path.iterdir()
     state = checkpoint.load(path)
     scalars = {name: value for name, value in state.scalars.items() if name != "tally"}
+    shutil.rmtree(path)
     checkpoint.save(
         tmp_path, checkpoint.State(tensors=state.tensors, scalars=scalars),
         seen=24, identity=recipe().identity,
@@ -212,18 +215,18 @@ def test_checkpoints_come_after_each_interval(tmp_path):
 
 
 def test_the_interval_follows_what_a_save_takes(tmp_path):
-    """Young's sqrt(2 x 4 s x 50 s) = 20 s after each save of 4 s, in place of the plan's 3 s."""
+    """Young's sqrt(2 x 4.2 s x 50 s) = 20.5 s after each save of 4.2 s, in place of the plan's 3 s."""
     engine = CountingEngine(num_samples=40, step_s=1)
     save = engine.save
 
     def slow() -> Any:
-        engine.now += 4
+        engine.now += 4.2
         return save()
 
     engine.save = slow
     told = Run(tmp_path, engine, recipe(num_samples=800, checkpoint_every_s=3, mean_time_to_loss_s=50))
     told.run()
-    assert sorted(int(path.name[5:]) // 8 for path in tmp_path.iterdir()) == [67, 88]  # of 4, 25, 46, ...
+    assert sorted(int(path.name[5:]) // 8 for path in tmp_path.iterdir()) == [70, 92]  # of 4, 26, 48, ...
 
 
 def test_a_checkpoint_that_the_disk_refused_is_tried_again_soon(tmp_path, caplog):
@@ -231,7 +234,7 @@ def test_a_checkpoint_that_the_disk_refused_is_tried_again_soon(tmp_path, caplog
     place.write_text("a file, where a folder should be")
     engine = CountingEngine(num_samples=40, step_s=10)
     run = Run(tmp_path / "none", engine, recipe(checkpoint_every_s=50))
-    run.trainer.folder = place
+    run.trainer.saver.folder = place
     assert run.run().stopped_by == "finished"
     assert caplog.text.count("no checkpoint at") >= 3
 
@@ -282,3 +285,46 @@ def test_shares_are_even_unless_asked_for_by_speed(tmp_path):
         Run(tmp_path / batching, engine, recipe(batching=batching)).run()
         taken[batching] = engine.count.sum()
     assert taken["even"] == 50 > taken["by_speed"]
+
+
+FREE = tuple(Size(batch_size=8 << n, micro_batch_size=4 << n, update_s=1.0) for n in range(3))
+
+
+def test_batches_grow_at_the_same_updates_however_often_it_is_ended(tmp_path):
+    """Updates that take as long whatever their size: it doubles after twenty looks at the noise, twice."""
+    told = recipe(num_samples=2000, sizes=FREE, tuning=Tuning(num_loaders=3))
+    rates: dict[str, list[float]] = {}
+    for name, ends in (("whole", [math.inf]), ("ended", [1, 19, 21, 22, 23, 24, 40, math.inf])):
+        rates[name] = []
+        for stop_after in ends:
+            engine = CountingEngine(num_samples=40)
+            engine.noise = (1.0, 1e6)
+            before = len(rates[name])
+            run = Run(tmp_path / name, engine, told, stop_after=stop_after - before)
+            run.run()
+            rates[name] += engine.rates
+        assert engine.count.tolist() == [50] * 40
+        assert [size for _, size in run.trainer.pace.save()["sizes"]] == [8, 16, 32]
+    assert rates["ended"] == rates["whole"]
+    assert engine.rescaled[-1] == (32, 16)
+
+
+def test_a_batch_that_is_not_the_one_of_the_rate_takes_the_rate_of_the_rule(tmp_path):
+    engine = CountingEngine(num_samples=40)
+    Run(tmp_path, engine, recipe(num_samples=800, batch_size=32, base_batch_size=8, rate=1.0)).run()
+    assert max(engine.rates) == pytest.approx(4)  # linear, as of SGD
+    assert engine.rescaled == [(32, None)]
+
+
+def test_adascale_ends_when_it_has_stood_for_all_updates_with_the_rate_brought_down(tmp_path):
+    """Of gradients that are nothing but noise four times the batch is worth four updates; else fewer."""
+    told = {"num_samples": 6400, "base_samples": 1600, "batch_size": 32, "base_batch_size": 8}
+    engine = CountingEngine(num_samples=40)
+    engine.noise = (1.0, 8.0)  # a gain of (1 + 1) / (1 + 1/4)
+    run = Run(tmp_path, engine, recipe(**told, scaling="adascale", warmup=0.0))
+    outcome = run.run()
+    assert outcome.stopped_by == "finished"
+    assert outcome.num_updates == pytest.approx(1600 / 8 / 1.6, abs=2)
+    assert max(engine.rates) == pytest.approx(1.6)
+    assert engine.rates[-1] < 0.05
+    assert outcome.noise_scale == pytest.approx(8)

@@ -65,7 +65,7 @@ def train(folder: Path, *, updates: float = float("inf")) -> tuple[Recorded, Slo
         told_to_stop=lambda: len(getattr(made, "taken", [])) + 1 >= updates,
         report=lambda progress: None,
     )
-    found = checkpoint.newest(trainer.folder, identity=told.identity)
+    found = checkpoint.newest(trainer.saver.folder, identity=told.identity)
     if found:
         trainer.resume(found)
     trainer.run()

@@ -1,0 +1,67 @@
+"""Who carries what a job leaves to the bucket, and what it is told to its machine? A thread beside it."""
+
+import logging
+import threading
+from pathlib import Path
+
+from pipeline.backends.luggage import LINES, Depot, hear
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 10.0
+
+
+class Courier:
+    """On the machine, beside the job: sends what it leaves and brings what it is told, every few seconds.
+
+    A bucket that refuses is warned of and asked again; only the last time is it an error.
+    """
+
+    def __init__(self, bucket: Depot, name: str, folder: Path, *, node: int) -> None:
+        self.bucket, self.name, self.folder, self.node = bucket, name, folder, str(node)
+        self._sent: dict[str, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Send what is left, the model and its result; raises what the bucket does."""
+        self._over.set()
+        self._thread.join()
+        self.send()
+        if (self.folder / "result.json").exists():
+            files = self.bucket.files
+            for path in sorted((self.folder / "model").rglob("*")):
+                if path.is_file():
+                    target = self._up("model", path.relative_to(self.folder / "model").as_posix())
+                    files.makedirs(target.rpartition("/")[0], exist_ok=True)
+                    files.put_file(str(path), target)
+            self._put("result.json")
+
+    def send(self) -> None:
+        """Send the lines that are new."""
+        for file in LINES:
+            path = self.folder / file
+            size = path.stat().st_size if path.exists() else 0
+            if size != self._sent.get(file, 0):
+                self._put(file)
+                self._sent[file] = size
+
+    def _run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            try:
+                hear(self.bucket, self.name, self.folder)
+                self.send()
+            except Exception as error:  # noqa: BLE001 each system has its own, none is a reason to end training
+                log.warning("%s does not take what the job leaves: %s; trying again", self.bucket.url, error)
+
+    def _put(self, file: str) -> None:
+        files, target = self.bucket.files, self._up(file)
+        files.makedirs(target.rpartition("/")[0], exist_ok=True)
+        files.pipe_file(target, (self.folder / file).read_bytes())
+
+    def _up(self, *names: str) -> str:
+        return self.bucket.at("jobs", self.name, "up", self.node, *names)

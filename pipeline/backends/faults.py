@@ -1,0 +1,131 @@
+"""Why did a job on Vertex AI end, or never begin, and what is to be done? From its error to one word.
+
+The service tells by a state, a code (google.rpc.Code) and a sentence. Codes do not settle it: 8 is a quota
+that is used up as well as a region without machines, and 3 an exception of the user as well as memory that
+ran out; so the sentence is read where it is one that is known.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.backends import State
+from pipeline.records import Strategy
+
+Kind = Literal[
+    "stock-out", "quota", "expired", "no such thing", "not allowed", "user error", "out of memory",
+    "preempted", "cancelled", "overtime", "internal",
+]  # fmt: skip
+
+# What a sentence says of the kind, the first that is found.
+SIGNS: tuple[tuple[Kind, str], ...] = (
+    (
+        "stock-out",
+        r"resources are insufficient|stockout|stock.?out|resource_pool_exhausted|not enough resources",
+    ),
+    ("quota", r"quota"),
+    ("expired", r"max.?wait|wait duration|did not obtain"),
+    ("out of memory", r"low on memory|out of memory|out-of-memory|oom|non-zero (?:exit )?status (?:of )?137"),
+    ("preempted", r"preempt"),
+    ("user error", r"non-zero (?:exit )?(?:status|code)|exited with"),
+    ("no such thing", r"not found|does not exist|no such|imagepullbackoff|failed to pull|cannot pull"),
+    ("not allowed", r"permission|denied|unauthorized|forbidden"),
+    ("overtime", r"timed? ?out|timeout"),
+)
+CODES: dict[int, Kind] = {
+    1: "cancelled", 3: "user error", 4: "overtime", 5: "no such thing", 7: "not allowed", 8: "quota",
+    9: "user error", 10: "internal", 13: "internal", 14: "internal", 16: "not allowed",
+}  # fmt: skip
+STATES: dict[Kind, State] = {
+    "stock-out": "refused", "quota": "refused", "expired": "refused",
+    "no such thing": "failed", "not allowed": "failed", "user error": "failed", "out of memory": "failed",
+    "preempted": "preempted", "cancelled": "preempted", "overtime": "preempted", "internal": "preempted",
+}  # fmt: skip
+FINAL: frozenset[Kind] = frozenset(("no such thing", "not allowed", "out of memory"))
+# Device quotas of training; others are of calls a minute, and come back by waiting.
+DEVICES = re.compile(r"custom_model_training|(?:gpu|tpu|cpu|accelerator)s?\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What was asked for, as its sentence needs it."""
+
+    job: str
+    machine: str
+    num_machines: int
+    region: str
+    strategy: Strategy
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Why a job ended without a model; `final`: asking for the same again ends the same."""
+
+    kind: Kind
+    text: str  # one sentence, and what to do
+
+    @property
+    def state(self) -> State:
+        """What a backend says of it."""
+        return STATES[self.kind]
+
+    @property
+    def final(self) -> bool:
+        """Whether asking for the same again ends the same."""
+        return self.kind in FINAL
+
+
+def classify(asked: Asked, *, state: str, code: int, message: str, ran: bool) -> Fault:
+    """The fault behind the end of a job.
+
+    `state` is the service's (FAILED, EXPIRED, CANCELLED), `ran` whether its command was ever started: a
+    stock-out before is capacity that is not to be had, a stock-out after it is a spot machine that was taken
+    away and not given back in six attempts.
+    """
+    kind = _kind(state=state, code=code, message=message)
+    if kind == "stock-out" and ran:
+        kind = "preempted"
+    return Fault(kind=kind, text=_sentence(kind, asked, message=" ".join(message.split())))
+
+
+def _kind(*, state: str, code: int, message: str) -> Kind:
+    if state == "EXPIRED":
+        return "expired"
+    if state == "CANCELLED":
+        return "cancelled"
+    for kind, sign in SIGNS:
+        if re.search(sign, message, re.IGNORECASE):
+            return kind
+    return CODES.get(code, "internal")
+
+
+def is_device_quota(message: str) -> bool:
+    """Whether a 429 is of devices, which waiting does not bring, rather than of calls a minute."""
+    return bool(DEVICES.search(message)) and "per minute" not in message
+
+
+def _sentence(kind: Kind, asked: Asked, *, message: str) -> str:
+    what = f"{asked.num_machines} x {asked.machine} as {asked.strategy} in {asked.region}"
+    told = f" ({message.rstrip('.')[:300]})" if message else ""
+    return {
+        "stock-out": f"there is no capacity for {what}{told}; the plan's next machine is asked for; "
+        f"more choice comes from plan.machines and plan.regions",
+        "quota": f"the project's quota does not allow {what}{told}; the plan's next machine is asked for; "
+        f"ask Google Cloud for more of it (IAM & Admin, Quotas), or allow other plan.regions",
+        "expired": f"{what} did not come within {asked.wait_s:,.0f} s{told}; the plan's next machine is "
+        f"asked for; a longer wait comes from plan.flex_wait_hours",
+        "no such thing": f"job {asked.job} names something that is not there{told}; look at backend.image in "
+        f"params.yaml, and at what python -m pipeline check says",
+        "not allowed": f"job {asked.job} may not use something that it needs{told}; give "
+        f"backend.service_account the roles that docs/vertex.md lists",
+        "user error": f"job {asked.job} ended with an error of its own code{told}; look at its log, "
+        f"mend the workload, and run train again",
+        "out of memory": f"job {asked.job} ran out of the memory of {asked.machine}{told}; "
+        f"name a machine with more in plan.machines, or lower train.batch_size",
+        "preempted": f"{what} was taken away{told}; the job goes on from its last checkpoint",
+        "cancelled": f"job {asked.job} was cancelled{told}; it goes on from its last checkpoint if submitted",
+        "overtime": f"job {asked.job} was ended by the service after its time{told}; "
+        f"its last checkpoint is what the night has; allow more by night.train_hours",
+        "internal": f"Vertex AI lost job {asked.job} by a fault of its own{told}; it is submitted again",
+    }[kind]

@@ -1,0 +1,235 @@
+"""How does what a job needs reach its machine, and how does what it leaves come home? By way of a bucket.
+
+    BUCKET/things/DIGEST/    a folder that does not change: arrays, a model to start from, code; `whole.json`,
+                             its files with their sizes and digests, is written last
+    BUCKET/jobs/NAME/        needs.json   which things the job needs, and where they are to lie
+                             down/        what home tells the job: job.json, attempt, end_by.json
+                             up/NODE/     what a machine left: heartbeats, starts, errors, model, result
+
+Any URL of fsspec is a bucket: gs://..., or a path. Nothing is locked or renamed there; what is not listed
+in a `whole.json` that was written last, or does not match it, is not believed. On the machine all lies
+under one folder, paths as they are in the folder of the night; result.json comes home last, after the
+model that it speaks of.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import DataError
+from pipeline.records import digest, replace_text
+
+log = logging.getLogger(__name__)
+
+DOWN = ("job.json", "attempt", "end_by.json")
+LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # only ever added to
+WHOLE = "whole.json"
+CODE = "code"  # on the machine, beside data/
+
+
+def options(url: str) -> dict[str, Any]:
+    """What fsspec has to know to open the URL: an emulator on loopback knows nobody."""
+    google = url.startswith(("gs://", "gcs://"))
+    return {"token": "anon"} if google and "STORAGE_EMULATOR_HOST" in os.environ else {}
+
+
+class Depot:
+    """A folder at any URL of fsspec."""
+
+    def __init__(self, *, url: str) -> None:
+        self.url = url
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        import fsspec
+
+        files, root = fsspec.core.url_to_fs(self.url, **options(self.url))
+        return files, str(root).rstrip("/")
+
+    @property
+    def files(self) -> Any:
+        """The file system that it is in, as it is now."""
+        self._opened[0].invalidate_cache()
+        return self._opened[0]
+
+    def at(self, *names: str) -> str:
+        """A path in it, as its file system has it."""
+        return "/".join((self._opened[1], *names))
+
+    def text(self, *names: str) -> str | None:
+        """The text of a file, or None where it is missing."""
+        try:
+            return str(self.files.cat_file(self.at(*names)).decode())
+        except FileNotFoundError:
+            return None
+
+    def write(self, text: str, *names: str) -> None:
+        """Write a file whole."""
+        files, path = self.files, self.at(*names)
+        files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        files.pipe_file(path, text.encode())
+
+    def send_thing(self, folder: Path, name_of: str) -> None:
+        """Send a folder, unless it is there whole."""
+        if self.text("things", name_of, WHOLE):
+            return
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        files = self.files
+        for name in names:
+            path = self.at("things", name_of, name)
+            files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            files.put_file(str(folder / name), path)
+        told = {name: [(folder / name).stat().st_size, _md5(folder / name)] for name in names}
+        self.write(json.dumps(told), "things", name_of, WHOLE)
+
+    def bring_thing(self, name_of: str, folder: Path) -> None:
+        """Bring a folder, unless it is here whole; DataError where it is not whole there."""
+        text = self.text("things", name_of, WHOLE)
+        if text is None:
+            raise DataError(f"{self.url} has no things/{name_of}; run train again, which sends it")
+        told: Mapping[str, tuple[int, str]] = json.loads(text)
+        if all(_is(folder / name, *facts) for name, facts in told.items()):
+            return
+        fresh = folder.with_name(f".{folder.name}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        files = self.files
+        for name, (size, md5) in told.items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            files.get_file(self.at("things", name_of, name), str(fresh / name))
+            if not _is(fresh / name, size, md5):
+                raise DataError(
+                    f"{self.url}/things/{name_of}/{name} is not what was sent; remove that folder, "
+                    f"and run train again, which sends it anew"
+                )
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh.rename(folder)
+
+
+def pack(bucket: Depot, name: str, folder: Path, *, night: Path) -> None:
+    """Send what the job in `folder` needs, from the folder of its night."""
+    told = json.loads((folder / "job.json").read_text())
+    things = {"data/arrays": told["data_digest"]} if "data_digest" in told else {}
+    if "dataset" in told:  # of a profile
+        things = {"data/arrays": told["dataset"]["digest"]}
+    if told.get("warm_from"):
+        things[told["warm_from"]] = told["warm_digest"]
+    if told.get("arrays"):
+        things[told["arrays"]] = things.pop("data/arrays")
+    for path, name_of in things.items():
+        bucket.send_thing(night / path, name_of)
+    with tempfile.TemporaryDirectory() as scratch:
+        code = _pack_code(night, Path(scratch) / "code.zip")
+        if code:
+            bucket.send_thing(Path(scratch), code)
+            things[CODE] = code
+    bucket.write(json.dumps(things), "jobs", name, "needs.json")
+    tell(bucket, name, folder)
+
+
+def _pack_code(night: Path, path: Path) -> str:
+    """Zip the code of the night, uncommitted changes and all; its digest, "" where there is no checkout."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "*.py", "*.yaml",
+              "*.csv", "*.html"]  # fmt: skip
+    done = subprocess.run(listed, cwd=night, capture_output=True, check=False)
+    names = sorted(name for name in done.stdout.decode().split("\0") if name and (night / name).is_file())
+    if done.returncode or not names:
+        return ""
+    seen = hashlib.md5(usedforsecurity=False)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in names:
+            content = (night / name).read_bytes()
+            seen.update(name.encode() + b"\0" + hashlib.md5(content, usedforsecurity=False).digest())
+            packed.writestr(zipfile.ZipInfo(name), content)  # without times: the same code, the same bytes
+    return seen.hexdigest()
+
+
+def tell(bucket: Depot, name: str, folder: Path) -> None:
+    """Send what home tells the job, where it has changed."""
+    for file in DOWN:
+        path = folder / file
+        if path.exists() and path.read_text() != bucket.text("jobs", name, "down", file):
+            bucket.write(path.read_text(), "jobs", name, "down", file)
+
+
+def unpack(bucket: Depot, name: str, root: Path, folder: Path) -> None:
+    """Lay out under `root`, on the machine, what the job needs, and in `folder` what is known of it."""
+    text = bucket.text("jobs", name, "needs.json")
+    if text is None:
+        raise DataError(f"{bucket.url} has no jobs/{name}; run train again, which sends it")
+    for path, name_of in json.loads(text).items():
+        bucket.bring_thing(name_of, root / path)
+    if (root / CODE / "code.zip").exists():
+        with zipfile.ZipFile(root / CODE / "code.zip") as packed:
+            packed.extractall(root / CODE)
+    come_home(bucket, name, folder)
+    hear(bucket, name, folder)
+
+
+def hear(bucket: Depot, name: str, folder: Path) -> None:
+    """Bring what home tells the job."""
+    for file in DOWN:
+        text = bucket.text("jobs", name, "down", file)
+        if text is not None and not ((folder / file).exists() and (folder / file).read_text() == text):
+            replace_text(folder / file, text)
+
+
+def come_home(bucket: Depot, name: str, folder: Path) -> None:
+    """Bring what all machines of the job left; lines that are here already are not added again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files, root = bucket.files, bucket.at("jobs", name, "up")
+    with suppress(FileNotFoundError):
+        found = sorted(str(path) for path in files.find(root))
+        for path in found:
+            if path.rpartition("/")[2] in LINES:
+                _add_lines(folder / path.rpartition("/")[2], files.cat_file(path).decode())
+        results = [path for path in found if path.endswith("/result.json")]
+        if results and not (folder / "result.json").exists():
+            _bring_model(files, results[0], found, folder)
+
+
+def _bring_model(files: Any, result: str, found: list[str], folder: Path) -> None:
+    """The model first, then the result that vouches for it; neither if they do not match."""
+    model = result.removesuffix("result.json") + "model/"
+    fresh = folder / ".model.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    for path in found:
+        if path.startswith(model):
+            target = fresh / path.removeprefix(model)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files.get_file(path, str(target))
+    text = files.cat_file(result).decode()
+    if not fresh.exists() or digest(fresh) != json.loads(text)["model_digest"]:
+        log.warning("%s is not the model that its result speaks of; it is left there", model)
+        return
+    shutil.rmtree(folder / "model", ignore_errors=True)
+    fresh.rename(folder / "model")
+    replace_text(folder / "result.json", text)
+
+
+def _add_lines(path: Path, text: str) -> None:
+    here = path.read_text().splitlines() if path.exists() else []
+    known = set(here)
+    new = [line for line in text[: text.rfind("\n") + 1].splitlines() if line not in known]
+    if new:
+        with path.open("ab") as file:
+            file.write("".join(f"{line}\n" for line in new).encode())
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _is(path: Path, size: int, md5: str) -> bool:
+    return path.is_file() and path.stat().st_size == size and _md5(path) == md5

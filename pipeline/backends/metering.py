@@ -1,0 +1,57 @@
+"""What did the machines of a job cost? Each attempt from its start to its end, by the catalog's price.
+
+    usd = sum over attempts of num_machines * usd_per_hour * (ended - started) / 3600
+
+Attempts that were taken away are paid like the others; the queue before a start is not. The service tells
+when a job began and ended, not when it waited for a new spot machine in between, so of a job that it
+restarted by itself this is the most that it can have cost.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pipeline.errors import ParamsError
+from pipeline.planning.catalog import Machine
+from pipeline.records import Strategy
+from pipeline.spot.curves import HOUR_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Machines rented from one moment to another; `started` is None where none were had."""
+
+    machine: str
+    num_machines: int
+    region: str
+    strategy: Strategy
+    started: datetime | None
+    ended: datetime | None  # None: they still are
+
+
+def usd(stretches: Iterable[Stretch], *, now: datetime, known: Sequence[Machine]) -> float:
+    """Dollars of all stretches until `now`."""
+    return sum(_usd(stretch, now=now, known=known) for stretch in stretches)
+
+
+def _usd(stretch: Stretch, *, now: datetime, known: Sequence[Machine]) -> float:
+    if stretch.started is None:
+        return 0.0
+    hours = max(0.0, ((stretch.ended or now) - stretch.started).total_seconds()) / HOUR_S
+    return stretch.num_machines * rate(stretch, known=known) * hours
+
+
+def rate(stretch: Stretch, *, known: Sequence[Machine]) -> float:
+    """Dollars an hour of one machine; on demand's where the strategy has no price, so never too little.
+
+    Raises ParamsError where the catalog has no price at all.
+    """
+    found = next((m for m in known if (m.name, m.region) == (stretch.machine, stretch.region)), None)
+    price = found.rate(stretch.strategy) if found else None
+    price = price if price is not None or found is None else found.usd_per_hour
+    if price is None:
+        raise ParamsError(
+            f"the catalog has no price for {stretch.machine} in {stretch.region}, which was rented; "
+            f"read prices anew (python -m pipeline prices --refresh)"
+        )
+    return price

@@ -1,0 +1,203 @@
+"""What is asked of Vertex AI? A job as a custom job: machines, strategy, times, labels, command.
+
+The service's own times are longer than a night (a job may run 7 days and wait 24 h for flex-start), so both
+are always set, and refused where they reach beyond the end of training.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import PurePath
+from typing import Any
+
+from pipeline.backends import Job
+from pipeline.errors import JobError
+from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.records import Strategy
+
+STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
+SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
+REPLICA = ("python", "-m", "pipeline.backends.replica")
+TORUS = re.compile(r"^(?:ct\dp|tpu\dx)-")  # chips joined in three dimensions
+TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
+# What means something on this machine only.
+AT_HOME = ("PYTHONPATH",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where jobs run and as whom: what params.yaml says of the backend."""
+
+    project: str
+    region: str  # of jobs that name none
+    image: str
+    bucket: str = ""  # gs://BUCKET/FOLDER
+    service_account: str = ""  # the project's default if left out
+    reservation: str = ""  # full name of a Compute Engine reservation to draw on
+    persistent_resource: str = ""  # id of machines that are kept between jobs
+    network: str = ""
+    disk_gb: int = 200
+
+
+def strategy_of(job: Job) -> Strategy:
+    """How its machines are rented."""
+    return "spot" if job.spot else job.strategy
+
+
+def machine_of(job: Job, *, region: str, known: Sequence[Machine]) -> Machine:
+    """The machine of the catalog that the job is for; JobError where it is not to be had that way."""
+    named = [machine for machine in known if machine.name == job.machine]
+    if job.machine == LOCAL or not named:
+        raise JobError(
+            f"job {job.name} is for machine {job.machine}, which backend pipeline.backends.vertex:Vertex "
+            f"does not rent; name one in plan.machines (python -m pipeline prices lists them)"
+        )
+    machine = next((machine for machine in named if machine.region == region), None)
+    if machine is None:
+        raise JobError(
+            f"{job.machine} is not offered in {region}; "
+            f"set plan.regions to {' or '.join(sorted({m.region for m in named}))}"
+        )
+    strategy = strategy_of(job)
+    if (strategy == "spot" and not machine.spot) or (strategy == "flex-start" and not machine.flex):
+        raise JobError(
+            f"{job.machine} is not rented as {strategy} in {region}; "
+            f"set plan.{'spot' if strategy == 'spot' else 'flex_wait_hours'} to "
+            f"{'false' if strategy == 'spot' else '0'}, or name another machine in plan.machines"
+        )
+    if machine.is_tpu and strategy == "spot" and job.num_machines > 1:
+        raise JobError(
+            f"job {job.name} is for {job.num_machines} x {job.machine} as spot, but TPU machines that are "
+            f"joined are not rented as spot; set plan.spot to false, or plan.max_machines to 1"
+        )
+    return machine
+
+
+def custom_job(
+    job: Job, machine: Machine, *, site: Site, labels: Mapping[str, str], attempt: str, now: datetime
+) -> dict[str, Any]:
+    """The custom job, as a mapping that `CustomJob` of the client takes.
+
+    Raises JobError where it may run or wait until after `job.until`.
+    """
+    strategy = strategy_of(job)
+    timeout, wait = _times(job, now=now)
+    scheduling: dict[str, Any] = {
+        "strategy": STRATEGIES[strategy],
+        "timeout": timeout,
+        # Unlike workers wait for each other: all of them start again, from the last checkpoint.
+        "restart_job_on_worker_restart": job.num_machines > 1,
+    }
+    if wait is not None:
+        scheduling["max_wait_duration"] = wait
+    spec: dict[str, Any] = {"worker_pool_specs": _pools(job, machine, site, attempt, now + timeout)}
+    spec["scheduling"] = scheduling
+    for key, value in (
+        ("service_account", site.service_account),
+        ("network", site.network),
+        ("persistent_resource_id", site.persistent_resource),
+    ):
+        if value:
+            spec[key] = value
+    name = f"daybreak {job.night} {job.name}".replace("  ", " ")
+    return {"display_name": name[:128], "job_spec": spec, "labels": dict(labels)}
+
+
+def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
+    """How long it may run, and wait for flex-start; whole seconds, rounded down."""
+    left_s = job.timeout_s if job.until is None else (job.until - now).total_seconds() + SLACK_S
+    for name, asked_s in (("run", job.timeout_s), ("wait for its machine", job.max_wait_s)):
+        if asked_s > left_s:
+            raise JobError(
+                f"job {job.name} may {name} for {asked_s:,.0f} s, but {left_s:,.0f} s are left until "
+                f"training ends; allow more by night.train_hours"
+            )
+    flex = strategy_of(job) == "flex-start"
+    if job.timeout_s < 1 or (flex and job.max_wait_s < 1):  # the service takes 0 for: without end
+        raise JobError(
+            f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.max_wait_s:,.0f} s, "
+            f"which is no time; allow more by night.train_hours or plan.flex_wait_hours"
+        )
+    wait = timedelta(seconds=int(job.max_wait_s)) if flex else None
+    return timedelta(seconds=int(job.timeout_s)), wait
+
+
+def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -> list[dict[str, Any]]:
+    """One machine in the first pool, the others in the second; TPU machines are one pool of one."""
+    environment = {name: value for name, value in job.environment.items() if name not in AT_HOME}
+    if not environment.get("MLFLOW_TRACKING_URI", "").startswith(("http://", "https://")):
+        environment["MLFLOW_TRACKING_URI"] = ""  # a database on this machine's disk
+    environment["PIPELINE_ATTEMPT"] = attempt
+    away = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
+    pool = {
+        "machine_spec": _machine(job, machine, site),
+        "replica_count": 1,
+        "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": site.disk_gb},
+        "container_spec": {
+            "image_uri": site.image,
+            "command": [*REPLICA, "--until", f"{end.timestamp():.0f}", *away, "--", *_command(job, machine)],
+            "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
+        },
+    }
+    if machine.name.startswith("a4-") or machine.name.startswith("g4-"):
+        pool["disk_spec"] = {"boot_disk_type": "hyperdisk-balanced", "boot_disk_size_gb": site.disk_gb}
+    if job.num_machines == 1 or machine.is_tpu:
+        return [pool]
+    return [pool, {**pool, "replica_count": job.num_machines - 1}]
+
+
+def _command(job: Job, machine: Machine) -> list[str]:
+    """The command with a worker per device; a profile is of one."""
+    if "--profile" in job.command:
+        return list(job.command)
+    workers = f"--nproc-per-node={machine.num_workers}"
+    return [workers if word.startswith("--nproc-per-node=") else word for word in job.command]
+
+
+def key_of(job: Job) -> str:
+    """The name of the job in a bucket: that of its folder, whatever the way it is rented."""
+    return PurePath(job.folder).name
+
+
+def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:
+    spec: dict[str, Any] = {"machine_type": machine.machine_type}
+    if machine.is_tpu:
+        spec["tpu_topology"] = _topology(job, machine)
+    elif machine.num_devices:
+        spec |= {"accelerator_type": machine.accelerator, "accelerator_count": machine.num_devices}
+    if site.reservation and strategy_of(job) == "on-demand":
+        spec["reservation_affinity"] = {
+            "reservation_affinity_type": "SPECIFIC_RESERVATION",
+            "key": "compute.googleapis.com/reservation-name",
+            "values": [site.reservation],
+        }
+    return spec
+
+
+def _topology(job: Job, machine: Machine) -> str:
+    """How the chips of all machines are joined; the service infers the machines from it."""
+    known = CUBES if TORUS.match(machine.machine_type) else TOPOLOGIES
+    chips = machine.num_devices * job.num_machines
+    if chips not in known:
+        raise JobError(
+            f"{job.num_machines} x {job.machine} are {chips} chips, which cannot be joined; "
+            f"set plan.max_machines so that they are one of {', '.join(map(str, known))}"
+        )
+    return known[chips]
+
+
+def label(text: str) -> str:
+    """The text as the value of a label: lower case, digits, _ and -, at most 63; unlike texts stay unlike.
+
+    >>> label("2026-11-21"), label("")
+    ('2026-11-21', 'none')
+    >>> label("Night 7").startswith("night_7-")
+    True
+    """
+    plain = re.sub(r"[^a-z0-9_-]", "_", text.lower())
+    if plain == text and len(plain) <= 63:
+        return plain or "none"
+    return f"{plain[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

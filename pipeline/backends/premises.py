@@ -1,0 +1,144 @@
+"""Would Vertex AI take a job as params.yaml has it? Looked at before a cent is spent.
+
+`python -m pipeline check` looks at credentials, the project in each region that is planned for, the
+bucket, and the image. Each look is a call that changes nothing but an empty file in the bucket, which is
+removed again.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+
+from pipeline.backends.calls import credentials
+from pipeline.backends.luggage import options
+from pipeline.backends.orders import Site
+from pipeline.backends.service import Service
+from pipeline.errors import JobError, ParamsError, PipelineError
+
+MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json, "
+    "application/vnd.docker.distribution.manifest.v2+json"
+)
+TIMEOUT_S = (10, 30)  # to connect, to answer
+
+
+def premises(site: Site, service: Service, *, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+    """What was looked at, whether it is well, and what was found or is to be done; the rest after a miss."""
+    looks: list[tuple[str, Callable[[], str]]] = [
+        ("credentials", lambda: _who(service.endpoint)),
+        *((f"vertex in {region}", _reach(site, service, region)) for region in regions),
+        ("bucket", lambda: _bucket(site.bucket)),
+        ("image", lambda: _image(site.image, endpoint=service.endpoint)),
+    ]
+    for name, look in looks:
+        try:
+            yield name, True, look()
+        except PipelineError as error:
+            yield name, False, str(error)
+            if name == "credentials":
+                return
+
+
+def _who(endpoint: str) -> str:
+    found = credentials(endpoint)
+    return str(getattr(found, "service_account_email", "") or type(found).__module__)
+
+
+def _reach(site: Site, service: Service, region: str) -> Callable[[], str]:
+    def look() -> str:
+        service.find(region, daybreak="check")
+        return f"project {site.project} answers"
+
+    return look
+
+
+def _bucket(url: str) -> str:
+    """Whether a file can be written there, and removed again."""
+    if not url:
+        return "none is named; jobs run in the folder of the night, which their machines have to share"
+    import fsspec
+
+    path = f"{url.rstrip('/')}/.check-{secrets.token_hex(4)}"
+    try:
+        files, _, (name,) = fsspec.get_fs_token_paths(path, storage_options=options(url))
+        files.pipe_file(name, b"")
+        files.rm_file(name)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ParamsError(
+            f"backend.bucket {url} is not writable ({_brief(error)}); make it, and give who runs the nights, "
+            f"and backend.service_account, the role roles/storage.objectAdmin on it"
+        ) from None
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("gcsfs", "google", "aiohttp"):
+            raise
+        raise ParamsError(
+            f"backend.bucket {url} is not writable ({_brief(error)}); look at the name of the bucket"
+        ) from None
+    return f"{url} is writable"
+
+
+def _image(image: str, *, endpoint: str) -> str:
+    """Whether the registry has the image."""
+    import requests
+
+    address = manifest_of(image)
+    try:
+        answer = requests.get(
+            address, headers={"Accept": MANIFESTS, **_token(image, endpoint)}, timeout=TIMEOUT_S
+        )
+    except requests.RequestException as error:
+        raise JobError(
+            f"the registry of backend.image {image} does not answer ({type(error).__name__}); try again, "
+            f"or look at the name of its host"
+        ) from None
+    if answer.status_code == 404:
+        raise ParamsError(f"backend.image {image} does not exist; push it (docs/vertex.md), or mend its tag")
+    if answer.status_code in (401, 403):
+        raise ParamsError(
+            f"backend.image {image} may not be read with the credentials that are here; give them, and "
+            f"backend.service_account, the role roles/artifactregistry.reader"
+        )
+    if answer.status_code != 200:
+        raise JobError(f"the registry of backend.image {image} answers {answer.status_code}; try again later")
+    return f"{image} is {answer.headers.get('Docker-Content-Digest', 'there')}"
+
+
+def manifest_of(image: str) -> str:
+    """Where the registry keeps what an image consists of; ParamsError where the name has no host.
+
+    >>> manifest_of("europe-west4-docker.pkg.dev/shop/images/daybreak:7")
+    'https://europe-west4-docker.pkg.dev/v2/shop/images/daybreak/manifests/7'
+    """
+    host, _, rest = image.partition("/")
+    name, at, digest = rest.partition("@")
+    if not rest or ("." not in host and ":" not in host):
+        raise ParamsError(
+            f"backend.image {image} names no registry; write it as "
+            f"REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG"
+        )
+    base, _, tag = (name, "", digest) if at else name.partition(":")
+    scheme = "http" if host.startswith(("127.0.0.1:", "localhost:")) else "https"
+    return f"{scheme}://{host}/v2/{base}/manifests/{tag or 'latest'}"
+
+
+def _token(image: str, endpoint: str) -> dict[str, str]:
+    """Who asks, where the registry is Google's."""
+    host = image.partition("/")[0]
+    if not host.endswith((".pkg.dev", "gcr.io")):
+        return {}
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import Request
+
+    found = credentials(endpoint)
+    try:
+        found.refresh(Request())
+    except GoogleAuthError as error:
+        raise ParamsError(
+            f"Google Cloud does not take the credentials that are here ({_brief(error)}); "
+            f"run gcloud auth application-default login"
+        ) from None
+    return {"Authorization": f"Bearer {found.token}"}
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,91 @@
+"""Which jobs still cost money though no night wants them, and who ends them? `close`, and `reap` each hour.
+
+A job belongs to an open night: one whose folder is here, whose time to decide is not over, and that has
+not been closed since the job was made. (A night that was closed may be gone on with: its new jobs are its
+own.) All others are orphans: of a process that was killed before it could write down what it had asked
+for, of a night whose `close` could not reach the service, of a folder that was removed.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pipeline import ledger, records
+from pipeline.backends import Backend, Rental, Rents
+from pipeline.backends.orders import label
+from pipeline.errors import PipelineError
+from pipeline.records import Night
+
+log = logging.getLogger(__name__)
+
+YOUNG = timedelta(minutes=5)  # clocks differ, and a night is opened before its jobs are made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What decides whether a night may have jobs."""
+
+    until: datetime
+    closed_at: datetime | None = None
+
+
+def orphans(jobs: Iterable[Rental], nights: Mapping[str, Standing], *, now: datetime) -> list[Rental]:
+    """The jobs that belong to no open night; `nights` by their labels."""
+    return [job for job in jobs if not _wanted(job, nights.get(job.night), now=now)]
+
+
+def _wanted(job: Rental, night: Standing | None, *, now: datetime) -> bool:
+    if night is None:
+        return now - job.created_at < YOUNG
+    if now > night.until:
+        return False
+    return night.closed_at is None or job.created_at > night.closed_at
+
+
+def reap(*, backend: Backend) -> None:
+    """End the jobs that belong to no open night. JobError where the service does not say what runs."""
+    if isinstance(backend, Rents):
+        _end(orphans(backend.live(), standings(), now=datetime.now(UTC)), backend)
+    else:
+        log.info("%s rents nothing", type(backend).__name__)
+
+
+def end_night(night: Night, *, backend: Backend) -> None:
+    """End all jobs of a night that is being closed.
+
+    A service that does not answer is no reason for a night to stay open: the hourly look ends what is left.
+    """
+    if not isinstance(backend, Rents):
+        return
+    try:
+        _end([job for job in backend.live() if job.night == label(night.id)], backend)
+    except PipelineError as error:
+        log.warning("whether a job of night %s still runs is not known: %s", night.id, error)
+
+
+def _end(jobs: Iterable[Rental], backend: Rents) -> None:
+    for job in jobs:
+        log.warning("job %s of night %s belongs to no open night; it is ended", job.job, job.night)
+        backend.cancel(job.handle)
+
+
+def standings() -> dict[str, Standing]:
+    """The nights whose folders are here, by their labels."""
+    home = ledger.home()
+    closed: dict[str, datetime] = {}
+    for entry in ledger.history():
+        if not entry.rollback and entry.night.id not in closed:
+            stamp = int(ledger.git("show", "-s", "--format=%ct", entry.commit, folder=home))
+            closed[entry.night.id] = datetime.fromtimestamp(stamp, UTC)
+    found = {}
+    for folder in [home, *_folders(home / "nights")]:
+        night = records.find(Night, folder / records.RUN)
+        if night:
+            found[label(night.id)] = Standing(until=night.decide_until, closed_at=closed.get(night.id))
+    return found
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.exists() else []

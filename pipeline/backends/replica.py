@@ -1,0 +1,165 @@
+"""What does a machine of a job on Vertex AI run? `python -m pipeline.backends.replica --until T -- COMMAND`.
+
+Several machines find each other by CLUSTER_SPEC, which the service sets: the machine of workerpool0 is the
+master, those of workerpool1 follow. torchrun gets nodes, place and master from there. Its workers meet at
+a store on the master by c10d, so that after a loss all of them meet anew; RANK and MASTER_ADDR are not
+promised by the service.
+
+The command ends at T (seconds since 1970) at the latest, whoever else is alive to end it. Told to end, it has
+half a minute to save.
+
+With `--bucket`, what the job needs is fetched from there first, and what it leaves is sent there
+(luggage.py).
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STOP_S = 30.0  # from the request to end to the kill
+SPEC = "CLUSTER_SPEC"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where this machine stands among those of the job."""
+
+    num_nodes: int
+    rank: int
+    host: str  # this machine's own name
+    master: str  # HOST:PORT
+
+
+def place(text: str) -> Place | None:
+    """The place by the JSON of CLUSTER_SPEC; None where there is no other machine.
+
+    >>> place('{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]},'
+    ...       ' "task": {"type": "workerpool1", "index": 1}}')
+    Place(num_nodes=3, rank=2, host='c', master='a:2222')
+    """
+    if not text:
+        return None
+    told = json.loads(text)
+    cluster, pool, index = told["cluster"], told["task"]["type"], int(told["task"]["index"])
+    followers = cluster.get("workerpool1", [])
+    if not followers:
+        return None
+    return Place(
+        num_nodes=1 + len(followers),
+        rank=0 if pool == "workerpool0" else index + 1,
+        host=cluster[pool][index].rpartition(":")[0],
+        master=cluster["workerpool0"][0],
+    )
+
+
+def command_of(command: Sequence[str], found: Place | None, *, job: str) -> list[str]:
+    """The command by this interpreter; torchrun among the machines of the job."""
+    if command[0] != "torchrun":
+        return list(command)
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    if found is None:
+        return [*torchrun, "--standalone", *command[1:]]
+    rest = [word for word in command[1:] if not word.startswith("--nnodes")]
+    host = "true" if found.rank == 0 else "false"
+    return [
+        *torchrun, f"--nnodes={found.num_nodes}",
+        "--rdzv-backend=c10d", f"--rdzv-endpoint={found.master}", f"--rdzv-id={job}",
+        f"--rdzv-conf=is_host={host}", f"--local-addr={found.host}", *rest,
+    ]  # fmt: skip
+
+
+def threads(command: Sequence[str]) -> dict[str, str]:
+    """Cores shared out to workers, unless the environment says otherwise."""
+    workers = [word.partition("=")[2] for word in command if word.startswith("--nproc-per-node=")]
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return {"OMP_NUM_THREADS": str(max(1, cores // int(workers[0] if workers else 1)))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Luggage:
+    """Where what the job needs is found, and where what it leaves goes."""
+
+    bucket: str  # URL
+    job: str
+    folder: str  # of the job, as its command names it
+
+
+def run_away(command: Sequence[str], luggage: Luggage, *, until: float) -> int:
+    """Run the command on a machine that has nothing of the night but what it fetches from the bucket."""
+    from pipeline.backends.courier import Courier
+    from pipeline.backends.luggage import CODE, Depot, unpack
+
+    root = Path(tempfile.gettempdir()) / "daybreak"
+    folder = root / "data" / "work" / "jobs" / luggage.job
+    folder.mkdir(parents=True, exist_ok=True)
+    bucket = Depot(url=luggage.bucket)
+    unpack(bucket, luggage.job, root, folder)
+    found = place(os.environ.get(SPEC, ""))
+    courier = Courier(bucket, luggage.job, folder, node=found.rank if found else 0)
+    courier.start()
+    os.chdir(root)
+    paths = [str(root / CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PIPELINE_HOME": str(root)}
+    status = run([str(folder) if word == luggage.folder else word for word in command], until=until)
+    courier.finish()
+    return status
+
+
+def run(command: Sequence[str], *, until: float) -> int:
+    """Run the command to its end, or to `until`; its exit status as a shell tells it."""
+    found = place(os.environ.get(SPEC, ""))
+    words = command_of(command, found, job=os.environ.get("PIPELINE_ATTEMPT", "job"))
+    told: list[float] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        told.append(time.time())
+        for process in started:
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):  # before the start: else a child could be left behind
+        signal.signal(number, pass_on)
+    process = subprocess.Popen(words, env={**threads(command), **os.environ})
+    started.append(process)
+    if told:
+        process.terminate()
+    while True:
+        end = told[0] + STOP_S if told else until
+        try:
+            status = process.wait(min(1.0, max(0.01, end - time.time())))
+            return status if status >= 0 else 128 - status
+        except subprocess.TimeoutExpired:
+            if time.time() < end:
+                continue
+            if told:
+                process.kill()
+            else:
+                pass_on(signal.SIGTERM, None)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser(description="Run a command as one machine of a job.")
+    parser.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970")
+    parser.add_argument("--bucket", default="", help="URL of the folder by which things come and go")
+    parser.add_argument("--job", default="", help="its name there")
+    parser.add_argument("--folder", default="", help="what the command calls the folder of the job")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    told = parser.parse_args(words)
+    command = told.command[1:] if told.command[:1] == ["--"] else told.command
+    if not told.bucket:
+        return run(command, until=told.until)
+    luggage = Luggage(bucket=told.bucket, job=told.job, folder=told.folder)
+    return run_away(command, luggage, until=told.until)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""A process that is killed while it asks Vertex AI for a job, at any line."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pipeline.backends import Job
+from pipeline.errors import JobError
+from tests.backends.rented import vertex
+
+PLACES = tuple(
+    str(Path(__file__).parents[2] / "pipeline" / name)
+    for name in ("backends/vertex.py", "backends/service.py", "backends/calls.py", "backends/book.py",
+                 "backends/orders.py", "records.py")
+)  # fmt: skip
+KILLED = 9
+
+
+@contextmanager
+def killed_at(line: int, *, counted: list[int]) -> Iterator[None]:
+    """The process dies, as by SIGKILL, when so many lines of the backend have been run; counts them."""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(PLACES):
+            return None
+        if event == "line":
+            counted[0] += 1
+            if counted[0] == line:
+                os._exit(KILLED)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def in_a_process(act: Callable[[], object]) -> tuple[int, str]:
+    """Exit status of a fork that does it, and what it returned; of a kill, what was left is left."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(reader)
+            os.write(writer, str(act()).encode())
+            status = 0
+        except JobError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        text = told.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
+
+
+def submit(url: str, job: Job, *, line: int = 0, **told: Any) -> tuple[int, str]:
+    """Submit in a process of its own, which is killed at that line (0: is not); status, and handle."""
+
+    def act() -> str:
+        with killed_at(line, counted=[0]):
+            return vertex(url, **told).submit(job)
+
+    return in_a_process(act)
+
+
+def lines_of(url: str, job: Job) -> int:
+    """How many lines of the backend one undisturbed submission runs, the home having its token."""
+    assert vertex(url).home
+
+    def act() -> int:
+        counted = [0]
+        with killed_at(0, counted=counted):
+            vertex(url).submit(job)
+        return counted[0]
+
+    return int(in_a_process(act)[1])

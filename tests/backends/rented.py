@@ -1,0 +1,45 @@
+"""Jobs for Vertex AI, and a backend without patience."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.backends import Job, State
+from pipeline.backends.calls import Patience
+from pipeline.backends.vertex import Vertex
+
+QUICK = Patience(call_s=5.0, first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, error_s=5.0, cancel_s=10.0)
+
+
+def vertex(url: str, *, patience: Patience = QUICK, **told: Any) -> Vertex:
+    return Vertex(
+        **{"project": "p", "image": "eu.example/daybreak:1", "endpoint": url, "patience": patience, **told}
+    )
+
+
+def job(home: Path, script: str = "exit 0", /, **told: Any) -> Job:
+    given: dict[str, Any] = {
+        "name": "j", "command": ("sh", "-c", script), "machine": "g2-standard-8", "num_machines": 1,
+        "folder": str(home / "job"), "timeout_s": 60, "night": "2026-01-02", "model": "daybreak",
+    }  # fmt: skip
+    return Job(**{**given, **told})
+
+
+def wait(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
+    until = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.01)
+    return found
+
+
+def end(backend: Any, handle: str, *, timeout_s: float = 60) -> State:
+    """The state that the job ends in."""
+
+    def ended() -> State | None:
+        state: State = backend.state(handle)
+        return None if state in ("queued", "running") else state
+
+    found: State = wait(ended, timeout_s=timeout_s)
+    return found

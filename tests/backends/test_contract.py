@@ -1,0 +1,149 @@
+"""What every backend keeps: one live job per name, its end told, nothing left running.
+
+Local runs on this machine, Vertex on a service on loopback that runs each replica as a process.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipeline.backends import Backend, Job
+from pipeline.backends.local import Local
+from pipeline.errors import JobError
+from tests.backends import rented
+from tests.backends.rented import end, wait
+
+
+@dataclass(frozen=True)
+class Place:
+    """A backend, how to make jobs for it, and how the world takes a machine away."""
+
+    backend: Backend
+    job: Callable[..., Job]
+    preempt: Callable[[str], None]
+    restock: Callable[[], object]
+    never: str  # handle of a job that never was
+
+
+def local(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    def preempt(handle: str) -> None:
+        wait((Path(handle) / "pid").exists)
+        supervisor = psutil.Process(int((Path(handle) / "pid").read_text()))
+        os.killpg(supervisor.pid, signal.SIGKILL)
+
+    def job(script: str = "exit 0", **told: Any) -> Job:
+        given = rented.job(tmp_path, script, machine="local", **told)
+        return replace(given, environment={"PYTHONPATH": str(Path(__file__).parents[2])})
+
+    return Place(Local(), job, preempt, lambda: None, str(tmp_path / "none"))
+
+
+def vertex(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    service = request.getfixturevalue("service")
+
+    def preempt(handle: str) -> None:
+        running = service.jobs[handle.partition(" ")[0]]
+        service.market.stock[("us-central1", "g2-standard-8")] = 0
+        wait(lambda: running.processes)
+        running.tell("preempt")
+
+    def job(script: str = "exit 0", **told: Any) -> Job:
+        return rented.job(tmp_path, script, **told)
+
+    never = f"projects/p/locations/us-central1/customJobs/7 {tmp_path / 'none'}"
+    return Place(rented.vertex(service.url), job, preempt, service.market.stock.clear, never)
+
+
+@pytest.fixture(params=[local, pytest.param(vertex, marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    made: Place = request.param(tmp_path, request)
+    return made
+
+
+@pytest.mark.parametrize(("script", "state"), [("exit 0", "succeeded"), ("exit 3", "failed")])
+def test_how_a_job_ended_is_told(place, script, state):
+    handle = place.backend.submit(place.job(script))
+    assert end(place.backend, handle) == state
+    assert place.backend.state(handle) == state
+
+
+def test_a_job_that_was_taken_away_is_preempted_and_may_be_submitted_again(place, tmp_path):
+    script = f"echo x >> {tmp_path}/starts; test -e {tmp_path}/back || sleep 60"
+    handle = place.backend.submit(place.job(script))
+    wait((tmp_path / "starts").exists)
+    place.preempt(handle)
+    assert end(place.backend, handle) == "preempted"
+    (tmp_path / "back").touch()
+    place.restock()
+    again = place.backend.submit(place.job(script))
+    assert end(place.backend, again) == "succeeded"
+    assert (tmp_path / "starts").read_text() == "x\nx\n"
+
+
+def test_asking_twice_starts_one_job(place, tmp_path):
+    script = f"echo x >> {tmp_path}/starts; sleep 60"
+    first = place.backend.submit(place.job(script))
+    second = place.backend.submit(place.job(script))
+    wait((tmp_path / "starts").exists)
+    assert first == second
+    assert place.backend.state(first) == "running"
+    place.backend.cancel(first)
+    assert (tmp_path / "starts").read_text() == "x\n"
+
+
+def test_a_failed_job_starts_again_and_one_that_succeeded_does_not(place, tmp_path):
+    states = []
+    for script in ["exit 1", "exit 0", "exit 1"]:
+        handle = place.backend.submit(place.job(f"echo x >> {tmp_path}/starts; {script}"))
+        states.append(end(place.backend, handle))
+    assert states == ["failed", "succeeded", "succeeded"]
+    assert (tmp_path / "starts").read_text() == "x\nx\n"
+
+
+def test_a_cancelled_job_has_ended_with_all_its_processes_when_cancel_returns(place, tmp_path):
+    script = f"sleep 60 & echo $! > {tmp_path}/child; wait"
+    handle = place.backend.submit(place.job(script))
+    child = int(wait(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip()))
+    place.backend.cancel(handle)
+    assert place.backend.state(handle) == "preempted"
+    wait(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie")
+
+
+def test_cancel_of_what_has_ended_or_never_was_is_no_error(place):
+    place.backend.cancel(place.never)
+    assert place.backend.state(place.never) == "preempted"
+    handle = place.backend.submit(place.job("exit 0"))
+    assert end(place.backend, handle) == "succeeded"
+    place.backend.cancel(handle)
+    assert place.backend.state(handle) == "succeeded"
+
+
+def test_a_job_ends_after_its_time_even_if_nobody_asks(place):
+    handle = place.backend.submit(place.job("exec sleep 60", timeout_s=1))
+    assert end(place.backend, handle) == "preempted"
+
+
+def test_a_job_for_a_machine_that_it_does_not_have_is_refused_before_anything_starts(place, tmp_path):
+    job = replace(place.job(), machine="b7-imaginary-9")
+    with pytest.raises(
+        JobError, match=r"job j is for .*b7-imaginary-9, (but|which) .*; (set|name) .*plan.machines"
+    ):
+        place.backend.submit(job)
+    assert not (tmp_path / "job").exists()
+
+
+def test_another_object_of_the_backend_tells_the_same(place):
+    """A call of a stage is a process of its own: nothing is known but what is written down."""
+    handle = place.backend.submit(place.job("sleep 60"))
+    wait(lambda: place.backend.state(handle) == "running")
+    again = Local() if isinstance(place.backend, Local) else rented.vertex(place.backend.service.endpoint)
+    assert again.submit(place.job("sleep 60")) == handle
+    assert again.state(handle) == "running"
+    again.cancel(handle)
+    assert place.backend.state(handle) == "preempted"

@@ -1,0 +1,72 @@
+"""Why a job ended: each cause told from the others, with its own next step and its own sentence."""
+
+import re
+
+import pytest
+
+from pipeline.backends.faults import Asked, classify, is_device_quota
+
+ASKED = Asked(
+    job="j", machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", wait_s=3600
+)
+STOCKOUT = (
+    "Resources are insufficient in region: us-central1. "
+    "Please try a different region or use a different accelerator."
+)
+QUOTA = (
+    "The following quota metrics exceed quota limits: "
+    "aiplatform.googleapis.com/custom_model_training_nvidia_l4_gpus"
+)
+EXITED = "The replica workerpool0-0 exited with a non-zero status of"
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "state", "final", "sentence"),
+    [
+        (("FAILED", 8, STOCKOUT, False), "stock-out", "refused", False, "no capacity for 2 x g2-standard-8"),
+        (("FAILED", 8, STOCKOUT, True), "preempted", "preempted", False, "was taken away .*; the job goes"),
+        (("FAILED", 8, QUOTA, False), "quota", "refused", False, "quota does not allow .*; ask Google Cloud"),
+        (("FAILED", 8, "", False), "quota", "refused", False, "quota does not allow 2 x"),
+        (("EXPIRED", 0, "", False), "expired", "refused", False, "within 3,600 s; .*flex_wait_hours"),
+        (("FAILED", 3, f"{EXITED} 1.", True), "user error", "failed", False, "its own code .*; look"),
+        (("FAILED", 3, "Replicas low on memory: workerpool0-0.", True),
+         "out of memory", "failed", True, "ran out of the memory of g2-standard-8 .*; name a machine with"),
+        (("FAILED", 3, f"{EXITED} 137.", True), "out of memory", "failed", True, "ran out of the memory"),
+        (("FAILED", 5, "Image eu.example/x:1 not found.", False),
+         "no such thing", "failed", True, "that is not there .*; look at backend.image"),
+        (("FAILED", 7, "Permission denied on the bucket.", False),
+         "not allowed", "failed", True, "may not use something .*; give backend.service_account the roles"),
+        (("FAILED", 13, "Internal error occurred.", True),
+         "internal", "preempted", False, "a fault of its own .*; it is submitted again"),
+        (("FAILED", 0, "", True), "internal", "preempted", False, "lost job j by a fault of its own; it is"),
+        (("FAILED", 4, "Job exceeded its timeout.", True),
+         "overtime", "preempted", False, "after its time .*; its last checkpoint .*; allow more"),
+        (("CANCELLED", 1, "", True), "cancelled", "preempted", False, "was cancelled; it goes on"),
+    ],
+)  # fmt: skip
+def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, sentence):
+    name, code, message, ran = ended
+    found = classify(ASKED, state=name, code=code, message=message, ran=ran)
+    assert (found.kind, found.state, found.final) == (kind, state, final)
+    assert re.search(sentence, found.text), found.text
+    assert found.text.count("; ") >= 1
+    assert not message or message.rstrip(".") in found.text
+
+
+def test_no_two_causes_say_the_same():
+    told = [
+        (8, STOCKOUT, False), (8, STOCKOUT, True), (8, QUOTA, False), (3, "exited with 1", True),
+        (3, "low on memory", True), (5, "", False), (7, "", False), (13, "", True), (4, "", True),
+    ]  # fmt: skip
+    texts = [classify(ASKED, state="FAILED", code=c, message=m, ran=r).text for c, m, r in told]
+    nexts = [text.partition("; ")[2] for text in texts]
+    assert len(set(texts)) == len(texts)
+    assert len(set(nexts)) == len(nexts)
+
+
+def test_a_429_of_devices_is_told_from_one_of_calls_a_minute():
+    assert is_device_quota(QUOTA)
+    assert not is_device_quota(
+        "Quota exceeded for quota metric 'Resource management requests' and limit 'requests per minute'"
+    )
+    assert not is_device_quota("Too many requests")

@@ -1,0 +1,171 @@
+"""What a job needs reaches a machine that has nothing, and what it leaves comes home, whole or not at all."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from pipeline import records
+from pipeline.backends.courier import Courier
+from pipeline.backends.luggage import CODE, Depot, come_home, hear, pack, tell, unpack
+from pipeline.errors import DataError
+from pipeline.training.recipe import Result
+from tests.fakes import read_lines
+from tests.training.recipes import NEVER, recipe
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[str]:
+    """Cloud Storage on loopback, with a bucket."""
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server.start()
+    yield f"http://127.0.0.1:{server._api._httpd.server_port}"
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "path", pytest.param("gs", marks=pytest.mark.slow)])
+def depot(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Depot]:
+    if request.param == "gs":
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("storage"))
+        monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        yield Depot(url=f"gs://bucket/{tmp_path.name}")
+        return
+    yield Depot(url="memory://bucket/daybreak" if request.param == "memory" else f"{tmp_path}/bucket")
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The folder of a job in a night that is a checkout."""
+    night = tmp_path / "night"
+    folder = night / "jobs" / "j"
+    for name in ("data/arrays/deep", "data/champion", "jobs/j", "pipeline"):
+        (night / name).mkdir(parents=True)
+    (night / "data/arrays/x.npy").write_bytes(b"x" * 1000)
+    (night / "data/arrays/deep/y.npy").write_bytes(b"")
+    (night / "data/champion/model.safetensors").write_bytes(b"weights")
+    (night / "pipeline/module.py").write_text("VALUE = 1\n")
+    told = recipe(arrays="data/arrays", warm_from="data/champion", warm_digest="c")
+    (folder / "job.json").write_text(records.dumps(told))
+    (folder / "attempt").write_text("first")
+    subprocess.run(["git", "init", "--quiet"], cwd=night, check=True)
+    subprocess.run(["git", "add", "pipeline"], cwd=night, check=True)
+    return folder
+
+
+def packed(depot: Depot, job: Path) -> None:
+    pack(depot, "j", job, night=job.parents[1])
+
+
+def test_a_machine_gets_arrays_champion_code_and_job(tmp_path, depot, job):
+    packed(depot, job)
+    root, folder = tmp_path / "machine", tmp_path / "machine" / "j"
+    unpack(depot, "j", root, folder)
+    assert (root / "data/arrays/x.npy").read_bytes() == b"x" * 1000
+    assert (root / "data/arrays/deep/y.npy").exists()
+    assert (root / "data/champion/model.safetensors").read_bytes() == b"weights"
+    assert (root / CODE / "pipeline/module.py").read_text() == "VALUE = 1\n"
+    assert (folder / "job.json").read_text() == (job / "job.json").read_text()
+    assert (folder / "attempt").read_text() == "first"
+
+
+def test_what_has_not_changed_is_sent_once(depot, job):
+    packed(depot, job)
+    whole = depot.at("things", "d", "whole.json")
+    depot.files.pipe_file(depot.at("things", "d", "x.npy"), b"touched")
+    told = depot.files.cat_file(whole)
+    packed(depot, job)
+    assert depot.files.cat_file(whole) == told
+    assert depot.files.cat_file(depot.at("things", "d", "x.npy")) == b"touched"
+
+
+def test_a_sending_that_was_killed_is_done_anew(tmp_path, depot, job):
+    packed(depot, job)
+    depot.files.rm_file(depot.at("things", "d", "whole.json"))
+    depot.files.pipe_file(depot.at("things", "d", "x.npy"), b"half")
+    with pytest.raises(DataError, match="has no things/d; run train again"):
+        unpack(depot, "j", tmp_path / "machine", tmp_path / "machine" / "j")
+    packed(depot, job)
+    unpack(depot, "j", tmp_path / "machine", tmp_path / "machine" / "j")
+    assert (tmp_path / "machine/data/arrays/x.npy").read_bytes() == b"x" * 1000
+
+
+def test_what_was_tampered_with_is_not_trained_on(tmp_path, depot, job):
+    packed(depot, job)
+    depot.files.pipe_file(depot.at("things", "d", "x.npy"), b"y" * 1000)
+    with pytest.raises(DataError, match=r"things/d/x\.npy is not what was sent; remove that folder"):
+        unpack(depot, "j", tmp_path / "machine", tmp_path / "machine" / "j")
+    assert not (tmp_path / "machine/data/arrays").exists()
+
+
+def left(folder: Path, *, weights: bytes = b"weights") -> Result:
+    """What a worker leaves at its end."""
+    (folder / "model").mkdir(exist_ok=True, parents=True)
+    (folder / "model/model.safetensors").write_bytes(weights)
+    result = Result(model_digest=records.digest(folder / "model"), num_samples=1, num_updates=1,
+                    stopped_by="finished", warm=False, ended_at=NEVER)  # fmt: skip
+    records.write(result, folder)
+    return result
+
+
+def test_model_and_result_come_home_together(tmp_path, depot, job):
+    machine = tmp_path / "machine"
+    result = left(machine)
+    courier = Courier(depot, "j", machine, node=0)
+    courier.start()
+    courier.finish()
+    come_home(depot, "j", job)
+    assert records.read(Result, job) == result
+    assert records.digest(job / "model") == result.model_digest
+
+
+def test_a_model_that_is_not_the_results_stays_away(tmp_path, depot, job):
+    machine = tmp_path / "machine"
+    left(machine)
+    courier = Courier(depot, "j", machine, node=0)
+    courier.start()
+    courier.finish()
+    depot.files.pipe_file(depot.at("jobs", "j", "up", "0", "model", "model.safetensors"), b"torn")
+    come_home(depot, "j", job)
+    assert not (job / "result.json").exists()
+    assert not (job / "model").exists()
+
+
+def test_lines_of_all_machines_come_home_once_and_those_of_home_stay(tmp_path, depot, job):
+    (job / "errors.jsonl").write_text('{"error": "of home"}\n')
+    for node in (0, 1):
+        machine = tmp_path / f"machine{node}"
+        machine.mkdir()
+        (machine / "errors.jsonl").write_text(json.dumps({"error": f"of {node}"}) + '\n{"half')
+        Courier(depot, "j", machine, node=node).send()
+    for _ in range(2):
+        come_home(depot, "j", job)
+    assert [line["error"] for line in read_lines(job / "errors.jsonl")] == ["of home", "of 0", "of 1"]
+
+
+def test_a_new_machine_knows_what_the_one_before_left(tmp_path, depot, job):
+    packed(depot, job)
+    for number in (1, 2):
+        machine = tmp_path / f"machine{number}"
+        folder = machine / "j"
+        unpack(depot, "j", machine, folder)
+        with (folder / "starts.jsonl").open("a") as file:
+            file.write(json.dumps({"time": number}) + "\n")
+        Courier(depot, "j", folder, node=0).send()
+    come_home(depot, "j", job)
+    assert [line["time"] for line in read_lines(job / "starts.jsonl")] == [1, 2]
+
+
+def test_the_machine_hears_of_a_newer_attempt(tmp_path, depot, job):
+    packed(depot, job)
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    (job / "attempt").write_text("second")
+    tell(depot, "j", job)
+    hear(depot, "j", machine)
+    assert (machine / "attempt").read_text() == "second"

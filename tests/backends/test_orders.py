@@ -1,0 +1,154 @@
+"""What is asked of Vertex AI, before anything is asked: machines, strategy, times and labels."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.backends import Job
+from pipeline.backends.orders import SLACK_S, Site, custom_job, label, machine_of, strategy_of
+from pipeline.errors import JobError
+from pipeline.planning.catalog import Machine, rented
+from tests.backends import rented as jobs
+
+NOW = datetime(2026, 1, 2, 3, tzinfo=UTC)
+LETTERS = "aB7-_ .é"
+SITE = Site(project="p", region="us-central1", image="eu.example/daybreak:1")
+
+
+def asked(job: Job, *, site: Site = SITE, region: str = "us-central1") -> Any:
+    machine = machine_of(job, region=region, known=rented())
+    return custom_job(job, machine, site=site, labels={"job": "j"}, attempt="a", now=NOW)["job_spec"]
+
+
+def job(**told: Any) -> Job:
+    return jobs.job(Path("/night"), **told)
+
+
+@pytest.mark.parametrize(
+    ("machine", "region", "spec"),
+    [
+        ("g2-standard-24", "us-central1", {"accelerator_type": "NVIDIA_L4", "accelerator_count": 2}),
+        ("n2-standard-8", "us-central1", {}),
+        ("ct5lp-hightpu-4t", "us-central1", {"tpu_topology": "2x2"}),
+        ("tpu7x-standard-4t", "us-central1", {"tpu_topology": "2x2x1"}),
+    ],
+)
+def test_a_machine_is_named_with_its_devices(machine, region, spec):
+    (pool,) = asked(job(machine=machine), region=region)["worker_pool_specs"]
+    assert pool["machine_spec"] == {"machine_type": machine, **spec}
+    assert pool["replica_count"] == 1
+
+
+def test_two_machines_are_two_pools_of_the_same_and_start_again_together():
+    spec = asked(job(num_machines=3))
+    first, others = spec["worker_pool_specs"]
+    assert (first["replica_count"], others["replica_count"]) == (1, 2)
+    assert first["machine_spec"] == others["machine_spec"]
+    assert spec["scheduling"]["restart_job_on_worker_restart"]
+
+
+def test_joined_tpu_machines_are_one_pool_whose_topology_says_how_many():
+    (pool,) = asked(job(machine="ct5lp-hightpu-4t", num_machines=4))["worker_pool_specs"]
+    assert (pool["replica_count"], pool["machine_spec"]["tpu_topology"]) == (1, "4x4")
+
+
+@pytest.mark.parametrize(
+    ("machine", "words", "workers"),
+    [("g2-standard-24", (), 2), ("n2-standard-8", (), 1), ("g2-standard-24", ("--profile",), 7)],
+)
+def test_a_machine_has_a_worker_per_device_and_a_profile_is_as_asked(machine, words, workers):
+    command = ("torchrun", "--nproc-per-node=7", "-m", "pipeline.training.worker", *words)
+    (pool,) = asked(job(machine=machine, command=command))["worker_pool_specs"]
+    assert f"--nproc-per-node={workers}" in pool["container_spec"]["command"]
+
+
+@pytest.mark.parametrize(
+    ("told", "strategy"),
+    [
+        ({}, "STANDARD"),
+        ({"strategy": "spot"}, "SPOT"),
+        ({"strategy": "flex-start", "max_wait_s": 9.0}, "FLEX_START"),
+    ],
+)
+def test_the_strategy_is_the_jobs(told, strategy):
+    assert asked(job(**told))["scheduling"]["strategy"] == strategy
+
+
+def test_a_reservation_is_drawn_on_by_what_is_bought_and_not_by_spot():
+    site = replace(SITE, reservation="projects/p/zones/z/reservations/r")
+    (bought,) = asked(job(), site=site)["worker_pool_specs"]
+    (spot,) = asked(job(strategy="spot"), site=site)["worker_pool_specs"]
+    assert bought["machine_spec"]["reservation_affinity"]["values"] == [site.reservation]
+    assert "reservation_affinity" not in spot["machine_spec"]
+
+
+def test_what_means_something_at_home_only_does_not_travel():
+    home = {"PYTHONPATH": "/night", "MLFLOW_TRACKING_URI": "sqlite:////x", "X": "1"}
+    (pool,) = asked(job(environment=home))["worker_pool_specs"]
+    told = {variable["name"]: variable["value"] for variable in pool["container_spec"]["env"]}
+    assert told == {"MLFLOW_TRACKING_URI": "", "PIPELINE_ATTEMPT": "a", "X": "1"}
+
+
+@given(
+    timeout_s=st.floats(0, 10 * 86400),
+    max_wait_s=st.floats(0, 10 * 86400),
+    left_s=st.floats(-86400, 86400),
+    strategy=st.sampled_from(["on-demand", "spot", "flex-start"]),
+)
+def test_no_job_may_run_or_wait_until_after_the_end_of_training(timeout_s, max_wait_s, left_s, strategy):
+    told = job(
+        timeout_s=timeout_s, max_wait_s=max_wait_s, strategy=strategy, until=NOW + timedelta(seconds=left_s)
+    )
+    try:
+        scheduling = asked(told)["scheduling"]
+    except JobError as error:
+        assert re.search(r"; allow more by night\.train_hours", str(error))
+        return
+    assert timedelta(seconds=1) <= scheduling["timeout"] <= timedelta(seconds=left_s + SLACK_S)
+    assert ("max_wait_duration" in scheduling) == (strategy == "flex-start")
+    if strategy == "flex-start":
+        wait = scheduling["max_wait_duration"]
+        assert timedelta(seconds=1) <= wait <= timedelta(seconds=left_s + SLACK_S)
+
+
+@pytest.mark.parametrize(
+    ("told", "region", "sentence"),
+    [
+        ({"machine": "local"}, "us-central1", "for machine local, which .*:Vertex does not rent; name"),
+        ({"machine": "tpu7x-standard-4t"}, "us-east4", "not offered in us-east4; set plan.regions to us-c"),
+        ({"strategy": "flex-start", "machine": "n2-standard-8", "max_wait_s": 9.0}, "us-central1",
+         "n2-standard-8 is not rented as flex-start in us-central1; set plan.flex_wait_hours to 0"),
+        ({"machine": "ct5lp-hightpu-4t", "num_machines": 2, "strategy": "spot"}, "us-central1",
+         "joined are not rented as spot; set plan.spot to false"),
+        ({"machine": "ct5lp-hightpu-4t", "num_machines": 3}, "us-central1", "are 12 chips, which cannot be"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_said_before_it_is_asked_for(told, region, sentence):
+    with pytest.raises(JobError, match=sentence):
+        asked(job(**told), region=region)
+
+
+@given(st.text(LETTERS, max_size=70), st.text(LETTERS, max_size=70))
+def test_a_label_is_valid_and_unlike_texts_stay_unlike(one, other):
+    assert re.fullmatch(r"[a-z0-9_-]{1,63}", label(one))
+    if {one, other} != {"", "none"}:
+        assert (label(one) == label(other)) == (one == other)
+
+
+def test_every_machine_of_the_catalog_can_be_asked_for_as_it_is_rented():
+    def ways(machine: Machine) -> list[dict[str, Any]]:
+        spot = [{"strategy": "spot"}] if machine.spot else []
+        return [{}, *spot, *([{"strategy": "flex-start", "max_wait_s": 60.0}] if machine.flex else [])]
+
+    for machine in rented():
+        for way in ways(machine):
+            told = job(machine=machine.name, **way)
+            assert machine_of(told, region=machine.region, known=rented()) == machine
+            spec = asked(told, region=machine.region)
+            assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), strategy_of(told)

@@ -1,0 +1,147 @@
+"""`check` finds what Vertex AI would refuse, one sentence each, before a cent is spent."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from pipeline.backends.premises import manifest_of
+from pipeline.check import findings
+from pipeline.errors import ParamsError
+
+PARAMS = """\
+source: tests.fakes:TwoDays
+workload: tests.fakes:Nothing
+backend: {backend}
+plan: {{machines: [g2-standard-8], regions: [{region}]}}
+"""
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """A registry of images, which has daybreak:1, and one that may not be read."""
+    answers = {"/v2/shop/daybreak/manifests/1": 200, "/v2/shop/secret/manifests/1": 403}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = answers.get(self.path, 404)
+            self.send_response(status)
+            self.send_header("Docker-Content-Digest", "sha256:0123")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}/shop"
+        server.shutdown()
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch, registry):
+    """The findings of `check` with this backend, by what was looked at."""
+
+    def look(*, region: str = "us-central1", **told: str) -> dict[str, tuple[bool, str]]:
+        use = {"use": "pipeline.backends.vertex:Vertex", "project": "p", "image": f"{registry}/daybreak:1"}
+        backend = json.dumps({**use, **told})
+        (tmp_path / "home").mkdir(exist_ok=True)
+        (tmp_path / "home" / "params.yaml").write_text(PARAMS.format(backend=backend, region=region))
+        monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+        found = {}
+        for finding in findings():
+            found[finding.what] = (finding.ok, finding.text)
+            if finding.what == "image":
+                break
+        return found
+
+    return look
+
+
+@pytest.mark.slow
+def test_all_is_well(check, service, tmp_path):
+    found = check(endpoint=service.url, bucket=str(tmp_path))
+    assert found["vertex in us-central1"] == (True, "project p answers")
+    assert found["bucket"] == (True, f"{tmp_path} is writable")
+    assert found["image"][0]
+    assert found["image"][1].endswith("/shop/daybreak:1 is sha256:0123")
+    assert "create_custom_job" not in service.calls
+    assert not list(tmp_path.glob(".check*"))
+
+
+@pytest.mark.slow
+def test_a_wrong_project_a_bucket_that_is_not_writable_and_an_image_that_is_not_there(
+    check, service, tmp_path
+):
+    (tmp_path / "file").touch()
+    found = check(
+        endpoint=service.url, project="q", bucket=f"{tmp_path}/file/x", image="127.0.0.1:1/shop/x:1"
+    )
+    ok, text = found["vertex in us-central1"]
+    assert not ok
+    assert text.startswith(
+        "Vertex AI in us-central1 refuses (Permission denied on resource project q); look at"
+    )
+    ok, text = found["bucket"]
+    assert not ok
+    assert "is not writable (" in text
+    assert text.endswith("the role roles/storage.objectAdmin on it")
+    ok, text = found["image"]
+    assert not ok
+    assert "127.0.0.1:1/shop/x:1 does not answer (ConnectionError); try again" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        ("nothing:7", "does not exist; push it (docs/vertex.md), or mend its tag"),
+        (
+            "secret:1",
+            "may not be read with the credentials that are here; give them, and ",
+        ),
+    ],
+)
+def test_an_image_that_cannot_be_had_is_a_sentence(check, service, registry, image, sentence):
+    ok, text = check(endpoint=service.url, image=f"{registry}/{image}")["image"]
+    assert not ok
+    assert text.startswith(f"backend.image {registry}/{image} {sentence}")
+
+
+@pytest.mark.slow
+def test_without_credentials_nothing_else_is_asked(check, service, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    found = check()
+    ok, text = found["credentials"]
+    assert not ok
+    assert text.startswith("there are no credentials for Google Cloud here; run gcloud auth ")
+    assert "image" not in found
+    assert not service.calls
+
+
+def test_a_region_without_the_machine_is_found_by_the_catalog(check, monkeypatch):
+    monkeypatch.setattr("pipeline.check._premises", lambda told: iter(()))
+    ok, text = check(region="us-west1")["machines"]
+    assert not ok
+    assert "plan.machines names g2-standard-8, which is not offered in us-west1; add " in text
+
+
+def test_where_an_image_is_looked_up():
+    digest = "sha256:" + "0" * 64
+    assert manifest_of(f"gcr.io/p/x@{digest}") == f"https://gcr.io/v2/p/x/manifests/{digest}"
+    assert manifest_of("gcr.io/p/x") == "https://gcr.io/v2/p/x/manifests/latest"
+    with pytest.raises(ParamsError, match="daybreak:1 names no registry; write it as REGION-docker"):
+        manifest_of("daybreak:1")
+
+
+def test_a_bucket_is_needed_only_where_machines_share_no_disk(tmp_path: Path) -> None:
+    from pipeline.backends.premises import _bucket
+
+    assert "none is named" in _bucket("")

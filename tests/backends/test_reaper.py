@@ -1,0 +1,137 @@
+"""Jobs that belong to no open night are ended, and no others."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import ledger, records, stages
+from pipeline.backends import Job, Rental, State, reaper
+from pipeline.backends.orders import label
+from pipeline.backends.reaper import YOUNG, Standing, orphans
+from pipeline.errors import JobError
+from pipeline.records import Night
+from tests.backends.rented import job, vertex
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def rental(night: str = "n", *, hours_ago: float = 1.0, name: str = "j") -> Rental:
+    return Rental(handle=f"{night}/{name}", job=name, night=night, state="running",
+                  created_at=NOW - hours_ago * HOUR)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nights", "wanted"),
+    [
+        ({"n": Standing(until=NOW + HOUR)}, True),
+        ({"n": Standing(until=NOW - HOUR)}, False),  # its time is over
+        ({"n": Standing(until=NOW + HOUR, closed_at=NOW - HOUR / 2)}, False),
+        ({"n": Standing(until=NOW + HOUR, closed_at=NOW - 2 * HOUR)}, True),  # gone on with since
+        ({"other": Standing(until=NOW + HOUR)}, False),  # its folder is gone
+    ],
+)
+def test_a_job_belongs_to_a_night_that_is_open(nights, wanted):
+    assert orphans([rental()], nights, now=NOW) == ([] if wanted else [rental()])
+
+
+def test_a_job_of_a_night_that_is_just_being_opened_is_left_alone():
+    young = replace(rental(), created_at=NOW - YOUNG / 2)
+    assert orphans([young], {}, now=NOW) == []
+
+
+moments = st.integers(-48, 48).map(lambda hours: NOW + hours * HOUR)
+standings = st.builds(Standing, until=moments, closed_at=st.none() | moments)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), standings), st.lists(st.sampled_from("abcd")))
+def test_no_orphan_lives_in_a_night_that_was_never_closed_and_has_time(nights, jobs):
+    found = orphans([rental(night) for night in jobs], nights, now=NOW)
+    assert all(one.night not in nights or nights[one.night] != Standing(until=NOW + HOUR) for one in found)
+    left = [one for one in map(rental, jobs) if one not in found]
+    assert all(nights[one.night].until >= NOW for one in left)
+
+
+class Renting:
+    """Backend: lists the jobs it is given, and what was cancelled."""
+
+    def __init__(self, *jobs: Rental, away: bool = False) -> None:
+        self.jobs, self.away, self.cancelled = list(jobs), away, list[str]()
+
+    def live(self) -> list[Rental]:
+        if self.away:
+            raise JobError("the service does not answer; try again")
+        return self.jobs
+
+    def submit(self, job: Job) -> str:
+        raise NotImplementedError
+
+    def state(self, handle: str) -> State:
+        return "running"
+
+    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+        raise NotImplementedError
+
+    def cancel(self, handle: str) -> None:
+        self.cancelled.append(handle)
+
+
+def opened(home: Path, *, name: str = "n") -> Night:
+    os.chdir(home)
+    night = stages.run("open", day=date(2025, 1, 2), night=name)
+    assert isinstance(night, Night)
+    return night
+
+
+def test_closing_a_night_ends_its_jobs_and_not_those_of_others(repository: Path) -> None:
+    night = opened(repository, name="Night 7".replace(" ", "_"))
+    backend = Renting(rental(label(night.id)), rental("other"))
+    reaper.end_night(night, backend=backend)
+    assert backend.cancelled == [f"{label('Night_7')}/j"]
+
+
+def test_a_night_is_closed_though_the_service_is_away_and_the_hourly_look_says_so(repository: Path) -> None:
+    night = opened(repository)
+    reaper.end_night(night, backend=Renting(away=True))
+    with pytest.raises(JobError, match="does not answer; try again"):
+        reaper.reap(backend=Renting(away=True))
+
+
+def test_the_hourly_look_knows_the_nights_by_their_folders_and_the_ledger(repository: Path) -> None:
+    night = opened(repository)
+    job = replace(rental(), created_at=datetime.now(UTC) - YOUNG)
+    backend = Renting(job, replace(job, night="none"))
+    reaper.reap(backend=backend)
+    assert backend.cancelled == ["n/j"]  # of the night `none`; both have that handle
+    ledger.commit_night(night, message="closed")
+    backend = Renting(job)
+    reaper.reap(backend=backend)
+    assert backend.cancelled == ["n/j"]
+    later = Renting(replace(job, created_at=datetime.now(UTC) + timedelta(seconds=2)))
+    reaper.reap(backend=later)
+    assert later.cancelled == []
+
+
+def test_a_backend_that_rents_nothing_is_left_alone(repository: Path) -> None:
+    opened(repository)
+    stages.run("reap")
+    assert records.find(Night)
+
+
+@pytest.mark.slow
+def test_an_orphan_on_vertex_is_ended_and_the_job_of_an_open_night_is_not(service, repository, monkeypatch):
+    night = opened(repository)
+    backend = vertex(service.url)
+    wanted = backend.submit(job(repository, "sleep 60", night=night.id, name="wanted"))
+    backend.submit(job(repository / "2", "sleep 60", night="gone", name="orphan"))
+    monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
+    reaper.reap(backend=backend)
+    assert [running.job.name for running in service.live()] == [wanted.partition(" ")[0]]
+    reaper.end_night(night, backend=backend)
+    assert not service.live()

@@ -1,0 +1,79 @@
+"""A machine of a job finds its place, and ends in time, whoever else is alive."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.backends.replica import Place, command_of, place
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = ("torchrun", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=3", "-m", "worker", "folder")
+
+
+@given(st.integers(1, 6))
+def test_ranks_of_all_machines_are_each_once_and_all_name_the_same_master(followers):
+    cluster = {"workerpool0": ["a:2222"], "workerpool1": [f"b{i}:2222" for i in range(followers)]}
+    tasks = [("workerpool0", 0), *(("workerpool1", index) for index in range(followers))]
+    found = [place(json.dumps({"cluster": cluster, "task": {"type": t, "index": i}})) for t, i in tasks]
+    assert [one.rank for one in found if one] == list(range(followers + 1))
+    assert {(one.master, one.num_nodes) for one in found if one} == {("a:2222", followers + 1)}
+
+
+def test_a_machine_alone_meets_nobody():
+    alone = json.dumps({"cluster": {"workerpool0": ["a:2222"]}, "task": {"type": "workerpool0", "index": 0}})
+    assert place("") is place(alone) is None
+    assert command_of(TORCHRUN, None, job="j")[1:4] == ["-m", "torch.distributed.run", "--standalone"]
+    assert command_of(("sh", "-c", "x"), None, job="j") == ["sh", "-c", "x"]
+
+
+def test_torchrun_gets_nodes_place_and_master():
+    told = command_of(TORCHRUN, Place(num_nodes=3, rank=2, host="b1", master="a:2222"), job="j")
+    assert {"--nnodes=3", "--rdzv-endpoint=a:2222", "--rdzv-id=j", "--local-addr=b1",
+            "--rdzv-conf=is_host=false"} < set(told)  # fmt: skip
+    assert told[-5:] == list(TORCHRUN[2:])
+    assert "--nnodes=1" not in told
+
+
+def run(script: str, *, until: float = 1e12) -> subprocess.Popen[str]:
+    words = [
+        sys.executable,
+        "-m",
+        "pipeline.backends.replica",
+        "--until",
+        str(until),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_how_the_command_ended_is_told_as_a_shell_tells_it():
+    ended = [run("exit 7"), run("kill -6 $$")]
+    assert [process.wait() for process in ended] == [7, 134]
+    for process in ended:
+        process.communicate()
+
+
+def test_the_command_ends_at_its_time_although_nobody_asks():
+    process = run("exec sleep 60", until=time.time() + 0.5)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    process.communicate()
+
+
+def test_who_is_told_to_end_may_still_save():
+    with run("trap 'echo saved; exit 5' TERM; echo begun; while :; do sleep 0.02; done") as process:
+        assert process.stdout
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        assert process.stdout.readline() == "saved\n"
+        assert process.wait(30) == 5

@@ -1,0 +1,299 @@
+"""Vertex AI on loopback: whatever goes wrong with calls, capacity or machines, one job, and a reason."""
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.backends.book import Book, stretches
+from pipeline.backends.calls import Patience
+from pipeline.errors import JobError
+from tests.backends.rented import QUICK, end, job, vertex, wait
+from tests.fakes import read_lines
+
+pytestmark = pytest.mark.slow  # the client takes seconds to import
+
+L4 = ("us-central1", "g2-standard-8")
+SLEEP = "sleep 60"
+
+
+def cut(how: Any, **told: Any) -> Any:
+    from tests.backends.fake_vertex import Trouble
+
+    return Trouble(how, **told)
+
+
+def reasons(folder: Path) -> list[str]:
+    return [line["error"] for line in read_lines(folder / "job" / "errors.jsonl")]
+
+
+# Calls
+
+
+@pytest.mark.parametrize("how", ["refuse", "cut before", "cut after", "hang after"])
+@pytest.mark.parametrize("method", ["create_custom_job", "list_custom_jobs"])
+def test_whatever_becomes_of_a_call_there_is_one_job(service, tmp_path, method, how):
+    backend = vertex(service.url, patience=replace(QUICK, call_s=0.3))
+    with service.troubled(cut(how), cut(how), method=method):
+        handle = backend.submit(job(tmp_path, SLEEP))
+    assert service.only().job.name == handle.partition(" ")[0]
+    assert backend.submit(job(tmp_path, SLEEP)) == handle
+
+
+def test_too_many_requests_a_minute_are_waited_out(service, tmp_path):
+    backend = vertex(service.url)
+    minute = cut("refuse", status=429, message="Quota exceeded for requests per minute")
+    with service.troubled(*[minute] * 4, method="create_custom_job"):
+        backend.submit(job(tmp_path, SLEEP))
+    assert service.calls.count("create_custom_job") == 5
+    assert service.only()
+
+
+def test_a_service_that_never_answers_ends_the_call_and_the_next_one_goes_on(service, tmp_path):
+    backend = vertex(service.url, patience=replace(QUICK, call_s=0.1, give_up_s=0.4))
+    with service.troubled(*[cut("hang")] * 99), pytest.raises(JobError, match="us-central1 does not answer"):
+        backend.submit(job(tmp_path, SLEEP))
+    assert not service.jobs
+    backend.submit(job(tmp_path, SLEEP))
+    assert service.only()
+
+
+def test_a_job_that_came_although_all_replies_were_lost_is_adopted(service, tmp_path):
+    backend = vertex(service.url, patience=replace(QUICK, give_up_s=0.4))
+    with service.troubled(cut("cut after"), *[cut("refuse")] * 99), pytest.raises(JobError):
+        backend.submit(job(tmp_path, SLEEP))  # the list calls before it fail
+    with service.troubled(None, cut("cut after"), *[cut("refuse")] * 99), pytest.raises(JobError):
+        backend.submit(job(tmp_path, SLEEP))
+    (made,) = service.jobs
+    assert vertex(service.url).submit(job(tmp_path, SLEEP)) == f"{made} {tmp_path / 'job'}"
+    assert list(service.jobs) == [made]
+
+
+def test_a_lost_book_is_no_reason_for_a_second_job(service, tmp_path):
+    first = vertex(service.url).submit(job(tmp_path, SLEEP))
+    (tmp_path / "job" / "orders.json").unlink()
+    assert vertex(service.url).submit(job(tmp_path, SLEEP)) == first
+
+
+def test_of_two_live_jobs_of_a_name_the_younger_is_ended(service, tmp_path):
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path, SLEEP))
+    from google.cloud.aiplatform_v1.types import CustomJob, job_service
+
+    twin = CustomJob(service.only().job)
+    parent = "projects/p/locations/us-central1"
+    service.create_custom_job(job_service.CreateCustomJobRequest(parent=parent, custom_job=twin))
+    assert backend.submit(job(tmp_path, SLEEP)) == handle
+    assert [running.job.name for running in service.live()] == [handle.partition(" ")[0]]
+
+
+def test_while_the_service_is_away_the_state_is_as_last_heard(service, tmp_path):
+    backend = vertex(service.url, patience=replace(QUICK, give_up_s=0.1))
+    handle = backend.submit(job(tmp_path, SLEEP))
+    wait(lambda: backend.state(handle) == "running")
+    with service.troubled(*[cut("refuse")] * 99):
+        assert backend.state(handle) == "running"
+
+
+def test_asking_at_the_same_instant_makes_one_job(service, tmp_path):
+    handles: list[str] = []
+    askers = [
+        threading.Thread(target=lambda: handles.append(vertex(service.url).submit(job(tmp_path, SLEEP))))
+        for _ in range(4)
+    ]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert len(set(handles)) == len(service.jobs) == 1
+
+
+# Capacity
+
+
+def test_a_stock_out_is_refused_with_its_reason(service, tmp_path):
+    service.market.stock[L4] = 0
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path, SLEEP, strategy="spot"))
+    assert end(backend, handle) == "refused"
+    assert "no capacity for 1 x g2-standard-8 as spot in us-central1 (Resources are" in reasons(tmp_path)[0]
+    service.market.stock.clear()
+    assert backend.submit(job(tmp_path, SLEEP)) != handle
+
+
+def test_the_reason_may_come_later_than_the_end(service, tmp_path):
+    service.market.stock[L4] = 0
+    service.late_error_s = 0.4
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path))
+    wait(lambda: not service.only().thread.is_alive())
+    assert backend.state(handle) == "running"
+    assert end(backend, handle) == "refused"
+    service.late_error_s = 99
+    impatient = vertex(service.url, patience=replace(QUICK, error_s=0.1))
+    handle = impatient.submit(job(tmp_path))
+    assert end(impatient, handle) == "preempted"  # no reason was given: submitted again
+    assert "lost job j by a fault of its own" in reasons(tmp_path)[-1]
+
+
+def test_quota_is_refused_whether_told_on_asking_or_afterwards_and_waited_for_in_the_queue(service, tmp_path):
+    backend = vertex(service.url)
+    for number, how in enumerate(["429", "failed"]):
+        service.market.quota[L4] = how
+        handle = backend.submit(job(tmp_path, name=f"j{number}"))
+        assert end(backend, handle) == "refused"
+        assert "quota does not allow 1 x g2-standard-8" in reasons(tmp_path)[-1]
+        backend.cancel(handle)
+    service.market.quota[L4] = "queued"
+    handle = backend.submit(job(tmp_path, name="j2"))
+    assert backend.state(handle) == "queued"
+    backend.cancel(handle)
+    assert backend.state(handle) == "preempted"
+    assert stretches(tmp_path / "job")[-1].started is None
+
+
+def test_the_wait_for_flex_start_is_over_in_time(service, tmp_path):
+    service.market.waits.add(L4)
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path, strategy="flex-start", max_wait_s=1.0))
+    assert end(backend, handle) == "refused"
+    assert "did not come within 1 s" in reasons(tmp_path)[0]
+
+
+def test_a_job_in_another_region_is_asked_for_there(service, tmp_path):
+    service.market.stock[L4] = 0
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path, region="us-east4"))
+    assert handle.startswith("projects/p/locations/us-east4/")
+    assert end(backend, handle) == "succeeded"
+
+
+# Machines
+
+
+def test_a_spot_machine_comes_back_six_times_and_is_then_lost_and_all_of_it_is_paid(service, tmp_path):
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path, f"echo x >> {tmp_path}/starts; sleep 60", strategy="spot"))
+    for number in range(1, 8):
+        wait(lambda number=number: len(read(tmp_path / "starts")) == number)
+        assert backend.state(handle) == "running"
+        service.only().tell("preempt")
+    assert end(backend, handle) == "preempted"
+    assert "was taken away" in reasons(tmp_path)[0]
+    (paid,) = stretches(tmp_path / "job")
+    assert paid.started
+    assert paid.ended
+    assert paid.started < paid.ended
+
+
+def read(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_machine_that_is_taken_with_notice_may_save(service, tmp_path):
+    backend = vertex(service.url)
+    script = f"trap 'touch {tmp_path}/saved; exit 1' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    service.market.stock[L4] = 1
+    handle = backend.submit(job(tmp_path, script, strategy="spot"))
+    wait((tmp_path / "up").exists)
+    service.only().tell("preempt", notice_s=15)
+    wait((tmp_path / "saved").exists)
+    backend.cancel(handle)
+
+
+def test_memory_an_abort_and_an_error_of_the_code_are_told_apart(service, tmp_path):
+    backend = vertex(service.url)
+    scripts = {"memory": "kill -9 $$", "abort": f"echo x >> {tmp_path}/starts; kill -6 $$", "code": "exit 1"}
+    handles = {
+        name: backend.submit(job(tmp_path / name, script, name=name)) for name, script in scripts.items()
+    }
+    assert {name: end(backend, handle) for name, handle in handles.items()} == dict.fromkeys(
+        scripts, "failed"
+    )
+    assert "ran out of the memory of g2-standard-8" in reasons(tmp_path / "memory")[0]
+    assert [line["final"] for line in read_lines(tmp_path / "memory" / "job" / "errors.jsonl")] == [True]
+    assert "an error of its own code" in reasons(tmp_path / "code")[0]
+    assert len(read(tmp_path / "starts")) == 4  # the service tries three times more
+
+
+def test_a_worker_is_given_its_budget_of_restarts(service, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.backends.fake_vertex.WORKER_RESTARTS", 1)
+    monkeypatch.setattr("tests.backends.fake_vertex.JOB_RESTARTS", 1)
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path, f"echo x >> {tmp_path}/starts; sleep 60"))
+    for number in range(1, 5):
+        wait(lambda number=number: len(read(tmp_path / "starts")) == number)
+        service.only().tell("crash")
+    assert end(backend, handle) == "preempted"
+    assert "lost job j by a fault of its own (Internal error occurred)" in reasons(tmp_path)[0]
+
+
+# What is asked
+
+
+def test_labels_tell_home_night_model_and_job(service, tmp_path):
+    vertex(service.url).submit(job(tmp_path, SLEEP, night="2026-01-02", model="Shop Model"))
+    labels = dict(service.only().job.labels)
+    assert labels["night"] == "2026-01-02"
+    assert labels["model"].startswith("shop_model-")
+    assert (labels["job"], labels["daybreak"]) == ("j", vertex(service.url).home)
+    assert labels["attempt"] == Book(tmp_path / "job").orders()[0].attempt
+
+
+def test_a_job_that_would_outlive_the_night_is_not_asked_for(service, tmp_path):
+    until = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(JobError, match=r"may run for 7,200 s, but 3,7\d\d s are left until training ends"):
+        vertex(service.url).submit(job(tmp_path, until=until, timeout_s=7200))
+    assert "create_custom_job" not in service.calls
+
+
+def test_a_project_that_is_not_ours_is_a_sentence(service, tmp_path):
+    with pytest.raises(JobError, match=r"\(Permission denied on resource project q\); look at backend in"):
+        vertex(service.url, project="q").submit(job(tmp_path))
+
+
+def test_live_jobs_of_this_home_are_listed_in_all_regions_and_those_of_others_are_not(
+    service, tmp_path, monkeypatch
+):
+    backend = vertex(service.url)
+    kept = [backend.submit(job(tmp_path / r, SLEEP, region=r)) for r in ("us-central1", "us-east4")]
+    backend.cancel(backend.submit(job(tmp_path / "ended", SLEEP, name="ended")))
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "other home"))
+    vertex(service.url).submit(job(tmp_path / "other", SLEEP))
+    assert {rental.handle.strip() for rental in backend.live()} == {h.partition(" ")[0] for h in kept}
+    assert {(rental.job, rental.night) for rental in backend.live()} == {("j", "2026-01-02")}
+
+
+def test_no_client_is_made_before_something_is_asked(service):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pipeline.backends.vertex import Vertex; Vertex(project='p', image='i').machines;"
+        "print(*{name.split('.')[0] for name in sys.modules} & {'grpc', 'proto', 'requests', 'torch'})"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == []
+
+
+def test_patience_has_an_end():
+    pauses = list(Patience(first_pause_s=0.001, give_up_s=0.0).pauses())
+    assert pauses == []
+
+
+# Kills
+
+
+def test_a_submission_that_is_killed_at_any_line_ends_in_one_job(service, tmp_path):
+    from tests.backends import killed
+
+    service.market.quota[L4] = "queued"
+    lines = killed.lines_of(service.url, job(tmp_path / "whole", name="whole"))
+    for line in range(3, lines, lines // 12):
+        told = job(tmp_path / str(line), name=f"j{line}")
+        assert killed.submit(service.url, told, line=line)[0] == killed.KILLED
+        vertex(service.url).submit(told)
+        assert sum(running.job.labels["job"] == told.name for running in service.jobs.values()) == 1

@@ -1,0 +1,66 @@
+"""SIGTERM is kept for the loop to ask for, and loaders do not hear it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from torch.utils.data import DataLoader
+
+from pipeline.training.notice import Notice, unheard
+
+
+@pytest.fixture(autouse=True)
+def leave_signals_as_they_were() -> Iterator[None]:
+    handler, mask = signal.getsignal(signal.SIGTERM), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.signal(signal.SIGTERM, lambda *_: None)  # one that is pending goes there
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_it_is_kept_until_it_is_asked_for():
+    notice = Notice()
+    notice.listen()
+    assert not notice()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert notice()
+    assert notice()
+
+
+def test_it_is_kept_when_another_thread_takes_it():
+    """Threads from before do not block it: the system gives it to one of them."""
+    notice = Notice()
+    notice.listen()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    assert signal.SIGTERM not in signal.sigpending()
+    assert notice()
+
+
+def test_processes_of_a_data_set_do_not_hear_it():
+    with unheard():
+        loader = iter(DataLoader(range(64), batch_size=1, num_workers=1, prefetch_factor=1))
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    next(loader)
+    told = [process for process in psutil.Process().children() if process.pid != child.pid]
+    assert told
+    for process in [*told, child]:
+        os.kill(process.pid, signal.SIGTERM)
+    assert len([batch for batch in loader]) == 63
+    child.communicate(b"\n")
+    assert child.returncode == 0
+
+
+def test_outside_of_training_it_ends_the_process():
+    code = (
+        "import os, signal; from pipeline.training.notice import unheard\n"
+        "with unheard(): os.kill(os.getpid(), signal.SIGTERM); print('went on', flush=True)\n"
+        "print('not ended')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "went on\n")

@@ -1,0 +1,90 @@
+"""How the rate follows the schedule and the batch."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ParamsError
+from pipeline.training.scaling import Scaled, scaled
+
+SIZES = st.integers(1, 4096)
+
+
+def by_rule(kind: str | None, *, batch_size: int, base_size: int = 64, betas=(0.9, 0.999), **told) -> Scaled:
+    return scaled(
+        kind, name="Optimizer", batch_size=batch_size, base_size=base_size, betas=betas, eps=1e-8,
+        **{"rule": "by_optimizer", **told},
+    )  # fmt: skip
+
+
+@given(SIZES, SIZES)
+def test_sgd_keeps_its_noise_temperature_and_warms_up_where_steps_are_longer(batch_size, base_size):
+    found = by_rule("sgd", batch_size=batch_size, base_size=base_size)
+    assert found.rate / batch_size == pytest.approx(1 / base_size)
+    assert (found.warmup > 0) == (batch_size > base_size)
+
+
+@given(st.integers(1, 512), st.floats(0.88, 0.999), st.floats(0.88, 0.9999))
+def test_adam_averages_over_as_many_samples_as_before(batch_size, beta1, beta2):
+    """What is forgotten per sample stays, and so does the square of the rate per sample."""
+    times = batch_size / 64
+    found = by_rule("adam", batch_size=batch_size, betas=(beta1, beta2))
+    assert found.rate**2 == pytest.approx(times)
+    assert found.eps * found.rate == pytest.approx(1e-8)
+    for before, after in zip((beta1, beta2), found.betas, strict=True):
+        assert 0 <= after < 1
+        assert (1 - after) / batch_size == pytest.approx((1 - before) / 64)
+
+
+def test_one_after_the_other_is_as_both_at_once():
+    once = by_rule("adam", batch_size=256)
+    half = by_rule("adam", batch_size=128)
+    again = scaled(
+        "adam", name="Adam", rule="by_optimizer", batch_size=256, base_size=128, betas=half.betas,
+        eps=half.eps,
+    )  # fmt: skip
+    assert again.rate * half.rate == pytest.approx(once.rate)
+    assert again.betas == pytest.approx(once.betas)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adagrad"])
+@pytest.mark.parametrize("rule", ["by_optimizer", "fixed"])
+def test_the_same_size_changes_nothing(kind, rule):
+    found = by_rule(kind, batch_size=64, rule=rule)
+    assert (found.rate, found.betas, found.eps, found.warmup) == (1, pytest.approx((0.9, 0.999)), 1e-8, 0)
+
+
+@given(st.integers(1, 1024), st.sampled_from([0.5, 0.8, 0.9, 0.95]))
+def test_adam_refuses_from_where_nothing_is_averaged(batch_size, beta):
+    if batch_size / 64 * (1 - beta) < 1 - 1e-6 or batch_size <= 64:
+        assert by_rule("adam", batch_size=batch_size, betas=(beta, 0.999)).betas[0] >= 0
+    else:
+        with pytest.raises(
+            ParamsError, match=r"ends before .* times; leave sizes from \d+ on out of plan\.b"
+        ):
+            by_rule("adam", batch_size=batch_size, betas=(beta, 0.999))
+
+
+def test_ten_times_the_batch_is_refused_to_adam_by_numbers():
+    told = (
+        r"^a batch of 640 is 10 times train.batch_size 64, and the rule for Optimizer with a beta of 0.9 ends"
+    )
+    with pytest.raises(ParamsError, match=told):
+        by_rule("adam", batch_size=640)
+
+
+def test_without_a_rule_another_size_is_refused_and_the_same_is_not():
+    with pytest.raises(
+        ParamsError, match=r"no rule for Optimizer.*; set train.batch_size to 128 .* to fixed"
+    ):
+        by_rule(None, batch_size=128)
+    assert by_rule(None, batch_size=64).rate == by_rule(None, batch_size=128, rule="fixed").rate == 1
+    assert by_rule(None, batch_size=64).most_times == 1
+
+
+def test_adascale_is_for_sgd():
+    with pytest.raises(
+        ParamsError, match=r"adascale has no rule for Optimizer.* train.scaling to by_optimizer"
+    ):
+        by_rule("adam", batch_size=128, rule="adascale")
+    assert by_rule("sgd", batch_size=128, rule="adascale").rate == 1
