@@ -47,7 +47,7 @@ def rate(stretch: Stretch, *, known: Sequence[Machine]) -> float:
     Raises ParamsError where the catalog has no price at all.
     """
     found = next((m for m in known if (m.name, m.region) == (stretch.machine, stretch.region)), None)
-    price = found.rate(stretch.strategy) if found else None
+    price = found.price(stretch.strategy) if found else None
     price = price if price is not None or found is None else found.usd_per_hour
     if price is None:
         raise ParamsError(

@@ -47,7 +47,7 @@ class Reached:
 
     batch_size: int
     num_samples: int  # trained on
-    noise_scale: float  # by that night's profile
+    noise_scale: float  # towards the end of that night's training, or by its profile
     score: float  # less a simple rule's on the same days, where all nights have one
     size: float  # of scores: what changes of it are a share of
     flops_per_sample: float  # of the model

@@ -143,6 +143,7 @@ def _lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
 def _reached(entries: Sequence[Entry]) -> list[Reached]:
     """Which quality nights reached; the score of a simple rule is taken off where all of them have it."""
     told = [e for e in entries if e.plan and e.training and e.profile and "score" in _metrics(e)]
+    told = [e for e in told if e.plan and not e.plan.sizes]  # a batch that grew on the way is of no one size
     common = set.intersection(*(set(_metrics(e)) for e in told)) if told else set()
     rules = sorted(name for name in common if name.startswith("baseline/"))
     return [
