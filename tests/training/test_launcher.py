@@ -87,6 +87,8 @@ def test_the_first_call_submits_the_second_waits_and_the_last_collects():
     assert training.num_samples == 3001
     assert training.num_restarts == 1
     assert training.elapsed_s == 50
+    assert training.ended_at == NIGHT.started_at + timedelta(seconds=50)
+    assert training.start_s is not None
     assert training.cost_usd == pytest.approx(0.05)
     assert training.model_digest == records.digest(MODEL)
     assert call(backend) == training
