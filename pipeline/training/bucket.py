@@ -82,7 +82,11 @@ class Bucket:
         """The names of all files, by checkpoint."""
         self._system.invalidate_cache()
         found: dict[str, list[str]] = {}
-        for path in self._system.find(self._root):
+        try:
+            paths = self._system.find(self._root)
+        except FileNotFoundError:  # nor is there a bucket: `send` will say so
+            return found
+        for path in paths:
             *_, name, file = path.split("/")
             if name.startswith("seen="):
                 found.setdefault(name, []).append(file)

@@ -14,6 +14,7 @@ from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
 from pipeline.training.trainer import Trainer
 from tests.fakes import AtOnce, CountingEngine
+from tests.training.forked import free_port
 from tests.training.recipes import recipe
 
 
@@ -149,3 +150,33 @@ def test_what_cannot_be_read_is_no_reason_to_begin_anew(tmp_path, url, monkeypat
     monkeypatch.setattr(bucket._system, "find", refuse)
     with pytest.raises(PermissionError):
         bucket.bring(tmp_path)
+
+
+@pytest.fixture
+def cloud_storage(monkeypatch) -> Iterator[str]:
+    """A bucket of an emulator on loopback, asked by Google's own file system."""
+    from gcp_storage_emulator.server import create_server
+
+    port = free_port()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # else it waits a minute for an answer
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
+    server.start()
+    yield "gs://bucket/job"
+    server.stop()
+
+
+@pytest.mark.slow
+def test_cloud_storage_is_such_a_bucket(tmp_path, cloud_storage, caplog):
+    bucket = Bucket(cloud_storage)
+    for seen in (1, 2, 3):
+        (path,) = saved(tmp_path / "old", seen)
+        assert bucket.send(path)
+    assert names(bucket) == ["2", "3"]
+    assert brought(bucket, tmp_path / "new") == "3"
+    bucket._system.pipe_file(bucket._at("seen=000000000000003", "model.safetensors"), b"torn")
+    assert brought(bucket, tmp_path / "newer") == "2"
+    nowhere = Bucket("gs://nowhere/job")
+    assert brought(nowhere, tmp_path / "none") == ""
+    assert not nowhere.send(tmp_path / "old" / "seen=000000000000002")
+    assert "no copy of seen=000000000000002 in gs://nowhere/job" in caplog.text

@@ -42,6 +42,7 @@ def test_it_is_kept_when_another_thread_takes_it():
     assert notice()
 
 
+@pytest.mark.slow
 def test_processes_of_a_data_set_do_not_hear_it():
     with unheard():
         loader = iter(DataLoader(range(64), batch_size=1, num_workers=1, prefetch_factor=1))
