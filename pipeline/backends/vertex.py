@@ -141,7 +141,9 @@ class Vertex:
     def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""
         everywhere = list(dict.fromkeys([self.site.region, *regions]))
-        return premises.premises(self.site, self.service, regions=everywhere)
+        brief = replace(self.patience, call_s=min(10.0, self.patience.call_s), give_up_s=5.0)
+        service = Service(project=self.site.project, endpoint=self.service.endpoint, patience=brief)
+        return premises.premises(self.site, service, regions=everywhere)
 
     def usd(self, folder: Path) -> float:
         """What the job in `folder` has cost until now, attempts that were taken away included."""
