@@ -80,7 +80,7 @@ def at_each_call(service: FakeVertex, folder: Path) -> dict[str, float]:
     for number in range(num_calls):
         for how in HOWS:
             for twice in (False, True):
-                name = f"call{number}-{how.replace(' ', '-')}-{twice}"
+                name = f"call{number}-{how.replace(' ', '-')}{'-twice' * twice}"
                 told = job(folder / name, name=name)
                 script = [None] * number + [trouble(how)] * (2 if twice else 1)
                 with service.troubled(*script):
