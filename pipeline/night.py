@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from pipeline import ledger, params, records, snapshots
-from pipeline.backends import Backend, reaper
+from pipeline.backends import reaper
 from pipeline.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
 from pipeline.params import Params
 from pipeline.records import Champion, Night, Verdict
@@ -86,9 +86,9 @@ def open(  # the verb of the stage
     )
 
 
-def close(night: Night, params: Params, *, backend: Backend) -> None:
+def close(night: Night, params: Params) -> None:
     """Write the night to the ledger, with a verdict whatever happened, and its report; end its jobs."""
-    reaper.end_night(night, backend=backend)
+    reaper.end_night(night, params.backend)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
     failure = f"{failures[0].stem} failed: {failures[0].read_text().strip()}" if failures else ""
     verdict = records.find(Verdict)

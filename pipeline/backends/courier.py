@@ -4,7 +4,7 @@ import logging
 import threading
 from pathlib import Path
 
-from pipeline.backends.luggage import LINES, Depot, hear
+from pipeline.backends.luggage import LINES, PROFILE, Depot, hear
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ class Courier:
         self._over.set()
         self._thread.join()
         self.send()
+        if (self.folder / PROFILE).exists():
+            self._put(PROFILE)
         if (self.folder / "result.json").exists():
             files = self.bucket.files
             for path in sorted((self.folder / "model").rglob("*")):

@@ -32,6 +32,7 @@ from pipeline.records import digest, replace_text
 log = logging.getLogger(__name__)
 
 DOWN = ("job.json", "attempt", "end_by.json")
+PROFILE = "profile.json"  # of a job that measures
 LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # only ever added to
 WHOLE = "whole.json"
 CODE = "code"  # on the machine, beside data/
@@ -193,6 +194,8 @@ def come_home(bucket: Depot, name: str, folder: Path) -> None:
         for path in found:
             if path.rpartition("/")[2] in LINES:
                 _add_lines(folder / path.rpartition("/")[2], files.cat_file(path).decode())
+            elif path.endswith(f"/{PROFILE}"):
+                replace_text(folder / PROFILE, files.cat_file(path).decode())
         results = [path for path in found if path.endswith("/result.json")]
         if results and not (folder / "result.json").exists():
             _bring_model(files, results[0], found, folder)

@@ -128,8 +128,9 @@ def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
 def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -> list[dict[str, Any]]:
     """One machine in the first pool, the others in the second; TPU machines are one pool of one."""
     environment = {name: value for name, value in job.environment.items() if name not in AT_HOME}
-    if not environment.get("MLFLOW_TRACKING_URI", "").startswith(("http://", "https://")):
-        environment["MLFLOW_TRACKING_URI"] = ""  # a database on this machine's disk
+    store = environment.get("MLFLOW_TRACKING_URI", "")
+    if not store.startswith(("http://", "https://")) or "@" in store:
+        environment["MLFLOW_TRACKING_URI"] = ""  # on this machine's disk, or with a password in it
     environment["PIPELINE_ATTEMPT"] = attempt
     away = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
     pool = {

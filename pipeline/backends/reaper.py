@@ -16,6 +16,7 @@ from pipeline import ledger, records
 from pipeline.backends import Backend, Rental, Rents
 from pipeline.backends.orders import label
 from pipeline.errors import PipelineError
+from pipeline.params import Plug
 from pipeline.records import Night
 
 log = logging.getLogger(__name__)
@@ -52,15 +53,16 @@ def reap(*, backend: Backend) -> None:
         log.info("%s rents nothing", type(backend).__name__)
 
 
-def end_night(night: Night, *, backend: Backend) -> None:
+def end_night(night: Night, plug: Plug) -> None:
     """End all jobs of a night that is being closed.
 
-    A service that does not answer is no reason for a night to stay open: the hourly look ends what is left.
+    A service that does not answer, or a backend that cannot be made, is no reason for a night to stay open:
+    the hourly look ends what is left.
     """
-    if not isinstance(backend, Rents):
-        return
     try:
-        _end([job for job in backend.live() if job.night == label(night.id)], backend)
+        backend = plug.make()
+        if isinstance(backend, Rents):
+            _end([job for job in backend.live() if job.night == label(night.id)], backend)
     except PipelineError as error:
         log.warning("whether a job of night %s still runs is not known: %s", night.id, error)
 

@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import ledger
-from pipeline.backends import LIVE, Job, Rental, State, faults, luggage, premises
-from pipeline.backends.book import Book, Order
+from pipeline.backends import LIVE, Job, Rental, State, faults, luggage, metering, premises
+from pipeline.backends.book import Book, Order, stretches
 from pipeline.backends.calls import Patience, Unanswered
 from pipeline.backends.orders import Site, custom_job, key_of, label, machine_of, strategy_of
 from pipeline.backends.service import ALIVE, STATES, NoQuota, Service, state_name
@@ -140,7 +141,13 @@ class Vertex:
     def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""
         everywhere = list(dict.fromkeys([self.site.region, *regions]))
-        return premises.premises(self.site, self.service, regions=everywhere)
+        brief = replace(self.patience, call_s=min(10.0, self.patience.call_s), give_up_s=5.0)
+        service = Service(project=self.site.project, endpoint=self.service.endpoint, patience=brief)
+        return premises.premises(self.site, service, regions=everywhere)
+
+    def usd(self, folder: Path) -> float:
+        """What the job in `folder` has cost until now, attempts that were taken away included."""
+        return metering.usd(stretches(folder), now=datetime.now(UTC), known=self.machines)
 
     @cached_property
     def machines(self) -> Sequence[catalog.Machine]:
@@ -184,7 +191,10 @@ class Vertex:
         self._exchange(book, alive=name in ALIVE)
         times = {"started_at": _iso(job.start_time), "ended_at": _iso(job.end_time)}
         if state := STATES.get(name):
-            book.change(attempt, state=state, **times)
+            order = book.change(attempt, state=state, **times)
+            if order and state == "succeeded":
+                with suppress(ParamsError):  # a machine without a price has been used all the same
+                    log.info("job %s has cost $%.2f", order.job, self.usd(book.folder))
             return state
         known = bool(job.error.code or job.error.message) or name != "FAILED"
         ended = job.end_time or job.update_time

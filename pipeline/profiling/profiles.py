@@ -228,7 +228,7 @@ def _wait_for(job: Job, backend: Backend) -> None:
     until = time.monotonic() + LIMIT_S
     handle = backend.submit(job)
     try:
-        while (state := backend.state(handle)) not in ("succeeded", "failed"):
+        while (state := backend.state(handle)) not in ("succeeded", "failed", "refused"):
             if time.monotonic() > until:
                 raise JobError(
                     f"the profile on {job.machine} was {state} after {LIMIT_S:.0f} s; look at "

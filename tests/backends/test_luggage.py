@@ -169,3 +169,14 @@ def test_the_machine_hears_of_a_newer_attempt(tmp_path, depot, job):
     tell(depot, "j", job)
     hear(depot, "j", machine)
     assert (machine / "attempt").read_text() == "second"
+
+
+def test_a_profile_comes_home(tmp_path, depot, job):
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    (machine / "profile.json").write_text("{}\n")
+    courier = Courier(depot, "j", machine, node=0)
+    courier.start()
+    courier.finish()
+    come_home(depot, "j", job)
+    assert (job / "profile.json").read_text() == "{}\n"

@@ -88,11 +88,19 @@ def test_a_reservation_is_drawn_on_by_what_is_bought_and_not_by_spot():
     assert "reservation_affinity" not in spot["machine_spec"]
 
 
-def test_what_means_something_at_home_only_does_not_travel():
-    home = {"PYTHONPATH": "/night", "MLFLOW_TRACKING_URI": "sqlite:////x", "X": "1"}
+@pytest.mark.parametrize(
+    ("store", "there"),
+    [
+        ("sqlite:////home/var/mlflow.db", ""),
+        ("https://me:secret@mlflow.example", ""),
+        ("https://mlflow.example", "https://mlflow.example"),
+    ],
+)
+def test_what_is_at_home_only_or_secret_does_not_travel(store, there):
+    home = {"PYTHONPATH": "/night", "MLFLOW_TRACKING_URI": store, "X": "1"}
     (pool,) = asked(job(environment=home))["worker_pool_specs"]
     told = {variable["name"]: variable["value"] for variable in pool["container_spec"]["env"]}
-    assert told == {"MLFLOW_TRACKING_URI": "", "PIPELINE_ATTEMPT": "a", "X": "1"}
+    assert told == {"MLFLOW_TRACKING_URI": there, "PIPELINE_ATTEMPT": "a", "X": "1"}
 
 
 @given(

@@ -15,6 +15,7 @@ from pipeline.backends import Job, Rental, State, reaper
 from pipeline.backends.orders import label
 from pipeline.backends.reaper import YOUNG, Standing, orphans
 from pipeline.errors import JobError
+from pipeline.params import Plug
 from pipeline.records import Night
 from tests.backends.rented import job, vertex
 
@@ -58,11 +59,15 @@ def test_no_orphan_lives_in_a_night_that_was_never_closed_and_has_time(nights, j
     assert all(nights[one.night].until >= NOW for one in left)
 
 
+CANCELLED: list[str] = []
+
+
 class Renting:
     """Backend: lists the jobs it is given, and what was cancelled."""
 
-    def __init__(self, *jobs: Rental, away: bool = False) -> None:
-        self.jobs, self.away, self.cancelled = list(jobs), away, list[str]()
+    def __init__(self, *jobs: Rental, away: bool = False, nights: Sequence[str] = ()) -> None:
+        self.jobs, self.away, self.cancelled = [*jobs, *map(rental, nights)], away, CANCELLED
+        CANCELLED.clear()
 
     def live(self) -> list[Rental]:
         if self.away:
@@ -90,15 +95,15 @@ def opened(home: Path, *, name: str = "n") -> Night:
 
 
 def test_closing_a_night_ends_its_jobs_and_not_those_of_others(repository: Path) -> None:
-    night = opened(repository, name="Night 7".replace(" ", "_"))
-    backend = Renting(rental(label(night.id)), rental("other"))
-    reaper.end_night(night, backend=backend)
-    assert backend.cancelled == [f"{label('Night_7')}/j"]
+    night = opened(repository, name="Night_7")
+    reaper.end_night(night, Plug(use=f"{__name__}:Renting", nights=[label(night.id), "other"]))
+    assert [f"{label('Night_7')}/j"] == CANCELLED
 
 
 def test_a_night_is_closed_though_the_service_is_away_and_the_hourly_look_says_so(repository: Path) -> None:
     night = opened(repository)
-    reaper.end_night(night, backend=Renting(away=True))
+    reaper.end_night(night, Plug(use=f"{__name__}:Renting", away=True))
+    reaper.end_night(night, Plug(use="pipeline.backends.vertex:Vertex"))  # without its arguments
     with pytest.raises(JobError, match="does not answer; try again"):
         reaper.reap(backend=Renting(away=True))
 
@@ -133,5 +138,6 @@ def test_an_orphan_on_vertex_is_ended_and_the_job_of_an_open_night_is_not(servic
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
     reaper.reap(backend=backend)
     assert [running.job.name for running in service.live()] == [wanted.partition(" ")[0]]
-    reaper.end_night(night, backend=backend)
+    told = {"project": "p", "image": "i", "endpoint": service.url}
+    reaper.end_night(night, Plug(use="pipeline.backends.vertex:Vertex", **told))
     assert not service.live()

@@ -27,7 +27,7 @@ from tests.backends.fake_vertex import FakeVertex, Trouble
 from tests.backends.rented import QUICK, job, vertex
 from tests.benchmarks import frame
 
-PATIENCE = replace(QUICK, call_s=0.15, give_up_s=0.8, settle_s=0.1, first_pause_s=0.01)
+PATIENCE = replace(QUICK, call_s=0.3, give_up_s=0.8, settle_s=0.1, first_pause_s=0.01)
 HOWS = ("refuse", "busy", "cut before", "cut after", "hang", "hang after")
 TRIALS = 20 if frame.QUICK else 200
 LOOKS = 50
@@ -66,7 +66,7 @@ def at_each_line(service: FakeVertex, folder: Path) -> dict[str, float]:
         status, _ = killed.submit(service.url, told, line=line, patience=PATIENCE)
         if status != killed.KILLED:
             raise RuntimeError(f"line {line} of {lines} was not reached: {status}")
-        handle = vertex(service.url, patience=PATIENCE).submit(told)
+        handle = vertex(service.url).submit(told)
         wrong += made(service, name) != 1 or handle.partition(" ")[0] not in service.jobs
     return {"lines killed at": len(points), "killed at a line, not one job": wrong}
 
@@ -80,12 +80,12 @@ def at_each_call(service: FakeVertex, folder: Path) -> dict[str, float]:
     for number in range(num_calls):
         for how in HOWS:
             for twice in (False, True):
-                name = f"call{number}-{how.replace(' ', '-')}-{twice}"
+                name = f"call{number}-{how.replace(' ', '-')}{'-twice' * twice}"
                 told = job(folder / name, name=name)
                 script = [None] * number + [trouble(how)] * (2 if twice else 1)
                 with service.troubled(*script):
                     killed.submit(service.url, told, patience=PATIENCE)
-                vertex(service.url, patience=PATIENCE).submit(told)
+                vertex(service.url).submit(told)
                 tried, wrong = tried + 1, wrong + (made(service, name) != 1)
     return {"calls disturbed": tried, "a call disturbed, not one job": wrong}
 
@@ -106,9 +106,9 @@ def at_random(service: FakeVertex, folder: Path) -> dict[str, float]:
                 service.url, told, line=rng.choice([0, rng.randint(1, 2 * lines)]), patience=PATIENCE
             )
             service.trouble = lambda method: None
-        handle = vertex(service.url, patience=PATIENCE).submit(told)
+        handle = vertex(service.url).submit(told)
         wrong += made(service, name) != 1
-        backend = vertex(service.url, patience=PATIENCE)
+        backend = vertex(service.url)
         alive = {rental.handle.strip() for rental in backend.live() if rental.night == f"night{seed}"}
         lost += handle.partition(" ")[0] not in alive
         later = datetime.fromtimestamp(time.time() + 3600, UTC)
