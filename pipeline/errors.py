@@ -47,3 +47,12 @@ class NothingToDo(Exception):
     """The stage has nothing to do tonight, and says why."""
 
     exit_status = 99
+
+
+# As Linux, C++ and torch say it: on a CPU, torch tells by its text alone.
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, numpy or torch could not get memory."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)

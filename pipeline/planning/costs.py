@@ -16,8 +16,8 @@ from statistics import NormalDist
 
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.history import Known
-from pipeline.planning.startup import DATA, QUEUE, START, wait
-from pipeline.planning.updates import HEADROOM, Part, update
+from pipeline.planning.startup import DATA, QUEUE, START, Part, wait
+from pipeline.planning.updates import HEADROOM, update
 from pipeline.records import Profile, Strategy
 from pipeline.spot.preemptions import (
     checkpoint_interval_s,

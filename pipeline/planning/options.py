@@ -15,7 +15,7 @@ from pipeline.planning.search import (
     frontier,
     why_not,
 )
-from pipeline.planning.updates import Part
+from pipeline.planning.startup import Part
 from pipeline.records import Option, Portion
 
 NUM_NEXT = 8  # of the next best

@@ -28,6 +28,19 @@ PSEUDO_NIGHTS = 2  # that differ by a factor of two, with which the doubt about 
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """Seconds (median) of one thing that takes time, and the standard deviation of their logarithm."""
+
+    seconds: float
+    spread: float
+    name: str = "training"  # or queue, start-up, data, all-reduce
+
+    def times(self, factor: float) -> "Part":
+        """So many of it, as late together."""
+        return Part(seconds=self.seconds * factor, spread=self.spread, name=self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Wait:
     """Seconds (median) before the first step, what of them a restart takes again, and their spreads."""
 

@@ -17,7 +17,7 @@ from math import ceil, exp, hypot, log
 from pipeline.planning.catalog import Machine
 from pipeline.planning.history import Correction, Known, Update
 from pipeline.planning.measurements import Setting
-from pipeline.planning.startup import Z90
+from pipeline.planning.startup import Z90, Part
 from pipeline.records import Profile
 
 HEADROOM = 0.10  # of the device's memory is left free
@@ -25,19 +25,6 @@ REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % withi
 UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
 NETWORK = log(1.5) / Z90
 LATENCY_S = 50e-6  # of one message between machines; a fifth of it within one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """Seconds (median) of one thing that takes time, and the standard deviation of their logarithm."""
-
-    seconds: float
-    spread: float
-    name: str = "training"  # or queue, start-up, data, all-reduce
-
-    def times(self, factor: float) -> "Part":
-        """So many of it, as late together."""
-        return Part(seconds=self.seconds * factor, spread=self.spread, name=self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,7 @@ from math import ceil, exp
 from statistics import NormalDist
 
 from pipeline.errors import PlanError
-from pipeline.planning.startup import typical
-from pipeline.planning.updates import Part
+from pipeline.planning.startup import Part, typical
 from pipeline.records import Dataset, Night, Profile
 
 BEFORE_TRAINING = 0.05  # share of the time from the start to the end of training that other stages take

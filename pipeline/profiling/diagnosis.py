@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import is_out_of_memory
 from pipeline.params import ProfileParams, TrainParams
 from pipeline.planning.costs import HEADROOM
 from pipeline.profiling import bounds, counterfactuals, ladder, lines, memory, sync
@@ -274,6 +275,6 @@ def _noise(rig: "Rig", size: int) -> tuple[float, float]:
     try:
         return rig.noise(size)
     except (MemoryError, RuntimeError) as error:
-        if not memory.is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return 0.0, 0.0

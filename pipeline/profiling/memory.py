@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import JobError, ParamsError, PipelineError, PlanError
+from pipeline.errors import JobError, ParamsError, PipelineError, PlanError, is_out_of_memory
 from pipeline.records import Tuning
 from pipeline.workload import Workload
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pipeline.profiling.rig import Rig
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 KILLED = (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by itself in code of C++ that found no memory
 
@@ -241,16 +240,6 @@ def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) ->
                 "; train a smaller model, lower profile.batch_sizes and train.batch_size, or give it more"
             ) from None
         yield peaks(next(size for size in sizes if size not in found))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, numpy or torch could not get memory; torch says so on a CPU by its text alone."""
-    import torch
-
-    told = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        text in told for text in OUT_OF_MEMORY
-    )
 
 
 def limit_bytes() -> int | None:

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.errors import DataError, ParamsError, PipelineError
-from pipeline.profiling import memory
+from pipeline.errors import DataError, ParamsError, PipelineError, is_out_of_memory
 from pipeline.profiling.bounds import Operator
 from pipeline.profiling.operators import OperatorLog, OtherStep
 from pipeline.records import Tuning
@@ -127,7 +126,7 @@ class Rig:
         except (PipelineError, OtherStep):
             raise
         except Exception as error:
-            if memory.is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             place = traceback.extract_tb(error.__traceback__)[-1]
             told = (str(error).splitlines() or [""])[0]

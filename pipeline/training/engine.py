@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from pipeline.errors import JobError
-from pipeline.profiling.memory import is_out_of_memory
+from pipeline.errors import JobError, is_out_of_memory
 from pipeline.records import Tuning
 from pipeline.training.checkpoint import State, pack, unpack
 from pipeline.training.gradients import Gradients, Signals

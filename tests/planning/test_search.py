@@ -6,8 +6,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.costs import Estimate, Part
+from pipeline.planning.costs import Estimate
 from pipeline.planning.search import Candidate, Limits, relax, search
+from pipeline.planning.startup import Part
 from tests.planning.jobs import machine
 
 CONFIDENCE = 0.99
