@@ -19,6 +19,7 @@ from pipeline.errors import DataError
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict, TypeAdapter
 
+Strategy = Literal["on-demand", "spot", "flex-start"]  # how a machine is rented
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
 
 
@@ -174,6 +175,16 @@ class Rung(Record):
     wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
     usd_per_hour: float | None = None  # of one machine
 
+    @property
+    def strategy(self) -> Strategy:
+        """How the machine is rented."""
+        return "spot" if self.spot else "flex-start" if self.wait_s else "on-demand"
+
+    @property
+    def way(self) -> tuple[str, int, str, Strategy]:
+        """Which machines are held, and how: what makes two rungs the same."""
+        return self.machine, self.num_machines, self.region, self.strategy
+
 
 @dataclass(frozen=True, kw_only=True)
 class Option(Record):
@@ -242,6 +253,16 @@ class Epoch(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Taken(Record):
+    """A rung of the ladder that training took to be done in time and within the budget."""
+
+    time: datetime
+    name: Literal["on-demand", "scale up", "finish early", "checkpoint"]
+    usd: float  # what the rest is expected to cost beyond what it would have
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training(Record):
     """What came back from the job, `data/run/model/`."""
 
@@ -253,6 +274,7 @@ class Training(Record):
     cost_usd: float
     stopped_by: Literal["finished", "deadline", "budget"]
     epochs: tuple[Epoch, ...] = ()  # in order; none where no ledger was kept
+    rungs: tuple[Taken, ...] = ()  # of the ladder, as they were taken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,8 @@ PURE = {
     "profiling.bounds", "profiling.explain", "profiling.remedies",
     "spot.curves", "spot.intervals", "spot.lifetimes", "spot.optimum", "spot.policies",
     "spot.preemptions", "spot.replay", "spot.rivals", "spot.states", "spot.steering", "spot.traces",
-    "training.batching", "training.noise", "training.order", "training.tally",
+    "training.batching", "training.ladder", "training.noise", "training.order", "training.outlook",
+    "training.pulse", "training.tally",
     "release.compare",
     "report.formats",
 }  # fmt: skip

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from pipeline.records import Strategy
+
 State = Literal["queued", "running", "succeeded", "failed", "preempted"]
 
 
@@ -16,7 +18,9 @@ class Job:
     num_machines: int
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
     timeout_s: float
-    spot: bool = False  # cheaper, and may be taken away
+    region: str = ""  # "" for the machine at hand
+    strategy: Strategy = "on-demand"  # spot is cheaper, and may be taken away
+    max_wait_s: float = 0.0  # in the queue of flex-start
     environment: dict[str, str] = field(default_factory=dict)
 
 

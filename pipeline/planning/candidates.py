@@ -14,9 +14,9 @@ from pipeline.planning import catalog
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.costs import Estimate, estimate
 from pipeline.planning.history import Known
-from pipeline.planning.pricelist import STRATEGIES, Strategy
+from pipeline.planning.pricelist import STRATEGIES
 from pipeline.planning.search import Candidate
-from pipeline.records import Dataset, Profile
+from pipeline.records import Dataset, Profile, Strategy
 
 if TYPE_CHECKING:
     from pipeline.params import Params, PlanParams

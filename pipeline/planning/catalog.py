@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pipeline.errors import ParamsError
 from pipeline.planning import pricelist
-from pipeline.planning.pricelist import Price, Strategy
-from pipeline.records import Profile
+from pipeline.planning.pricelist import Price
+from pipeline.records import Profile, Strategy
 
 LOCAL = "local"
 

@@ -15,11 +15,11 @@ from importlib.resources import files
 from io import StringIO
 from math import isfinite
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from pipeline.errors import ParamsError
+from pipeline.records import Strategy
 
-Strategy = Literal["on-demand", "spot", "flex-start"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 REFRESHED = Path("var/prices.csv")  # under the home of the nights
 COLUMNS = ("name", "region", "strategy", "usd_per_hour", "source", "dated")

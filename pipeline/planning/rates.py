@@ -24,7 +24,8 @@ from math import isfinite
 from typing import Any
 
 from pipeline.planning.catalog import Machine
-from pipeline.planning.pricelist import Price, Strategy
+from pipeline.planning.pricelist import Price
+from pipeline.records import Strategy
 
 SOURCE = "Cloud Billing Catalog API"
 HOURS_A_MONTH = 730  # as the provider divides

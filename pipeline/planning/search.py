@@ -14,7 +14,7 @@ from typing import Literal
 
 from pipeline.planning.catalog import Machine
 from pipeline.planning.costs import Estimate
-from pipeline.planning.pricelist import Strategy
+from pipeline.records import Strategy
 
 Objective = Literal["cost", "time", "knee"]
 

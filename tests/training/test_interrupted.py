@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -18,8 +17,11 @@ from pipeline.backends import Job
 from pipeline.backends.local import Local
 from pipeline.errors import JobError
 from pipeline.records import Epoch, Training
+from pipeline.spot import steering
+from pipeline.training import jobs
 from tests.fakes import read_lines
-from tests.training import nights
+from tests.training import nights, trouble
+from tests.training.trouble import processes
 
 pytestmark = pytest.mark.slow
 SLOW = {"delay_s": 0.015}  # a batch: so that there is something to interrupt
@@ -51,23 +53,6 @@ def alone(tmp_path_factory, surroundings) -> Alone:
     training = nights.train(nights.night(), nights.told(dropout=0.0, **SLOW))
     (job,) = (path for path in (folder / "data/work/jobs").iterdir() if path.is_dir())
     return Alone(training, nights.weights(), job)
-
-
-def processes(job: Path) -> dict[str, list[psutil.Process]]:
-    """The live processes of a job by what they are."""
-    try:
-        supervisor = psutil.Process(int((job / "pid").read_text()))
-        found = [supervisor, *supervisor.children(recursive=True)]
-        commands = {process: " ".join(process.cmdline()) for process in found}
-    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
-        return {"worker": [], "torchrun": [], "all": []}
-    workers = [
-        process
-        for process, command in commands.items()
-        if "training.worker" in command and "distributed.run" not in command
-    ]
-    torchrun = [process for process, command in commands.items() if "distributed.run" in command]
-    return {"worker": workers, "torchrun": torchrun, "all": found}
 
 
 def seen(job: Path) -> int:
@@ -195,11 +180,47 @@ def test_a_job_that_would_be_late_ends_before_the_deadline_with_a_model(tmp_path
     assert nights.weights()
 
 
-def test_a_loss_that_is_not_a_number_names_the_update_and_leaves_no_process(tmp_path):
+def test_a_loss_that_is_not_a_number_is_tried_again_once_and_names_its_samples(tmp_path):
     nights.lay_out(tmp_path)
-    with pytest.raises(JobError, match=r"the loss of update \d+ \(positions \d+ to \d+\) is nan; look at"):
+    named = (
+        r"the loss of update \d+ \(positions \d+ to \d+\) is nan, on 32 samples: (\d+, ){20}\.\.\.; look at"
+    )
+    with pytest.raises(JobError, match=named):
         nights.train(nights.night(), nights.told(poison=17))
+    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
+    assert len(read_lines(job / "starts.jsonl")) == 2
     assert not Path("data/run/model").exists()
-    assert not [
-        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])
-    ]
+    assert not trouble.left_behind(tmp_path)
+
+
+def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path, alone, monkeypatch):
+    monkeypatch.setattr(jobs, "SHUTDOWN_S", 2)
+    nights.lay_out(tmp_path)
+    stop = trouble.Sender(signal.SIGSTOP, after=700)
+    params = nights.told(num_workers=2, dropout=0.0, hang_after_s=3, **SLOW)
+    training = nights.train(nights.night(), params, between=stop)
+    assert stop.sent_at
+    assert training.num_restarts == 1
+    assert training.epochs == alone.training.epochs
+    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
+    (fault,) = read_lines(job / "errors.jsonl")
+    assert fault["error"].startswith("no update for ")
+    assert "raise train.hang_after_s (3)" in fault["error"]
+    log = (job / "log.txt").read_text()
+    assert "most recent call first" in log
+    assert "in all_reduce" in log
+
+
+def test_a_job_whose_money_ends_first_lets_the_rate_decay_and_stays_within_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(steering, "TICK_S", 2.0)  # as often as this is asked
+    nights.lay_out(tmp_path)
+    night = nights.night(seconds=600, budget_usd=0.02)
+    plan = trouble.priced(num_samples=10**6, usd_per_hour=3.6)
+    training = nights.train(night, nights.told(**SLOW), by_plan=plan)
+    assert training.stopped_by == "budget"
+    assert 0 < training.cost_usd < 0.02
+    assert [rung.name for rung in training.rungs] == ["finish early"]
+    assert "the budget comes before the end" in training.rungs[0].reason
+    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
+    rates = [line["rate"] for line in read_lines(job / "progress.jsonl")]
+    assert rates[-1] < 0.1 * max(rates)
