@@ -9,6 +9,7 @@ from pipeline.training.recipe import Progress
 
 QUIET_HANGS = 5  # times train.hang_after_s without a heartbeat: the watchdogs of the workers hang, too
 QUIET_UPDATES = 20  # and so many updates
+IN_PLACE_S = 120.0  # more, in which torchrun may have started the workers again
 
 
 class Pulse:
@@ -49,7 +50,7 @@ class Pulse:
             updates = beats[-1].num_updates - beats[0].num_updates
             lasted_s = (beats[-1].time - beats[0].time).total_seconds()
             update_s = lasted_s / updates if updates > 0 else 0.0
-            most_s = max(QUIET_HANGS * hang_after_s, QUIET_UPDATES * update_s)
+            most_s = IN_PLACE_S + max(QUIET_HANGS * hang_after_s, QUIET_UPDATES * update_s)
         if quiet_s <= most_s:
             return ""
         return f"nothing was heard of it for {quiet_s:,.0f} s, though it runs; it is started again"

@@ -16,9 +16,9 @@ import torch
 from pipeline.backends import Job
 from pipeline.backends.local import Local
 from pipeline.errors import JobError
-from pipeline.records import Epoch, Training
-from pipeline.spot import steering
+from pipeline.records import Epoch, Training, replace_text
 from pipeline.training import jobs
+from pipeline.training.recipe import END_BY
 from tests.fakes import read_lines
 from tests.training import nights, trouble
 from tests.training.trouble import processes
@@ -211,16 +211,23 @@ def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path
     assert "in all_reduce" in log
 
 
-def test_a_job_whose_money_ends_first_lets_the_rate_decay_and_stays_within_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(steering, "TICK_S", 2.0)  # as often as this is asked
+def test_a_job_that_is_told_of_a_nearer_end_lets_the_rate_decay_to_be_done_by_then(tmp_path, alone):
     nights.lay_out(tmp_path)
-    night = nights.night(seconds=600, budget_usd=0.02)
-    plan = trouble.priced(num_samples=10**6, usd_per_hour=3.6)
-    training = nights.train(night, nights.told(**SLOW), by_plan=plan)
-    assert training.stopped_by == "budget"
-    assert 0 < training.cost_usd < 0.02
-    assert [rung.name for rung in training.rungs] == ["finish early"]
-    assert "the budget comes before the end" in training.rungs[0].reason
-    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
-    rates = [line["rate"] for line in read_lines(job / "progress.jsonl")]
-    assert rates[-1] < 0.1 * max(rates)
+    job = tmp_path / "job"
+    job.mkdir()
+    told = {**json.loads((alone.job / "job.json").read_text()), "num_samples": 10**6}
+    (job / "job.json").write_text(json.dumps(told))
+
+    def poor() -> bool:
+        if (job / "progress.jsonl").exists() and not (job / END_BY).exists():
+            replace_text(job / END_BY, json.dumps({"time": time.time() + 6}))
+        return False
+
+    run_directly(job, num_workers=1, until=poor)
+    result = json.loads((job / "result.json").read_text())
+    assert result["stopped_by"] == "budget"
+    assert 0 < result["num_samples"] < 10**6
+    beats = read_lines(job / "progress.jsonl")
+    assert beats[0]["end"] == 10**6
+    assert beats[-1]["end"] == result["num_samples"]
+    assert beats[-1]["rate"] < 0.1 * max(beat["rate"] for beat in beats)
