@@ -35,6 +35,7 @@ class Attempt:
     hung: bool = False
     to: Rung | None = None  # where it leaves for
     ended: str = ""  # the state it ended in
+    ended_at: float = 0.0  # when that was seen
 
     @property
     def live(self) -> bool:
@@ -123,7 +124,7 @@ class Attempts:
             to = line["to"] and records.loads(Rung, json.dumps(line["to"]), source=str(self._path))
             self._change(leaving=True, hung=line["why"] == "hang", to=to or None)
         elif event == "end":
-            self._change(ended=line["state"])
+            self._change(ended=line["state"], ended_at=now)
 
     def _change(self, **facts: Any) -> None:
         self.all[-1] = replace(self.all[-1], **facts)
