@@ -92,14 +92,14 @@ def real_night(number: int) -> Ended:
     draw = random.Random(number)
     workers = 1 + number % 2
     kind = ("late", "killed", "stopped", "poor", "all killed")[number % 5]
-    seconds = draw.uniform(25, 40) if kind in ("late", "killed") else 120.0
+    seconds = draw.uniform(40, 60) if kind in ("late", "killed") else 120.0
     between: dict[str, Callable[[Path], None]] = {
         "killed": Sender(signal.SIGKILL, after=draw.randrange(32, 600)),
         "all killed": Sender(signal.SIGKILL, to="all", after=draw.randrange(32, 600)),
         "stopped": Sender(signal.SIGSTOP, after=draw.randrange(32, 600)),
     }
     poor = kind == "poor"
-    night = nights.night(seconds=seconds, budget_usd=0.15 if poor else 50)
+    night = nights.night(seconds=seconds, budget_usd=0.17 if poor else 50)
     params = nights.told(num_workers=workers, delay_s=draw.uniform(0.01, 0.05), hang_after_s=5)
     plan = priced(
         num_samples=10**6 if kind in ("late", "killed", "poor") else 3001, usd_per_hour=3.6 if poor else 0.0
