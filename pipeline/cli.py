@@ -184,12 +184,23 @@ def _newer_prices() -> bool:
 
 
 def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
-    while True:
-        try:
-            return stages.run(name, **given)
-        except NotYet as told:
-            log.info("%s", told)
-            time.sleep(ASK_AGAIN_S)
+    """Ask until it is done; on a terminal, a bar says how far it is, and a log gets a line each time."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = BarColumn(bar_width=30), TextColumn("{task.description}", markup=False)
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        bar = shown.add_task("", total=1.0, visible=False)
+        while True:
+            try:
+                return stages.run(name, **given)
+            except NotYet as told:
+                if told.share is None or not console.is_terminal:
+                    log.info("%s", told)
+                else:
+                    shown.update(bar, completed=told.share, description=str(told), visible=True)
+                time.sleep(ASK_AGAIN_S)
 
 
 def night(

@@ -5,6 +5,7 @@ PipelineError          exit 1    one sentence with its numbers, then "; " and wh
 ├── DataError                    mend the data
 ├── PlanError                    relax a limit
 ├── JobError                     try again
+│   └── NotFinite                the same, of a loss: mended by trying again, once
 └── ReleaseError                 look at the registry or the ledger
 NotYet                 exit 75   ask again later: a job runs, a gate waits
 NothingToDo            exit 99   no new data, nothing to promote
@@ -33,14 +34,26 @@ class JobError(PipelineError):
     """Mended by trying again: a job, a machine or a server failed."""
 
 
+class NotFinite(JobError):
+    """The loss of update number `update` is no number."""
+
+    def __init__(self, text: str, *, update: int) -> None:
+        super().__init__(text)
+        self.update = update
+
+
 class ReleaseError(PipelineError):
     """Mended by looking at the registry or the ledger."""
 
 
 class NotYet(Exception):
-    """The stage has done what it can for now and wants to be called again."""
+    """The stage has done what it can for now and wants to be called again; `share` of its work is done."""
 
     exit_status = 75
+
+    def __init__(self, text: str = "", *, share: float | None = None) -> None:
+        super().__init__(text)
+        self.share = share
 
 
 class NothingToDo(Exception):

@@ -165,6 +165,7 @@ class TrainParams(Section):
     # Folder for copies of checkpoints that outlive the machine, at any URL of fsspec, as gs://bucket/checkpoints,
     # or a path. "": they lie in the job's folder only. Credentials belong in the environment.
     checkpoints: str = ""
+    hang_after_s: float = Field(120, gt=0)  # without an update, or 10 times what one takes: start again
 
     @model_validator(mode="after")
     def _agree_on_what_is_decided(self) -> Self:

@@ -175,6 +175,16 @@ class Rung(Record):
     wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
     usd_per_hour: float | None = None  # of one machine
 
+    @property
+    def strategy(self) -> Strategy:
+        """How the machine is rented."""
+        return "spot" if self.spot else "flex-start" if self.wait_s else "on-demand"
+
+    @property
+    def way(self) -> tuple[str, int, str, Strategy]:
+        """Which machines are held, and how: what makes two rungs the same."""
+        return self.machine, self.num_machines, self.region, self.strategy
+
 
 @dataclass(frozen=True, kw_only=True)
 class Option(Record):
@@ -258,6 +268,16 @@ class Epoch(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Taken(Record):
+    """A rung of the ladder that training took to be done in time and within the budget."""
+
+    time: datetime
+    name: Literal["on-demand", "next rung", "scale up", "finish early", "checkpoint"]
+    usd: float  # what the rest is expected to cost beyond what it would have
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training(Record):
     """What came back from the job, `data/run/model/`."""
 
@@ -273,6 +293,7 @@ class Training(Record):
     start_s: float | None = None  # from the first submission to the first worker, before `elapsed_s`
     spot_lives: tuple[tuple[float, bool], ...] = ()  # of spot machines: seconds lived, and was it preempted
     noise_scale: float | None = None  # of gradients towards the end, in samples; None: not enough was seen
+    rungs: tuple[Taken, ...] = ()  # of the ladder, as they were taken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,22 +110,32 @@ class Nothing:
 
 
 class ScriptedBackend:
-    """Backend: each job goes through `script`, one state a look, and stays in its last."""
+    """Backend: each job goes through `script`, one state a look, and stays in its last.
+
+    One that was cancelled is gone; where the backend is `slow_to_end`, from the look after next on.
+    """
 
     def __init__(self, *script: State) -> None:
         self.script = list(script)
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []
+        self.slow_to_end = False
+        self._ending: dict[str, int] = {}  # looks at which it is still there
 
     def submit(self, job: Job) -> str:
         self.jobs.append(job)
+        self._ending.pop(job.folder, None)
         return job.folder
 
     def state(self, handle: str) -> State:
+        if handle in self._ending:
+            self._ending[handle] -= 1
+            return "running" if self._ending[handle] >= 0 else "preempted"
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
     def cancel(self, handle: str) -> None:
         self.cancelled.append(handle)
+        self._ending.setdefault(handle, 1 if self.slow_to_end else 0)
 
 
 class CountingEngine:

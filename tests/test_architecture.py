@@ -38,8 +38,8 @@ PURE = {
     "spot.curves", "spot.danger", "spot.exposure", "spot.intervals", "spot.lifetimes", "spot.lives",
     "spot.optimum", "spot.policies", "spot.preemptions", "spot.replay", "spot.rivals", "spot.states",
     "spot.steering", "spot.traces",
-    "training.batching", "training.noise", "training.order", "training.pace", "training.scaling",
-    "training.tally",
+    "training.batching", "training.ladder", "training.noise", "training.order", "training.outlook",
+    "training.pace", "training.pulse", "training.scaling", "training.tally",
     "release.compare",
     "report.formats",
 }  # fmt: skip

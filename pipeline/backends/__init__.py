@@ -21,9 +21,8 @@ class Job:
     num_machines: int
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
     timeout_s: float
-    spot: bool = False  # cheaper, and may be taken away
     region: str = ""  # "" for the machine at hand
-    strategy: Strategy = "on-demand"  # `spot` goes before it
+    strategy: Strategy = "on-demand"  # spot is cheaper, and may be taken away
     max_wait_s: float = 0.0  # in the queue of flex-start
     environment: dict[str, str] = field(default_factory=dict)
     # Of the night, if job.json in the folder does not say so: its name, what it trains, and when that ends.

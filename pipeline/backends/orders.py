@@ -42,11 +42,6 @@ class Site:
     disk_gb: int = 200
 
 
-def strategy_of(job: Job) -> Strategy:
-    """How its machines are rented."""
-    return "spot" if job.spot else job.strategy
-
-
 def machine_of(job: Job, *, region: str, known: Sequence[Machine]) -> Machine:
     """The machine of the catalog that the job is for; JobError where it is not to be had that way."""
     named = [machine for machine in known if machine.name == job.machine]
@@ -61,7 +56,7 @@ def machine_of(job: Job, *, region: str, known: Sequence[Machine]) -> Machine:
             f"{job.machine} is not offered in {region}; "
             f"set plan.regions to {' or '.join(sorted({m.region for m in named}))}"
         )
-    strategy = strategy_of(job)
+    strategy = job.strategy
     if (strategy == "spot" and not machine.spot) or (strategy == "flex-start" and not machine.flex):
         raise JobError(
             f"{job.machine} is not rented as {strategy} in {region}; "
@@ -83,10 +78,9 @@ def custom_job(
 
     Raises JobError where it may run or wait until after `job.until`.
     """
-    strategy = strategy_of(job)
     timeout, wait = _times(job, now=now)
     scheduling: dict[str, Any] = {
-        "strategy": STRATEGIES[strategy],
+        "strategy": STRATEGIES[job.strategy],
         "timeout": timeout,
         # Unlike workers wait for each other: all of them start again, from the last checkpoint.
         "restart_job_on_worker_restart": job.num_machines > 1,
@@ -115,7 +109,7 @@ def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
                 f"job {job.name} may {name} for {asked_s:,.0f} s, but {left_s:,.0f} s are left until "
                 f"training ends; allow more by night.train_hours"
             )
-    flex = strategy_of(job) == "flex-start"
+    flex = job.strategy == "flex-start"
     if job.timeout_s < 1 or (flex and job.max_wait_s < 1):  # the service takes 0 for: without end
         raise JobError(
             f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.max_wait_s:,.0f} s, "
@@ -169,7 +163,7 @@ def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:
         spec["tpu_topology"] = _topology(job, machine)
     elif machine.num_devices:
         spec |= {"accelerator_type": machine.accelerator, "accelerator_count": machine.num_devices}
-    if site.reservation and strategy_of(job) == "on-demand":
+    if site.reservation and job.strategy == "on-demand":
         spec["reservation_affinity"] = {
             "reservation_affinity_type": "SPECIFIC_RESERVATION",
             "key": "compute.googleapis.com/reservation-name",

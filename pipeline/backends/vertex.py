@@ -25,7 +25,7 @@ from pipeline import ledger
 from pipeline.backends import LIVE, Job, Rental, State, faults, luggage, metering, premises
 from pipeline.backends.book import Book, Order, stretches
 from pipeline.backends.calls import Patience, Unanswered
-from pipeline.backends.orders import Site, custom_job, key_of, label, machine_of, strategy_of
+from pipeline.backends.orders import Site, custom_job, key_of, label, machine_of
 from pipeline.backends.service import ALIVE, STATES, NoQuota, Service, state_name
 from pipeline.errors import JobError, ParamsError
 from pipeline.planning import catalog, pricelist
@@ -257,7 +257,7 @@ def _told(job: Job) -> Job:
 def _order(job: Job, *, region: str, attempt: str, asked_at: datetime) -> Order:
     return Order(
         attempt=attempt, job=job.name, machine=job.machine, num_machines=job.num_machines, region=region,
-        strategy=strategy_of(job), wait_s=job.max_wait_s, asked_at=asked_at.isoformat(),
+        strategy=job.strategy, wait_s=job.max_wait_s, asked_at=asked_at.isoformat(),
     )  # fmt: skip
 
 

@@ -1,13 +1,13 @@
 """Shall tonight's job go to spot now, be bought, or wait? What the launcher knows, as a state to decide on.
 
 The plan names one machine of one region, so there is one zone; buying means the ladder's rung of the same
-machines on demand. A job that waits in the queue for spot has found no capacity. A running machine is left
-where it is: going to spot was only allowed where its loss could be borne.
+machines on demand. A job that waits in the queue for spot has found no capacity. Spot that runs is left for
+on demand once its loss could not be borne any more. What runs on demand is not asked about: whether there is
+spot cannot be seen without giving up the machine that is held.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.planning.startup import BEFORE_WORK
 from pipeline.records import Plan, Rung
@@ -39,21 +39,24 @@ class Facts:
     samples_per_s: float | None  # as trained so far
     attempts: Sequence[Attempt]
     queued: bool  # the last of them is not running yet
+    running: bool = False  # on spot
+    starting_s: float = 0.0  # what is left of its start
 
 
 def place(plan: Plan, facts: Facts) -> Place | None:
-    """Where the job shall be submitted; None: nowhere yet, or in the queue for spot that it is in."""
+    """Where the job shall be; None: nowhere yet, or in the queue for spot that it is in."""
     bought = on_demand(plan)
     if not plan.spot or bought is None:
         return None if facts.queued else Place(plan.machine, spot=plan.spot)
     zone = Zone(
         name=plan.machine,
-        spot_usd_per_hour=_usd_per_hour(plan),
-        on_demand_usd_per_hour=_usd_per_hour(bought),
+        spot_usd_per_hour=usd_per_hour(plan),
+        on_demand_usd_per_hour=usd_per_hour(bought),
         sightings=_sightings(facts),
     )
     # What a lost machine had saved is not known here: the work of an interval is taken as gone.
-    done_s = max(0.0, facts.seen / plan.num_samples * plan.expected_s - plan.checkpoint_every_s)
+    unsaved_s = 0.0 if facts.running else plan.checkpoint_every_s
+    done_s = max(0.0, facts.seen / plan.num_samples * plan.expected_s - unsaved_s)
     planned = plan.num_samples / plan.expected_s
     return decide(
         State(
@@ -63,6 +66,8 @@ def place(plan: Plan, facts: Facts) -> Place | None:
             work_s=plan.expected_s,
             done_s=done_s,
             zones=(zone,),
+            place=Place(zone.name, spot=True) if facts.running else None,
+            starting_s=facts.starting_s,
             home=zone.name,
             refused=frozenset((zone.name,)) if facts.queued else frozenset(),
             ran_s=done_s * planned / facts.samples_per_s if facts.samples_per_s else 0.0,
@@ -79,31 +84,14 @@ def restart_s(plan: Plan) -> float:
     return max(RESTART_S, 2 * median_s)
 
 
-def attempts(plan: Plan, lines: Sequence[Mapping[str, Any]]) -> list[Attempt]:
-    """The lines of submissions.jsonl as attempts, without those that say that a queue was left."""
-    return [
-        Attempt(at=line["time"], spot=line.get("spot", plan.spot)) for line in lines if not line.get("left")
-    ]
-
-
-def usd(plan: Plan, tried: Sequence[Attempt], *, elapsed_s: float, ended: float) -> float:
-    """What `elapsed_s` of the job have cost; what was bought though the plan was spot at its own price."""
-    per_s, bought = _usd_per_hour(plan) / HOUR_S, on_demand(plan)
-    bought_per_s = _usd_per_hour(bought) / HOUR_S if plan.spot and bought else per_s
-    ends = [*(attempt.at for attempt in tried[1:]), ended]
-    bought_s = sum(max(0.0, end - one.at) for one, end in zip(tried, ends, strict=False) if not one.spot)
-    bought_s = min(bought_s, elapsed_s)
-    return (elapsed_s - bought_s) * per_s + bought_s * bought_per_s
-
-
 def on_demand(plan: Plan) -> Rung | None:
     """The ladder's rung of the same machines on demand."""
     same = (plan.machine, plan.num_machines, plan.region)
-    bought = (rung for rung in plan.ladder if not (rung.spot or rung.wait_s))
+    bought = (rung for rung in plan.ladder if rung.strategy == "on-demand")
     return next((r for r in bought if (r.machine, r.num_machines, r.region) == same), None)
 
 
-def _usd_per_hour(way: Plan | Rung) -> float:
+def usd_per_hour(way: Plan | Rung) -> float:
     """What all machines cost; plans of earlier nights do not say, but billed all of their time."""
     if way.usd_per_hour is not None:
         return way.usd_per_hour * way.num_machines

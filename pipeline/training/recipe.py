@@ -8,7 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.records import Champion, Dataset, Epoch, Night, Record, Size, Tuning, digest
+from pipeline.records import Champion, Dataset, Epoch, Night, Record, Rung, Size, Tuning, digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pipeline.params import Params
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 
 CHAMPION = Path("data/champion")
+END_BY = "end_by.json"  # where money ends before time: left by the launcher, read by worker 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,7 @@ class Recipe(Record):
     mean_time_to_loss_s: float | None = None  # of a machine of the job; None: the interval stays as it is
     checkpoints_s: tuple[float, ...] = ()  # from a start on, the last for all to come; none: as above
     batching: Literal["by_speed", "even"] = "even"  # shares of workers; the gradient is the same
+    hang_after_s: float = 120.0  # without an update
     checkpoints: str = ""  # URL of a folder for copies of checkpoints, of all jobs; "" for none
     base_batch_size: int = 0  # that the rate is for; 0: batch_size
     base_samples: int = 0  # to train on in batches of that size; 0: num_samples
@@ -124,6 +126,7 @@ class Progress(Record):
     memory_bytes: int  # peak of worker 0
     batch_size: int = 0  # of the newest update
     noise_scale: float | None = None  # of gradients, in samples; None: not enough was seen
+    end: int = 0  # where the run will end, as it looks; 0: not told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,18 +136,19 @@ class Result(Record):
     model_digest: str
     num_samples: int
     num_updates: int
-    stopped_by: Literal["finished", "deadline"]
+    stopped_by: Literal["finished", "deadline", "budget"]
     warm: bool
     ended_at: datetime
     epochs: tuple[Epoch, ...] = ()  # as the ledger of samples has them
     noise_scale: float | None = None
 
 
-def name_of(recipe: Recipe, *, machine: str, num_machines: int, num_workers: int, spot: bool) -> str:
+def name_of(recipe: Recipe, rung: Rung, *, num_workers: int) -> str:
     """Name of the job: a digest of all that goes in, so that asking twice starts it once."""
     return _digest(
         recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
-        recipe.batching, recipe.train_until.isoformat(), machine, num_machines, num_workers, spot,
+        recipe.batching, recipe.train_until.isoformat(), num_workers,
+        rung.machine, rung.num_machines, rung.region, rung.strategy, rung.wait_s,
     )[:12]  # fmt: skip
 
 

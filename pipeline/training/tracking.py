@@ -5,7 +5,6 @@ It ends when its standard input does, that is with the worker, however that ends
 the first after a restart: MLflow keeps one value per metric, time and step.
 """
 
-import json
 import logging
 import os
 import select
@@ -16,6 +15,7 @@ from typing import Any
 
 from pipeline.errors import PipelineError
 from pipeline.release import tracking
+from pipeline.training.lines import whole
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def follow(path: Path, *, night: str) -> None:
         try:
             run_id = run_id or tracking.run_of(night)
             monitor = monitor or _monitor(run_id)
-            lines = _lines(path)
+            lines = whole(path)
             for start in range(sent, len(lines), 200):
                 metrics = [metric for line in lines[start : start + 200] for metric in _metrics(line)]
                 MlflowClient().log_batch(run_id, metrics=metrics)
@@ -61,12 +61,6 @@ def _monitor(run_id: str) -> Any:
     monitor = make(run_id, sampling_interval=EVERY_S, resume_logging=True)
     monitor.start()
     return monitor
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; the last may be half written."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def _metrics(line: dict[str, Any]) -> list[Any]:

@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pipeline.errors import JobError
+from pipeline.errors import NotFinite
 from pipeline.training import checkpoint, order
 from pipeline.training.batching import Batching, Sizes
 from pipeline.training.bucket import Bucket
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
+from pipeline.training.ladder import MARGIN
 from pipeline.training.order import Indices
 from pipeline.training.pace import Pace
 from pipeline.training.recipe import Progress, Recipe
@@ -32,7 +33,7 @@ from pipeline.training.tally import Tally
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
-MARGIN = 0.1  # share of the time left that the estimate of the end may be wrong by
+TOLD = 20  # samples that an error names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +63,12 @@ class Trainer:
         memory_bytes: Callable[[], int] = lambda: 0,
         bucket: Bucket | None = None,
         aside: Executor | None = None,
+        end_by: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.engine, self.recipe = engine, recipe
         self._epoch_samples, self._block = epoch_samples, block
         self._told_to_stop, self._report = told_to_stop, report
-        self._clock, self._memory_bytes = clock, memory_bytes
+        self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
         self.seen = 0
         self.num_updates = 0
         self.tally = self._new_tally(begin=0)
@@ -164,10 +166,7 @@ class Trainer:
         rate = self._rate(self.seen + size / 2)
         step = self.engine.step(share, batch_size=size, rate=rate, signals=self._signals())
         if not math.isfinite(step.loss):
-            raise JobError(
-                f"the loss of update {self.num_updates + 1} (positions {self.seen} to {after - 1}) is "
-                f"{step.loss}; look at these samples, or lower train.rate ({self.recipe.rate:g})"
-            )
+            raise self._not_finite(step.loss, size)
         self.tally.add(place, share)
         self.seen = after
         self.num_updates += 1
@@ -179,6 +178,17 @@ class Trainer:
         self._meter.add(step.loss, size)
         self._tell(rate)
         return step.signals
+
+    def _not_finite(self, loss: float, size: int) -> NotFinite:
+        """The error that names the samples of the next update, those of all workers."""
+        samples = self._indices(self.seen, self.seen + size)
+        told = ", ".join(map(str, samples[:TOLD])) + (", ..." if size > TOLD else "")
+        return NotFinite(
+            f"the loss of update {self.num_updates + 1} (positions {self.seen} to {self.seen + size - 1}) is "
+            f"{loss}, on {size} samples: {told}; look at these samples, or lower train.rate "
+            f"({self.recipe.rate:g})",
+            update=self.num_updates + 1,
+        )
 
     def _signals(self) -> Signals:
         """What this worker has to say with the next update."""
@@ -214,9 +224,11 @@ class Trainer:
     def _end_in(self) -> int:
         """Updates after which to end, counted from 1 for the next, if the deadline is before the end; or 0.
 
-        Decided as late as it can be: when the time left is what the decay of the rate needs.
+        Decided as late as it can be: when the time left is what the decay of the rate needs. The launcher
+        may tell of a nearer end, where money ends before time does.
         """
-        left_s = self.recipe.train_until.timestamp() - self._clock() - 2 * self.saver.takes_s - 1.0
+        until = min(self.recipe.train_until.timestamp(), self._end_by())
+        left_s = until - self._clock() - 2 * self.saver.takes_s - 1.0
         if self._meter.samples_per_s:  # what is told now is heard when workers agree
             unheard = (self.recipe.sync_every - 1) * self.pace.size(self.seen)
             left_s -= unheard / self._meter.samples_per_s
@@ -245,6 +257,7 @@ class Trainer:
                 memory_bytes=self._memory_bytes(),
                 batch_size=self.pace.size(self.seen - 1),
                 noise_scale=self.pace.noise_scale,
+                end=self.end,
             )
         )
 
@@ -282,15 +295,18 @@ class Trainer:
         batch = range(position, position + self.pace.batch_size(position))
         sizes = self._batching.shares(len(batch)) if self._batching else ()
         part = order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes)
+        return part.start, self._indices(part.start, part.stop), sizes
+
+    def _indices(self, start: int, stop: int) -> Indices:
+        """The samples at some positions."""
         first = self.recipe.first_sample
-        samples = first + order.indices(
+        return first + order.indices(
             seed=self.recipe.seed,
             num_samples=self._epoch_samples - first,
-            start=part.start,
-            stop=part.stop,
+            start=start,
+            stop=stop,
             block=self._block,
         )
-        return part.start, samples, sizes
 
     def _new_tally(self, *, begin: int) -> Tally:
         first = self.recipe.first_sample

@@ -6,6 +6,7 @@ FOLDER holds `job.json` (a Recipe). The worker goes on from the newest checkpoin
     progress.jsonl  heartbeats of worker 0           errors.jsonl    what ended a worker
     model/          model.safetensors, model.json    result.json     written last: the model is complete
 
+The launcher may leave `end_by.json`: a time before `train_until` to end by, since the budget ends first.
 Exit status 0: result.json is there; 143: told to end, and saved; 1: see errors.jsonl.
 With `--profile FOLDER` it measures the job instead, by the Request in job.json, and leaves profile.json.
 Torch is imported late, so that a worker that has nothing to do, or nobody to do it for, ends at once.
@@ -14,6 +15,7 @@ Torch is imported late, so that a worker that has nothing to do, or nobody to do
 import ctypes
 import json
 import logging
+import math
 import os
 import resource
 import shutil
@@ -25,23 +27,25 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from pipeline import records
 from pipeline.errors import DataError, JobError, PipelineError
 from pipeline.params import Plug
 from pipeline.records import Epoch
+from pipeline.training import faults, lines
 from pipeline.training.notice import Notice, unheard
-from pipeline.training.recipe import Progress, Recipe, Result
+from pipeline.training.recipe import END_BY, Progress, Recipe, Result
+from pipeline.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from pipeline.training.engine import TorchEngine
     from pipeline.training.trainer import Outcome
 
 log = logging.getLogger(__name__)
 
-ATTEMPT = "PIPELINE_ATTEMPT"  # in the environment: which start of the job a worker belongs to
 PR_SET_PDEATHSIG = 1
 
 
@@ -49,15 +53,15 @@ def main(folder: Path) -> int:
     """Train the job in `folder` to its end; the exit status."""
     _die_with_parent()
     rank = int(os.environ.get("RANK", "0"))
-    sys.excepthook = lambda kind, error, trace: _leave_error(folder, rank, error, trace)
+    sys.excepthook = lambda kind, error, trace: _leave_error(folder, rank, error)
     if (folder / "result.json").exists():
         return 0
-    if _hopeless(folder):
+    if faults.hopeless(folder):
         return 1
     recipe = records.loads(Recipe, (folder / "job.json").read_text(), source=str(folder / "job.json"))
     with ExitStack() as stack:
         if rank == 0:
-            append(folder / "starts.jsonl", {"time": datetime.now(UTC).isoformat()})
+            lines.append(folder / "starts.jsonl", {"time": datetime.now(UTC).isoformat()})
             stack.enter_context(_tracking(folder, recipe))
         outcome, warm, engine, epochs = _train(folder, recipe)
         stack.callback(engine.close)
@@ -72,7 +76,7 @@ def main(folder: Path) -> int:
 def profile(folder: Path) -> int:
     """Measure the job that `folder` asks for, and leave profile.json there; the exit status."""
     _die_with_parent()
-    sys.excepthook = lambda kind, error, trace: _leave_error(folder, 0, error, trace)
+    sys.excepthook = lambda kind, error, trace: _leave_error(folder, 0, error)
     from pipeline.profiling import profiler
     from pipeline.profiling.profiles import Request
 
@@ -107,22 +111,41 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     warm = _start_warm(engine, Path(recipe.warm_from)) if recipe.warm_from else False
     notice = Notice()
     bucket = Bucket(recipe.copies) if recipe.copies else None
+    limit = _Limit(folder)
+    watchdog = Watchdog(
+        hang_after_s=recipe.hang_after_s,
+        told=lambda sentence: faults.leave(folder, sentence, rank=engine.rank),
+    )
+
+    def told_to_stop() -> bool:
+        watchdog.beat()  # asked before each update
+        return notice()
+
+    def report(progress: Progress) -> None:
+        limit.poll()
+        _report(folder, progress)
+
     trainer = Trainer(
         engine,
         recipe,
         folder=folder / "checkpoints",
         epoch_samples=len(dataset),
         block=getattr(dataset, "block", 1),
-        told_to_stop=notice,
-        report=lambda progress: _report(folder, progress),
+        told_to_stop=told_to_stop,
+        report=report,
         memory_bytes=peak_memory_bytes,
         bucket=bucket,
+        end_by=lambda: limit.time,
     )
     found = None
     if engine.rank == 0:
         if bucket:
             bucket.bring(trainer.saver.folder)
         found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
+        while found and faults.met_not_finite(folder) and not _finite(found, engine.model):
+            log.warning("checkpoint %s holds weights that are no numbers; the one before is taken", found)
+            shutil.rmtree(found)
+            found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
     found = agreed(found)
     if bucket and found and not found.exists():  # it lies on the machine of worker 0
         bucket.bring(trainer.saver.folder)
@@ -131,7 +154,9 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     how = "going on" if found else "beginning"
     log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
     notice.listen()
+    watchdog.start()
     outcome = trainer.run()
+    watchdog.stop()
     epochs: tuple[Epoch, ...] = ()
     if outcome.stopped_by != "told":
         trainer.save()
@@ -172,7 +197,7 @@ def _export(
         model_digest=digest,
         num_samples=outcome.seen,
         num_updates=outcome.num_updates,
-        stopped_by="finished" if outcome.stopped_by == "finished" else "deadline",
+        stopped_by="finished" if outcome.stopped_by == "finished" else ended_early_by(folder, recipe),
         warm=warm,
         ended_at=datetime.now(UTC),
         epochs=epochs,
@@ -193,23 +218,34 @@ def write_facts(folder: Path, recipe: Recipe, *, seen: int) -> None:
     records.replace_text(folder / "model.json", json.dumps(facts, indent=2) + "\n")
 
 
-def append(path: Path, line: dict[str, Any]) -> None:
-    """Add a line of JSON by one write; a disk that is full is warned of, and no reason to stop."""
-    try:
-        with path.open("ab", buffering=0) as file:
-            file.write((json.dumps(line) + "\n").encode())
-    except OSError as error:
-        log.warning("no line for %s: %s; going on", path, error)
+def ended_early_by(folder: Path, recipe: Recipe) -> Literal["deadline", "budget"]:
+    """Which of the two limits was the nearer one."""
+    limit = _Limit(folder)
+    limit.poll()
+    return "budget" if limit.time < recipe.train_until.timestamp() else "deadline"
+
+
+class _Limit:
+    """The time to end by that the launcher has left; none where it left none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / END_BY
+        self.time = math.inf
+        self.poll()
+
+    def poll(self) -> None:
+        """Look again."""
+        self.time = json.loads(self._path.read_text())["time"] if self._path.exists() else math.inf
 
 
 def _report(folder: Path, progress: Progress) -> None:
     _check_attempt(folder)
-    append(folder / "progress.jsonl", json.loads(records.dumps(progress)))
+    lines.append(folder / "progress.jsonl", json.loads(records.dumps(progress)))
 
 
 def _check_attempt(folder: Path) -> None:
     """End if the job was started again meanwhile: the new workers own the folder."""
-    own, path = os.environ.get(ATTEMPT), folder / "attempt"
+    own, path = os.environ.get(faults.ATTEMPT), folder / "attempt"
     if own and path.exists() and path.read_text() != own:
         raise JobError(f"job {folder.name} was started again; this worker is of an older start and ends")
 
@@ -225,23 +261,20 @@ def _tracking(folder: Path, recipe: Recipe) -> ExitStack:
     return stack
 
 
-def _leave_error(folder: Path, rank: int, error: BaseException, trace: TracebackType | None) -> None:
-    told = isinstance(error, PipelineError)
-    line = {
-        "attempt": os.environ.get(ATTEMPT, ""),
-        "rank": rank,
-        "error": str(error) if told else f"{type(error).__name__}: {error}",
-        "final": told,  # trying again would end the same
-    }
-    append(folder / "errors.jsonl", line)
-    traceback.print_exception(error) if not told else log.error("%s: %s", type(error).__name__, error)
+def _leave_error(folder: Path, rank: int, error: BaseException) -> None:
+    faults.leave(folder, error, rank=rank)
+    if isinstance(error, PipelineError):
+        log.error("%s: %s", type(error).__name__, error)
+    else:
+        traceback.print_exception(error)
 
 
-def _hopeless(folder: Path) -> bool:
-    """Whether this start of the job has met an error that trying again does not mend."""
-    path, own = folder / "errors.jsonl", os.environ.get(ATTEMPT, "")
-    lines = path.read_text().splitlines() if path.exists() else []
-    return any(line["final"] and line["attempt"] == own for line in map(json.loads, lines))
+def _finite(path: Path, model: "nn.Module") -> bool:
+    """Whether all weights of a checkpoint are numbers; buffers may hold infinities, as masks do."""
+    from pipeline.training import checkpoint
+
+    weights = checkpoint.load(path).tensors["model"]
+    return all(bool(weights[name].isfinite().all()) for name, _ in model.named_parameters())
 
 
 def _die_with_parent() -> None:

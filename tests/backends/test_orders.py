@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.backends import Job
-from pipeline.backends.orders import SLACK_S, Site, custom_job, label, machine_of, strategy_of
+from pipeline.backends.orders import SLACK_S, Site, custom_job, label, machine_of
 from pipeline.errors import JobError
 from pipeline.planning.catalog import Machine, rented
 from tests.backends import rented as jobs
@@ -159,4 +159,4 @@ def test_every_machine_of_the_catalog_can_be_asked_for_as_it_is_rented():
             told = job(machine=machine.name, **way)
             assert machine_of(told, region=machine.region, known=rented()) == machine
             spec = asked(told, region=machine.region)
-            assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), strategy_of(told)
+            assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), told.strategy

@@ -12,7 +12,7 @@ from nights import lay, only, sixty, whole
 from pipeline import records
 from pipeline.errors import DataError
 from pipeline.ledger import Entry
-from pipeline.records import Epoch
+from pipeline.records import Epoch, Taken
 from pipeline.report.page import entry_of, page, write
 
 FACTS = ("commit", "subject", "rollback", "night")  # of an entry, beside its other records
@@ -110,6 +110,17 @@ def test_the_ledger_of_samples_is_told_in_a_sentence_and_not_where_none_was_kept
     )
     none = replace(night, training=replace(night.training, epochs=()))
     assert "ledger of samples" not in text_of(page(lay(none, folder), []))
+
+
+def test_the_rungs_that_training_took_are_told_with_their_cost_and_reason(folder: Path) -> None:
+    entry = whole()
+    assert entry.training
+    rung = Taken(time=entry.night.started_at, name="scale up", usd=2.5, reason="1 x b takes 7,077 s at most")
+    told = replace(entry, training=replace(entry.training, rungs=(rung,)))
+    text = text_of(page(lay(told, folder), []))
+    assert "took these rungs of the ladder:" in text
+    assert "scale up, for $2.50 more; 1 x b takes 7,077 s at most." in text
+    assert "rungs of the ladder" not in text_of(page(lay(entry, folder), []))
 
 
 def test_every_record_has_its_figures_on_the_page(folder: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.records import Plan, Portion, Rung
 from pipeline.spot.states import Place
-from pipeline.spot.steering import RESTART_S, Attempt, Facts, attempts, place, restart_s, usd
+from pipeline.spot.steering import RESTART_S, TICK_S, Attempt, Facts, place, restart_s, usd_per_hour
 
 HOUR_S = 3600.0
 BOUGHT = Rung(
@@ -64,22 +64,30 @@ def test_a_start_that_brings_much_data_is_begun_earlier():
 
 
 def test_the_price_of_an_hour_is_the_plans_own_where_it_says():
-    told = {"elapsed_s": HOUR_S, "ended": HOUR_S}
-    priced = replace(PLAN, usd_per_hour=2.5, num_machines=2)
-    assert usd(priced, attempts(PLAN, [{"time": 0.0, "spot": True}]), **told) == pytest.approx(5.0)
+    assert usd_per_hour(replace(PLAN, usd_per_hour=2.5, num_machines=2)) == 5.0
+    assert usd_per_hour(PLAN) == pytest.approx(1.8)
+    assert usd_per_hour(BOUGHT) == pytest.approx(3.6)
+    assert usd_per_hour(replace(PLAN, expected_s=0)) == 0
 
 
-def test_what_was_bought_is_paid_at_its_own_price():
-    lines = [
-        {"time": 0.0, "spot": True},
-        {"time": 5.0, "spot": True, "left": True},
-        {"time": HOUR_S, "spot": False},
-    ]
-    told = {"elapsed_s": 2 * HOUR_S, "ended": 2 * HOUR_S}
-    assert usd(PLAN, attempts(PLAN, lines[:1]), **told) == pytest.approx(3.6)
-    assert usd(PLAN, attempts(PLAN, lines), **told) == pytest.approx(1.8 + 3.6)
-    assert usd(replace(PLAN, spot=False), attempts(PLAN, lines), **told) == pytest.approx(3.6)
-    assert usd(replace(PLAN, expected_s=0, ladder=()), attempts(PLAN, lines), **told) == 0
+def test_spot_that_runs_is_kept_while_its_loss_could_be_borne_and_left_after():
+    """The net of the policy: a loss takes an interval, a tick and a start, twice before one goes to spot."""
+    doubted_s = 10 * HOUR_S / (0.8 * 0.98)
+    least_s = RESTART_S + PLAN.checkpoint_every_s + TICK_S
+    running = replace(BEGUN, attempts=ONCE, running=True)
+    for spare_s, spot in ((least_s + 60, True), (least_s - 60, False)):
+        facts = replace(running, now=BEGUN.deadline - doubted_s - spare_s)
+        assert place(PLAN, facts) == Place("a2", spot=spot)
+    alone = replace(PLAN, ladder=())
+    assert place(alone, replace(running, now=17 * HOUR_S)) == Place("a2", spot=True)
+
+
+def test_a_start_that_is_not_over_leaves_so_much_less_time():
+    facts = replace(
+        BEGUN, now=BEGUN.deadline - 10 * HOUR_S / (0.8 * 0.98) - 2000, attempts=ONCE, running=True
+    )
+    assert place(PLAN, facts) == Place("a2", spot=True)
+    assert place(PLAN, replace(facts, starting_s=600)) == Place("a2", spot=False)
 
 
 @given(st.floats(0, 18), st.integers(0, 36_000), st.booleans())

@@ -12,13 +12,15 @@ from pipeline.backends.local import Local
 from pipeline.errors import NotYet
 from pipeline.params import Params
 from pipeline.records import Champion, Dataset, Night, Plan, Training, Tuning
-from pipeline.training import launcher
+from pipeline.training import collector, launcher
 from tests.fakes import write_curve
 
 ROOT = Path(__file__).parents[2]
 
 
-def night(*, seconds: float = 600, day: date = date(2026, 1, 2), name: str = "n") -> Night:
+def night(
+    *, seconds: float = 600, day: date = date(2026, 1, 2), name: str = "n", budget_usd: float = 50
+) -> Night:
     now = datetime.now(UTC)
     return Night(
         id=name,
@@ -26,7 +28,7 @@ def night(*, seconds: float = 600, day: date = date(2026, 1, 2), name: str = "n"
         started_at=now,
         train_until=now + timedelta(seconds=seconds),
         decide_until=now + timedelta(seconds=seconds + 60),
-        budget_usd=1,
+        budget_usd=budget_usd,
         trigger="test",
         code_commit="c",
         previous="",
@@ -51,6 +53,7 @@ def told(
     num_workers: int = 1,
     cold_every: int = 7,
     checkpoint_every_s: float | None = 0.2,
+    hang_after_s: float = 120.0,
     **arguments: Any,
 ) -> Params:
     return params.check(
@@ -63,6 +66,7 @@ def told(
                 "cold_every": cold_every,
                 "rate": 0.01,
                 "checkpoint_every_s": checkpoint_every_s,
+                "hang_after_s": hang_after_s,
             },
         }
     )
@@ -98,7 +102,7 @@ def train(
         time.sleep(0.02)
 
 
-def weights(folder: Path = launcher.MODEL) -> Any:
+def weights(folder: Path = collector.MODEL) -> Any:
     from safetensors.torch import load_file
 
     assert records.digest(folder)

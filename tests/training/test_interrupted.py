@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 from pipeline.backends import Job
 from pipeline.backends.local import Local
 from pipeline.errors import JobError
-from pipeline.records import Epoch, Training
+from pipeline.records import Epoch, Training, replace_text
+from pipeline.training import jobs
+from pipeline.training.recipe import END_BY
 from tests.fakes import read_lines
-from tests.training import nights
+from tests.training import nights, trouble
+from tests.training.trouble import processes
 
 pytestmark = pytest.mark.slow
 SLOW = {"delay_s": 0.015}  # a batch: so that there is something to interrupt
@@ -51,23 +53,6 @@ def alone(tmp_path_factory, surroundings) -> Alone:
     training = nights.train(nights.night(), nights.told(dropout=0.0, **SLOW))
     (job,) = (path for path in (folder / "data/work/jobs").iterdir() if path.is_dir())
     return Alone(training, nights.weights(), job)
-
-
-def processes(job: Path) -> dict[str, list[psutil.Process]]:
-    """The live processes of a job by what they are."""
-    try:
-        supervisor = psutil.Process(int((job / "pid").read_text()))
-        found = [supervisor, *supervisor.children(recursive=True)]
-        commands = {process: " ".join(process.cmdline()) for process in found}
-    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
-        return {"worker": [], "torchrun": [], "all": []}
-    workers = [
-        process
-        for process, command in commands.items()
-        if "training.worker" in command and "distributed.run" not in command
-    ]
-    torchrun = [process for process, command in commands.items() if "distributed.run" in command]
-    return {"worker": workers, "torchrun": torchrun, "all": found}
 
 
 def seen(job: Path) -> int:
@@ -195,11 +180,54 @@ def test_a_job_that_would_be_late_ends_before_the_deadline_with_a_model(tmp_path
     assert nights.weights()
 
 
-def test_a_loss_that_is_not_a_number_names_the_update_and_leaves_no_process(tmp_path):
+def test_a_loss_that_is_not_a_number_is_tried_again_once_and_names_its_samples(tmp_path):
     nights.lay_out(tmp_path)
-    with pytest.raises(JobError, match=r"the loss of update \d+ \(positions \d+ to \d+\) is nan; look at"):
+    named = (
+        r"the loss of update \d+ \(positions \d+ to \d+\) is nan, on 32 samples: (\d+, ){20}\.\.\.; look at"
+    )
+    with pytest.raises(JobError, match=named):
         nights.train(nights.night(), nights.told(poison=17))
+    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
+    assert len(read_lines(job / "starts.jsonl")) == 2
     assert not Path("data/run/model").exists()
-    assert not [
-        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])
-    ]
+    assert not trouble.left_behind(tmp_path)
+
+
+def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path, alone, monkeypatch):
+    monkeypatch.setattr(jobs, "SHUTDOWN_S", 2)
+    nights.lay_out(tmp_path)
+    stop = trouble.Sender(signal.SIGSTOP, after=700)
+    params = nights.told(num_workers=2, dropout=0.0, hang_after_s=3, **SLOW)
+    training = nights.train(nights.night(), params, between=stop)
+    assert stop.sent_at
+    assert training.num_restarts == 1
+    assert training.epochs == alone.training.epochs
+    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
+    (fault,) = read_lines(job / "errors.jsonl")
+    assert fault["error"].startswith("no update for ")
+    assert "raise train.hang_after_s (3)" in fault["error"]
+    log = (job / "log.txt").read_text()
+    assert "most recent call first" in log
+    assert "in all_reduce" in log
+
+
+def test_a_job_that_is_told_of_a_nearer_end_lets_the_rate_decay_to_be_done_by_then(tmp_path, alone):
+    nights.lay_out(tmp_path)
+    job = tmp_path / "job"
+    job.mkdir()
+    told = {**json.loads((alone.job / "job.json").read_text()), "num_samples": 10**6}
+    (job / "job.json").write_text(json.dumps(told))
+
+    def poor() -> bool:
+        if (job / "progress.jsonl").exists() and not (job / END_BY).exists():
+            replace_text(job / END_BY, json.dumps({"time": time.time() + 6}))
+        return False
+
+    run_directly(job, num_workers=1, until=poor)
+    result = json.loads((job / "result.json").read_text())
+    assert result["stopped_by"] == "budget"
+    assert 0 < result["num_samples"] < 10**6
+    beats = read_lines(job / "progress.jsonl")
+    assert beats[0]["end"] == 10**6
+    assert beats[-1]["end"] == result["num_samples"]
+    assert beats[-1]["rate"] < 0.25 * max(beat["rate"] for beat in beats)

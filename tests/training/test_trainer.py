@@ -242,7 +242,9 @@ def test_a_checkpoint_that_the_disk_refused_is_tried_again_soon(tmp_path, caplog
 def test_a_loss_that_is_not_finite_names_the_update(tmp_path):
     engine = CountingEngine(num_samples=40)
     engine.loss = math.nan
-    with pytest.raises(JobError, match=r"loss of update 1 \(positions 0 to 7\) is nan; .* train\.rate"):
+    with pytest.raises(
+        JobError, match=r"loss of update 1 \(positions 0 to 7\) is nan, on 8 samples: .* train\.rate"
+    ):
         Run(tmp_path, engine, recipe()).run()
 
 

@@ -1,0 +1,134 @@
+"""What became of asking for machines? `submissions.jsonl` of a job, one event a line, never changed.
+
+    ask      a job is about to be submitted, by this name, on this rung     submit   it was; its handle
+    run      it was first seen running                                      end      it was seen ended
+    leave    it is to end: it hangs, goes on to another rung, or was told   rung     of the ladder, taken
+
+What is to be done is written before it is done: who is killed in between is followed by one who does it.
+Handles and names are told by whoever runs jobs, so no two live jobs are asked for before the first has ended.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline import records
+from pipeline.records import Rung, Taken
+from pipeline.training import lines
+
+FILE = "submissions.jsonl"
+Why = Literal["rung", "hang", "told"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One time that machines were asked for. Times are seconds since 1970; "", None and 0: not yet."""
+
+    name: str
+    rung: Rung
+    at: float
+    handle: str = ""
+    run_at: float = 0.0
+    leaving: bool = False
+    hung: bool = False
+    to: Rung | None = None  # where it leaves for
+    ended: str = ""  # the state it ended in
+    ended_at: float = 0.0  # when that was seen
+
+    @property
+    def live(self) -> bool:
+        """Whether a job of it may be there."""
+        return not self.ended
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by a fault of its own, and not since a machine was taken away or left."""
+        return self.hung or (not self.leaving and self.ended in ("failed", "succeeded"))
+
+
+class Attempts:
+    """The events of one job."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self.all: list[Attempt] = []
+        self.taken: list[Taken] = []
+        for line in lines.whole(self._path):
+            self._fold(line)
+
+    @property
+    def last(self) -> Attempt | None:
+        """The newest."""
+        return self.all[-1] if self.all else None
+
+    @property
+    def on_this_rung(self) -> Sequence[Attempt]:
+        """The newest ones, back to where the rung was another."""
+        found: list[Attempt] = []
+        for attempt in reversed(self.all):
+            if found and attempt.rung.way != found[0].rung.way:
+                break
+            found.append(attempt)
+        return found[::-1]
+
+    def ask(self, now: float, *, name: str, rung: Rung) -> None:
+        """A job is about to be submitted."""
+        self._add(now, "ask", name=name, rung=_plain(rung))
+
+    def submit(self, now: float, *, handle: str) -> None:
+        """It was."""
+        self._add(now, "submit", handle=handle)
+
+    def run(self, now: float) -> None:
+        """It is seen running for the first time."""
+        self._add(now, "run")
+
+    def leave(self, now: float, why: Why, *, to: Rung | None = None, taken: Taken | None = None) -> None:
+        """It is to end."""
+        facts = {"to": _plain(to) if to else None, "taken": _plain(taken) if taken else None}
+        self._add(now, "leave", why=why, **facts)
+
+    def end(self, now: float, *, state: str) -> None:
+        """It was seen ended."""
+        self._add(now, "end", state=state)
+
+    def take(self, now: float, taken: Taken) -> None:
+        """A rung that is not left for was taken; each of its name counts once."""
+        if all(each.name != taken.name for each in self.taken):
+            self._add(now, "rung", taken=_plain(taken))
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        self._path.unlink(missing_ok=True)
+        self.all, self.taken = [], []
+
+    def _add(self, now: float, event: str, **facts: Any) -> None:
+        line = {"time": now, "event": event, **facts}
+        lines.add(self._path, line)
+        self._fold(line)
+
+    def _fold(self, line: dict[str, Any]) -> None:
+        event, now = line["event"], line["time"]
+        if line.get("taken"):
+            self.taken.append(records.loads(Taken, json.dumps(line["taken"]), source=str(self._path)))
+        if event == "ask":
+            rung = records.loads(Rung, json.dumps(line["rung"]), source=str(self._path))
+            self.all.append(Attempt(name=line["name"], rung=rung, at=now))
+        elif event == "submit":
+            self._change(handle=line["handle"])
+        elif event == "run":
+            self._change(run_at=now)
+        elif event == "leave":
+            to = line["to"] and records.loads(Rung, json.dumps(line["to"]), source=str(self._path))
+            self._change(leaving=True, hung=line["why"] == "hang", to=to or None)
+        elif event == "end":
+            self._change(ended=line["state"], ended_at=now)
+
+    def _change(self, **facts: Any) -> None:
+        self.all[-1] = replace(self.all[-1], **facts)
+
+
+def _plain(record: records.Record) -> Any:
+    return json.loads(records.dumps(record))

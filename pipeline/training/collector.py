@@ -1,0 +1,117 @@
+"""What came back from the job? Its own model, or past the time for it the newest good checkpoint as one."""
+
+import logging
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipeline import records
+from pipeline.errors import JobError
+from pipeline.records import Training
+from pipeline.spot import lives
+from pipeline.training import checkpoint, faults, lines
+from pipeline.training.attempts import Attempts
+from pipeline.training.recipe import Recipe, Result
+from pipeline.training.worker import ended_early_by, write_facts
+
+log = logging.getLogger(__name__)
+
+MODEL = records.RUN / "model"
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the job has left a result."""
+    return records.path_of(Result, folder).exists()
+
+
+def ended_at(folder: Path) -> float:
+    """When it did, in seconds since 1970."""
+    return records.read(Result, folder).ended_at.timestamp()
+
+
+def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
+    """Make the newest good checkpoint the result of a job that has run out of time or money.
+
+    Raises JobError if there is none: the decision to keep the champion.
+    """
+    _bring_copies(folder, recipe)
+    path = checkpoint.newest(folder / "checkpoints", identity=recipe.identity)
+    by = ended_early_by(folder, recipe)
+    if path is None:
+        when, more = f"{recipe.train_until:%Y-%m-%d %H:%M:%S} UTC", "night.train_hours"
+        if by == "budget":
+            when, more = "the time that its budget ended", "night.budget_usd"
+        raise JobError(
+            f"training did not reach a checkpoint by {when} "
+            f"({faults.reason(folder)}); the champion stays; allow more by {more}, or train less"
+        )
+    from pipeline.training.tally import Tally
+
+    told = checkpoint.scalars(path)
+    model = folder / "model"
+    shutil.rmtree(model, ignore_errors=True)
+    model.mkdir()
+    shutil.copy(path / "model.safetensors", model)
+    write_facts(model, recipe, seen=told["seen"])
+    result = Result(
+        model_digest=records.digest(model),
+        num_samples=told["seen"],
+        num_updates=told["num_updates"],
+        stopped_by=by,
+        warm=bool(recipe.warm_from),
+        ended_at=datetime.fromtimestamp(now, UTC),
+        epochs=Tally.load(told["tally"]).proven() if "tally" in told else (),
+    )
+    records.write(result, folder)
+    return result
+
+
+def _bring_copies(folder: Path, recipe: Recipe) -> None:
+    """What a machine has saved that is gone; without it, the newest here has to do."""
+    if not recipe.copies:
+        return
+    from pipeline.training.bucket import Bucket
+
+    try:
+        Bucket(recipe.copies).bring(folder / "checkpoints")
+    except (OSError, ValueError) as error:
+        log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
+
+
+def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
+    """Bring the model to the night's folder, whole or not at all."""
+    result = records.read(Result, folder)
+    source = folder / "model"
+    if records.digest(source) != result.model_digest:
+        records.path_of(Result, folder).unlink()
+        raise JobError(
+            f"the model of job {folder.name} does not match its digest {result.model_digest}; "
+            f"run train again, it goes on from the last checkpoint"
+        )
+    fresh = MODEL.with_name(".model")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(source, fresh)
+    shutil.rmtree(MODEL, ignore_errors=True)
+    fresh.rename(MODEL)
+    starts = lines.whole(folder / "starts.jsonl")
+    began = datetime.fromisoformat(starts[0]["time"]) if starts else result.ended_at
+    elapsed_s = max(0.0, (result.ended_at - began).total_seconds())
+    submissions = [{"time": each.at, "spot": each.rung.spot} for each in asked.all]
+    losses = [{"time": each.ended_at} for each in asked.all if each.ended == "preempted" and not each.leaving]
+    beats = lines.whole(folder / "progress.jsonl")
+    return Training(
+        model_digest=result.model_digest,
+        num_samples=result.num_samples,
+        num_updates=result.num_updates,
+        num_restarts=max(0, len(starts) - 1),
+        elapsed_s=round(elapsed_s, 3),
+        cost_usd=cost_usd,
+        stopped_by=result.stopped_by,
+        epochs=result.epochs,
+        ended_at=result.ended_at,
+        start_s=lives.start_s(submissions, starts),
+        spot_lives=lives.lives(submissions, starts=starts, heartbeats=beats, losses=losses),
+        noise_scale=result.noise_scale,
+        rungs=tuple(asked.taken),
+    )

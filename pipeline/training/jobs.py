@@ -1,0 +1,53 @@
+"""What exactly is handed to a backend? The same torchrun for every rung, under a name of its own."""
+
+import os
+from pathlib import Path
+
+from pipeline.backends import Job
+from pipeline.records import Rung
+from pipeline.release import tracking
+
+WORKER_RESTARTS = 3  # by torchrun, of the workers in a job
+SHUTDOWN_S = 20  # for workers to save when told to end
+
+
+def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout_s: float) -> Job:
+    """The job in `folder` on a rung; `planned`: the one that the plan names."""
+    place = str(folder.resolve())
+    return Job(
+        # Another name for another way to hold machines: a backend attaches to a job of the same.
+        name=folder.name if planned else "-".join([folder.name, *_words(rung)]),
+        command=(
+            "torchrun",
+            "--nnodes=1",
+            f"--nproc-per-node={num_workers}",
+            f"--max-restarts={WORKER_RESTARTS}",
+            f"--shutdown-timeout={SHUTDOWN_S}",
+            "-m",
+            "pipeline.training.worker",
+            place,
+        ),
+        machine=rung.machine,
+        num_machines=rung.num_machines,
+        folder=place,
+        timeout_s=timeout_s,
+        region=rung.region,
+        strategy=rung.strategy,
+        max_wait_s=rung.wait_s,
+        environment=_environment(),
+    )
+
+
+def _words(rung: Rung) -> list[str]:
+    return [rung.machine, str(rung.num_machines), rung.strategy, *filter(None, [rung.region])]
+
+
+def _environment() -> dict[str, str]:
+    """The night's own code comes first; live metrics go where the night's do (nowhere, if set to "")."""
+    told = {name: os.environ[name] for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID") if name in os.environ}
+    if "MLFLOW_TRACKING_URI" not in told:
+        told["MLFLOW_TRACKING_URI"] = tracking.tracking_uri()
+    paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # Else workers that were started again may meet by addresses of the dead (pytorch issue 135712).
+    told["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    return {"PYTHONPATH": os.pathsep.join(paths), **told}

@@ -1,0 +1,273 @@
+"""Where shall tonight's job be, so that it is done in time and within the budget? The rungs, in order.
+
+    on-demand       a plan of spot leaves spot for the same machines bought, as `spot.policies.decide` has it
+    next rung       where machines cannot be had: refused, or long waited for in a queue
+    scale up        to the next rung of the plan's ladder that is faster and still has the time for the rest
+    finish early    the trainer lets the rate decay as late as it can (trainer._end_in), for both limits
+    checkpoint      time is up, and the job has not ended: its newest good checkpoint is the model
+    champion        there is none: the one who serves goes on to serve
+
+"Shorten the evaluation" is no rung here: it comes after `train_until`, in a time of its own, and would give
+training nothing. This module decides on the first three. A rung is taken as late as it can be: training that
+may be late goes on where it is, and is measured, until `PATIENCE_S` before the last rung that would still be
+in time could no longer be begun, or the trainer would begin to finish early. A queue is left in the same way,
+and machines that are refused at once.
+What training was slower than planned on one machine, it is taken to be on the others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from math import exp, log
+from typing import Literal
+
+from pipeline.planning.catalog import LOCAL
+from pipeline.planning.startup import BEFORE_WORK
+from pipeline.records import Plan, Rung
+from pipeline.spot import steering
+from pipeline.spot.curves import HOUR_S
+from pipeline.spot.preemptions import mean_time_to_loss_s
+from pipeline.spot.steering import TICK_S, on_demand, usd_per_hour
+from pipeline.training.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
+
+Standing = Literal["none", "queued", "running", "refused"]  # refused: some minutes ago at most
+PATIENCE_S = 2 * TICK_S
+MARGIN = 0.1  # share of the time left that the trainer's estimate of the end may be wrong by
+LEAST_SPREAD = 0.02  # of the logarithm of a time that a plan is sure of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What is known of a job at a call of the launcher; times in seconds since the same moment."""
+
+    now: float
+    deadline: float
+    confidence: float  # with which it is to be done in time
+    left_usd: float
+    decay: float  # share of the samples over which the rate decays
+    rung: Rung  # that it is on, was on last, or is to begin on
+    state: Standing
+    since: float  # when it came into that state
+    seen: int = 0  # samples trained on, as last heard
+    starting_s: float = 0.0  # what is left of the start of the machines it is on
+    rate: Rate | None = None  # measured on this rung
+    attempts: Sequence[steering.Attempt] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The rung to be on; None: nowhere yet. With a name, what it costs and why, if it is a rung taken now."""
+
+    rung: Rung | None
+    name: Literal["", "on-demand", "next rung", "scale up"] = ""
+    usd: float = 0.0
+    reason: str = ""
+
+
+def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
+    """What the plan itself names, as a rung."""
+    spread = max(LEAST_SPREAD, log(plan.interval[1] / plan.expected_s) / Z90 if plan.expected_s else 0.0)
+    longest_s = plan.expected_s * exp(NORMAL.inv_cdf(max(0.5, confidence)) * spread)
+    return Rung(
+        machine=plan.machine,
+        num_machines=plan.num_machines,
+        spot=plan.spot,
+        expected_s=plan.expected_s,
+        expected_usd=plan.expected_usd,
+        latest_start=train_until - timedelta(seconds=longest_s),
+        region=plan.region,
+        wait_s=plan.wait_s,
+        usd_per_hour=usd_per_hour(plan) / plan.num_machines,
+    )
+
+
+def choose(plan: Plan, sight: Sight) -> Choice:
+    """The rung to be on now."""
+    here = sight.rung
+    best = _steered(plan, sight)
+    if best is None:
+        return Choice(rung=None)
+    if not (best.spot and on_demand(plan)):
+        faster = _up(plan, sight, best)
+        if faster:
+            chance = forecast(plan, sight, best).chance
+            told = {
+                "queued": f"{_name(best)} was waited for {sight.now - sight.since:,.0f} s",
+                "refused": f"{_name(best)} cannot be had",
+            }.get(sight.state, f"{_name(best)} would be done in time with a chance of {chance:.0%}")
+            told += f", {_name(faster)} takes {_rest_s(plan, sight, faster):,.0f} s at most"
+            had = sight.state not in ("queued", "refused")
+            name: Literal["next rung", "scale up"] = "scale up" if had else "next rung"
+            return Choice(rung=faster, name=name, usd=_more_usd(plan, sight, faster), reason=told)
+    if best.way == here.way or best.strategy != "on-demand":
+        return Choice(rung=best)
+    return Choice(
+        rung=best,
+        name="on-demand",
+        usd=_more_usd(plan, sight, best),
+        reason=f"another loss of spot, or a longer wait for it, could not be borne: the rest takes "
+        f"{_rest_s(plan, sight, best):,.0f} s at most, and {sight.deadline - sight.now:,.0f} s are left",
+    )
+
+
+def forecast(plan: Plan, sight: Sight, rung: Rung) -> Outlook:
+    """When the job is done on a rung, from now on."""
+    owned = rung.machine == LOCAL
+    every_s = plan.mean_time_to_loss_s if rung.way == sight.rung.way and plan.spot == rung.spot else None
+    if every_s is None:
+        every_s = mean_time_to_loss_s(num_machines=rung.num_machines, spot=rung.spot, owned=owned)
+    return outlook(
+        _rate(plan, sight, rung),
+        todo=plan.num_samples - sight.seen,
+        left_s=sight.deadline - sight.now,
+        start_s=_before_s(plan, sight, rung),
+        risk=Risk(mean_time_to_loss_s=every_s, restart_s=start_s(plan), every_s=plan.checkpoint_every_s),
+    )
+
+
+def _rate(plan: Plan, sight: Sight, rung: Rung) -> Rate:
+    """Samples per second on a rung, as planned and as measured."""
+    planned = Rate(samples_per_s=_planned(plan, rung), error=_spread(sight, rung))
+    if rung.way == sight.rung.way:
+        return weighed(planned, sight.rate)
+    return replace(planned, samples_per_s=planned.samples_per_s / _slower(plan, sight))
+
+
+def _before_s(plan: Plan, sight: Sight, rung: Rung) -> float:
+    """Until training goes on, there."""
+    runs = sight.state == "running" and rung.way == sight.rung.way
+    return sight.starting_s if runs else start_s(plan)
+
+
+def _steered(plan: Plan, sight: Sight) -> Rung | None:
+    """Spot or the same machines bought, where the plan leaves that choice; else where the job is."""
+    here, bought = sight.rung, on_demand(plan)
+    running = sight.state == "running"
+    if not plan.spot or bought is None or _moved(plan, here) or (running and not here.spot):
+        return here
+    facts = steering.Facts(
+        now=sight.now,
+        deadline=sight.deadline,
+        seen=sight.seen,
+        samples_per_s=sight.rate.samples_per_s if sight.rate else None,
+        attempts=sight.attempts,
+        queued=sight.state in ("queued", "refused"),
+        running=running,
+        starting_s=sight.starting_s,
+    )
+    place = steering.place(plan, facts)
+    if place is None:
+        return here if sight.state == "queued" else None
+    if place.spot:
+        return here if here.spot else _spot(plan, bought)
+    if _rest_usd(plan, sight, bought) <= sight.left_usd:
+        return bought
+    # Money does not suffice to buy the rest, so it is spot until the time comes to spend what is left of it.
+    lasts_s = sight.left_usd / usd_per_hour(bought) * HOUR_S + steering.restart_s(plan) + PATIENCE_S
+    if running or sight.deadline - sight.now > lasts_s:
+        return here if here.spot else _spot(plan, bought)
+    return bought
+
+
+def _up(plan: Plan, sight: Sight, best: Rung) -> Rung | None:
+    """The next rung, if this is the last moment to take it; None to stay."""
+    refused, queued = sight.state == "refused", sight.state in ("queued", "refused")
+    if queued and not refused and sight.now - sight.since < PATIENCE_S:
+        return None
+    late = forecast(plan, sight, best).chance < sight.confidence
+    if not (late or queued):
+        return None
+    later = [rung for rung in _after(plan, best) if not rung.wait_s and rung.way != best.way]
+    later = [rung for rung in later if queued or rung.expected_s < best.expected_s]
+    left_s = sight.deadline - sight.now
+    paid = [rung for rung in later if _rest_usd(plan, sight, rung) <= sight.left_usd]
+    in_time = [rung for rung in paid if _rest_s(plan, sight, rung) <= left_s]
+    if in_time:
+        last = left_s - min(_rest_s(plan, sight, rung) for rung in in_time) < PATIENCE_S
+        return in_time[0] if last or refused or _finishes_early(plan, sight, best) else None
+    if queued and late and later:  # part of the work, on what can be had
+        return max(later, key=lambda rung: _share(plan, sight, rung))
+    return None
+
+
+def _finishes_early(plan: Plan, sight: Sight, rung: Rung) -> bool:
+    """Whether the trainer will soon let the rate decay for the deadline, as `trainer._end_in` does."""
+    left_s = sight.deadline - sight.now - _before_s(plan, sight, rung) - PATIENCE_S
+    # Twice the trainer's margin, as it goes by the rate of the last second, which is seldom the mean.
+    reach = max(0.0, (1 - 2 * MARGIN) * left_s * _rate(plan, sight, rung).samples_per_s)
+    end = sight.seen + reach
+    return end < plan.num_samples and reach <= sight.decay * end
+
+
+def _share(plan: Plan, sight: Sight, rung: Rung) -> float:
+    """Share of the rest that time and money suffice for on a rung."""
+    start, rest_s = start_s(plan), _rest_s(plan, sight, rung, at_most=False)
+    time_s = min(sight.deadline - sight.now, sight.left_usd / max(usd_per_hour(rung), 1e-9) * HOUR_S)
+    return (time_s - start) / max(rest_s - start, 1e-9)
+
+
+def _after(plan: Plan, rung: Rung) -> Sequence[Rung]:
+    """The rungs of the ladder below that one."""
+    at = [index for index, each in enumerate(plan.ladder) if each.way == rung.way]
+    return plan.ladder[at[0] + 1 :] if at else plan.ladder
+
+
+def _moved(plan: Plan, rung: Rung) -> bool:
+    """Whether it is of other machines than the plan's."""
+    return (rung.machine, rung.num_machines, rung.region) != (plan.machine, plan.num_machines, plan.region)
+
+
+def _spot(plan: Plan, bought: Rung) -> Rung:
+    """The plan's machines on spot again."""
+    return replace(
+        bought, spot=True, expected_s=plan.expected_s, expected_usd=plan.expected_usd,
+        usd_per_hour=usd_per_hour(plan) / plan.num_machines,
+    )  # fmt: skip
+
+
+def start_s(plan: Plan) -> float:
+    """What a start is expected to take until work goes on."""
+    return sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
+
+
+def _planned(plan: Plan, rung: Rung) -> float:
+    """Samples per second that the plan expects on a rung."""
+    return plan.num_samples / max(rung.expected_s - start_s(plan), rung.expected_s / 10, 1e-9)
+
+
+def _slower(plan: Plan, sight: Sight) -> float:
+    """How many times longer than planned the samples take, as measured; 1 at least."""
+    planned = Rate(samples_per_s=_planned(plan, sight.rung), error=_spread(sight, sight.rung))
+    return max(1.0, planned.samples_per_s / weighed(planned, sight.rate).samples_per_s)
+
+
+def _longest_s(sight: Sight, rung: Rung) -> float:
+    """What all of the job takes on a rung at most, as its latest start tells."""
+    return max(rung.expected_s, sight.deadline - rung.latest_start.timestamp())
+
+
+def _spread(sight: Sight, rung: Rung) -> float:
+    """Standard deviation of the logarithm of the time on a rung, as its latest start tells."""
+    most = log(_longest_s(sight, rung) / rung.expected_s) if rung.expected_s else 0.0
+    return max(LEAST_SPREAD, most / max(0.5, NORMAL.inv_cdf(sight.confidence)))
+
+
+def _rest_s(plan: Plan, sight: Sight, rung: Rung, *, at_most: bool = True) -> float:
+    """What is left takes so long on a rung that is begun now."""
+    whole_s = _longest_s(sight, rung) if at_most else rung.expected_s
+    share = 1 - sight.seen / plan.num_samples
+    before_s = min(start_s(plan), whole_s)
+    return before_s + (whole_s - before_s) * share * _slower(plan, sight)
+
+
+def _rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
+    return _rest_s(plan, sight, rung, at_most=False) * usd_per_hour(rung) / HOUR_S
+
+
+def _more_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
+    """What the rest costs on a rung beyond what it would where the job is."""
+    return _rest_usd(plan, sight, rung) - _rest_usd(plan, sight, sight.rung)
+
+
+def _name(rung: Rung) -> str:
+    return f"{rung.num_machines} x {rung.machine} {rung.strategy}"

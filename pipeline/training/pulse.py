@@ -1,0 +1,68 @@
+"""What do the heartbeats of a job say: how far is it, how fast, and does it still move? `progress.jsonl`."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pipeline.training.outlook import Outlook, Rate, measured
+from pipeline.training.recipe import Progress
+
+QUIET_HANGS = 5  # times train.hang_after_s without a heartbeat: the watchdogs of the workers hang, too
+QUIET_UPDATES = 20  # and so many updates
+IN_PLACE_S = 120.0  # more, in which torchrun may have started the workers again
+
+
+class Pulse:
+    """The newest heartbeats of a job; times are seconds since 1970."""
+
+    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self.beats = [
+            Progress(**{**line, "time": datetime.fromisoformat(str(line["time"]))}) for line in lines
+        ]
+
+    @property
+    def last(self) -> Progress | None:
+        """The newest."""
+        return self.beats[-1] if self.beats else None
+
+    @property
+    def seen(self) -> int:
+        """Samples trained on."""
+        return self.beats[-1].seen if self.beats else 0
+
+    def since(self, at: float) -> list[Progress]:
+        """Those from that time on."""
+        return [beat for beat in self.beats if beat.time.timestamp() >= at]
+
+    def rate(self, *, since: float) -> Rate | None:
+        """The rate of those from that time on."""
+        return measured(self.since(since))
+
+    def hang(self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float) -> str:
+        """The sentence of a job of which nothing is heard any more, or "".
+
+        It was asked for and first seen running then; its first heartbeat may take `start_s`.
+        """
+        beats = self.since(asked_at)
+        quiet_s = now - max(run_at, beats[-1].time.timestamp() if beats else 0.0)
+        most_s = start_s
+        if beats:
+            updates = beats[-1].num_updates - beats[0].num_updates
+            lasted_s = (beats[-1].time - beats[0].time).total_seconds()
+            update_s = lasted_s / updates if updates > 0 else 0.0
+            most_s = IN_PLACE_S + max(QUIET_HANGS * hang_after_s, QUIET_UPDATES * update_s)
+        if quiet_s <= most_s:
+            return ""
+        return f"nothing was heard of it for {quiet_s:,.0f} s, though it runs; it is started again"
+
+    def sentence(self, *, num_samples: int, ahead: Outlook) -> str:
+        """How far it is and how long it takes, for a person."""
+        beat = self.beats[-1]
+        low, high = ahead.interval
+        told = f"ETA {ahead.rest_s:,.0f} s ({low:,.0f} to {high:,.0f}), in time with {ahead.chance:.0%}"
+        if 0 < beat.end < num_samples:
+            told = f"ends early, at {beat.end / num_samples:.0%}"
+        return (
+            f"{beat.seen / num_samples:.0%} of {num_samples:,} samples, {beat.samples_per_s:,.0f} samples/s, "
+            f"{told}; loss {beat.loss:.4g}"
+        )

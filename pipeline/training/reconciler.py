@@ -1,0 +1,294 @@
+"""What is the next thing to do about the job of this night? One look at it, and one action.
+
+Submit, wait, submit again, go on to another rung (`ladder` chooses), end it when time or money is up, or
+collect. A job is left in three steps, each of which may be the last of a call: written down, cancelled, seen
+ended; only then another is asked for, so there are never two. Preemptions are no failures: a job is started
+again as often as machines are taken away, and `MAX_RESTARTS` times after faults of its own.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipeline import records
+from pipeline.backends import LIVE, Backend, Job, State
+from pipeline.errors import JobError, NotYet
+from pipeline.planning.catalog import LOCAL
+from pipeline.records import Plan, Rung, Taken, Training
+from pipeline.spot import steering
+from pipeline.spot.curves import HOUR_S
+from pipeline.spot.steering import usd_per_hour
+from pipeline.training import collector, faults, ladder, lines
+from pipeline.training.attempts import Attempts
+from pipeline.training.jobs import job_of
+from pipeline.training.ladder import Sight, Standing
+from pipeline.training.meter import Meter, spent_usd
+from pipeline.training.pulse import Pulse
+from pipeline.training.recipe import END_BY, Recipe, Result
+from pipeline.training.worker import ended_early_by
+
+log = logging.getLogger(__name__)
+
+MAX_RESTARTS = 5  # by us, of the whole job, after faults of its own
+GRACE_S = 20.0  # after train_until, for the job to end by itself
+ENDING_S = 30.0  # after that, for a job that was cancelled to be gone
+LOCAL_START_S = 600.0  # to the first heartbeat, on a machine that is not rented
+
+
+class Reconciler:
+    """One look at one job, and one action."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        folder: Path,
+        plan: Plan,
+        first: Rung,
+        backend: Backend,
+        num_workers: int,
+        confidence: float,
+        budget_usd: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
+        self.backend, self.num_workers, self.clock = backend, num_workers, clock
+        self.confidence, self.budget_usd = confidence, budget_usd
+        self.deadline = recipe.train_until.timestamp()
+        self.attempts = Attempts(folder)
+        self.meter = Meter(folder, night=recipe.night)
+        self.pulse = Pulse(lines.newest(folder / "progress.jsonl"))
+
+    def act(self) -> Training:
+        """Collect, or do what is next and raise NotYet."""
+        now, last = self.clock(), self.attempts.last
+        if last and last.live and not last.handle:  # killed while it was submitted: attach to it
+            self.attempts.submit(now, handle=self.backend.submit(self._job(last.rung, now)))
+            last = self.attempts.last
+        state = self.backend.state(last.handle) if last and last.live else None
+        self._pay(now, state)
+        if collector.has_ended(self.folder):
+            self._note(now, "succeeded")
+            return self._collect(now)
+        end_by = self._tell_end_by(now)
+        self._note(now, state)
+        limit = min(end_by, self.deadline + GRACE_S)
+        last_start = min(end_by - ladder.start_s(self.plan), self.deadline)
+        if now >= (limit if state in LIVE else last_start):
+            return self._end(now, limit=limit)
+        if last and last.leaving and state in LIVE:
+            self._cancel(now)
+        if state in LIVE:
+            self._watch(now, state)
+        return self._go_on(now)
+
+    def _watch(self, now: float, state: State | None) -> NoReturn:
+        """The job is there: leave it as it is, or take it off the machines that it is on."""
+        last, beat = self.attempts.last, self.pulse.last
+        assert last
+        hang = self._hang(now) if state == "running" else ""
+        if hang:
+            log.warning("job %s: %s", self.folder.name, hang)
+            faults.leave(self.folder, hang, rank=-1)
+            self.attempts.leave(now, "hang")
+            self._cancel(now)
+        if beat and beat.end:
+            self._note_early_end(now, beat.end)
+        sight = self._sight(now, state)
+        choice = ladder.choose(self.plan, sight)
+        if now < self.deadline and choice.rung and choice.rung.way != last.rung.way:
+            self.attempts.leave(now, "rung", to=choice.rung, taken=self._taken(now, choice))
+            self._cancel(now)
+        if not beat:
+            raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
+        total, ahead = self.recipe.num_samples, ladder.forecast(self.plan, sight, sight.rung)
+        told = self.pulse.sentence(num_samples=total, ahead=ahead)
+        raise NotYet(f"job {self.folder.name}: {told}", share=beat.seen / total)
+
+    def _cancel(self, now: float) -> NoReturn:
+        """End the job that is to be left; once it is gone, go on."""
+        last = self.attempts.last
+        assert last
+        self.backend.cancel(last.handle)
+        state = self.backend.state(last.handle)
+        if state in LIVE:
+            raise NotYet(f"job {self.folder.name} is told to end, and has not yet")
+        self._note(now, state)
+        if collector.has_ended(self.folder):
+            raise NotYet(f"job {self.folder.name} has come to its end meanwhile")
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> NoReturn:
+        """No job is there: submit one, or wait."""
+        last = self.attempts.last
+        self._give_up_if_hopeless()
+        if now >= self.deadline:
+            raise NotYet(f"job {self.folder.name} is past its time")
+        rung: Rung | None = last.to if last else None
+        if rung is None:
+            choice = ladder.choose(self.plan, self._sight(now, None))
+            rung, told = choice.rung, self._taken(now, choice)
+            if told:
+                self.attempts.take(now, told)
+            if last and rung:
+                why = faults.reason(self.folder)
+                log.warning("job %s was ended: %s; starting it again", self.folder.name, why)
+        if rung is None:
+            raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
+        if last and self._refused(now) and rung.way == last.rung.way:
+            raise NotYet(f"job {self.folder.name}: {faults.reason(self.folder)}; asks again in some minutes")
+        if not (self.folder / "job.json").exists():
+            records.replace_text(self.folder / "job.json", records.dumps(self.recipe))
+        job = self._job(rung, now)
+        self.attempts.ask(now, name=job.name, rung=rung)
+        self.attempts.submit(now, handle=self.backend.submit(job))
+        raise NotYet(f"job {self.folder.name}: queued")
+
+    def _job(self, rung: Rung, now: float) -> Job:
+        return job_of(
+            self.folder,
+            rung,
+            planned=rung.way == self.first.way,
+            num_workers=self.num_workers,
+            timeout_s=self.deadline - now + 2 * GRACE_S,
+        )
+
+    def _note(self, now: float, state: State | None) -> None:
+        """Write down what was seen for the first time."""
+        last = self.attempts.last
+        if not last or not last.live or state is None:
+            return
+        if state not in LIVE:
+            self.attempts.end(now, state=state)
+        elif state == "running" and not last.run_at:
+            self.attempts.run(now)
+
+    def _pay(self, now: float, state: State | None) -> None:
+        """Move the meter on to now, or to the end that the job itself tells of."""
+        last = self.attempts.last
+        if not usd_per_hour(last.rung if last else self.first):
+            return  # one's own machine
+        held = last if last and last.live and state != "queued" else None
+        until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
+        self.meter.move(until, usd_per_s=usd_per_hour(held.rung) / HOUR_S if held else 0.0)
+
+    @property
+    def _left_usd(self) -> float:
+        return self.budget_usd - spent_usd(self.folder.parent, night=self.recipe.night)
+
+    def _tell_end_by(self, now: float) -> float:
+        """A tick before money ends on the machines held; the job is told, where that is before time does."""
+        last = self.attempts.last
+        usd_per_s = usd_per_hour(last.rung if last else self.first) / HOUR_S
+        end_by = now + self._left_usd / usd_per_s - steering.TICK_S if usd_per_s else inf
+        path = self.folder / END_BY
+        told = json.loads(path.read_text())["time"] if path.exists() else inf
+        if end_by >= self.deadline:
+            path.unlink(missing_ok=True)
+        elif abs(end_by - told) > 1:
+            records.replace_text(path, json.dumps({"time": end_by}) + "\n")
+        return end_by
+
+    def _refused(self, now: float) -> bool:
+        """Whether the machines last asked for could just now not be had."""
+        last = self.attempts.last
+        return last is not None and last.ended == "refused" and now < last.ended_at + ladder.PATIENCE_S
+
+    def _sight(self, now: float, state: State | None) -> Sight:
+        last, here = self.attempts.last, self.attempts.on_this_rung
+        began = now
+        if last and state in LIVE:
+            began = last.run_at if state == "running" else last.at
+        match state:
+            case "queued" | "running":
+                at: Standing = state
+            case _:
+                at = "refused" if self._refused(now) else "none"
+        heard = last is not None and bool(self.pulse.since(last.at))
+        return Sight(
+            now=now,
+            deadline=self.deadline,
+            confidence=self.confidence,
+            left_usd=self._left_usd,
+            decay=self.recipe.decay,
+            rung=last.rung if last else self.first,
+            state=at,
+            since=began,
+            seen=self.pulse.seen,
+            starting_s=0.0 if heard else max(0.0, ladder.start_s(self.plan) - (now - began)),
+            rate=self.pulse.rate(since=here[0].at) if here else None,
+            attempts=[steering.Attempt(at=each.at, spot=each.rung.spot) for each in self.attempts.all],
+        )
+
+    def _hang(self, now: float) -> str:
+        last = self.attempts.last
+        assert last
+        owned = last.rung.machine == LOCAL
+        return self.pulse.hang(
+            now,
+            asked_at=last.at,
+            run_at=last.run_at,
+            start_s=LOCAL_START_S if owned else 2 * steering.restart_s(self.plan),
+            hang_after_s=self.recipe.hang_after_s,
+        )
+
+    def _give_up_if_hopeless(self) -> None:
+        """Raise the worker's reason if starting again would not help; the next call begins to count anew."""
+        final, failed = faults.final(self.folder), sum(each.failed for each in self.attempts.all)
+        if not final and failed <= MAX_RESTARTS:
+            return
+        reason = final or faults.reason(self.folder)
+        faults.forget(self.folder)
+        self.attempts.forget()
+        if final:
+            raise JobError(reason)
+        raise JobError(
+            f"job {self.folder.name} failed {failed} times, at last by: {reason}; "
+            f"look at {self.folder / 'log.txt'} and run train again"
+        )
+
+    def _taken(self, now: float, choice: ladder.Choice) -> Taken | None:
+        if not choice.name:
+            return None
+        return self._rung(now, choice.name, usd=choice.usd, reason=choice.reason)
+
+    def _rung(self, now: float, name: Any, *, usd: float, reason: str) -> Taken:
+        log.warning("job %s: %s, for $%.2f more: %s", self.folder.name, name, usd, reason)
+        return Taken(time=datetime.fromtimestamp(now, UTC), name=name, usd=round(usd, 4), reason=reason)
+
+    def _has_taken(self, name: str) -> bool:
+        return any(each.name == name for each in self.attempts.taken)
+
+    def _note_early_end(self, now: float, end: int) -> None:
+        """The trainer lets the rate decay to be done by a limit: a rung that it takes by itself."""
+        total = self.recipe.num_samples
+        if end < total and not self._has_taken("finish early"):
+            limit = ended_early_by(self.folder, self.recipe)
+            reason = f"the {limit} comes before the end: {end:,} of {total:,} samples, with the rate decayed"
+            self.attempts.take(now, self._rung(now, "finish early", usd=0.0, reason=reason))
+
+    def _end(self, now: float, *, limit: float) -> Training:
+        """Time or money is up: end the job and take the last good checkpoint as the model."""
+        last = self.attempts.last
+        if last and last.live:
+            self.backend.cancel(last.handle)
+            state = self.backend.state(last.handle)
+            if state in LIVE and now < limit + ENDING_S:
+                raise NotYet(f"job {self.folder.name} is told to end, and has not yet")
+            self._note(now, state)
+        if not collector.has_ended(self.folder):
+            result = collector.from_checkpoint(self.folder, self.recipe, now=now)
+            reason = f"the {result.stopped_by} came first; taken at {result.num_samples:,} samples"
+            self.attempts.take(now, self._rung(now, "checkpoint", usd=0.0, reason=reason))
+        return self._collect(now)
+
+    def _collect(self, now: float) -> Training:
+        result = records.read(Result, self.folder)
+        if result.stopped_by != "finished" and not self._has_taken("checkpoint"):
+            self._note_early_end(now, result.num_samples)
+        usd = spent_usd(self.folder.parent, night=self.recipe.night)
+        return collector.collect(self.folder, self.attempts, cost_usd=usd)
