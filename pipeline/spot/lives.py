@@ -20,7 +20,7 @@ def lives(
     asked = [line for line in submissions if not line.get("left")]
     ends = [*(_seconds(line["time"]) for line in asked[1:]), float("inf")]
     found = []
-    for line, end in zip(asked, ends, strict=True):
+    for line, end in zip(asked, ends, strict=False):  # nothing was asked for: nothing lived
         begin = _seconds(line["time"])
         own = [each for each in signs if begin <= each < end]
         if line.get("spot") and own:

@@ -33,6 +33,7 @@ def test_one_that_failed_or_was_left_is_censored():
 
 def test_machines_on_demand_and_queues_that_were_left_have_no_life():
     assert told(ask(0, spot=False), starts=(5,), losses=(50,)) == ()
+    assert told(starts=(5,)) == ()
     assert told(ask(0), ask(0, left=True), ask(90, spot=False), starts=(100,)) == ()
 
 
