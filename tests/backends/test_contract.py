@@ -33,7 +33,6 @@ class Place:
 
 def local(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     def preempt(handle: str) -> None:
-        wait((Path(handle) / "pid").exists)
         supervisor = psutil.Process(int((Path(handle) / "pid").read_text()))
         os.killpg(supervisor.pid, signal.SIGKILL)
 
@@ -66,6 +65,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return made
 
 
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def written(path: Path) -> str:
+    """What a job has written; a file is there before its text is."""
+    return path.read_text() if path.exists() else ""
+
+
 @pytest.mark.parametrize(("script", "state"), [("exit 0", "succeeded"), ("exit 3", "failed")])
 def test_how_a_job_ended_is_told(place, script, state):
     handle = place.backend.submit(place.job(script))
@@ -76,7 +87,7 @@ def test_how_a_job_ended_is_told(place, script, state):
 def test_a_job_that_was_taken_away_is_preempted_and_may_be_submitted_again(place, tmp_path):
     script = f"echo x >> {tmp_path}/starts; test -e {tmp_path}/back || sleep 60"
     handle = place.backend.submit(place.job(script))
-    wait((tmp_path / "starts").exists)
+    wait(lambda: written(tmp_path / "starts"))
     place.preempt(handle)
     assert end(place.backend, handle) == "preempted"
     (tmp_path / "back").touch()
@@ -90,7 +101,7 @@ def test_asking_twice_starts_one_job(place, tmp_path):
     script = f"echo x >> {tmp_path}/starts; sleep 60"
     first = place.backend.submit(place.job(script))
     second = place.backend.submit(place.job(script))
-    wait((tmp_path / "starts").exists)
+    wait(lambda: written(tmp_path / "starts"))
     assert first == second
     assert place.backend.state(first) == "running"
     place.backend.cancel(first)
@@ -109,10 +120,10 @@ def test_a_failed_job_starts_again_and_one_that_succeeded_does_not(place, tmp_pa
 def test_a_cancelled_job_has_ended_with_all_its_processes_when_cancel_returns(place, tmp_path):
     script = f"sleep 60 & echo $! > {tmp_path}/child; wait"
     handle = place.backend.submit(place.job(script))
-    child = int(wait(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip()))
+    child = int(wait(lambda: written(tmp_path / "child")))
     place.backend.cancel(handle)
     assert place.backend.state(handle) == "preempted"
-    wait(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie")
+    wait(lambda: gone(child))
 
 
 def test_cancel_of_what_has_ended_or_never_was_is_no_error(place):

@@ -55,7 +55,7 @@ def check(tmp_path, monkeypatch, registry):
         found = {}
         for finding in findings():
             found[finding.what] = (finding.ok, finding.text)
-            if finding.what == "image":
+            if finding.what == "expectations":  # what follows asks MLflow
                 break
         return found
 

@@ -1,30 +1,30 @@
-"""Two machines that only know CLUSTER_SPEC train one model together, also after one was taken away."""
+"""Two machines that only know CLUSTER_SPEC train tonight's model together, also when both are taken away."""
 
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline import records
-from pipeline.training.recipe import Result
-from tests.backends.rented import end, job, vertex, wait
-from tests.fakes import LineWorkload, read_lines, write_curve
-from tests.training.recipes import recipe
+from pipeline.errors import NotYet
+from pipeline.params import Params, Plug
+from pipeline.records import Training
+from pipeline.training import launcher
+from tests.backends.rented import vertex, wait
+from tests.fakes import LineWorkload, read_lines
+from tests.training import nights
 
 pytestmark = pytest.mark.slow
-
-COMMAND = (
-    "torchrun", "--nnodes=1", "--nproc-per-node=1", "--max-restarts=3", "--shutdown-timeout=20",
-    "-m", "pipeline.training.worker",
-)  # fmt: skip
 
 
 class Witnessed(LineWorkload):
     """Leaves a file per worker, which says how many there are."""
 
-    def __init__(self, *, witness: str, delay_s: float) -> None:
-        super().__init__(delay_s=delay_s)
+    def __init__(self, *, witness: str) -> None:
+        super().__init__(delay_s=0.01)
         self.witness = Path(witness)
 
     def dataset(self, folder: Path, split: str) -> Any:
@@ -32,44 +32,55 @@ class Witnessed(LineWorkload):
         return super().dataset(folder, split)
 
 
-def test_two_machines_train_one_model_through_a_preemption_that_takes_their_disks(
+def told(witness: Path, checkpoints: str) -> Params:
+    given = nights.told()
+    train = given.train.model_copy(update={"checkpoints": checkpoints})
+    workload = Plug(use=f"{__name__}:Witnessed", witness=str(witness))
+    return given.model_copy(update={"workload": workload, "train": train})
+
+
+def test_two_machines_train_tonights_model_through_a_preemption_that_takes_their_disks(
     service, tmp_path, monkeypatch
 ):
-    night, witness, bucket = tmp_path / "night", tmp_path / "witness", f"file://{tmp_path}/bucket"
-    folder = night / "data" / "work" / "jobs" / "j"
-    folder.mkdir(parents=True)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.chdir(tmp_path)
+    nights.lay_out(tmp_path / "night")
+    witness, bucket = tmp_path / "witness", f"file://{tmp_path}/bucket"
     witness.mkdir()
-    monkeypatch.chdir(night)
-    write_curve(night / "data" / "arrays", num_samples=1000)
-    told = recipe(
-        workload=f"{__name__}:Witnessed", arguments={"delay_s": 0.01, "witness": str(witness)},
-        arrays="data/arrays", num_samples=3000, batch_size=32, micro_batch_size=16, rate=0.01,
-        checkpoint_every_s=0.2, checkpoints=f"{bucket}/checkpoints",
-    )  # fmt: skip
-    records.replace_text(folder / "job.json", records.dumps(told))
+    night, params = nights.night(seconds=1800), told(witness, f"{bucket}/checkpoints")
+    rented = {"machine": "g2-standard-8", "num_machines": 2, "spot": True, "region": "us-central1"}
+    plan = replace(nights.plan(num_samples=3000), **rented)
     backend = vertex(service.url, bucket=bucket)
-    handle = backend.submit(
-        job(tmp_path, command=(*COMMAND, str(folder)), folder=str(folder), num_machines=2, strategy="spot",
-            timeout_s=600, environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
-    )  # fmt: skip
-    pools = service.only().job.job_spec.worker_pool_specs
-    assert [pool.replica_count for pool in pools] == [1, 1]
-    assert {v.name: v.value for v in pools[1].container_spec.env}["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+
+    def train() -> Training | None:
+        time.sleep(0.1)
+        try:
+            return launcher.train(night, nights.dataset(), plan, None, backend=backend, params=params)
+        except NotYet:
+            return None
+
+    train()
+    spec = service.only().job.job_spec
+    assert [pool.replica_count for pool in spec.worker_pool_specs] == [1, 1]
+    assert spec.scheduling.strategy.name == "SPOT"
+    environment = {v.name: v.value for v in spec.worker_pool_specs[1].container_spec.env}
+    assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
     def copied_or_over() -> bool:
-        return bool(list((tmp_path / "bucket").rglob("seen=*/manifest*"))) or not service.live()
+        return bool(list((tmp_path / "bucket").rglob("seen=*/manifest.json"))) or not service.live()
 
     wait(copied_or_over, timeout_s=300)
-    assert backend.state(handle) == "running", service.log()
+    assert service.live(), service.log()
     service.only().tell("preempt")
-    assert end(backend, handle, timeout_s=300) == "succeeded", service.log()
+    training = wait(train, timeout_s=300)
 
     assert {path.name for path in witness.iterdir()} == {"worker 0 of 2", "worker 1 of 2"}
     assert "going on from" in service.log()
-    assert len(read_lines(folder / "starts.jsonl")) == 2
-    result = records.read(Result, folder)
-    assert (result.num_samples, result.stopped_by) == (3000, "finished")
-    assert [(epoch.num_samples, epoch.whole) for epoch in result.epochs] == [(1000, True)] * 3
-    assert records.digest(folder / "model") == result.model_digest
+    assert (training.num_samples, training.num_restarts, training.stopped_by) == (3000, 1, "finished")
+    assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 3
+    assert records.digest(launcher.MODEL) == training.model_digest
+    (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
     assert read_lines(folder / "progress.jsonl")[-1]["seen"] == 3000
+    assert backend.usd(folder) > 0
     assert not (folder / "checkpoints").exists()
+    assert len(service.jobs) == 1
