@@ -27,6 +27,10 @@ SIGNS: tuple[tuple[Kind, str], ...] = (
     ("expired", r"max.?wait|wait duration|did not obtain"),
     ("out of memory", r"low on memory|out of memory|out-of-memory|oom|non-zero (?:exit )?status (?:of )?137"),
     ("preempted", r"preempt"),
+    (
+        "overtime",
+        r"non-zero (?:exit )?status (?:of )?143",
+    ),  # told to end, as pipeline/backends/replica.py has it
     ("user error", r"non-zero (?:exit )?(?:status|code)|exited with"),
     ("no such thing", r"not found|does not exist|no such|imagepullbackoff|failed to pull|cannot pull"),
     ("not allowed", r"permission|denied|unauthorized|forbidden"),
@@ -125,7 +129,7 @@ def _sentence(kind: Kind, asked: Asked, *, message: str) -> str:
         f"name a machine with more in plan.machines, or lower train.batch_size",
         "preempted": f"{what} was taken away{told}; the job goes on from its last checkpoint",
         "cancelled": f"job {asked.job} was cancelled{told}; it goes on from its last checkpoint if submitted",
-        "overtime": f"job {asked.job} was ended by the service after its time{told}; "
+        "overtime": f"job {asked.job} was ended after its time{told}; "
         f"its last checkpoint is what the night has; allow more by night.train_hours",
         "internal": f"Vertex AI lost job {asked.job} by a fault of its own{told}; it is submitted again",
     }[kind]

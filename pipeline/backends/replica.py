@@ -6,7 +6,7 @@ a store on the master by c10d, so that after a loss all of them meet anew; RANK 
 promised by the service.
 
 The command ends at T (seconds since 1970) at the latest, whoever else is alive to end it. Told to end, it has
-half a minute to save.
+half a minute to save, and its exit status is then 143.
 
 With `--bucket`, what the job needs is fetched from there first, and what it leaves is sent there
 (luggage.py).
@@ -135,6 +135,8 @@ def run(command: Sequence[str], *, until: float) -> int:
         end = told[0] + STOP_S if told else until
         try:
             status = process.wait(min(1.0, max(0.01, end - time.time())))
+            if told and status:
+                return 128 + signal.SIGTERM  # however the command takes being told
             return status if status >= 0 else 128 - status
         except subprocess.TimeoutExpired:
             if time.time() < end:

@@ -32,6 +32,7 @@ EXITED = "The replica workerpool0-0 exited with a non-zero status of"
         (("FAILED", 3, "Replicas low on memory: workerpool0-0.", True),
          "out of memory", "failed", True, "ran out of the memory of g2-standard-8 .*; name a machine with"),
         (("FAILED", 3, f"{EXITED} 137.", True), "out of memory", "failed", True, "ran out of the memory"),
+        (("FAILED", 3, f"{EXITED} 143.", True), "overtime", "preempted", False, "after its time"),
         (("FAILED", 5, "Image eu.example/x:1 not found.", False),
          "no such thing", "failed", True, "that is not there .*; look at backend.image"),
         (("FAILED", 7, "Permission denied on the bucket.", False),

@@ -76,4 +76,4 @@ def test_who_is_told_to_end_may_still_save():
         assert process.stdout.readline() == "begun\n"
         process.terminate()
         assert process.stdout.readline() == "saved\n"
-        assert process.wait(30) == 5
+        assert process.wait(30) == 128 + signal.SIGTERM
