@@ -289,6 +289,15 @@ class Version(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Check(Record):
+    """Something that was looked at before a verdict, and what was seen."""
+
+    name: str
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict(Record):
     """A decision at release time. Versions are 0 where there is none."""
 
@@ -300,6 +309,8 @@ class Verdict(Record):
     high: float | None
     num_samples: int
     reason: str
+    inconclusive: bool = False  # rejected for want of proof only
+    checks: tuple[Check, ...] = ()  # of the gate on itself, and of the model's fitness to serve
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,8 @@ PURE = {
     "spot.curves", "spot.intervals", "spot.lifetimes", "spot.optimum", "spot.policies",
     "spot.preemptions", "spot.replay", "spot.rivals", "spot.states", "spot.steering", "spot.traces",
     "training.batching", "training.noise", "training.order", "training.tally",
-    "release.compare",
+    "release.compare", "release.metrics", "release.quantiles", "release.ratio", "release.selftest",
+    "release.sequential",
     "report.formats",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}

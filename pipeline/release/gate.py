@@ -7,7 +7,7 @@ judged keeps the champion, with the reason.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from pipeline import ledger, records
 from pipeline.errors import ReleaseError
 from pipeline.params import GateParams, Params
-from pipeline.records import Champion, Evaluation, Night, Release, Verdict, Version
+from pipeline.records import Champion, Check, Evaluation, Night, Release, Verdict, Version
 from pipeline.release import aliases, registry
 from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
 from pipeline.release.lineage import recipe
+from pipeline.release.metrics import Pair, judge_metrics
 from pipeline.release.scores import SCORES, Columns, read_scores, with_prefix
+from pipeline.release.selftest import selftest
 from pipeline.release.tracking import session
 
 log = logging.getLogger(__name__)
@@ -44,38 +46,45 @@ def gate(
         version=version,
         champion=champion,
         rules=_rules(params.gate, refresh=refresh),
+        success=params.gate.success,
+        guardrails=params.gate.guardrails,
     )
     registry.tell(version, verdict)
     return verdict
 
 
 def decide(
-    scores: Mapping[str, NDArray[Any]] | None,
+    scores: Columns | None,
     *,
     evaluation: Evaluation,
     version: Version,
     champion: Champion | None,
     rules: Rules,
+    success: Sequence[str] = ("score",),
+    guardrails: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """The verdict on the columns of scores.npy; every input has one."""
+    """The verdict on the columns of scores.npy; every input has one, and it is not believed untested."""
     scores = scores or {}
-    if champion is None:
-        found, why = _judge_first(scores, rules)
-    elif evaluation.metrics.get("champion_has_seen"):
+    checks: tuple[Check, ...] = ()
+    if champion is not None and evaluation.metrics.get("champion_has_seen"):
         reason = f"version {champion.champion} was trained on held-out days, so its scores prove nothing"
         found, why = Judgement(action="no data", effect=None, reason=reason), ""
+    elif champion is None and not with_prefix(scores, "baseline"):
+        found, why = _judge_alone(scores.get("challenger"), rules)
     else:
-        why = "refresh: " if rules.refresh else "changed recipe: "
-        found = judge(
-            scores.get("challenger"),
-            scores.get("champion"),
-            rules=rules,
-            slices=with_prefix(scores, "slice"),
-        )
+        case = _case(scores, champion, rules=rules, success=success, guardrails=guardrails or {})
+        found = judge_metrics(**case)
+        checks = selftest(**case) if found.effect else ()
+        kind = "refresh: " if rules.refresh else "changed recipe: "
+        why = kind if champion else "no champion yet: "
     if found.action != "no data" and "score" not in evaluation.metrics:
         found = Judgement(action="reject", effect=None, reason="evaluation.json has no metric named score")
+    if broken := next((check for check in checks if not check.ok), None):
+        reason = (
+            f"the gate failed its own test ({broken.name}: {broken.text}), so its verdict is not believed"
+        )
+        found = Judgement(action="no data", effect=found.effect, reason=reason)
     effect = found.effect
-    reason = found.reason if found.reason.startswith("inconclusive") else f"{why}{found.reason}"
     return Verdict(
         action=found.action,
         champion=champion.champion if champion else 0,
@@ -84,7 +93,9 @@ def decide(
         low=effect.low if effect else None,
         high=effect.high if effect else None,
         num_samples=evaluation.num_samples,
-        reason=reason,
+        reason=found.reason if found.inconclusive else f"{why}{found.reason}",
+        inconclusive=found.inconclusive,
+        checks=checks,
     )
 
 
@@ -118,25 +129,58 @@ def watch(params: Params) -> Verdict:
     return _watched("reject", serving, len(ours), effect, f"{edit}rolled back: {reason}")
 
 
-def _judge_first(scores: Mapping[str, NDArray[Any]], rules: Rules) -> tuple[Judgement, str]:
-    """Judge a challenger without a champion, and what to say before the reason."""
-    rules = replace(rules, refresh=False)
-    ours = scores.get("challenger")
+def _case(
+    scores: Columns,
+    champion: Champion | None,
+    *,
+    rules: Rules,
+    success: Sequence[str],
+    guardrails: Mapping[str, float],
+) -> dict[str, Any]:
+    """What is judged against what: the champion, or the rule that the first model has to beat."""
+    if champion is not None:
+        given = {"success": success, "guardrails": guardrails, "rules": rules, "against": "the champion"}
+        return {**given, "pairs": _pairs(scores), "slices": with_prefix(scores, "slice")}
     baselines = with_prefix(scores, "baseline")
-    if not baselines:  # against itself: are there enough scores, and all finite?
-        found = judge(ours, ours, rules=rules)
-        if found.effect is None:
-            return found, "no champion yet: "
-        reason = "no champion yet, and the workload has no baseline to beat"
-        return Judgement(action="promote", effect=None, reason=reason), ""
     weakest = min(baselines, key=lambda name: float(baselines[name].sum()))
     name = FIRST_BASELINE if FIRST_BASELINE in baselines else weakest
-    found = judge(ours, baselines[name], rules=rules, against=f"the baseline {name}")
-    return found, "no champion yet: "
+    return {
+        "pairs": {"score": (scores.get("challenger"), baselines[name])},
+        "success": ("score",),
+        "guardrails": {},
+        "rules": replace(rules, refresh=False),
+        "against": f"the baseline {name}",
+        "slices": None,
+    }
+
+
+def _pairs(scores: Columns) -> dict[str, Pair]:
+    """Values of challenger and champion by metric; under `-NAME` those of NAME, where lower is better."""
+    theirs = with_prefix(scores, "champion")
+    pairs: dict[str, Pair] = {"score": (scores.get("challenger"), scores.get("champion"))}
+    for name, ours in with_prefix(scores, "metric").items():
+        if name in theirs:
+            pairs |= {name: (ours, theirs[name]), f"-{name}": (-ours, -theirs[name])}
+    return pairs
+
+
+def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> tuple[Judgement, str]:
+    """Judge a challenger that nothing can be compared with, and what to say before the reason."""
+    found = judge(ours, ours, rules=replace(rules, refresh=False))  # are there enough, and all finite?
+    if found.effect is None:
+        return found, "no champion yet: "
+    reason = "no champion yet, and the workload has no baseline to beat"
+    return Judgement(action="promote", effect=None, reason=reason), ""
 
 
 def _rules(params: GateParams, *, refresh: bool) -> Rules:
-    return Rules(alpha=params.alpha, margin=params.margin, min_samples=params.min_samples, refresh=refresh)
+    return Rules(
+        alpha=params.alpha,
+        margin=params.margin,
+        min_samples=params.min_samples,
+        refresh=refresh,
+        resamples=params.resamples,
+    )
 
 
 def _look_at_alias(serving: Release, params: Params) -> str:
