@@ -184,7 +184,7 @@ class GateParams(Section):
 class WatchParams(Section):
     """What the hourly look at the champion may do."""
 
-    alias_edits: Literal["report", "revert"] = "revert"
+    alias_edits: Literal["report", "revert", "adopt"] = "revert"
 
 
 class NotifyParams(Section):

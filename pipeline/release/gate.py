@@ -17,8 +17,9 @@ from pipeline import ledger, records
 from pipeline.errors import ReleaseError
 from pipeline.params import GateParams, Params
 from pipeline.records import Champion, Check, Evaluation, Night, Release, Verdict, Version
-from pipeline.release import aliases, registry
+from pipeline.release import aliases, registry, saga
 from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
+from pipeline.release.followers import followers
 from pipeline.release.lineage import recipe
 from pipeline.release.metrics import Pair, judge_metrics
 from pipeline.release.scores import SCORES, Columns, read_scores, with_prefix
@@ -102,7 +103,7 @@ def decide(
 def watch(params: Params) -> Verdict:
     """See that the registry agrees with the ledger, and that the champion is not worse than the one before.
 
-    What was interrupted is finished. An alias moved by hand is moved back, or reported, by
+    What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
     `watch.alias_edits`. The verdict is `reject`, and the champion rolled back, only where the version it
     replaced has proven better; `wait` where it has not; `no data` where nothing compares them.
     """
@@ -111,6 +112,7 @@ def watch(params: Params) -> Verdict:
     if serving is None:
         return _watched("no data", None, 0, None, "no version was ever promoted")
     edit = _look_at_alias(serving, params)
+    serving = ledger.champion_at(ledger.ledger_tip()) or serving
     pair = _newest_scores(serving)
     if pair is None:
         return _watched(
@@ -187,21 +189,35 @@ def _look_at_alias(serving: Release, params: Params) -> str:
     """Finish what was interrupted, treat an edit by hand as told, and say so."""
     name = params.register_.name
     with session() as client:
+        told = followers(client, name)
+        if left := saga.recover(told):
+            how = "finished" if left.new else "took back"
+            return f"{how} the {left.kind} of version {left.release.champion}, which was interrupted; "
         if aliases.is_settled(client, name, serving):
             return ""
         shown = aliases.alias(client, name)
+        edit = f"alias champion was moved by hand to version {shown}, the ledger says {serving.champion}; "
         if aliases.status(client, name, serving.champion) != aliases.SERVING:
-            aliases.settle(client, name)
-            told = f"finished the release of version {serving.champion}, which was interrupted; "
+            saga.settle(told)
+            edit = f"finished the release of version {serving.champion}, which was interrupted; "
+        elif params.watch.alias_edits == "adopt":
+            edit = _adopt(shown, params)
         elif params.watch.alias_edits == "revert":
-            aliases.settle(client, name)
-            told = f"alias champion was moved by hand to version {shown}, moved back to {serving.champion}; "
-        else:
-            told = (
-                f"alias champion was moved by hand to version {shown}, the ledger says {serving.champion}; "
-            )
-    log.warning("%s", told.rstrip("; "))
-    return told
+            saga.settle(told)
+            edit = f"alias champion was moved by hand to version {shown}, moved back to {serving.champion}; "
+    log.warning("%s", edit.rstrip("; "))
+    return edit
+
+
+def _adopt(shown: int, params: Params) -> str:
+    """Write an edit by hand to the ledger, where it names a version that was once promoted."""
+    try:
+        registry.rollback(params, to=shown, reason="the alias champion was moved by hand")
+    except ReleaseError as error:
+        with session() as client:
+            now = saga.settle(followers(client, params.register_.name))
+        return f"alias champion was moved by hand to {shown}, moved back to {now.champion}: {error}; "
+    return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
 
 
 def _newest_scores(serving: Release) -> Columns | None:
