@@ -179,7 +179,7 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
         target = to or steps_back(entries, steps)
         if target == serving.champion:
             raise NothingToDo(f"version {target} serves already")
-        made = _promotion_of(entries, target)
+        made = promotion_of(entries, target)
         verdict = Verdict(
             action="reject",
             champion=target,
@@ -231,7 +231,7 @@ def steps_back(entries: Sequence[Entry], steps: int) -> int:
     return served[-1 - steps]
 
 
-def _promotion_of(entries: Sequence[Entry], number: int) -> Entry:
+def promotion_of(entries: Sequence[Entry], number: int) -> Entry:
     """The night that promoted the version."""
     promotions = {e.release.champion: e for e in entries if e.release and not e.rollback}
     if number not in promotions:
