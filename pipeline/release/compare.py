@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special, stats
 
 from pipeline.release.sequential import mixture_bound, mixture_rho
 
@@ -91,7 +91,7 @@ def interval(differences: ArrayLike, *, alpha: float, horizon: int | None, tuned
         rho = mixture_rho(tuned_at, alpha=2 * alpha)
         passed = mixture_bound(n, alpha=alpha, rho=rho, sides=1) / n
     else:
-        passed = float(stats.norm.isf(alpha / 2)) * math.sqrt(horizon) / n
+        passed = -float(special.ndtri(alpha / 2)) * math.sqrt(horizon) / n
     if sd == 0 or passed >= 1:
         width = 0.0 if passed < 1 else math.inf
         return Effect(mean=mean, low=mean - width, high=mean + width, sd=sd, num_samples=n)

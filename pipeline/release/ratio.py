@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from pipeline.release.sequential import mixture_rho
 
-ALPHA = 0.0005  # a false alarm stops a whole test, so it has to be rare
+Floats = NDArray[np.float64]
+ALPHA = 0.001  # a false alarm stops a whole test, so it has to be rare
 TUNED_AT = 100_000  # users
 
 
@@ -39,16 +40,16 @@ def concentration(tuned_at: int, *, alpha: float) -> float:
     return max(mixture_rho(tuned_at, alpha=alpha) - 1, 1e-3)
 
 
-def log_evidence(counts: ArrayLike, shares: Sequence[float], *, concentration: float) -> float:
-    """Log of the martingale at the counts so far, shape [arms]; counts may be fractions.
+def log_evidence(counts: ArrayLike, shares: Sequence[float], *, concentration: float) -> Floats:
+    """Log of the martingale at the counts so far, shape [..., arms]; counts may be fractions.
 
-    >>> round(log_evidence([135, 490], [0.2, 0.8], concentration=12.60056 / 0.16 - 1), 5)
+    >>> round(float(log_evidence([135, 490], [0.2, 0.8], concentration=12.60056 / 0.16 - 1)), 5)
     -0.6941
     """
     seen, prior = np.asarray(counts, dtype=np.float64), concentration * np.asarray(shares, dtype=np.float64)
-    posterior = special.gammaln(prior + seen).sum() - special.gammaln(concentration + seen.sum())
+    posterior = special.gammaln(prior + seen).sum(-1) - special.gammaln(concentration + seen.sum(-1))
     before = special.gammaln(prior).sum() - special.gammaln(concentration)
-    return float(posterior - before - special.xlogy(seen, shares).sum())
+    return np.asarray(posterior - before - special.xlogy(seen, shares).sum(-1))
 
 
 def check(
@@ -63,7 +64,7 @@ def check(
         return Ratio(ok=False, p_value=math.nan, reason=problem)
     names = sorted(shares)
     seen, due = [counts.get(name, 0) for name in names], [shares[name] for name in names]
-    found = log_evidence(seen, due, concentration=concentration(tuned_at, alpha=alpha))
+    found = float(log_evidence(seen, due, concentration=concentration(tuned_at, alpha=alpha)))
     p_value = math.exp(-max(found, 0.0))
     total = sum(seen)
     told = ", ".join(

@@ -60,7 +60,7 @@ def log_mixture(total: float, variance: float, *, rho: float, sides: Sides) -> f
     return float(math.log(2) + two_sided + special.log_ndtr(total / math.sqrt(spread)))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def mixture_bound(variance: float, *, alpha: float, rho: float, sides: Sides) -> float:
     """Sum that the mixture of `rho` passes at any time with probability alpha, at time `variance`.
 

@@ -88,7 +88,7 @@ MUTANTS = [
     (compare, "if effect.low > threshold:", "if True:"),
     (compare, "if effect.low > threshold:", "if False:"),
     (compare, "threshold = -rules.margin if", "threshold = -10 * rules.margin if"),
-    (compare, "float(stats.norm.isf(alpha / 2)) * math.sqrt(horizon) / n", "0.05 / math.sqrt(n)"),
+    (compare, "-float(special.ndtri(alpha / 2)) * math.sqrt(horizon) / n", "0.05 / math.sqrt(n)"),
     (compare, "width = sd * math.sqrt((n - 1) / n)", "width = 0.01 * sd * math.sqrt((n - 1) / n)"),
     (compare, "if bad:", "if False:"),
     (compare, "if ours.size < max(min_samples, 2):", "if ours.size < 2:"),
