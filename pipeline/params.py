@@ -179,6 +179,10 @@ class GateParams(Section):
     success: tuple[str, ...] = ("score",)  # metrics of which one must be better; "-NAME": lower is better
     guardrails: dict[str, Annotated[float, Field(gt=0)]] = {}  # metrics that must hold, and their margins
     resamples: int = Field(1000, ge=0)  # of the bootstrap
+    fit_samples: int = Field(1000, ge=0)  # scored in a clean process, as whatever serves would; 0: none are
+    max_start_s: float = Field(120, gt=0)  # until it has answered the first request
+    max_p99_s: float = Field(5, gt=0)  # of requests for one sample
+    max_memory_bytes: int = Field(0, ge=0)  # of the process that serves; 0: any
 
 
 class WatchParams(Section):

@@ -11,19 +11,15 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pipeline import ledger, records, snapshots
+from pipeline import ledger, snapshots
 from pipeline.errors import NothingToDo, PipelineError, ReleaseError
 from pipeline.ledger import Entry
 from pipeline.params import Params
 from pipeline.records import Check
-from pipeline.release import aliases
+from pipeline.release import aliases, packaging
 from pipeline.release.registry import promotion_of, steps_back
 from pipeline.release.tracking import session
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 log = logging.getLogger(__name__)
 
@@ -52,29 +48,11 @@ def _model(made: Entry, params: Params) -> str:
         aliases.expect(client, name, release)
         client.set_registered_model_alias(name, ALIAS, str(release.champion))
         try:
-            folder = fetched(client, f"models:/{name}@{ALIAS}", Path(scratch))
+            uri = f"models:/{name}@{ALIAS}"
+            num_bytes = packaging.check_files(client, uri, release.model_digest, into=Path(scratch))
         finally:
             client.delete_registered_model_alias(name, ALIAS)
-        if (found := records.digest(folder)) != release.model_digest:
-            raise ReleaseError(
-                f"the registry's files of version {release.champion} have digest {found}, the ledger says "
-                f"{release.model_digest}; restore MLflow's artifacts"
-            )
-        num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return f"{num_bytes:,} bytes with digest {release.model_digest}"
-
-
-def fetched(client: "MlflowClient", uri: str, into: Path) -> Path:
-    """Folder of the weights of a version, fetched from the registry; ReleaseError where they are gone."""
-    import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
-
-    try:
-        folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(into)))
-    except (MlflowException, OSError) as error:
-        told = " ".join(str(error).split())[:200]
-        raise ReleaseError(f"{uri} cannot be fetched: {told}; restore MLflow's artifacts") from None
-    return folder / "artifacts" / "model"
 
 
 def _code(made: Entry, params: Params) -> str:

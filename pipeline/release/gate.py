@@ -19,6 +19,7 @@ from pipeline.params import GateParams, Params
 from pipeline.records import Champion, Check, Evaluation, Night, Release, Verdict, Version
 from pipeline.release import aliases, registry, saga
 from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
+from pipeline.release.fitness import fitness
 from pipeline.release.followers import followers
 from pipeline.release.lineage import recipe
 from pipeline.release.metrics import Pair, judge_metrics
@@ -50,8 +51,24 @@ def gate(
         success=params.gate.success,
         guardrails=params.gate.guardrails,
     )
+    if verdict.action == "promote":  # what stays out need not be fit
+        verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
     registry.tell(version, verdict)
     return verdict
+
+
+def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
+    """The verdict, or a rejection where the model was found unfit to serve."""
+    verdict = replace(verdict, checks=(*verdict.checks, *checks))
+    unfit = [f"{check.name}: {check.text}" for check in checks if not check.ok]
+    if not unfit:
+        return verdict
+    reason = f"not fit to serve: {'; '.join(unfit)}; it would have been promoted: {verdict.reason}"
+    return replace(verdict, action="reject", reason=reason)
+
+
+def _column(name: str) -> NDArray[Any] | None:
+    return (read_scores() or {}).get(name)
 
 
 def decide(
@@ -107,12 +124,10 @@ def watch(params: Params) -> Verdict:
     `watch.alias_edits`. The verdict is `reject`, and the champion rolled back, only where the version it
     replaced has proven better; `wait` where it has not; `no data` where nothing compares them.
     """
-    newest = ledger.history(limit=1)
-    serving = newest[0].serving if newest else None
+    edit = _look_at_alias(params)
+    serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None:
-        return _watched("no data", None, 0, None, "no version was ever promoted")
-    edit = _look_at_alias(serving, params)
-    serving = ledger.champion_at(ledger.ledger_tip()) or serving
+        return _watched("no data", None, 0, None, f"{edit}no version was ever promoted")
     pair = _newest_scores(serving)
     if pair is None:
         return _watched(
@@ -185,7 +200,7 @@ def _rules(params: GateParams, *, refresh: bool) -> Rules:
     )
 
 
-def _look_at_alias(serving: Release, params: Params) -> str:
+def _look_at_alias(params: Params) -> str:
     """Finish what was interrupted, treat an edit by hand as told, and say so."""
     name = params.register_.name
     with session() as client:
@@ -193,7 +208,8 @@ def _look_at_alias(serving: Release, params: Params) -> str:
         if left := saga.recover(told):
             how = "finished" if left.new else "took back"
             return f"{how} the {left.kind} of version {left.release.champion}, which was interrupted; "
-        if aliases.is_settled(client, name, serving):
+        serving = ledger.champion_at(ledger.ledger_tip())
+        if serving is None or aliases.is_settled(client, name, serving):
             return ""
         shown = aliases.alias(client, name)
         edit = f"alias champion was moved by hand to version {shown}, the ledger says {serving.champion}; "
