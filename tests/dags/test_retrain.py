@@ -118,7 +118,7 @@ REASON = 'it\'s "$(touch pwned)" `touch pwned`; touch pwned & {{ 1 + 1 }} ${HOME
 
 # Runs of the DAG rollback, each with its form: how it ended and what it called.
 ROLLBACKS = """
-    import json, os, sys
+    import importlib, json, os, sys
     from pathlib import Path
     import rollback
     home = Path(os.environ["PIPELINE_HOME"])
@@ -128,7 +128,7 @@ ROLLBACKS = """
     for form in json.loads(sys.argv[1]):
         calls.write_text("")
         try:
-            run = rollback.rollback.test(run_conf=form)
+            run = importlib.reload(rollback).rollback.test(run_conf=form)
             how, run_id = str(run.state.value), run.run_id
         except Exception as error:
             how, run_id = f"{type(error).__name__}: {error}", ""
