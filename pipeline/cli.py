@@ -4,6 +4,7 @@ Exit status: 0 done; 1 failed; 75 not yet, ask again; 99 nothing to do.
 """
 
 import argparse
+import inspect
 import json
 import logging
 import os
@@ -11,13 +12,13 @@ import subprocess
 import sys
 import time
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
 from pipeline import ledger, params, records, snapshots, stages
 from pipeline.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
-from pipeline.records import Night, Plan, Profile, Verdict
+from pipeline.records import Check, Night, Plan, Profile, Verdict
 
 log = logging.getLogger("pipeline")
 
@@ -73,10 +74,13 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             sub.add_argument(
                 "--explain", action="store_true", help="show what was weighed, and why not the rest"
             )
-    for function in (night, nights, status, check, report, prices, simulate, notify):
+    for function in (
+        night, nights, status, why, who_used, audit, drill, check, report, prices, simulate, notify,
+    ):  # fmt: skip
         about = (function.__doc__ or "").splitlines()[0]
-        sub = commands.add_parser(function.__name__, help=about, description=about)
+        sub = commands.add_parser(function.__name__.replace("_", "-"), help=about, description=about)
         sub.set_defaults(command=function)
+        _add_words(sub, function)
         _add_options(sub, function)
     return parser
 
@@ -97,6 +101,15 @@ def _add_options(parser: argparse.ArgumentParser, function: Callable[..., object
             kwargs["required"] = True
             del kwargs["default"]
         parser.add_argument(flag, **kwargs)
+
+
+def _add_words(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:
+    """The words that have no flag: parameters that are not keyword-only."""
+    about = _args_section(function.__doc__ or "")
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            kind = typing.get_type_hints(function)[name]
+            parser.add_argument(name, type=kind, metavar=name.upper(), help=about.get(name, ""))
 
 
 def _args_section(doc: str) -> dict[str, str]:
@@ -309,6 +322,59 @@ def status(*, last: int = 14) -> int:
         raise NothingToDo("the ledger has no night yet; run one with: make night")
     Console().print(status_table(entries))
     return 0
+
+
+def why(version: int) -> int:
+    """Show what a version was made of, who judged it, and when it served.
+
+    Args:
+        version: its number
+    """
+    from pipeline.release import provenance
+
+    for name, text in provenance.why(version):
+        print(f"{name:9} {text}")
+    return 0
+
+
+def who_used(what: str) -> int:
+    """Show which nights and versions used a day or a digest.
+
+    Args:
+        what: a day as 2011-09-30, or the digest of data or of a model, or how it begins
+    """
+    from pipeline.release import provenance
+
+    uses = provenance.who_used(what)
+    if not uses:
+        raise NothingToDo(f"no night of the ledger used {what}")
+    for use in uses:
+        version = f"version {use.version}{', serves' if use.serves else ''}" if use.version else "no version"
+        print(f"{use.night}  {version}: {use.how}")
+    return 0
+
+
+def audit() -> int:
+    """Hold ledger, aliases, DVC objects and MLflow against each other."""
+    from pipeline.release.audit import audit as found
+
+    return _shown(found(params.load(ledger.home())))
+
+
+def drill() -> int:
+    """See that the version which a rollback would bring back could be restored."""
+    from pipeline.release.drill import drill as found
+
+    return _shown(found(params.load(ledger.home())))
+
+
+def _shown(checks: Iterable[Check]) -> int:
+    """Print checks as they come; 1 if one of them failed."""
+    failed = 0
+    for one in checks:
+        print(f"{'ok  ' if one.ok else 'FAIL'} {one.name}: {one.text}", flush=True)
+        failed += not one.ok
+    return 1 if failed else 0
 
 
 def check() -> int:

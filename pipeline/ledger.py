@@ -6,7 +6,6 @@ compare-and-swap (`git update-ref NEW OLD`), so of two nights that follow the sa
 rollback is a commit whose tree is that of the night which made the version that serves again.
 """
 
-import itertools
 import logging
 import os
 import subprocess
@@ -65,6 +64,18 @@ class Entry:
     def serving(self) -> Release | None:
         """Who served once this commit was made."""
         return self.release or self.champion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """What git itself knows of an entry."""
+
+    id: str
+    parents: tuple[str, ...]
+    time: int  # seconds since 1970
+    subject: str
+    night: str
+    rollback: bool
 
 
 _KINDS: tuple[type[Record], ...] = (
@@ -130,28 +141,36 @@ def champion_at(commit: str) -> Champion | None:
 
 def history(limit: int | None = None) -> list[Entry]:
     """The ledger, newest first. A record of an older form counts as missing."""
+    return entries_of(commits(limit))
+
+
+def entries_of(asked: "Sequence[Commit]") -> list[Entry]:
+    """The entries of some commits, in their order; those without a readable night are left out."""
+    found = []
+    for commit, told in zip(asked, _records_at(asked), strict=True):
+        if isinstance(told.get("night"), Night):
+            found.append(Entry(commit=commit.id, subject=commit.subject, rollback=commit.rollback, **told))
+    return found
+
+
+def commits(limit: int | None = None) -> "list[Commit]":
+    """The commits of the ledger, newest first."""
     tip = ledger_tip()
-    if not tip:
-        return []
-    commits = _commits(tip, limit)
-    entries = []
-    for (commit, subject, _, rollback), found in zip(commits, _records_at(commits), strict=True):
-        if isinstance(found.get("night"), Night):
-            entries.append(Entry(commit=commit, subject=subject, rollback=bool(rollback), **found))
-    return entries
+    return _commits(tip, limit) if tip else []
 
 
-def commit_night(night: Night, *, message: str, folder: Path = Path()) -> str:
-    """Commit the night in `folder` to the ledger and return the commit; the same one if asked again.
+def commit_night(night: Night, *, message: str, folder: Path = Path(), release: Release | None = None) -> str:
+    """Commit the night in `folder`, with this release, and return the commit; the same one if asked again.
 
+    The release is in no file before: what `close` finds in a folder was decided.
     Raises ReleaseError, and changes nothing, if another night has moved the ledger since `open`.
     """
     tip = ledger_tip()
-    for commit, _, name, rollback in _commits(tip) if tip else []:
-        if commit == night.previous:
+    for commit in _commits(tip) if tip else []:
+        if commit.id == night.previous:
             break
-        if name == night.id and not rollback:
-            return commit
+        if commit.night == night.id and not commit.rollback:
+            return commit.id
     if tip != night.previous:
         winner = read_at(tip, Night)
         raise ReleaseError(
@@ -167,6 +186,7 @@ def commit_night(night: Night, *, message: str, folder: Path = Path()) -> str:
         index = Path(scratch) / "index"  # the user's own index is left alone, also with --here
         git("read-tree", night.code_commit, folder=folder, index=index)
         git("add", "--force", "--", *names, folder=folder, index=index)
+        _put(release, index=index)
         tree = git("write-tree", folder=folder, index=index)
     parents = [night.previous] * bool(night.previous) + [night.code_commit]
     return _move(tree, parents, expected=night.previous, message=f"{message}\n\nNight: {night.id}\n")
@@ -182,13 +202,18 @@ def commit_rollback(
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"
         git("read-tree", target, folder=home(), index=index)
-        for record in (release, verdict):
-            blob = git("hash-object", "-w", "--stdin", folder=home(), text=records.dumps(record))
-            entry = f"100644,{blob},{records.path_of(type(record))}"
-            git("update-index", "--add", "--cacheinfo", entry, folder=home(), index=index)
+        _put(release, verdict, index=index)
         tree = git("write-tree", folder=home(), index=index)
     trailers = f"Night: {release.night}\nRollback: {release.champion}\n"
     return _move(tree, [expected_tip], expected=expected_tip, message=f"{message}\n\n{trailers}")
+
+
+def _put(*found: Record | None, index: Path) -> None:
+    """Put records into an index, without files."""
+    for record in filter(None, found):
+        blob = git("hash-object", "-w", "--stdin", folder=home(), text=records.dumps(record))
+        entry = f"100644,{blob},{records.path_of(type(record))}"
+        git("update-index", "--add", "--cacheinfo", entry, folder=home(), index=index)
 
 
 def _move(tree: str, parents: Sequence[str], *, expected: str, message: str) -> str:
@@ -213,37 +238,54 @@ def _identity() -> list[str]:
     return []
 
 
-def _commits(tip: str, limit: int | None = None) -> list[tuple[str, str, str, str]]:
-    """Commit, subject, night and rollback of the ledger's commits, newest first."""
+def _commits(tip: str, limit: int | None = None) -> list[Commit]:
+    """The ledger's commits up to that one, newest first."""
     trailers = [f"%(trailers:key={key},valueonly,separator=%x20)" for key in ("Night", "Rollback")]
     count = [] if limit is None else [f"--max-count={limit}"]
-    form = "%x00".join(["%H", "%s", *trailers])
+    form = "%x00".join(["%H", "%P", "%ct", "%s", *trailers])
     lines_of_log = git("log", "--first-parent", *count, f"--format={form}", tip, folder=home())
-    lines = (line.split("\0") for line in lines_of_log.splitlines())
-    # The first night's only parent is a code commit, which names no night.
-    return [(c, s, n, r) for c, s, n, r in itertools.takewhile(lambda line: bool(line[2]), lines)]
+    found = []
+    for line in lines_of_log.splitlines():
+        commit, parents, time, subject, night, rollback = line.split("\0")
+        if not night:  # the first night's only parent is a code commit, which names no night
+            break
+        made = Commit(
+            id=commit, parents=tuple(parents.split()), time=int(time), subject=subject, night=night,
+            rollback=bool(rollback),
+        )  # fmt: skip
+        found.append(made)
+    return found
 
 
-def _records_at(commits: Sequence[tuple[str, str, str, str]]) -> list[dict[str, Any]]:
-    """Records of each commit by name, read by one `git cat-file`."""
-    paths = {kind.__name__.lower(): records.path_of(kind) for kind in _KINDS}
-    asked = [(c, name, path) for c, *_ in commits for name, path in paths.items()]
-    request = "".join(f"{commit}:{path}\n" for commit, _, path in asked)
+def texts_at(commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[str, str]]:
+    """Texts of files in each commit by path, without those that are missing; read by one `git cat-file`."""
+    asked = [(number, str(path)) for number in range(len(commits)) for path in paths]
+    request = "".join(f"{commits[number]}:{path}\n" for number, path in asked)
     done = subprocess.run(
         ["git", "cat-file", "--batch"], cwd=home(), input=request.encode(), capture_output=True, check=True
     )
-    found: dict[str, dict[str, Any]] = {commit: {} for commit, *_ in commits}
+    found: list[dict[str, str]] = [{} for _ in commits]
     at = 0
-    for commit, name, path in asked:
+    for number, path in asked:
         end = done.stdout.index(b"\n", at)
         header, at = done.stdout[at:end].split(), end + 1
         if header[-1] == b"missing":
             continue
         size = int(header[2])
-        text, at = done.stdout[at : at + size].decode(), at + size + 1
-        kind = next(k for k in _KINDS if records.path_of(k) == path)
-        try:
-            found[commit][name] = records.loads(kind, text, source=f"{commit[:9]}:{path}")
-        except DataError as error:
-            log.warning("%s", error)
-    return [found[commit] for commit, *_ in commits]
+        found[number][path], at = done.stdout[at : at + size].decode(), at + size + 1
+    return found
+
+
+def _records_at(commits: Sequence[Commit]) -> list[dict[str, Any]]:
+    """Records of each commit by name."""
+    kinds = {str(records.path_of(kind)): kind for kind in _KINDS}
+    read: list[dict[str, Any]] = []
+    for commit, texts in zip(commits, texts_at([c.id for c in commits], list(kinds)), strict=True):
+        read.append({})
+        for path, text in texts.items():
+            try:
+                found = records.loads(kinds[path], text, source=f"{commit.id[:9]}:{path}")
+                read[-1][kinds[path].__name__.lower()] = found
+            except DataError as error:
+                log.warning("%s", error)
+    return read

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import date
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 from ruamel.yaml import YAML
@@ -193,12 +193,19 @@ class GateParams(Section):
     alpha: float = Field(0.05, gt=0, lt=1)  # chance of promoting what is worse by the margin
     margin: float = Field(0.03, gt=0)  # non-inferiority margin, in units of the score
     min_samples: int = Field(30, ge=2)
+    success: tuple[str, ...] = ("score",)  # metrics of which one must be better; "-NAME": lower is better
+    guardrails: dict[str, Annotated[float, Field(gt=0)]] = {}  # metrics that must hold, and their margins
+    resamples: int = Field(1000, ge=0)  # of the bootstrap
+    fit_samples: int = Field(1000, ge=0)  # scored in a clean process, as whatever serves would; 0: none are
+    max_start_s: float = Field(120, gt=0)  # until it has answered the first request
+    max_p99_s: float = Field(5, gt=0)  # of requests for one sample
+    max_memory_bytes: int = Field(0, ge=0)  # of the process that serves; 0: any
 
 
 class WatchParams(Section):
     """What the hourly look at the champion may do."""
 
-    alias_edits: Literal["report", "revert"] = "revert"
+    alias_edits: Literal["report", "revert", "adopt"] = "revert"
 
 
 class NotifyParams(Section):

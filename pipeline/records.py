@@ -331,6 +331,15 @@ class Version(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Check(Record):
+    """Something that was looked at before a verdict, and what was seen."""
+
+    name: str
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict(Record):
     """A decision at release time. Versions are 0 where there is none."""
 
@@ -343,6 +352,8 @@ class Verdict(Record):
     num_samples: int
     reason: str
     decided_at: datetime | None = None  # by the gate
+    inconclusive: bool = False  # rejected for want of proof only
+    checks: tuple[Check, ...] = ()  # of the gate on itself, and of the model's fitness to serve
 
 
 @dataclass(frozen=True, kw_only=True)

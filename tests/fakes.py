@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.backends import Job, State
+from pipeline.errors import ReleaseError
+from pipeline.records import Release, replace_text
 
 
 class LineWorkload:
@@ -107,6 +109,37 @@ class TwoDays:
 
 class Nothing:
     """Stands where a workload or a backend is named but not used."""
+
+
+class Shelf:
+    """Follower that keeps in files who serves and what is laid ready."""
+
+    name = "the shelf"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.broken = False
+
+    def prepare(self, release: Release) -> None:
+        if self.broken:
+            raise ReleaseError("the shelf has no room; clear it")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_text(self.folder / f"ready-{release.champion}", "")
+
+    def show(self, release: Release) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_text(self.folder / "serving", str(release.champion))
+        self.forget(release)
+
+    def shown(self) -> int:
+        path = self.folder / "serving"
+        return int(path.read_text()) if path.exists() else 0
+
+    def forget(self, release: Release) -> None:
+        (self.folder / f"ready-{release.champion}").unlink(missing_ok=True)
+
+    def ready(self) -> tuple[str, ...]:
+        return tuple(path.name for path in self.folder.glob("ready-*"))
 
 
 class ScriptedBackend:

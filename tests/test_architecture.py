@@ -40,7 +40,8 @@ PURE = {
     "spot.steering", "spot.traces",
     "training.batching", "training.ladder", "training.noise", "training.order", "training.outlook",
     "training.pace", "training.pulse", "training.scaling", "training.tally",
-    "release.compare",
+    "release.compare", "release.metrics", "release.quantiles", "release.ratio", "release.selftest",
+    "release.sequential",
     "report.formats",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}

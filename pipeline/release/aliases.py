@@ -1,7 +1,7 @@
 """Does MLflow show what the ledger decided? The aliases `champion` and `challenger`, and what follows them.
 
-MLflow writes an alias unconditionally, so it decides nothing: the ledger does, by compare-and-swap, and
-`settle` makes alias and tags say the same. It may be called by anybody at any time.
+MLflow writes an alias unconditionally, so it decides nothing: the ledger does, by compare-and-swap, and the
+alias follows (pipeline/release/followers.py). An edit by hand is seen by that the two disagree.
 """
 
 import contextlib
@@ -9,9 +9,8 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipeline import ledger
 from pipeline.errors import ReleaseError
-from pipeline.records import Champion, Release
+from pipeline.records import Release
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -22,28 +21,6 @@ log = logging.getLogger(__name__)
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced
-NUM_TRIES = 5
-
-
-def settle(client: "MlflowClient", name: str) -> Champion:
-    """Make alias and tags say what the ledger says; return who serves, as read back.
-
-    Raises ReleaseError if the ledger names no champion, or somebody else keeps moving the alias.
-    """
-    serving = None
-    for _ in range(NUM_TRIES):
-        tip = ledger.ledger_tip()
-        serving = ledger.champion_at(tip)
-        if serving is None:
-            raise ReleaseError("the ledger names no champion; promote a version first")
-        if not is_settled(client, name, serving):
-            _show(client, name, serving)
-        if is_settled(client, name, serving) and ledger.ledger_tip() == tip:
-            return serving
-    raise ReleaseError(
-        f"alias {CHAMPION} of {name} does not stay at version {serving.champion if serving else 0}, which "
-        f"the ledger names; find out who else moves it, then run watch"
-    )
 
 
 def is_settled(client: "MlflowClient", name: str, serving: Release) -> bool:
@@ -90,7 +67,18 @@ def missing_is_nothing() -> Iterator[None]:
             raise
 
 
-def _show(client: "MlflowClient", name: str, serving: Champion) -> None:
+def expect(client: "MlflowClient", name: str, release: Release) -> None:
+    """ReleaseError unless MLflow has the version, and of the model that the release is of."""
+    found = existing(client, name, release.champion)
+    if found.tags.get("model_digest") != release.model_digest:
+        raise ReleaseError(
+            f"version {release.champion} of {name} is of model {found.tags.get('model_digest')}, "
+            f"not {release.model_digest}; run register again, or choose another version"
+        )
+
+
+def show(client: "MlflowClient", name: str, serving: Release) -> None:
+    """Move the alias to the version that serves, and say in the tags who does and who did."""
     existing(client, name, serving.champion)
     client.set_registered_model_alias(name, CHAMPION, str(serving.champion))
     if serving.replaced:

@@ -7,7 +7,7 @@ judged keeps the champion, with the reason.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,11 +17,15 @@ from numpy.typing import NDArray
 from pipeline import ledger, records
 from pipeline.errors import ReleaseError
 from pipeline.params import GateParams, Params
-from pipeline.records import Champion, Evaluation, Night, Release, Verdict, Version
-from pipeline.release import aliases, registry
+from pipeline.records import Champion, Check, Evaluation, Night, Release, Verdict, Version
+from pipeline.release import aliases, registry, saga
 from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
+from pipeline.release.fitness import fitness
+from pipeline.release.followers import followers
 from pipeline.release.lineage import recipe
+from pipeline.release.metrics import Pair, judge_metrics
 from pipeline.release.scores import SCORES, Columns, read_scores, with_prefix
+from pipeline.release.selftest import selftest
 from pipeline.release.tracking import session
 
 log = logging.getLogger(__name__)
@@ -45,38 +49,61 @@ def gate(
         version=version,
         champion=champion,
         rules=_rules(params.gate, refresh=refresh),
+        success=params.gate.success,
+        guardrails=params.gate.guardrails,
     )
+    if verdict.action == "promote":  # what stays out need not be fit
+        verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
     registry.tell(version, verdict)
     return replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
 
 
+def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
+    """The verdict, or a rejection where the model was found unfit to serve."""
+    verdict = replace(verdict, checks=(*verdict.checks, *checks))
+    unfit = [f"{check.name}: {check.text}" for check in checks if not check.ok]
+    if not unfit:
+        return verdict
+    reason = f"not fit to serve: {'; '.join(unfit)}; it would have been promoted: {verdict.reason}"
+    return replace(verdict, action="reject", reason=reason)
+
+
+def _column(name: str) -> NDArray[Any] | None:
+    return (read_scores() or {}).get(name)
+
+
 def decide(
-    scores: Mapping[str, NDArray[Any]] | None,
+    scores: Columns | None,
     *,
     evaluation: Evaluation,
     version: Version,
     champion: Champion | None,
     rules: Rules,
+    success: Sequence[str] = ("score",),
+    guardrails: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """The verdict on the columns of scores.npy; every input has one."""
+    """The verdict on the columns of scores.npy; every input has one, and it is not believed untested."""
     scores = scores or {}
-    if champion is None:
-        found, why = _judge_first(scores, rules)
-    elif evaluation.metrics.get("champion_has_seen"):
+    checks: tuple[Check, ...] = ()
+    if champion is not None and evaluation.metrics.get("champion_has_seen"):
         reason = f"version {champion.champion} was trained on held-out days, so its scores prove nothing"
         found, why = Judgement(action="no data", effect=None, reason=reason), ""
+    elif champion is None and not with_prefix(scores, "baseline"):
+        found, why = _judge_alone(scores.get("challenger"), rules)
     else:
-        why = "refresh: " if rules.refresh else "changed recipe: "
-        found = judge(
-            scores.get("challenger"),
-            scores.get("champion"),
-            rules=rules,
-            slices=with_prefix(scores, "slice"),
-        )
+        case = _case(scores, champion, rules=rules, success=success, guardrails=guardrails or {})
+        found = judge_metrics(**case)
+        checks = selftest(**case) if found.effect else ()
+        kind = "refresh: " if rules.refresh else "changed recipe: "
+        why = kind if champion else "no champion yet: "
     if found.action != "no data" and "score" not in evaluation.metrics:
         found = Judgement(action="reject", effect=None, reason="evaluation.json has no metric named score")
+    if broken := next((check for check in checks if not check.ok), None):
+        reason = (
+            f"the gate failed its own test ({broken.name}: {broken.text}), so its verdict is not believed"
+        )
+        found = Judgement(action="no data", effect=found.effect, reason=reason)
     effect = found.effect
-    reason = found.reason if found.reason.startswith("inconclusive") else f"{why}{found.reason}"
     return Verdict(
         action=found.action,
         champion=champion.champion if champion else 0,
@@ -85,22 +112,23 @@ def decide(
         low=effect.low if effect else None,
         high=effect.high if effect else None,
         num_samples=evaluation.num_samples,
-        reason=reason,
+        reason=found.reason if found.inconclusive else f"{why}{found.reason}",
+        inconclusive=found.inconclusive,
+        checks=checks,
     )
 
 
 def watch(params: Params) -> Verdict:
     """See that the registry agrees with the ledger, and that the champion is not worse than the one before.
 
-    What was interrupted is finished. An alias moved by hand is moved back, or reported, by
+    What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
     `watch.alias_edits`. The verdict is `reject`, and the champion rolled back, only where the version it
     replaced has proven better; `wait` where it has not; `no data` where nothing compares them.
     """
-    newest = ledger.history(limit=1)
-    serving = newest[0].serving if newest else None
+    edit = _look_at_alias(params)
+    serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None:
-        return _watched("no data", None, 0, None, "no version was ever promoted")
-    edit = _look_at_alias(serving, params)
+        return _watched("no data", None, 0, None, f"{edit}no version was ever promoted")
     pair = _newest_scores(serving)
     if pair is None:
         return _watched(
@@ -119,46 +147,94 @@ def watch(params: Params) -> Verdict:
     return _watched("reject", serving, len(ours), effect, f"{edit}rolled back: {reason}")
 
 
-def _judge_first(scores: Mapping[str, NDArray[Any]], rules: Rules) -> tuple[Judgement, str]:
-    """Judge a challenger without a champion, and what to say before the reason."""
-    rules = replace(rules, refresh=False)
-    ours = scores.get("challenger")
+def _case(
+    scores: Columns,
+    champion: Champion | None,
+    *,
+    rules: Rules,
+    success: Sequence[str],
+    guardrails: Mapping[str, float],
+) -> dict[str, Any]:
+    """What is judged against what: the champion, or the rule that the first model has to beat."""
+    if champion is not None:
+        given = {"success": success, "guardrails": guardrails, "rules": rules, "against": "the champion"}
+        return {**given, "pairs": _pairs(scores), "slices": with_prefix(scores, "slice")}
     baselines = with_prefix(scores, "baseline")
-    if not baselines:  # against itself: are there enough scores, and all finite?
-        found = judge(ours, ours, rules=rules)
-        if found.effect is None:
-            return found, "no champion yet: "
-        reason = "no champion yet, and the workload has no baseline to beat"
-        return Judgement(action="promote", effect=None, reason=reason), ""
     weakest = min(baselines, key=lambda name: float(baselines[name].sum()))
     name = FIRST_BASELINE if FIRST_BASELINE in baselines else weakest
-    found = judge(ours, baselines[name], rules=rules, against=f"the baseline {name}")
-    return found, "no champion yet: "
+    return {
+        "pairs": {"score": (scores.get("challenger"), baselines[name])},
+        "success": ("score",),
+        "guardrails": {},
+        "rules": replace(rules, refresh=False),
+        "against": f"the baseline {name}",
+        "slices": None,
+    }
+
+
+def _pairs(scores: Columns) -> dict[str, Pair]:
+    """Values of challenger and champion by metric; under `-NAME` those of NAME, where lower is better."""
+    theirs = with_prefix(scores, "champion")
+    pairs: dict[str, Pair] = {"score": (scores.get("challenger"), scores.get("champion"))}
+    for name, ours in with_prefix(scores, "metric").items():
+        if name in theirs:
+            pairs |= {name: (ours, theirs[name]), f"-{name}": (-ours, -theirs[name])}
+    return pairs
+
+
+def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> tuple[Judgement, str]:
+    """Judge a challenger that nothing can be compared with, and what to say before the reason."""
+    found = judge(ours, ours, rules=replace(rules, refresh=False))  # are there enough, and all finite?
+    if found.effect is None:
+        return found, "no champion yet: "
+    reason = "no champion yet, and the workload has no baseline to beat"
+    return Judgement(action="promote", effect=None, reason=reason), ""
 
 
 def _rules(params: GateParams, *, refresh: bool) -> Rules:
-    return Rules(alpha=params.alpha, margin=params.margin, min_samples=params.min_samples, refresh=refresh)
+    return Rules(
+        alpha=params.alpha,
+        margin=params.margin,
+        min_samples=params.min_samples,
+        refresh=refresh,
+        resamples=params.resamples,
+    )
 
 
-def _look_at_alias(serving: Release, params: Params) -> str:
+def _look_at_alias(params: Params) -> str:
     """Finish what was interrupted, treat an edit by hand as told, and say so."""
     name = params.register_.name
     with session() as client:
-        if aliases.is_settled(client, name, serving):
+        told = followers(client, name)
+        if left := saga.recover(told):
+            how = "finished" if left.new else "took back"
+            return f"{how} the {left.kind} of version {left.release.champion}, which was interrupted; "
+        serving = ledger.champion_at(ledger.ledger_tip())
+        if serving is None or aliases.is_settled(client, name, serving):
             return ""
         shown = aliases.alias(client, name)
+        edit = f"alias champion was moved by hand to version {shown}, the ledger says {serving.champion}; "
         if aliases.status(client, name, serving.champion) != aliases.SERVING:
-            aliases.settle(client, name)
-            told = f"finished the release of version {serving.champion}, which was interrupted; "
+            saga.settle(told)
+            edit = f"finished the release of version {serving.champion}, which was interrupted; "
+        elif params.watch.alias_edits == "adopt":
+            edit = _adopt(shown, params)
         elif params.watch.alias_edits == "revert":
-            aliases.settle(client, name)
-            told = f"alias champion was moved by hand to version {shown}, moved back to {serving.champion}; "
-        else:
-            told = (
-                f"alias champion was moved by hand to version {shown}, the ledger says {serving.champion}; "
-            )
-    log.warning("%s", told.rstrip("; "))
-    return told
+            saga.settle(told)
+            edit = f"alias champion was moved by hand to version {shown}, moved back to {serving.champion}; "
+    log.warning("%s", edit.rstrip("; "))
+    return edit
+
+
+def _adopt(shown: int, params: Params) -> str:
+    """Write an edit by hand to the ledger, where it names a version that was once promoted."""
+    try:
+        registry.rollback(params, to=shown, reason="the alias champion was moved by hand")
+    except ReleaseError as error:
+        with session() as client:
+            now = saga.settle(followers(client, params.register_.name))
+        return f"alias champion was moved by hand to {shown}, moved back to {now.champion}: {error}; "
+    return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
 
 
 def _newest_scores(serving: Release) -> Columns | None:

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import records
+from pipeline.errors import ReleaseError
 from pipeline.params import Params
 from pipeline.records import Evaluation, Night, Plan, Training
 from pipeline.release.evaluator import MODEL
+from pipeline.release.tracking import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
 
 
@@ -52,6 +55,29 @@ def log_model(client: "MlflowClient", run_id: str, params: Params) -> str:
         )
         client.log_artifacts(run_id, str(folder), "model")
     return f"{client.get_run(run_id).info.artifact_uri}/model"
+
+
+def check_files(client: "MlflowClient", uri: str, model_digest: str, *, into: Path) -> int:
+    """Fetch a version's files into a folder; their bytes.
+
+    Raises ReleaseError where they are gone, not of that model, or hold a pickle, which loading would run.
+    """
+    import mlflow.artifacts
+    from mlflow.exceptions import MlflowException
+
+    try:
+        folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(into)))
+    except (MlflowException, OSError) as error:
+        told = without_password(" ".join(str(error).split()))[:200]
+        raise ReleaseError(f"{uri} cannot be fetched: {told}; restore MLflow's artifacts") from None
+    if pickled := sorted(path.name for path in folder.rglob("*") if path.suffix in PICKLES):
+        raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
+    if (found := records.digest(folder / "artifacts" / "model")) != model_digest:
+        raise ReleaseError(
+            f"the files of {uri} have digest {found}, the ledger says {model_digest}; "
+            f"restore MLflow's artifacts"
+        )
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def code_paths(workload: str) -> list[Path]:

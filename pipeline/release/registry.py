@@ -1,10 +1,10 @@
 """Which model serves, and what is known of it? Stages register, promote and rollback.
 
 The ledger decides who serves; MLflow's aliases show it. Each stage may be killed at any line and called
-again. `register` finds tonight's version by its tags before it makes one. `promote` and `rollback` first
-move the ledger by compare-and-swap and then `settle`: alias and tags follow whatever the ledger says.
-So a night that lost the race changes nothing, and what was interrupted is finished by the next call, or
-by the next `watch`. Promotion needs a verdict; rollback needs none.
+again. `register` finds tonight's version by its tags before it makes one. `promote` and `rollback` are one
+saga each (pipeline/release/saga.py): the ledger is moved by compare-and-swap, then alias, tags and whatever
+serves follow it. So a night that lost the race changes nothing, and what was interrupted is finished by the
+next call, or by the next `watch`. Promotion needs a verdict; rollback needs none.
 """
 
 import contextlib
@@ -28,9 +28,10 @@ from pipeline.records import (
     Verdict,
     Version,
 )
-from pipeline.release import aliases, description, packaging
+from pipeline.release import aliases, description, packaging, saga
 from pipeline.release.evaluator import MODEL, check_digest
-from pipeline.release.lineage import LOCK, lineage, tags_of
+from pipeline.release.followers import followers
+from pipeline.release.lineage import lineage, tags_of
 from pipeline.release.tracking import find_or_make_run, reachable, run_of, session
 
 if TYPE_CHECKING:
@@ -129,20 +130,22 @@ def promote(
         night=night.id,
         lineage=tags_of(version, night=night, params=params),
     )
+    move = saga.Move(
+        kind="promote",
+        release=release,
+        tip=night.previous,
+        commit=lambda: ledger.commit_night(
+            night, message=f"{night.day}: promote: {verdict.reason}"[:200], release=release
+        ),
+    )
     with session() as client:
-        found = aliases.existing(client, version.name, version.number)
-        if found.tags.get("model_digest") != version.model_digest:
-            raise ReleaseError(
-                f"version {version.number} of {version.name} is of model {found.tags.get('model_digest')}, "
-                f"not {version.model_digest}; run register again"
-            )
-        commit = _to_ledger(night, release, verdict)
+        commit = saga.run(move, followers(client, version.name))
         aliases.tag(client, version.name, version.number, ledger=commit)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
-        now = aliases.settle(client, version.name)
-    if now.champion != version.number:
+        now = aliases.alias(client, version.name)
+    if now != version.number:
         raise NothingToDo(
-            f"version {version.number} was promoted by {commit[:9]}, but version {now.champion} serves since"
+            f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
     return release
 
@@ -160,18 +163,23 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
     """
     name = params.register_.name
     with session() as client:
+        told = followers(client, name)
+        left = saga.recover(told)
+        if left and left.new and left.kind == "rollback":
+            return left.release
         tip, entries = ledger.ledger_tip(), ledger.history()
         serving = entries[0].serving if entries else None
         if serving is None:
             raise ReleaseError("no version was ever promoted; there is nothing to roll back")
         if entries[0].rollback and not aliases.is_settled(client, name, serving):
             log.warning("finishing the rollback to version %d that was interrupted", serving.champion)
-            return _finish(client, name, entries)
+            saga.settle(told)
+            assert entries[0].release is not None
+            return entries[0].release
         target = to or steps_back(entries, steps)
         if target == serving.champion:
             raise NothingToDo(f"version {target} serves already")
-        made = _promotion_of(entries, target)
-        aliases.existing(client, name, target)
+        made = promotion_of(entries, target)
         verdict = Verdict(
             action="reject",
             champion=target,
@@ -190,9 +198,16 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
             night=made.night.id,
             lineage=made.release.lineage,
         )
-        message = f"{verdict.reason}"[:200]
-        ledger.commit_rollback(made.commit, release, verdict, expected_tip=tip, message=message)
-        return _finish(client, name, ledger.history())
+        move = saga.Move(
+            kind="rollback",
+            release=release,
+            tip=tip,
+            commit=lambda: ledger.commit_rollback(
+                made.commit, release, verdict, expected_tip=tip, message=f"{verdict.reason}"[:200]
+            ),
+        )
+        saga.run(move, told)
+        return release
 
 
 def steps_back(entries: Sequence[Entry], steps: int) -> int:
@@ -216,37 +231,7 @@ def steps_back(entries: Sequence[Entry], steps: int) -> int:
     return served[-1 - steps]
 
 
-def _to_ledger(night: Night, release: Release, verdict: Verdict) -> str:
-    """Commit the night with its release; without a trace of it if another night was first."""
-    records.write(release)
-    try:
-        return ledger.commit_night(night, message=f"{night.day}: promote: {verdict.reason}"[:200])
-    except ReleaseError:
-        records.path_of(Release).unlink()  # `close` would believe it
-        raise
-
-
-def _finish(client: "MlflowClient", name: str, entries: Sequence[Entry]) -> Release:
-    """Make the registry follow the rollback that is the ledger's newest entry, and read everything back."""
-    release, verdict = entries[0].release, entries[0].verdict
-    assert release is not None
-    for number in (release.champion, release.replaced):
-        text = aliases.existing(client, name, number).description or ""
-        told = f"**Verdict:** {verdict.reason if verdict else 'rolled back'}"
-        client.update_model_version(name, str(number), description=description.with_first(text, told))
-    now = aliases.settle(client, name)
-    made = _promotion_of(entries, release.champion)
-    data = ledger.text_at(ledger.ledger_tip(), LOCK)
-    if now.champion != release.champion or data != ledger.text_at(made.commit, LOCK):
-        raise ReleaseError(
-            f"after the rollback to version {release.champion}, version {now.champion} serves, with "
-            f"{'the same' if data == ledger.text_at(made.commit, LOCK) else 'another'} data revision; "
-            f"another night moved the ledger, look at git log nights"
-        )
-    return release
-
-
-def _promotion_of(entries: Sequence[Entry], number: int) -> Entry:
+def promotion_of(entries: Sequence[Entry], number: int) -> Entry:
     """The night that promoted the version."""
     promotions = {e.release.champion: e for e in entries if e.release and not e.rollback}
     if number not in promotions:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,15 @@ def session() -> Iterator["MlflowClient"]:
         if not _is_unreachable(error):
             raise
         raise _no_answer(uri, error, "in the middle of the stage") from error
+
+
+def without_password(text: str) -> str:
+    """The text without the user and password that an address in it may carry.
+
+    >>> without_password("no answer from http://me:secret@host:5000/api")
+    'no answer from http://host:5000/api'
+    """
+    return re.sub(r"//[^/@\s]+@", "//", text)
 
 
 def reachable() -> str:

@@ -82,7 +82,15 @@ def works(home: Path, name: str) -> bool:
         return any(line["seen"] >= INTO_TRAINING for line in last)
     if name == "open":
         return (home / "nights").exists()
-    return any(process.cmdline()[-3:] == ["-m", "pipeline", name] for process in processes_in(home))
+    return any(words[-3:] == ["-m", "pipeline", name] for words in map(words_of, processes_in(home)))
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command; none where it ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def processes_in(home: Path) -> list[psutil.Process]:

@@ -34,6 +34,8 @@ DESCRIBE = """
         "commands": {task.task_id: getattr(task, "bash_command", "") for task in dag.tasks},
         "watch": [task.bash_command for task in bag.dags["watch"].tasks],
         "form": list(dag.params),
+        "rollback": [bag.dags["rollback"].tasks[0].bash_command, list(bag.dags["rollback"].params)],
+        "drill": [task.bash_command for task in bag.dags["drill"].tasks],
         "runs": [dag.max_active_runs, dag.catchup],
     }))
 """
@@ -102,6 +104,7 @@ def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) ->
         "python -m pipeline reap",
     ]
     assert {"watch", "reap"} < set(STAGES)
+    assert described["drill"][0].endswith("&& python -m pipeline drill")
 
 
 @pytest.mark.airflow
@@ -114,6 +117,46 @@ def test_one_night_at_a_time_and_none_made_up_for(described: Any) -> None:
 
 
 REASON = 'it\'s "$(touch pwned)" `touch pwned`; touch pwned & {{ 1 + 1 }} ${HOME} \\ end'
+
+
+# Runs of the DAG rollback, each with its form: how it ended and what it called.
+ROLLBACKS = """
+    import importlib, json, os, sys
+    from pathlib import Path
+    import rollback
+    home = Path(os.environ["PIPELINE_HOME"])
+    (home / "endings.json").write_text("{}")
+    calls = home / "calls.jsonl"
+    ended = []
+    for form in json.loads(sys.argv[1]):
+        calls.write_text("")
+        try:
+            run = importlib.reload(rollback).rollback.test(run_conf=form)
+            how, run_id = str(run.state.value), run.run_id
+        except Exception as error:
+            how, run_id = f"{type(error).__name__}: {error}", ""
+        made = [json.loads(line)["arguments"] for line in calls.read_text().splitlines()]
+        ended.append({"how": how, "run_id": run_id, "calls": made})
+    print(json.dumps(ended))
+"""
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_the_form_of_a_rollback_reaches_the_command_line_and_nothing_in_it_is_run(
+    in_airflow: Airflow, database: None, tmp_path: Path
+) -> None:
+    (tmp_path / "pipeline").mkdir()
+    shutil.copy(Path(__file__).with_name("stand_in.py"), tmp_path / "pipeline" / "__main__.py")
+    forms = [{"to": 3, "reason": REASON}, {"steps": 2, "reason": "worse"}, {"reason": ""}]
+    named, counted, unsaid = in_airflow(ROLLBACKS, json.dumps(forms), home=tmp_path)
+    assert named["how"] == counted["how"] == "success"
+    told = f"{REASON} (by Airflow run {named['run_id']})"
+    assert named["calls"] == [["rollback", "--to", "3", "--steps", "1", "--reason", told]]
+    assert counted["calls"][0][:3] == ["rollback", "--steps", "2"]
+    assert unsaid["how"] != "success"
+    assert ["rollback"] not in [call[:1] for call in unsaid["calls"]]
+    assert not list(tmp_path.rglob("pwned"))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ PARAMS = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "tests.release.toy:Toy"}
 backend: {use: "tests.fakes:Nothing"}
+gate: {fit_samples: 0}
 """
 NUM_SAMPLES = 200
 FIRST = date(2025, 1, 10)

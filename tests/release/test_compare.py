@@ -1,7 +1,4 @@
-import json
 import math
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +9,11 @@ from scipy import stats
 
 from pipeline.release.compare import (
     Rules,
+    bootstrap,
     detectable,
     holm,
     interval,
     judge,
-    log_mixture,
-    mixture_bound,
-    mixture_rho,
     worse_slices,
 )
 
@@ -28,38 +23,6 @@ CHANGED = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=False)
 
 scores = st.lists(st.floats(0, 1, width=32), min_size=0, max_size=80)
 wild = st.lists(st.floats(-2, 2, width=32) | st.just(math.nan) | st.just(math.inf), max_size=60)
-
-
-def reference() -> dict[str, Any]:
-    data = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[3] / "shared" / "data"))
-    path = data / "experiments" / "reference_sequential_tests.json"
-    if not path.exists():
-        pytest.skip(f"{path} is missing; set DAYBREAK_DATA to the folder that holds experiments/")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
-@pytest.mark.parametrize(
-    ("sides", "name"), [(1, "one_sided_normal_mixture"), (2, "two_sided_normal_mixture")]
-)
-def test_mixture_agrees_with_confseq(sides: Any, name: str) -> None:
-    known = reference()["confseq"]
-    rho = mixture_rho(known["v_opt"], alpha=known["alpha_opt"] * (2 if sides == 1 else 1))
-    bound = mixture_bound(100, alpha=known["alpha"], rho=rho, sides=sides)
-    assert bound == pytest.approx(known[name]["bound_v100"], abs=known["tolerance"])
-    found = log_mixture(10, 100, rho=rho, sides=sides)
-    assert found == pytest.approx(known[name]["log_mixture_s10_v100"], abs=known["tolerance"])
-    if sides == 2:
-        assert rho == pytest.approx(known[name]["best_rho"], abs=known["tolerance"])
-
-
-def test_mixture_agrees_with_growthbook() -> None:
-    for case in reference()["growthbook_msprt"]["cases"]:
-        n = case["a"]["n"] + case["b"]["n"]
-        # Growthbook's tuning parameter is our n at which the bound is lowest; its stddev is of the mean.
-        rho = mixture_rho(case["tuning"], alpha=case["alpha"])
-        width = case["stddev"] * math.sqrt(n) * mixture_bound(n, alpha=case["alpha"], rho=rho, sides=2) / n
-        assert width == pytest.approx((case["ci"][1] - case["ci"][0]) / 2, rel=1e-3)
 
 
 def test_interval_at_the_horizon_is_the_ordinary_two_sided_one() -> None:
@@ -148,6 +111,31 @@ def test_holm_rejects_between_bonferroni_and_none(p_values: list[float]) -> None
     for p, rejected in zip(p_values, found, strict=True):
         assert not rejected or p <= ALPHA
         assert rejected or p > ALPHA / len(p_values)
+
+
+def test_the_bootstrap_agrees_with_the_normal_interval_where_both_hold() -> None:
+    d = np.random.default_rng(0).normal(0.1, 1, 600)
+    low, high = bootstrap(d, alpha=ALPHA, resamples=2000)
+    normal = interval(d, alpha=ALPHA, horizon=600)
+    assert (low, high) == pytest.approx((normal.low, normal.high), abs=0.06 * (normal.high - normal.low))
+    assert bootstrap(-d, alpha=ALPHA, resamples=2000) == pytest.approx((-high, -low), abs=0.02)
+
+
+def test_the_more_cautious_of_bootstrap_and_normal_interval_decides() -> None:
+    d = np.random.default_rng(0).exponential(size=60)
+    resampled = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=False, resamples=1000)
+    plain, both = judge(d, np.zeros(60), rules=CHANGED), judge(d, np.zeros(60), rules=resampled)
+    assert plain.effect and both.effect
+    low, high = bootstrap(d, alpha=ALPHA, resamples=1000)
+    assert both.effect.low == min(plain.effect.low, low)
+    assert both.effect.high == max(plain.effect.high, high) > plain.effect.high
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [0.5] * 40])
+def test_the_bootstrap_of_too_little_or_of_equal_values_is_said_plainly(values: list[float]) -> None:
+    assert bootstrap(values, alpha=ALPHA, resamples=100) == (
+        (0.5, 0.5) if len(values) > 1 else (-math.inf, math.inf)
+    )
 
 
 def test_equal_models_pass_a_refresh_and_fail_a_change() -> None:

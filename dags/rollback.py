@@ -1,0 +1,68 @@
+"""Going back: `rollback` lets an earlier version serve again; `drill` sees every night that it could.
+
+A rollback needs no proof, only a reason. Serving, registry and data revision go back together, or not at
+all. It is tried once: a second try after one that was done would go back twice, and what was interrupted the
+hourly watch finishes. The log ends with the release.
+"""
+
+from datetime import timedelta
+
+import notify
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG, CronTriggerTimetable, Param
+
+FORM = {
+    "to": Param(
+        None, type=["null", "integer"], minimum=1, title="Version",
+        description="The version that shall serve again. Empty: by the number of promotions to take back.",
+    ),
+    "steps": Param(
+        1, type="integer", minimum=1, title="Promotions to take back",
+        description="Counts only where no version is named.",
+    ),
+    "reason": Param(
+        "", type="string", minLength=3, maxLength=500, title="Reason",
+        description="Why; the ledger and both versions' pages keep it.",
+    ),
+}  # fmt: skip
+
+# What somebody typed reaches the shell as the value of a variable, never as text of the command.
+TYPED = {
+    "TO": "{{ params.to or '' }}",
+    "STEPS": "{{ params.steps }}",
+    "REASON": "{{ params.reason }} (by Airflow run {{ run_id }})",
+}
+
+with DAG(
+    "rollback",
+    description="Let an earlier version serve again",
+    doc_md=__doc__,
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    params=FORM,
+    default_args={"retries": 0, "on_failure_callback": notify.failed},
+    tags=["daybreak"],
+) as rollback:
+    BashOperator(
+        task_id="rollback",
+        bash_command=notify.command('rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON"'),
+        env=TYPED,
+        append_env=True,
+    )
+
+with DAG(
+    "drill",
+    description="See that the version before the champion could be restored",
+    doc_md=__doc__,
+    schedule=CronTriggerTimetable("0 5 * * *", timezone="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(seconds=30),
+        "on_failure_callback": notify.failed,
+    },
+    tags=["daybreak"],
+) as drill:
+    BashOperator(task_id="drill", bash_command=notify.command("drill"))

@@ -1,0 +1,190 @@
+"""Do ledger, aliases, DVC objects and MLflow agree? Each is held against the others, and nothing is changed.
+
+The ledger is hash-chained by git, so `git fsck` proves that no entry was altered; what a chain cannot prove,
+that every release follows from the one before it and from a verdict, is read from the records.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml import YAML
+
+from pipeline import ledger, records
+from pipeline.errors import ReleaseError
+from pipeline.ledger import Commit
+from pipeline.params import Params
+from pipeline.records import Check, Night, Release, Verdict, Version
+from pipeline.release import aliases, saga
+from pipeline.release.followers import followers
+from pipeline.release.tracking import session
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+LOCK = "dvc.lock"
+NUM_SHOWN = 3  # of the faults of a kind
+
+
+def audit(params: Params) -> Iterator[Check]:
+    """What was found, one check after the other; MLflow is asked last, as it may be away."""
+    commits = ledger.commits()
+    yield _objects()
+    texts = ledger.texts_at([commit.id for commit in commits], [*map(str, PATHS.values()), LOCK])
+    told = [decoded(found) for found in texts]
+    yield _check(
+        "chain of nights", chain_faults(commits, told), f"{len(commits):,} entries follow each other"
+    )
+    yield _check("releases", release_faults(commits, told), "each follows from a verdict and the one before")
+    keep = params.night.keep
+    yield _data([(c, t[LOCK]) for c, t in zip(commits, texts, strict=True) if LOCK in t][:keep])
+    left = saga.journal().exists()
+    text = "a release was interrupted; run watch" if left else "no release is unfinished"
+    yield Check(name="journal", ok=not left, text=text)
+    with session() as client:
+        name = params.register_.name
+        serving = ledger.champion_at(ledger.ledger_tip())
+        yield _check("followers", _follower_faults(client, name, serving), "all show what the ledger says")
+        yield _check("MLflow", _registry_faults(client, name, commits, told), "it has what the ledger has")
+
+
+PATHS = {kind.__name__.lower(): records.path_of(kind) for kind in (Night, Version, Verdict, Release)}
+Told = dict[str, dict[str, Any]]  # records by name, as plain values
+
+
+def decoded(texts: dict[str, str]) -> Told:
+    """The records among the texts of a commit."""
+    return {name: json.loads(texts[str(path)]) for name, path in PATHS.items() if str(path) in texts}
+
+
+def _objects() -> Check:
+    """Is every object of the ledger there, and what its name says?"""
+    tip = ledger.ledger_tip()
+    try:
+        if tip:
+            ledger.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", tip, folder=ledger.home())
+    except ReleaseError as error:
+        return Check(name="ledger's objects", ok=False, text=str(error))
+    return Check(
+        name="ledger's objects", ok=True, text=f"git fsck finds no fault up to {tip[:9] or 'nothing'}"
+    )
+
+
+def chain_faults(commits: Sequence[Commit], told: Sequence[Told]) -> Iterator[str]:
+    """Entries that do not follow the one before them, newest first."""
+    for number, (commit, found) in enumerate(zip(commits, told, strict=True)):
+        before = commits[number + 1].id if number + 1 < len(commits) else ""
+        if "night" not in found:
+            yield f"{commit.id[:9]} has no night.json"
+        elif commit.rollback:
+            if commit.parents != (before,):
+                yield f"rollback {commit.id[:9]} does not follow {before[:9]} alone"
+        elif (found["night"]["previous"], found["night"]["id"]) != (before, commit.night):
+            yield f"night {commit.night} says it follows {found['night']['previous'][:9]}, not {before[:9]}"
+        elif commit.parents[-1] != found["night"]["code_commit"]:
+            yield f"night {commit.night} has another code commit than its parent {commit.parents[-1][:9]}"
+
+
+def release_faults(commits: Sequence[Commit], told: Sequence[Told]) -> Iterator[str]:
+    """Releases without a verdict, of another model, or that replace a version that did not serve."""
+    serving = 0
+    for commit, found in reversed(list(zip(commits, told, strict=True))):
+        if "release" not in found:
+            continue
+        release, verdict = found["release"], found.get("verdict", {})
+        if release["replaced"] != serving:
+            yield f"{commit.id[:9]} replaces version {release['replaced']}, but {serving} served"
+        if not commit.rollback:
+            version = found.get("version", {})
+            if verdict.get("action") != "promote" or verdict.get("challenger") != release["champion"]:
+                yield f"version {release['champion']} was released by {commit.id[:9]} without a verdict on it"
+            if (version.get("number"), version.get("model_digest")) != (
+                release["champion"],
+                release["model_digest"],
+            ):
+                yield f"{commit.id[:9]} released another model than version {version.get('number')}"
+        serving = release["champion"]
+
+
+def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
+    """Are the files that the newest nights' dvc.lock name in the cache? Lists of files are followed."""
+    cache = ledger.home() / ".dvc" / "cache" / "files" / "md5"
+    wanted: dict[str, str] = {}
+    for commit, text in locks:
+        for stage in (YAML(typ="safe").load(text) or {}).get("stages", {}).values():
+            for out in stage.get("outs", ()):
+                if "md5" in out and not out["path"].endswith(".json"):  # records are in git
+                    wanted.setdefault(out["md5"], f"{out['path']} of {commit.night}")
+    missing, num_objects = [], 0
+    for digest, where in wanted.items():
+        listing = cache / digest[:2] / digest[2:]
+        num_objects += 1
+        if not listing.exists():
+            missing.append(f"{where} ({digest[:9]}) is not in the cache")
+            continue
+        if not digest.endswith(".dir"):
+            continue
+        if records.digest(listing) != digest.removesuffix(".dir"):
+            missing.append(f"the list of {where} is not what its digest says")
+            continue
+        parts = [part["md5"] for part in json.loads(listing.read_text())]
+        num_objects += len(parts)
+        lost = [part for part in parts if not (cache / part[:2] / part[2:]).exists()]
+        if lost:
+            missing.append(f"{len(lost)} of {len(parts)} files of {where} are not in the cache")
+    return _check("DVC objects", iter(missing), f"{num_objects:,} of {len(locks)} nights are there")
+
+
+def _follower_faults(client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:
+    for follower in followers(client, name):
+        if (shown := follower.shown()) != (serving.champion if serving else 0):
+            yield f"{follower.name} shows {shown}, the ledger says {serving.champion if serving else 0}"
+
+
+def _registry_faults(
+    client: "MlflowClient", name: str, commits: Sequence[Commit], told: Sequence[Told]
+) -> Iterator[str]:
+    served = {t["release"]["champion"] for t in told if "release" in t}
+    serving = next((t["release"]["champion"] for t in told if "release" in t), 0)
+    made = {
+        t["version"]["number"]: t["version"]
+        for commit, t in zip(commits, told, strict=True)
+        if "version" in t and not commit.rollback
+    }
+    have = {int(version.version): version for version in _versions(client, name)}
+    for number, version in made.items():
+        if number not in have:
+            yield f"version {number} of night {version['night']} is missing"
+            continue
+        tags = have[number].tags
+        for key in ("model_digest", "night"):
+            if tags.get(key) != version[key]:
+                yield f"version {number} has {key} {tags.get(key)}, the ledger says {version[key]}"
+    for number, found in have.items():
+        status = found.tags.get("status", "")
+        if status == aliases.SERVING and number != serving:
+            yield f"version {number} is tagged {status}, but version {serving} serves"
+        if status == "replaced" and number not in served:
+            yield f"version {number} is tagged {status}, but never served"
+        if number == serving and status != aliases.SERVING:
+            yield f"version {number} serves, but is tagged {status or 'nothing'}"
+
+
+def _versions(client: "MlflowClient", name: str) -> list[Any]:
+    """All versions of the model, page by page."""
+    found: list[Any] = []
+    token = None
+    while True:
+        page = client.search_model_versions(f"name = '{name}'", max_results=1000, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def _check(name: str, faults: Iterator[str], fine: str) -> Check:
+    found = list(faults)
+    more = f" and {len(found) - NUM_SHOWN} more" if len(found) > NUM_SHOWN else ""
+    text = "; ".join(re.sub(r"\s+", " ", fault) for fault in found[:NUM_SHOWN]) + more
+    return Check(name=name, ok=not found, text=text or fine)

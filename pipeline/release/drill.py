@@ -1,0 +1,77 @@
+"""Could we roll back tonight? The version that a rollback would bring back is restored beside what serves.
+
+The model is fetched through a shadow alias, `drill`, as whoever serves would fetch it by `champion`, and its
+files are held against the digest that the ledger has; the code commit is looked up in git; dvc.lock and the
+data that nights carry on are restored into a worktree of their own, which is removed again. Users notice
+nothing.
+"""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline import ledger, snapshots
+from pipeline.errors import NothingToDo, PipelineError, ReleaseError
+from pipeline.ledger import Entry
+from pipeline.params import Params
+from pipeline.records import Check
+from pipeline.release import aliases, packaging
+from pipeline.release.registry import promotion_of, steps_back
+from pipeline.release.tracking import session
+
+log = logging.getLogger(__name__)
+
+ALIAS = "drill"
+
+
+def drill(params: Params) -> Iterator[Check]:
+    """What of a rollback's target could be restored; NothingToDo where there is nothing to go back to."""
+    entries = ledger.history()
+    try:
+        target = steps_back(entries, 1)
+    except ReleaseError as error:
+        raise NothingToDo(f"no drill: {error}") from None
+    made = promotion_of(entries, target)
+    for name, look in (("model", _model), ("code", _code), ("data", _data)):
+        try:
+            yield Check(name=f"{name} of version {target}", ok=True, text=look(made, params))
+        except PipelineError as error:
+            yield Check(name=f"{name} of version {target}", ok=False, text=str(error))
+
+
+def _model(made: Entry, params: Params) -> str:
+    name, release = params.register_.name, made.release
+    assert release is not None
+    with session() as client, tempfile.TemporaryDirectory() as scratch:
+        aliases.expect(client, name, release)
+        client.set_registered_model_alias(name, ALIAS, str(release.champion))
+        try:
+            uri = f"models:/{name}@{ALIAS}"
+            num_bytes = packaging.check_files(client, uri, release.model_digest, into=Path(scratch))
+        finally:
+            client.delete_registered_model_alias(name, ALIAS)
+    return f"{num_bytes:,} bytes with digest {release.model_digest}"
+
+
+def _code(made: Entry, params: Params) -> str:
+    commit = made.night.code_commit
+    num_files = len(ledger.git("ls-tree", "-r", "--name-only", commit, folder=ledger.home()).splitlines())
+    ledger.git("rev-list", "--objects", "--quiet", f"{commit}^{{tree}}", folder=ledger.home())
+    return f"{num_files:,} files at {commit[:9]}"
+
+
+def _data(made: Entry, params: Params) -> str:
+    home = ledger.home()
+    with tempfile.TemporaryDirectory(prefix="drill-", dir=home / "var") as scratch:
+        folder = Path(scratch) / "night"
+        ledger.git("worktree", "add", "--detach", str(folder), made.commit, folder=home)
+        try:
+            snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
+            with contextlib.chdir(folder):
+                snapshots.restore(["data/raw", "data/clean", "data/quarantine"])
+                num_files = sum(path.is_file() for path in Path("data").rglob("*.parquet"))
+        finally:
+            ledger.git("worktree", "remove", "--force", str(folder), folder=home)
+    return f"{num_files:,} partitions as of {made.commit[:9]}"

@@ -1,0 +1,78 @@
+"""Who has to follow when the ledger names another champion? The registry's alias, and whatever serves.
+
+The ledger decides who serves; a follower shows it to the world. Today whatever serves loads
+`models:/NAME@champion`, so the alias is the one follower; a router that holds models in memory is another.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from pipeline import ledger
+from pipeline.records import Release, Verdict
+from pipeline.release import aliases, description
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
+
+
+class Follower(Protocol):
+    """Shows who serves. Every method may be called again at any time."""
+
+    name: str
+
+    def prepare(self, release: Release) -> None:
+        """Get ready to show it, so that `show` cannot fail for want of anything; users notice nothing."""
+
+    def show(self, release: Release) -> None:
+        """Let that version serve, and no other."""
+
+    def shown(self) -> int:
+        """Version that serves, asked anew from outside; 0 where there is none."""
+
+    def forget(self, release: Release) -> None:
+        """Drop what was laid ready for a version that is not to serve after all."""
+
+
+class Alias:
+    """The alias `champion` in MLflow, the tags, and the words that a reviewer reads."""
+
+    name = "MLflow's alias champion"
+
+    def __init__(self, client: "MlflowClient", model: str) -> None:
+        self.client = client
+        self.model = model
+
+    def prepare(self, release: Release) -> None:
+        """ReleaseError unless MLflow has the version, and of the model that the ledger means."""
+        aliases.expect(self.client, self.model, release)
+
+    def show(self, release: Release) -> None:
+        """Move alias and tags; of a rollback, tell both versions' pages why."""
+        if not aliases.is_settled(self.client, self.model, release):
+            aliases.show(self.client, self.model, release)
+        tip = ledger.commits(limit=1)
+        if tip and tip[0].rollback:
+            verdict = ledger.read_at(tip[0].id, Verdict)
+            self._tell(release, f"**Verdict:** {verdict.reason if verdict else 'rolled back'}")
+
+    def shown(self) -> int:
+        """Version under the alias."""
+        return aliases.alias(self.client, self.model)
+
+    def forget(self, release: Release) -> None:
+        """Nothing was laid ready."""
+
+    def _tell(self, release: Release, paragraph: str) -> None:
+        for number in (release.champion, release.replaced):
+            with aliases.missing_is_nothing():  # it may have been deleted
+                text = self.client.get_model_version(self.model, str(number)).description or ""
+                told = description.with_first(text, paragraph)
+                if told != text:
+                    self.client.update_model_version(self.model, str(number), description=told)
+
+
+def followers(client: "MlflowClient", model: str) -> list[Follower]:
+    """All that follow, in the order in which they are told."""
+    return [Alias(client, model)]

@@ -1,0 +1,139 @@
+"""Is the P99 no worse? Quantiles of two arms that may be looked at all the time.
+
+Of n values, the number c below the true q-quantile is binomial(n, q), whatever the values' distribution. So
+every x whose count c(x) keeps the beta-binomial martingale of `ratio` under 1/alpha is in an interval that
+covers the quantile at all n at once (Howard & Ramdas 2022, theorem 1, with its mixture bound). Two arms have
+the same quantile only if at some x neither martingale objects: the least product over x is evidence against
+that (the same, section 5). Ties are given to either side as suits the null. Pure: numpy and scipy only.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from pipeline.release.compare import Action, Effect, Judgement
+from pipeline.release.ratio import concentration
+
+Floats = NDArray[np.float64]
+
+
+def evidence(num_below: ArrayLike, num_values: int, *, quantile: float, k: float) -> Floats:
+    """Log of the martingale that `num_below` of the values are below their quantile; same shape."""
+    below = np.asarray(num_below, dtype=np.float64)
+    a, b = k * quantile, k * (1 - quantile)
+    found = special.betaln(a + below, b + num_values - below) - special.betaln(a, b)
+    return np.asarray(
+        found - below * math.log(quantile) - (num_values - below) * math.log1p(-quantile), dtype=np.float64
+    )
+
+
+def interval(
+    values: ArrayLike, *, quantile: float, alpha: float, tuned_at: int = 10_000
+) -> tuple[float, float]:
+    """Ends of the quantile of `values`, shape [n], that hold at every n with probability 1 - alpha.
+
+    An end is infinite while there are too few values for it.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64).reshape(-1))
+    n = ordered.size
+    k = concentration(tuned_at, alpha=alpha)
+    possible = np.flatnonzero(evidence(np.arange(n + 1), n, quantile=quantile, k=k) < math.log(1 / alpha))
+    first, last = int(possible[0]), int(possible[-1])
+    low = float(ordered[first - 1]) if first > 0 else -math.inf
+    high = float(ordered[last]) if last < n else math.inf
+    return low, high
+
+
+def p_value(
+    ours: ArrayLike, theirs: ArrayLike, *, quantile: float, alpha: float = 0.05, tuned_at: int = 10_000
+) -> float:
+    """How well both arms, shapes [n] and [m], may have the same quantile; holds at any time."""
+    arms = [np.sort(np.asarray(values, dtype=np.float64).reshape(-1)) for values in (ours, theirs)]
+    k = concentration(tuned_at, alpha=alpha)
+    where = np.unique(np.concatenate(arms))
+    total = np.zeros(2 * where.size + 1)
+    for arm in arms:
+        least = np.empty(2 * where.size + 1)
+        below = np.searchsorted(arm, where, side="left")
+        upto = np.searchsorted(arm, where, side="right")
+        between = np.concatenate([[0], upto])  # x strictly between two values, or outside all
+        least[0::2] = evidence(between, arm.size, quantile=quantile, k=k)
+        chosen = np.clip(_mode(arm.size, quantile=quantile, k=k), below, upto)  # of the ties at x
+        least[1::2] = evidence(chosen, arm.size, quantile=quantile, k=k)
+        total += least
+    return float(min(1.0, math.exp(-float(total.min()))))
+
+
+def guard(
+    challenger: ArrayLike | None,
+    champion: ArrayLike | None,
+    *,
+    quantile: float,
+    margin: float,
+    alpha: float,
+    min_samples: int,
+    unit: str = "s",
+) -> Judgement:
+    """Is this quantile of the challenger above the champion's by no more than the margin? Lower is better.
+
+    The arms are of different users, shapes [n] and [m]; every input has an answer, and it may be asked for at
+    any time. The effect is champion - challenger, so that above 0 is better.
+    """
+    name = f"P{100 * quantile:g}"
+    problem = _problem(challenger, champion, margin=margin, min_samples=min_samples)
+    if problem is not None:
+        return replace(problem, reason=f"{name}: {problem.reason}")
+    ours, theirs = np.asarray(challenger, dtype=np.float64), np.asarray(champion, dtype=np.float64)
+    mine, other = (interval(v, quantile=quantile, alpha=alpha / 2) for v in (ours, theirs))
+    effect = Effect(
+        mean=float(np.quantile(theirs, quantile) - np.quantile(ours, quantile)),
+        low=other[0] - mine[1],
+        high=other[1] - mine[0],
+        sd=math.nan,
+        num_samples=min(ours.size, theirs.size),
+    )
+    told = f"{name} is higher by {-effect.mean:.4g} {unit} (from {-effect.high:.4g} to {-effect.low:.4g})"
+    if effect.low > -margin:
+        return Judgement(
+            action="promote", effect=effect, reason=f"{told}, within the margin {margin:g} {unit}"
+        )
+    if effect.high < -margin:
+        return Judgement(
+            action="reject", effect=effect, reason=f"{told}, more than the margin {margin:g} {unit}"
+        )
+    reason = f"{told}, not yet known to be within the margin {margin:g} {unit}"
+    return Judgement(action="wait", effect=effect, reason=reason)
+
+
+def _problem(
+    challenger: ArrayLike | None, champion: ArrayLike | None, *, margin: float, min_samples: int
+) -> Judgement | None:
+    """Why the values do not suffice for a judgement, or None where they do."""
+    if not margin > 0:
+        return _no("it has no margin; give it one above 0")
+    sizes = []
+    for arm, values in (("challenger", challenger), ("champion", champion)):
+        if values is None:
+            return _no(f"no values of the {arm}")
+        found = np.asarray(values, dtype=np.float64)
+        if lost := int((~np.isfinite(found)).sum()):
+            action: Action = "reject" if arm == "challenger" else "no data"
+            reason = f"{lost:,} values of the {arm} are not finite"
+            return Judgement(action=action, effect=None, reason=reason)
+        sizes.append(found.size)
+    if min(sizes) < max(min_samples, 1):
+        return _no(f"{min(sizes):,} values in the smaller arm, {min_samples:,} are asked for")
+    return None
+
+
+def _mode(num_values: int, *, quantile: float, k: float) -> float:
+    """Count at which the martingale is least."""
+    counts = np.arange(num_values + 1)
+    return float(counts[int(np.argmin(evidence(counts, num_values, quantile=quantile, k=k)))])
+
+
+def _no(reason: str) -> Judgement:
+    return Judgement(action="no data", effect=None, reason=reason)

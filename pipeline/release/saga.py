@@ -1,0 +1,190 @@
+"""How do serving, registry and data revision move together, or not at all? One saga, in a journal.
+
+    1 prepare   every follower lays ready what it needs; whatever fails here changes nothing
+    2 decide    the ledger is moved by compare-and-swap: release and data revision are one commit
+    3 follow    every follower shows what the ledger says
+    4 read back every follower and the ledger are asked anew; only then is success said
+
+Before step 1 the journal, `var/release.json`, says what is going to happen, and after step 4 it is removed.
+Killed before step 2 all is old, after it all becomes new: whoever comes next (another promotion or rollback,
+the hourly watch) reads the journal, asks the ledger which of the two it is, and makes everybody follow. A
+file lock, which dies with its process, keeps sagas apart.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import ledger, records
+from pipeline.errors import DataError, ReleaseError
+from pipeline.records import Champion, Release
+from pipeline.release.followers import Follower
+from pipeline.release.lineage import LOCK
+
+log = logging.getLogger(__name__)
+
+NUM_TRIES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """A release that is to be made, and the ledger that it was decided on."""
+
+    kind: str  # promote or rollback
+    release: Release
+    tip: str  # the ledger's newest commit, as whoever decided saw it
+    commit: Callable[[], str]  # moves the ledger, or raises ReleaseError and changes nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """What became of a saga that was interrupted."""
+
+    kind: str
+    release: Release
+    new: bool  # or all old
+
+
+def journal() -> Path:
+    """File that says what is going on; missing where nothing is."""
+    return ledger.home() / "var" / "release.json"
+
+
+def run(move: Move, followers: Sequence[Follower]) -> str:
+    """Make the release, and return its commit once everybody has been read back.
+
+    Raises ReleaseError, with all as it was, if a follower cannot show it or the ledger has moved on.
+    """
+    with _alone():
+        _recover(followers)
+        _step("write the journal")
+        told = {"kind": move.kind, "tip": move.tip, "release": json.loads(records.dumps(move.release))}
+        records.replace_text(journal(), json.dumps(told, indent=2) + "\n")
+        try:
+            for follower in followers:
+                _step(f"prepare {follower.name}")
+                follower.prepare(move.release)
+            _step("move the ledger")
+            commit = move.commit()
+        except ReleaseError:
+            _undo(move.release, followers)
+            raise
+        _follow(followers)
+        _step("remove the journal")
+        journal().unlink()
+        _step("done")
+    return commit
+
+
+def recover(followers: Sequence[Follower]) -> Recovered | None:
+    """Bring a saga that was interrupted to its end, all new or all old; None where none was."""
+    with _alone():
+        return _recover(followers)
+
+
+def settle(followers: Sequence[Follower]) -> Champion:
+    """Make everybody show what the ledger says; return who serves, as read back.
+
+    Raises ReleaseError if the ledger names no champion, or somebody else keeps moving a follower.
+    """
+    with _alone():
+        return _follow(followers)
+
+
+def _recover(followers: Sequence[Follower]) -> Recovered | None:
+    if not journal().exists():
+        return None
+    kind, tip, release = _read()
+    new = _decided(tip, release)
+    log.warning(
+        "a %s of version %d was interrupted; %s",
+        kind, release.champion, "it is finished now" if new else "all is as it was before",
+    )  # fmt: skip
+    if new:
+        _follow(followers)
+        journal().unlink()
+    else:
+        _undo(release, followers)
+    return Recovered(kind=kind, release=release, new=new)
+
+
+def _follow(followers: Sequence[Follower]) -> Champion:
+    """Make everybody show what the ledger says, and read it back; again while nights close meanwhile."""
+    serving = None
+    for _ in range(NUM_TRIES):
+        tip = ledger.ledger_tip()
+        serving = ledger.champion_at(tip)
+        if serving is None:
+            raise ReleaseError("the ledger names no champion; promote a version first")
+        for follower in followers:
+            _step(f"tell {follower.name}")
+            follower.show(serving)
+        _step("read back the followers")
+        agreed = all(follower.shown() == serving.champion for follower in followers)
+        _step("read back the ledger")
+        if agreed and ledger.ledger_tip() == tip:
+            _check_data(serving)
+            return serving
+    raise ReleaseError(
+        f"not all followers stay at version {serving.champion if serving else 0}, which the ledger names: "
+        f"{', '.join(f'{follower.name} shows {follower.shown()}' for follower in followers)}; "
+        f"find out who else moves them, then run watch"
+    )
+
+
+def _check_data(serving: Release) -> None:
+    """After a rollback, the data revision has to be that of the night whose version serves again."""
+    commits = ledger.commits()
+    made = next((commit for commit in commits if commit.night == serving.night and not commit.rollback), None)
+    if commits[0].rollback and made and ledger.text_at(commits[0].id, LOCK) != ledger.text_at(made.id, LOCK):
+        raise ReleaseError(
+            f"version {serving.champion} serves again, but {LOCK} of the ledger is not that of its night "
+            f"{serving.night}; look at git log nights"
+        )
+
+
+def _undo(release: Release, followers: Sequence[Follower]) -> None:
+    """Drop what was laid ready; nobody shows it yet."""
+    for follower in followers:
+        _step(f"undo {follower.name}")
+        follower.forget(release)
+    journal().unlink(missing_ok=True)
+
+
+def _decided(tip: str, release: Release) -> bool:
+    """Has the ledger got the release since it was at `tip`?"""
+    for commit in ledger.commits():
+        if commit.id == tip:
+            return False
+        found = ledger.read_at(commit.id, Release)
+        if found is not None and (found.champion, found.night) == (release.champion, release.night):
+            return True
+    return False
+
+
+def _read() -> tuple[str, str, Release]:
+    path = journal()
+    try:
+        told = json.loads(path.read_text())
+        release = records.loads(Release, json.dumps(told["release"]), source=str(path))
+        return str(told["kind"]), str(told["tip"]), release
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is no journal ({error!r}); remove it and run watch") from None
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the lock of all sagas of this home."""
+    path = ledger.home() / "var" / "release.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _step(name: str) -> None:
+    log.debug("saga: %s", name)

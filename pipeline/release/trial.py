@@ -1,0 +1,51 @@
+"""What does a version do in a process that has nothing but the registry? A script, run by `fitness`.
+
+    python -I pipeline/release/trial.py CASE.json
+
+It imports nothing of the pipeline: the version brings the code that it was registered with, as it does to
+whatever serves. What it found is the last line it prints, as JSON.
+"""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SINGLES = 100  # samples scored one by one, to time a request
+
+
+def look(case: dict[str, Any]) -> dict[str, Any]:
+    """Load the version, answer once, then score all samples, and some one by one."""
+    began = time.monotonic()
+    import mlflow.pyfunc
+    import pandas as pd
+    import psutil
+
+    model = mlflow.pyfunc.load_model(case["uri"])
+    params = {"folder": case["folder"], "split": "test"}
+    numbers = case["numbers"]
+    model.predict(pd.DataFrame({"sample": numbers[:1]}), params=params)
+    start_s = time.monotonic() - began
+    if not case["scored"]:
+        return {"start_s": start_s}
+    scores = model.predict(pd.DataFrame({"sample": numbers}), params=params)
+    took = []
+    for number in numbers[:SINGLES]:
+        began = time.perf_counter()
+        model.predict(pd.DataFrame({"sample": [number]}), params=params)
+        took.append(time.perf_counter() - began)
+    return {
+        "start_s": start_s,
+        "scores": [float(score) if math.isfinite(score) else None for score in scores],
+        "p50_s": float(np.quantile(took, 0.5)),
+        "p99_s": float(np.quantile(took, 0.99)),
+        "memory_bytes": psutil.Process().memory_info().rss,
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(look(json.loads(Path(sys.argv[1]).read_text()))) + "\n")

@@ -1,0 +1,214 @@
+"""How often is the gate wrong? Streams of which the truth is known, looked at every minute of a day.
+
+    false promotions   of challengers that are no better, one-sided, promoted at any of 1,440 looks
+    power              of challengers better by what the gate says beforehand that it can show
+    sample ratio       a leak of one user in a hundred at 100,000 users, and false alarms without a leak
+    reference values   of four public packages, to their printed digits
+
+QUICK=1 takes a tenth of the streams.
+"""
+
+import math
+from collections.abc import Iterator
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from scipy import optimize, stats
+
+from pipeline.release import quantiles, ratio
+from pipeline.release.compare import Rules, detectable, interval, judge
+from pipeline.release.sequential import (
+    crossing,
+    family,
+    group_bounds,
+    inflation,
+    log_mixture,
+    mixture_bound,
+    mixture_rho,
+    spend,
+)
+from tests.benchmarks import frame
+from tests.release.reference import reference
+
+NUM_STREAMS = 200 if frame.QUICK else 2000
+NUM_LOOKS, PER_LOOK = 1440, 2
+SIZE = NUM_LOOKS * PER_LOOK
+ALPHA = 0.05
+RULES = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=False)
+NUM_TESTS = 2_000 if frame.QUICK else 20_000
+USERS, USERS_PER_LOOK = 100_000, 1_000
+TARGETS = {
+    "false promotions, horizon known": ("<=", ALPHA),
+    "false promotions, no horizon": ("<=", ALPHA),
+    "power at the stated effect": (">=", 0.8),
+    "leak found": (">=", 0.95),
+    "false alarms of the ratio": ("<=", 0.001),
+    "reference values that differ": ("==", 0.0),
+}
+
+
+def stream(number: int, *, mean: float = 0.0) -> np.ndarray:
+    """Paired differences of a day, shape [SIZE], sd 0.2: normal, or as of baskets, skewed to either side."""
+    rng = np.random.default_rng([7, number])
+    if number % 2:
+        return rng.normal(mean, 0.2, SIZE)
+    sign = 1 if number % 4 else -1
+    drawn = np.where(rng.random(SIZE) < 0.5, 0.0, rng.beta(1, 4, SIZE) - 0.2)
+    return mean + sign * drawn * (0.2 / SD_OF_BASKETS)
+
+
+SD_OF_BASKETS = math.sqrt(0.5 * (stats.beta(1, 4).var()))
+
+
+def promoted(values: np.ndarray, *, horizon: int | None) -> bool:
+    """Is the challenger promoted at any look? The whole of `judge` is asked where its interval is above 0."""
+    for n in range(PER_LOOK, SIZE + 1, PER_LOOK):
+        if n < RULES.min_samples:
+            continue
+        if interval(values[:n], alpha=ALPHA, horizon=horizon, tuned_at=SIZE).low > 0:
+            if horizon is None:
+                return True
+            return judge(values[:n], np.zeros(n), rules=RULES, horizon=horizon).action == "promote"
+    return False
+
+
+def trial(job: tuple[str, int]) -> bool:
+    """One stream: was it promoted?"""
+    kind, number = job
+    if kind == "power":
+        mean = detectable(sd=0.2, num_samples=SIZE, alpha=ALPHA)
+        return promoted(stream(number, mean=mean), horizon=SIZE)
+    return promoted(stream(number), horizon=SIZE if kind == "horizon" else None)
+
+
+def alarms(share: float, seed: int) -> float:
+    """Share of tests of USERS users in which the sample ratio check objects at any look."""
+    rng = np.random.default_rng(seed)
+    came = rng.binomial(USERS_PER_LOOK, share, (NUM_TESTS, USERS // USERS_PER_LOOK)).cumsum(1)
+    n = np.arange(1, came.shape[1] + 1) * USERS_PER_LOOK
+    counts = np.stack([came, n - came], axis=-1)
+    k = ratio.concentration(ratio.TUNED_AT, alpha=ratio.ALPHA)
+    found = ratio.log_evidence(counts, [0.5, 0.5], concentration=k)
+    return float((found.max(1) >= math.log(1 / ratio.ALPHA)).mean())
+
+
+Compared = Iterator[tuple[str, float, float, float]]  # name, ours, the reference's, how far off it may be
+
+
+def any_time() -> Compared:
+    """Values of confseq and Growthbook."""
+    known = reference()
+    mix = known["confseq"]
+    for sides, name in ((1, "one_sided_normal_mixture"), (2, "two_sided_normal_mixture")):
+        rho = mixture_rho(100, alpha=0.05 * (2 if sides == 1 else 1))
+        yield name, mixture_bound(100, alpha=0.05, rho=rho, sides=sides), mix[name]["bound_v100"], 1e-5
+        yield name, log_mixture(10, 100, rho=rho, sides=sides), mix[name]["log_mixture_s10_v100"], 1e-5
+    k = mixture_rho(100, alpha=0.05) / 0.16 - 1
+    found = float(ratio.log_evidence([135, 490], [0.2, 0.8], concentration=k))
+    yield "beta-binomial", found, mix["beta_binomial_g0.2_h0.8"]["two_sided_log_mixture"], 1e-5
+    for case in mix["bernoulli_confidence_interval"]:
+        for end, ours in zip(case["ci"], share_interval(case), strict=True):
+            yield f"share {case['successes']}/{case['trials']}", ours, end, 2e-6
+    for case in mix["quantile_ab_p_value"]:
+        ours = np.arange(1, 1001)
+        p = quantiles.p_value(ours, ours + case["offset"], quantile=case["p"], tuned_at=100)
+        yield f"quantile {case['p']} {case['offset']}", p, case["value"], 1e-6
+    for case in known["growthbook_msprt"]["cases"]:
+        n = case["a"]["n"] + case["b"]["n"]
+        rho = mixture_rho(case["tuning"], alpha=case["alpha"])
+        width = case["stddev"] * mixture_bound(n, alpha=case["alpha"], rho=rho, sides=2) / math.sqrt(n)
+        # its stddev is printed to five digits, so the width has no more than four
+        yield f"mSPRT of a {case['kind']}", width, (case["ci"][1] - case["ci"][0]) / 2, 1e-3 * width
+
+
+def at_looks() -> Compared:
+    """Values of the tables, rpact and gsDesign."""
+    seq = reference()["group_sequential"]
+    constants = seq["constants_two_sided_alpha_0.05"]
+    for name, delta in (("pocock_C", 0.5), ("obrien_fleming_C", 0.0)):
+        for looks, value in constants[name].items():
+            yield (
+                f"{name} {looks}",
+                family(evenly(int(looks)), alpha=0.05, delta=delta, sides=2)[-1],
+                value,
+                5.1e-4,
+            )
+    for looks, value in constants["naive_1.96_two_sided_error"].items():
+        z = [stats.norm.isf(0.025)] * int(looks)
+        yield f"peeking {looks}", crossing(evenly(int(looks)), z, sides=2)[-1], value, 5.1e-5
+    for name, times, delta in (
+        ("obf_inverse_normal_K3_one_sided_0.025", evenly(3), 0.0),
+        ("wang_tsiatis_0.3_info_0.2_0.5_1", [0.2, 0.5, 1.0], 0.3),
+    ):
+        bounds = family(times, alpha=0.025, delta=delta, sides=1)
+        spent = crossing(times, bounds, sides=1)
+        for i in range(3):
+            yield f"rpact {name} z{i}", bounds[i], seq["rpact"][name]["z"][i], 6e-8
+            yield f"rpact {name} spent{i}", spent[i], seq["rpact"][name]["alpha_spent"][i], 1.1e-8
+    for looks, delta, name in ((4, 0.5, "pocock_K4_beta0.2_max_n_pct"), (5, 0.0, "obf_K5_beta0.2_max_n_pct")):
+        bounds = family(evenly(looks), alpha=0.05, delta=delta, sides=2)
+        grown = 100 * inflation(evenly(looks), bounds, alpha=0.05, power=0.8, sides=2)
+        yield f"gsDesign {name}", grown, seq["gsDesign"][name], 0.051
+
+
+def spent_quadratically() -> Compared:
+    """Values of Spotify's package."""
+    known = reference()
+    run = known["spotify_confidence"]["run_over"]
+    times = np.array(run["total_n_by_day"]) / max(run["total_n_by_day"])
+    p_values = 2 * stats.norm.sf(group_bounds(times.tolist(), spend(times, alpha=run["alpha"] / 2), sides=1))
+    for ours, theirs in zip(p_values, run["adjusted_alpha"], strict=True):
+        yield "spotify run over", ours, theirs, 5.1e-6
+    for case in known["spotify_confidence"][
+        "sequential_bounds"
+    ]:  # its search stops within 1e-7 of a look's share
+        due = np.diff(spend(case["information_times"], alpha=case["alpha"] / 2), prepend=0)
+        spent = np.diff(crossing(case["information_times"], case["expected_z_bounds"], sides=1), prepend=0)
+        for ours, theirs in zip(spent, due, strict=True):
+            yield "spotify's bound, what it spends", ours, theirs, 1.5e-7
+
+
+def evenly(num_looks: int) -> list[float]:
+    """Looks at equal shares of the information."""
+    return [(look + 1) / num_looks for look in range(num_looks)]
+
+
+def share_interval(case: dict[str, Any]) -> tuple[float, float]:
+    """Interval of a share that the martingale does not object to."""
+    hits, n, alpha = case["successes"], case["trials"], case["alpha"]
+    k = ratio.concentration(case["t_opt"], alpha=alpha)
+
+    def excess(p: float) -> float:
+        return float(ratio.log_evidence([hits, n - hits], [p, 1 - p], concentration=k)) - math.log(1 / alpha)
+
+    low, high = 1e-9, 1 - 1e-9
+    return (
+        optimize.brentq(excess, low, hits / n) if excess(low) > 0 else 0.0,
+        optimize.brentq(excess, hits / n, high) if excess(high) > 0 else 1.0,
+    )
+
+
+def main() -> None:
+    """Run all streams, and hold what came out against the targets."""
+    figures: dict[str, float] = {}
+    names = {"horizon": "false promotions, horizon known", "none": "false promotions, no horizon",
+             "power": "power at the stated effect"}  # fmt: skip
+    with get_context("fork").Pool(2) as pool:
+        for kind, name in names.items():
+            jobs = [(kind, number) for number in range(NUM_STREAMS)]
+            figures[name] = float(np.mean(pool.map(trial, jobs, chunksize=20)))
+    figures["stated effect, in sd"] = detectable(sd=1, num_samples=SIZE, alpha=ALPHA)
+    figures["leak found"] = alarms(0.51, 1)
+    figures["false alarms of the ratio"] = alarms(0.5, 2)
+    values = [*any_time(), *at_looks(), *spent_quadratically()]
+    off = [(name, ours, theirs) for name, ours, theirs, within in values if abs(ours - theirs) > within]
+    for name, ours, theirs in off:
+        print(f"{name}: {ours:.8g}, the reference has {theirs:.8g}")
+    figures["reference values"] = len(values)
+    figures["reference values that differ"] = len(off)
+    frame.finish("gate", figures, TARGETS)
+
+
+if __name__ == "__main__":
+    main()

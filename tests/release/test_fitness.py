@@ -1,0 +1,114 @@
+"""Fit to serve, found out by a real process that loads real versions from a real registry."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import ledger, params, records
+from pipeline.params import GateParams
+from pipeline.records import Champion, Check, Night, Verdict, Version
+from pipeline.release import evaluator, gate
+from pipeline.release.fitness import fitness, judged
+from tests.release.conftest import judge_night
+from tests.release.folders import make_night
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+ASKED = GateParams(max_p99_s=60, max_start_s=300)
+PROMOTED = Verdict(
+    action="promote", champion=1, challenger=2, effect=0.1, low=0.0, high=0.2, num_samples=9, reason="better"
+)
+
+
+def named(checks: tuple[Check, ...]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+SECRETS = (
+    "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "CLOUD_BILLING_API_KEY", "AWS_SECRET_ACCESS_KEY",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+)  # fmt: skip
+CANARY = "-".join(("canary", "4711", "token"))  # in no file: a version carries the code of its tests
+
+
+def places_of(canary: str, home: Path) -> list[str]:
+    """Files and git objects below a home that hold it."""
+    found = [str(path) for path in home.rglob("*") if path.is_file() and canary.encode() in path.read_bytes()]
+    objects = ["git", "cat-file", "--batch-all-objects", "--batch"]
+    if canary.encode() in subprocess.run(objects, cwd=home, capture_output=True, check=True).stdout:
+        found.append("git")
+    return found
+
+
+@pytest.mark.slow
+def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
+    home: Path, release: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any, caplog: Any
+) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, CANARY)
+    release(0, 1.0)
+    champion = ledger.champion_at(ledger.ledger_tip())
+    os.chdir(make_night(home, 1, weight=1.0, champion=champion))
+    assert judge_night().action == "promote"
+    version = records.read(Version)
+    told = params.load()
+    asked = told.model_copy(update={"gate": ASKED})
+    evaluation = records.read(records.Evaluation)
+    verdict = gate.gate(records.read(Night), evaluation, version, records.find(Champion), asked)
+    assert verdict.action == "promote"
+    assert [check.name for check in verdict.checks[-6:]] == [
+        "loads", "schema", "parity", "latency", "memory", "rollback",
+    ]  # fmt: skip
+    assert [check for check in verdict.checks if not check.ok] == []
+    found = named(verdict.checks)
+    assert found["schema"].text == "200 scores for 200 samples, 0 not finite"
+    assert found["rollback"].text.startswith("version 1 loads in")
+    assert evaluator.MODEL.exists()
+    assert places_of(CANARY, home) == []
+    assert CANARY not in "".join(capfd.readouterr()) + caplog.text
+    (home / "var" / "leak").write_text(CANARY)
+    assert places_of(CANARY, home) == [str(home / "var" / "leak")]
+
+
+def test_nothing_is_tried_where_nothing_is_asked_for() -> None:
+    version = Version(name="m", number=1, night="n", data_digest="d", model_digest="d", run_id="r")
+    assert fitness(version, None, np.ones(3), GateParams(fit_samples=0)) == ()
+    (check,) = fitness(version, None, None, ASKED)
+    assert not check.ok
+
+
+GOOD = {"start_s": 1.0, "scores": [0.5, 0.25], "p50_s": 0.01, "p99_s": 0.02, "memory_bytes": 10**8}
+
+
+@pytest.mark.parametrize(
+    ("changed", "limits", "failed"),
+    [
+        ({}, {}, []),
+        ({"error": "it burns"}, {}, ["loads"]),
+        ({"start_s": 3.0}, {"max_start_s": 2.0}, ["loads"]),
+        ({"scores": [0.5]}, {}, ["schema"]),
+        ({"scores": [0.5, None]}, {}, ["schema"]),
+        ({"scores": [0.5, 0.2501]}, {}, ["parity"]),
+        ({"scores": [0.5, 0.25 + 9e-6]}, {}, []),
+        ({"p99_s": 0.3}, {"max_p99_s": 0.2}, ["latency"]),
+        ({}, {"max_memory_bytes": 10**7}, ["memory"]),
+    ],
+)
+def test_what_is_not_fit_is_named(changed: Any, limits: Any, failed: list[str]) -> None:
+    checks = judged(GOOD | changed, np.array([0.5, 0.25]), GateParams(**limits))
+    assert [check.name for check in checks if not check.ok] == failed
+
+
+def test_a_promotion_of_an_unfit_model_becomes_a_rejection_that_says_both() -> None:
+    fine, bad = Check(name="loads", ok=True, text="in 1 s"), Check(name="parity", ok=False, text="0.1 apart")
+    assert gate.fit_to_serve(PROMOTED, (fine,)).action == "promote"
+    found = gate.fit_to_serve(PROMOTED, (fine, bad))
+    assert found.action == "reject"
+    assert found.reason == "not fit to serve: parity: 0.1 apart; it would have been promoted: better"
+    assert found.checks == (fine, bad)
+    assert not found.inconclusive

@@ -1,0 +1,124 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.release.compare import Judgement, Rules
+from pipeline.release.metrics import judge_metrics
+
+N = 400
+RNG = np.random.default_rng(0)
+NOTHING = np.zeros(N)
+REFRESH = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
+CHANGED = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=False)
+BETTER, SAME, WORSE = (RNG.normal(mean, 0.1, N) for mean in (0.05, 0.0, -0.05))
+SAME = SAME - SAME.mean()
+
+
+def judged(
+    values: dict[str, Any], *, guardrails: dict[str, float] | None = None, rules: Rules = CHANGED, **more: Any
+) -> Judgement:
+    """Challengers' values against zeros; metrics that are no guardrail are success metrics."""
+    limits = guardrails or {}
+    given = {"success": [name for name in values if name not in limits], "guardrails": limits} | more
+    return judge_metrics({k: (v, NOTHING) for k, v in values.items()}, rules=rules, **given)
+
+
+def test_one_better_success_is_enough_if_none_is_worse() -> None:
+    assert judged({"ndcg": SAME, "recall": BETTER}).action == "promote"
+    found = judged({"ndcg": BETTER, "recall": WORSE})
+    assert found.action == "reject"
+    assert found.reason.startswith("recall: worse than the champion")
+
+
+def test_a_success_that_is_only_no_worse_does_not_carry_a_changed_recipe() -> None:
+    found = judged({"ndcg": SAME, "recall": SAME})
+    assert (found.action, found.inconclusive) == ("reject", True)
+    assert judged({"ndcg": SAME, "recall": SAME}, rules=REFRESH).action == "promote"
+
+
+def test_every_success_of_a_refresh_has_to_be_no_worse() -> None:
+    unsure = RNG.normal(0, 1, N)
+    unsure -= unsure.mean()
+    found = judged({"ndcg": SAME, "recall": unsure}, rules=REFRESH)
+    assert (found.action, found.inconclusive) == ("reject", True)
+    assert found.reason.startswith("recall: inconclusive")
+
+
+def test_a_guardrail_that_may_be_worse_by_more_than_its_margin_stops_a_better_challenger() -> None:
+    assert judged({"ndcg": BETTER, "coverage": SAME}, guardrails={"coverage": 0.03}).action == "promote"
+    found = judged({"ndcg": BETTER, "coverage": SAME}, guardrails={"coverage": 0.001})
+    assert (found.action, found.inconclusive) == ("reject", True)
+    assert found.reason.startswith("guardrail coverage: inconclusive: not proven no worse")
+    assert found.effect is not None
+    assert found.effect.mean == pytest.approx(BETTER.mean())
+    bad = judged({"ndcg": BETTER, "coverage": WORSE}, guardrails={"coverage": 0.01})
+    assert (bad.action, bad.inconclusive) == ("reject", False)
+
+
+def test_a_guardrail_worse_within_its_margin_is_still_called_worse() -> None:
+    found = judged({"ndcg": BETTER, "coverage": WORSE}, guardrails={"coverage": 0.5})
+    assert found.action == "reject"
+    assert found.reason.startswith("guardrail coverage: worse than the champion")
+
+
+@pytest.mark.parametrize(
+    ("values", "guardrails", "more", "words"),
+    [
+        ({}, {}, {}, "no metric is named that may be better"),
+        ({"ndcg": SAME}, {}, {"success": ["recall"]}, "metric recall is missing; the workload reports: ndcg"),
+        ({"ndcg": SAME}, {"errors": 0.1}, {}, "metric errors is missing"),
+        ({"ndcg": SAME, "p": SAME}, {"p": 0.0}, {}, "guardrail p has margin 0"),
+        ({"ndcg": SAME, "p": SAME}, {"p": math.nan}, {}, "guardrail p has margin nan"),
+        ({"ndcg": SAME, "p": SAME[:3]}, {"p": 0.1}, {}, "guardrail p: 3 scores of the challenger but 400"),
+        ({"ndcg": None}, {}, {}, "no scores of the challenger"),
+    ],
+)
+def test_what_is_missing_is_no_data_with_its_reason(
+    values: Any, guardrails: Any, more: Any, words: str
+) -> None:
+    found = judged(values, guardrails=guardrails, rules=REFRESH, **more)
+    assert found.action == "no data"
+    assert words in found.reason
+
+
+def test_what_is_not_finite_in_a_guardrail_is_rejected() -> None:
+    found = judged({"ndcg": BETTER, "errors": SAME * math.nan}, guardrails={"errors": 0.1})
+    assert (found.action, found.reason) == (
+        "reject", "guardrail errors: 400 of 400 scores of the challenger are not finite"
+    )  # fmt: skip
+
+
+def test_before_the_horizon_an_open_guardrail_waits() -> None:
+    guardrails = {"coverage": 0.001}
+    found = judged({"ndcg": BETTER + 1, "coverage": SAME}, guardrails=guardrails, horizon=10 * N)
+    assert found.action == "wait"
+
+
+def test_many_success_metrics_do_not_raise_the_chance_of_a_false_promotion() -> None:
+    rng, names = np.random.default_rng(1), [str(k) for k in range(5)]
+    promoted = [judged({name: rng.normal(0, 1, N) for name in names}).action == "promote" for _ in range(300)]
+    assert np.mean(promoted) <= 0.05
+
+
+column = st.lists(st.floats(-1, 1, width=32) | st.just(math.nan), max_size=40) | st.none()
+
+
+@settings(max_examples=150)
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.tuples(column, column), max_size=3),
+    st.lists(st.sampled_from("abc"), max_size=2, unique=True),
+    st.dictionaries(st.sampled_from("abc"), st.floats(-1, 1) | st.just(math.nan), max_size=2),
+    st.booleans(),
+)
+def test_every_input_has_a_judgement(pairs: Any, success: Any, guardrails: Any, refresh: bool) -> None:
+    rules = REFRESH if refresh else CHANGED
+    found = judge_metrics(pairs, success=success, guardrails=guardrails, rules=rules)
+    assert found.action in ("promote", "reject", "wait", "no data")
+    assert found.reason
+    if found.action == "promote":
+        assert set(success) | set(guardrails) <= set(pairs)
+        assert all(margin > 0 for margin in guardrails.values())

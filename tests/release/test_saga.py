@@ -1,0 +1,212 @@
+"""Promotion and rollback as one saga, killed at any step: real git, real MLflow, and a second follower."""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import ledger, records
+from pipeline.errors import DataError, NothingToDo, ReleaseError
+from pipeline.params import Params
+from pipeline.records import Night, Release, Version
+from pipeline.release import aliases, registry, saga, tracking
+from pipeline.release.audit import audit
+from pipeline.release.drill import drill
+from pipeline.release.followers import Alias, Follower
+from tests.fakes import Shelf
+from tests.release.conftest import judge_night, promote_night
+from tests.release.folders import make_night
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nobody catches it."""
+
+
+class Killer(logging.Handler):
+    """Kills at the n-th step of a saga."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(logging.DEBUG)
+        self.steps: list[str] = []
+        self.at = at
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("saga: "):
+            self.steps.append(record.getMessage().removeprefix("saga: "))
+            if len(self.steps) == self.at:
+                raise Killed
+
+
+@contextlib.contextmanager
+def killing(at: int) -> Any:
+    killer = Killer(at)
+    log = logging.getLogger(saga.__name__)
+    before = log.level
+    log.addHandler(killer)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield killer
+    finally:
+        log.removeHandler(killer)
+        log.setLevel(before)
+
+
+@pytest.fixture
+def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """A second follower, beside the alias."""
+    found = Shelf(home / "var" / "shelf")
+
+    def both(client: Any, model: str) -> list[Follower]:
+        return [Alias(client, model), found]
+
+    for module in (registry, saga):
+        monkeypatch.setattr(module, "followers", both, raising=False)
+    monkeypatch.setattr("pipeline.release.gate.followers", both)
+    monkeypatch.setattr("pipeline.release.audit.followers", both)
+    return found
+
+
+def standing(shelf: Shelf) -> tuple[int, int, int]:
+    """What ledger, alias and shelf say."""
+    now = ledger.champion_at(ledger.ledger_tip())
+    with tracking.session() as client:
+        return now.champion if now else 0, aliases.alias(client, "daybreak"), shelf.shown()
+
+
+def faults(told: Params) -> list[str]:
+    return [f"{check.name}: {check.text}" for check in audit(told) if not check.ok]
+
+
+def prepared(home: Path, number: int) -> Callable[[], Release]:
+    """Promotion of a night that has been judged, ready to be called."""
+    folder = make_night(home, number, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip()))
+    os.chdir(folder)
+    judge_night()
+    return promote_night
+
+
+def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
+    home: Path, shelf: Shelf, release: Any, told: Params
+) -> None:
+    release(0, 1.0)
+    promote = prepared(home, 1)
+    new = []
+    for at in range(1, 30):
+        with killing(at) as killer:
+            try:
+                promote()
+            except Killed:
+                pass
+            else:
+                break
+        ended = ledger.champion_at(ledger.ledger_tip())
+        assert ended is not None
+        with tracking.session() as client:
+            saga.recover([Alias(client, "daybreak"), shelf])
+        new.append(ended.champion == 2)
+        assert standing(shelf) == ((2, 2, 2) if new[-1] else (1, 1, 1)), killer.steps
+        assert shelf.ready() == (), killer.steps
+    assert new == sorted(new)
+    assert new[0] is False
+    assert new[-1] is True
+    assert promote().champion == 2
+    assert faults(told) == []
+
+
+def test_a_follower_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
+    home: Path, shelf: Shelf, release: Any, told: Params
+) -> None:
+    release(0, 1.0)
+    promote = prepared(home, 1)
+    shelf.broken = True
+    with pytest.raises(ReleaseError, match="the shelf has no room"):
+        promote()
+    assert standing(shelf) == (1, 1, 1)
+    assert not saga.journal().exists()
+    assert not records.path_of(Release).exists()
+    shelf.broken = False
+    assert promote().champion == 2
+
+
+def test_a_rollback_killed_at_any_step_goes_back_once(
+    home: Path, shelf: Shelf, release: Any, told: Params
+) -> None:
+    for number in range(2):
+        release(number, 1.0)
+    os.chdir(home)
+    kept = home.with_name("kept")
+    shutil.copytree(home, kept)
+    for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
+        with killing(at) as killer:
+            try:
+                registry.rollback(told)
+            except Killed:
+                pass
+            else:
+                break
+        with contextlib.suppress(NothingToDo):  # where it was killed when all was done
+            registry.rollback(told, to=1)
+        assert standing(shelf) == (1, 1, 1), killer.steps
+        assert [entry.rollback for entry in ledger.history()] == [True, False, False]
+        for name in ("var", ".git"):  # and once more from where it was
+            shutil.rmtree(home / name)
+            shutil.copytree(kept / name, home / name)
+    assert len(killer.steps) > 8
+
+
+def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, told: Params) -> None:
+    for number in range(2):
+        release(number, 1.0)
+    os.chdir(home)
+    assert faults(told) == []
+    shelf.show(Release(champion=1, replaced=0))
+    with tracking.session() as client:
+        aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
+    records.replace_text(saga.journal(), "{}")
+    found = faults(told)
+    assert found[0] == "journal: a release was interrupted; run watch"
+    assert found[1] == "followers: the shelf shows 1, the ledger says 2"
+    assert "version 1 has model_digest other" in found[2]
+    assert "version 1 is tagged serving, but version 2 serves" in found[2]
+    with pytest.raises(DataError, match="is no journal"):
+        saga.recover([shelf])
+
+
+def test_the_drill_restores_what_a_rollback_would_bring_back(home: Path, release: Any, told: Params) -> None:
+    release(0, 1.0)
+    with pytest.raises(NothingToDo, match="no drill: cannot go 1 promotions back"):
+        list(drill(told))
+    release(1, 1.0)
+    os.chdir(home)
+    found = list(drill(told))
+    assert [(check.name, check.ok) for check in found] == [
+        ("model of version 1", True), ("code of version 1", True), ("data of version 1", True),
+    ], found  # fmt: skip
+    with tracking.session() as client:
+        assert aliases.alias(client, "daybreak") == 2
+        assert dict(client.get_registered_model("daybreak").aliases) == {"challenger": 2, "champion": 2}
+        source = Path(client.get_model_version("daybreak", "1").source.removeprefix("file://"))
+    weights = source / "artifacts" / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    broken = next(iter(drill(told)))
+    assert not broken.ok
+    assert "the files of models:/daybreak@drill have digest" in broken.text
+
+
+def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: Any) -> None:
+    promote = prepared(home, 0)
+    with killing(3), contextlib.suppress(Killed):
+        promote()
+    told = json.loads(saga.journal().read_text())
+    assert (told["kind"], told["tip"], told["release"]["champion"]) == ("promote", "", 1)
+    assert told["release"]["night"] == records.read(Night).id
+    assert records.read(Version).number == 1
