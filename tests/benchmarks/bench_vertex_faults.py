@@ -63,7 +63,7 @@ def at_each_line(service: FakeVertex, folder: Path) -> dict[str, float]:
     for line in points:
         name = f"line{line}"
         told = job(folder / name, name=name)
-        status, _ = killed.submit(service.url, told, line=line, patience=PATIENCE)
+        status, _ = killed.submit(service.url, told, line=line)
         if status != killed.KILLED:
             raise RuntimeError(f"line {line} of {lines} was not reached: {status}")
         handle = vertex(service.url).submit(told)
