@@ -246,7 +246,7 @@ def night(
     try:
         status = _rest_of_night(until)
     except KeyboardInterrupt:
-        from pipeline.training import launcher
+        from pipeline.launching import launcher
 
         launcher.end_jobs(params.load().backend.make())
         again = f"python -m pipeline night --night {opened.id}"

@@ -51,7 +51,7 @@ STAGES = {
     "prepare": Stage(path="pipeline.intake.prepare:prepare", help="make arrays to train from"),
     "profile": Stage(path="pipeline.profiling.profiles:profile", help="measure what binds the training"),
     "plan": Stage(path="pipeline.planning.plans:plan", help="choose the machine that meets the deadline"),
-    "train": Stage(path="pipeline.training.launcher:train", help="submit, attach to, or collect the job"),
+    "train": Stage(path="pipeline.launching.launcher:train", help="submit, attach to, or collect the job"),
     "evaluate": Stage(path="pipeline.release.evaluator:evaluate", help="score the held-out samples"),
     "register": Stage(path="pipeline.release.registry:register", help="make it a version in MLflow"),
     "gate": Stage(path="pipeline.release.gate:gate", help="decide: promote, reject, wait, no data"),

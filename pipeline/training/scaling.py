@@ -26,6 +26,7 @@ Kind = Literal["sgd", "adam", "adagrad"]
 Rule = Literal["by_optimizer", "adascale", "fixed"]
 WARMUP = 0.05  # least share of the samples, where the linear rule makes steps longer (Goyal: 5 of 90 epochs)
 ROUNDING = 1e-9
+MARGIN = 0.1  # share of the time left that the estimate of a run's end may be wrong by
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,11 @@ from pipeline.training.batching import Batching, Sizes
 from pipeline.training.bucket import Bucket
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
-from pipeline.training.ladder import MARGIN
 from pipeline.training.order import Indices
 from pipeline.training.pace import Pace
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.saver import Saver
-from pipeline.training.scaling import Scaled, rate_at
+from pipeline.training.scaling import MARGIN, Scaled, rate_at
 from pipeline.training.tally import Tally
 
 log = logging.getLogger(__name__)

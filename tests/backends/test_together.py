@@ -10,9 +10,9 @@ import pytest
 
 from pipeline import records
 from pipeline.errors import NotYet
+from pipeline.launching import launcher
 from pipeline.params import Params, Plug
 from pipeline.records import Training
-from pipeline.training import launcher
 from tests.backends.rented import vertex, wait
 from tests.fakes import LineWorkload, read_lines
 from tests.training import nights

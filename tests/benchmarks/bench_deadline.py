@@ -13,10 +13,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from pipeline.launching.reconciler import ENDING_S, GRACE_S
 from pipeline.records import Training
-from pipeline.training.reconciler import ENDING_S, GRACE_S
 from tests.benchmarks import frame
-from tests.training import cloud, trouble
+from tests.launching import cloud, trouble
 
 NIGHTS = 60 if frame.QUICK else 500
 REAL = 4 if frame.QUICK else 20

@@ -10,9 +10,9 @@ from typing import Any
 from pipeline import params, records
 from pipeline.backends.local import Local
 from pipeline.errors import NotYet
+from pipeline.launching import collector, launcher
 from pipeline.params import Params
 from pipeline.records import Champion, Dataset, Night, Plan, Training, Tuning
-from pipeline.training import collector, launcher
 from tests.fakes import write_curve
 
 ROOT = Path(__file__).parents[2]

@@ -16,12 +16,13 @@ import torch
 from pipeline.backends import Job
 from pipeline.backends.local import Local
 from pipeline.errors import JobError
+from pipeline.launching import jobs
 from pipeline.records import Epoch, Training, replace_text
-from pipeline.training import jobs
 from pipeline.training.recipe import END_BY
 from tests.fakes import read_lines
-from tests.training import nights, trouble
-from tests.training.trouble import processes
+from tests.launching import trouble
+from tests.launching.trouble import processes
+from tests.training import nights
 
 pytestmark = pytest.mark.slow
 SLOW = {"delay_s": 0.015}  # a batch: so that there is something to interrupt

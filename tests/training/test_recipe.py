@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline import records
+from pipeline.launching import launcher
 from pipeline.params import Params
 from pipeline.records import Champion
-from pipeline.training import launcher, recipe
+from pipeline.training import recipe
 from tests.training import nights, recipes
 
 WARM_DAY, COLD_DAY = date(2026, 1, 2), date(2026, 1, 1)  # ordinals 1 and 0 modulo 7

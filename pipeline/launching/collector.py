@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pipeline import records
 from pipeline.errors import JobError
+from pipeline.launching.attempts import Attempts
 from pipeline.records import Training
 from pipeline.spot import lives
 from pipeline.training import checkpoint, faults, lines
-from pipeline.training.attempts import Attempts
 from pipeline.training.recipe import Recipe, Result
 from pipeline.training.worker import ended_early_by, write_facts
 

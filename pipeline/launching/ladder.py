@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from math import exp, log
 from typing import Literal
 
+from pipeline.launching.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
 from pipeline.planning.catalog import LOCAL
 from pipeline.planning.startup import BEFORE_WORK
 from pipeline.records import Plan, Rung
@@ -28,11 +29,10 @@ from pipeline.spot import steering
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, on_demand, usd_per_hour
-from pipeline.training.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
+from pipeline.training.scaling import MARGIN
 
 Standing = Literal["none", "queued", "running", "refused"]  # refused: some minutes ago at most
 PATIENCE_S = 2 * TICK_S
-MARGIN = 0.1  # share of the time left that the trainer's estimate of the end may be wrong by
 LEAST_SPREAD = 0.02  # of the logarithm of a time that a plan is sure of
 
 

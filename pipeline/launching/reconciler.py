@@ -17,17 +17,18 @@ from typing import Any, NoReturn
 from pipeline import records
 from pipeline.backends import LIVE, Backend, Job, State
 from pipeline.errors import JobError, NotYet
+from pipeline.launching import collector, ladder
+from pipeline.launching.attempts import Attempts
+from pipeline.launching.jobs import job_of
+from pipeline.launching.ladder import Sight, Standing
+from pipeline.launching.meter import Meter, spent_usd
+from pipeline.launching.pulse import Pulse
 from pipeline.planning.catalog import LOCAL
 from pipeline.records import Plan, Rung, Taken, Training
 from pipeline.spot import steering
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.steering import usd_per_hour
-from pipeline.training import collector, faults, ladder, lines
-from pipeline.training.attempts import Attempts
-from pipeline.training.jobs import job_of
-from pipeline.training.ladder import Sight, Standing
-from pipeline.training.meter import Meter, spent_usd
-from pipeline.training.pulse import Pulse
+from pipeline.training import faults, lines
 from pipeline.training.recipe import END_BY, Recipe, Result
 from pipeline.training.worker import ended_early_by
 

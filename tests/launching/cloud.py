@@ -17,9 +17,10 @@ from pathlib import Path
 from pipeline import records
 from pipeline.backends import Job, State
 from pipeline.errors import JobError, NotYet
+from pipeline.launching import launcher
 from pipeline.params import Params
 from pipeline.records import Night, Plan, Portion, Rung, Training
-from pipeline.training import checkpoint, launcher, lines
+from pipeline.training import checkpoint, lines
 from pipeline.training.recipe import END_BY, Recipe, Result
 from pipeline.training.trainer import Trainer
 from pipeline.training.worker import ended_early_by, write_facts
@@ -51,6 +52,7 @@ class Luck:
     queue_s: float = 60.0
     no_spot: Sequence[tuple[float, float]] = ()  # when there is none to be had
     stocked_out: dict[str, float] = field(default_factory=dict)  # machine: until when it cannot be bought
+    refused: frozenset[str] = frozenset()  # machines that the cloud does not even queue for
     hangs_at: float = inf  # samples seen, once
     fails_at: Sequence[float] = ()  # samples seen, each once
     user_error: bool = False
@@ -100,6 +102,8 @@ class Cloud:
         live = Live(job=job, handle=f"{job.name}/{len(self.jobs)}", asked=self.now)
         live.granted = self._granted(job)
         self.jobs.append(live)
+        if job.machine in self.luck.refused:
+            self._finish(live, "refused")
         self.most_live = max(self.most_live, sum(each.ended == inf for each in self.jobs))
         self._perhaps_killed()
         return live.handle

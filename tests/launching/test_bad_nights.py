@@ -1,7 +1,7 @@
 """Nights in a cloud where things go wrong: a decision in time, within the budget, by one job at a time."""
 
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pipeline.errors import JobError
+from pipeline.launching.pulse import Pulse
+from pipeline.launching.reconciler import ENDING_S, GRACE_S
 from pipeline.records import Training
-from pipeline.training.pulse import Pulse
-from pipeline.training.reconciler import ENDING_S, GRACE_S
-from tests.training.cloud import HOUR_S, TICK_S, Cloud, Luck, bad_night, plan_of, play
+from tests.launching.cloud import BEGUN, HOUR_S, TICK_S, Cloud, Luck, bad_night, plan_of, play
 
 MEMORY = Path("/dev/shm")  # thousands of small files, each brought to disk
 
@@ -101,8 +101,24 @@ def test_a_machine_that_never_comes_is_waited_for_until_the_last_that_would_be_i
     assert cloud.decision.stopped_by == "finished"
     assert cloud.decision.num_samples == 7680
     assert {machine for machine, _ in ways(cloud)[1:]} <= {"a", "b", "c"}
-    assert "scale up" in rungs(cloud)
+    assert "next rung" in rungs(cloud)
     assert cloud.most_live == 1
+
+
+@pytest.mark.parametrize("strategy", ["on-demand", "flex-start", "spot"])
+def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
+    cloud = play(plan_of(strategy=strategy, share=0.5), Luck(refused=frozenset({"a"})))
+    assert cloud.decision.stopped_by == "finished"
+    assert "next rung" in rungs(cloud)
+    taken = next(rung for rung in cloud.decision.rungs if rung.name == "next rung")
+    assert "cannot be had" in taken.reason
+    assert strategy == "spot" or taken.time - BEGUN < timedelta(minutes=10)
+    assert len(cloud.jobs) < 60  # nor asked for at every look
+
+
+def test_where_all_is_refused_the_champion_is_kept():
+    cloud = play(plan_of(), Luck(refused=frozenset("abc")))
+    assert isinstance(cloud.decision, JobError)
 
 
 def test_nothing_to_be_had_at_all_keeps_the_champion():

@@ -13,13 +13,14 @@ import torch
 
 from pipeline import records
 from pipeline.errors import JobError, NotYet
+from pipeline.launching import ladder, launcher, reconciler
+from pipeline.launching.attempts import Attempts
+from pipeline.launching.collector import MODEL
+from pipeline.launching.launcher import JOBS, recipe_of
 from pipeline.records import Champion, Rung
-from pipeline.training import checkpoint, ladder, launcher, reconciler
-from pipeline.training.attempts import Attempts
+from pipeline.training import checkpoint
 from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
-from pipeline.training.collector import MODEL
-from pipeline.training.launcher import JOBS, recipe_of
 from pipeline.training.order import indices
 from pipeline.training.recipe import Recipe, Result
 from pipeline.training.tally import Tally

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.training import ladder
-from pipeline.training.ladder import Sight, choose, forecast
-from pipeline.training.outlook import Rate
-from tests.training.cloud import BEGUN, HOUR_S, plan_of
+from pipeline.launching import ladder
+from pipeline.launching.ladder import Sight, choose, forecast
+from pipeline.launching.outlook import Rate
+from tests.launching.cloud import BEGUN, HOUR_S, plan_of
 
 WINDOW_S = 4 * HOUR_S
 UNTIL = BEGUN + timedelta(seconds=WINDOW_S)
@@ -106,7 +106,7 @@ def test_spot_is_not_left_for_what_there_is_no_money_for_until_what_is_left_woul
 @given(
     hours=st.floats(0, 3.99), share=st.floats(0, 0.99), speed=st.floats(0.3, 2), left_usd=st.floats(0, 50),
     strategy=st.sampled_from(["spot", "on-demand", "flex-start"]), at=st.integers(0, 3),
-    state=st.sampled_from(["none", "queued", "running"]),
+    state=st.sampled_from(["none", "queued", "running", "refused"]),
 )  # fmt: skip
 def test_it_never_climbs_back_and_what_it_takes_is_paid_for(
     hours, share, speed, left_usd, strategy, at, state

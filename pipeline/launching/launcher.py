@@ -15,17 +15,17 @@ from typing import Literal
 
 from pipeline.backends import LIVE, Backend
 from pipeline.errors import NotYet
+from pipeline.launching import attempts, ladder
+from pipeline.launching.attempts import Attempts
+from pipeline.launching.meter import Meter
+from pipeline.launching.reconciler import Reconciler
 from pipeline.params import Params
 from pipeline.planning.catalog import LOCAL
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import usd_per_hour
-from pipeline.training import attempts, ladder
-from pipeline.training.attempts import Attempts
-from pipeline.training.meter import Meter
 from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
-from pipeline.training.reconciler import Reconciler
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from pipeline.errors import JobError
+from pipeline.launching.reconciler import ENDING_S, GRACE_S
 from pipeline.records import Plan, Training
-from pipeline.training.reconciler import ENDING_S, GRACE_S
 from tests.training import nights
 
 SLOW_S = 0.015  # a batch
