@@ -125,6 +125,7 @@ class Tuning(Record):
     channels_last: bool = False  # order of images in memory
     recompute: bool = False  # activations are computed again in the backward pass instead of kept
     sharded: bool = False  # each worker holds its share of the optimizer's state (ZeRO, 2020)
+    sharded_weights: bool = False  # and its share of weights and gradients, whole only while they are used
 
 
 @dataclass(frozen=True, kw_only=True)

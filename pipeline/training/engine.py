@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from pipeline.errors import JobError, is_out_of_memory
@@ -116,13 +116,13 @@ class TorchEngine:
         self._workload = workload
         self._micro_batch_size, self._shrunk = micro_batch_size, shrunk
         self._tuner = Tuner(tuning, self.device)
-        self.model = self._tuner.model(workload.model())
+        self.model = self._tuner.model(self._divided(workload.model()))
         self.model.train()
         self.optimizer = self._tuner.optimizer(workload.optimizer(self.model.parameters()))
         self._shards: Shards | None = None
-        if tuning.sharded and self.world_size > 1:
+        if tuning.sharded and not tuning.sharded_weights and self.world_size > 1:
             self._shards = Shards(self.optimizer, rank=self.rank, world_size=self.world_size)
-        self._gradients = Gradients(self.model, rank=self.rank, world_size=self._num_partners)
+        self._gradients = self._made_gradients()
         self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
         self._updates = 0
         self._base = [{name: group.get(name) for name in TOLD} for group in self.optimizer.param_groups]
@@ -131,6 +131,13 @@ class TorchEngine:
         self._may_halve = not tuning.compiled and not self._warn_of_passes
         # BatchNorm takes its statistics over a share: of another size, it would learn something else.
         self._stopwatch = None if self.world_size == 1 or self._warn_of_passes else Stopwatch(self.device)
+
+    def _divided(self, model: nn.Module) -> nn.Module:
+        """The model, before it is brought to the device."""
+        return model
+
+    def _made_gradients(self) -> Gradients:
+        return Gradients(self.model, rank=self.rank, world_size=self._num_partners)
 
     @property
     def _num_partners(self) -> int:
@@ -171,8 +178,11 @@ class TorchEngine:
 
     def _looks(self, num_samples: int) -> bool:
         """Whether this update tells how noisy gradients are."""
-        there = self._num_partners > 1 or num_samples > self._micro_batch_size
-        return (self._updates + 1) % (LOOK_EVERY if there else HALVE_EVERY) == 0
+        return (self._updates + 1) % (LOOK_EVERY if self._in_parts(num_samples) else HALVE_EVERY) == 0
+
+    def _in_parts(self, num_samples: int) -> bool:
+        """Whether an update is made of parts that can be compared, with nothing halved for it."""
+        return self._num_partners > 1 or num_samples > self._micro_batch_size
 
     def _update(self) -> None:
         """Change the weights; some may be changed when memory ends, so there is no second try."""
@@ -193,11 +203,7 @@ class TorchEngine:
 
         The last is 1 if memory did not suffice.
         """
-        # Seeding by position makes dropout repeatable with no generator state to save.
-        key = (self._seed * 1_000_003 + self._updates) * self.world_size + self.rank
-        torch.default_generator.manual_seed(key % (1 << 63))  # torch.manual_seed would take 0.3 ms
-        if self.device.type == "cuda":
-            torch.cuda.manual_seed(key % (1 << 63))
+        self._sow()
         self._gradients.clear()
         losses: list[Tensor] = []
         first = None
@@ -222,6 +228,13 @@ class TorchEngine:
             # Others are waiting in the all-reduce: join them, and tell.
             return losses, None, 1
         return losses, first if len(losses) > 1 else None, 0
+
+    def _sow(self) -> None:
+        """Seed by position: dropout is repeatable with no generator state to save."""
+        key = (self._seed * 1_000_003 + self._updates) * self.world_size + self.rank
+        torch.default_generator.manual_seed(key % (1 << 63))  # torch.manual_seed would take 0.3 ms
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(key % (1 << 63))
 
     def _shrink(self, batch_size: int) -> None:
         """Halve the passes, on all workers alike."""
@@ -265,30 +278,46 @@ class TorchEngine:
         summed: NDArray[np.int64] = added.cpu().numpy()
         return summed
 
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model, on worker 0; all workers call it together."""
+        return dict(self.model.state_dict())
+
     def save(self) -> State:
         """Model and optimizer, as references: write them before the next step."""
-        tensors, tree = pack((self._shards or self.optimizer).state_dict())
+        tensors, tree = pack(self._moments())
         return State(
-            tensors={"model": dict(self.model.state_dict()), "optimizer": tensors},
+            tensors={"model": self.weights(), "optimizer": tensors},
             scalars={"optimizer": tree, "engine_updates": self._updates},
         )
 
     def load(self, state: State) -> None:
         """Take over model and optimizer."""
-        self.model.load_state_dict(state.tensors["model"])
+        self._take_over(state.tensors["model"])
         tree = unpack(state.tensors.get("optimizer", {}), state.scalars["optimizer"])
-        self.optimizer.load_state_dict(tree)
+        self.optimizer.load_state_dict(self._own(tree))
         self._tuner.optimizer(self.optimizer)
         if self._shards:
             self._shards.forget_others()
         self._updates = state.scalars["engine_updates"]
+
+    def _moments(self) -> dict[str, Any]:
+        """The whole state of the optimizer, on worker 0."""
+        return (self._shards or self.optimizer).state_dict()
+
+    def _take_over(self, tensors: dict[str, Tensor]) -> None:
+        """Weights, of a whole model."""
+        self.model.load_state_dict(tensors)
+
+    def _own(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """What this worker keeps of a whole state of the optimizer, before it comes to the device."""
+        return tree
 
     def begin_from(self, tensors: dict[str, Tensor]) -> bool:
         """Start warm from a model's tensors; False, and nothing changed, if it has another shape."""
         own = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
         if own != {name: tensor.shape for name, tensor in tensors.items()}:
             return False
-        self.model.load_state_dict(tensors)
+        self._take_over(tensors)
         return True
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ decision at the same update. Sparse gradients travel as rows.
 """
 
 import math
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields, replace
 
 import torch
 import torch.distributed as dist
@@ -45,7 +46,8 @@ NUM_NOISE = 3  # sums over workers of |gradient|^2 per sample, of 1 / samples, a
 class Gradients:
     """Gradients of all parameters of a model."""
 
-    def __init__(self, model: nn.Module, *, rank: int, world_size: int) -> None:
+    def __init__(self, model: nn.Module, *, rank: int, world_size: int, apart: bool = False) -> None:
+        """With `apart` they are added up elsewhere, and only what is said behind them travels."""
         self._rank, self._world_size = rank, world_size
         sparse = {
             id(module.weight)
@@ -54,7 +56,7 @@ class Gradients:
         }
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._sparse = [parameter for parameter in trained if id(parameter) in sparse]
-        self._dense = [parameter for parameter in trained if id(parameter) not in sparse]
+        self._dense = [parameter for parameter in trained if not apart and id(parameter) not in sparse]
         if self._sparse:  # torch asks to be told: rows come from its own embeddings, so no checks
             torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
         # Loss, signals, times and noise, behind the gradients of type float32, exact up to 2^24.
@@ -120,29 +122,37 @@ class Gradients:
         """
         if self._world_size == 1:
             return self._alone(losses, signals, batch_size=batch_size, first=first)
+        square = self.square() / num_samples**2 if batch_size and num_samples else 0.0
+        parts = (1 / num_samples, 1.0) if num_samples else (0.0, 0.0)
+        sums, told = self._exchange(losses, signals, time_s=time_s, told=(square, *parts))
+        for parameter in () if sums.signals.short else self._sparse:
+            parameter.grad = _add_sparse(parameter, self._world_size)
+        squares, inverse, num_parts = told
+        if batch_size and num_parts > 1 and not sums.signals.short:
+            small = squares * batch_size**2 / num_parts
+            big = self.square().item()
+            return replace(sums, noise=told_noise(small, num_parts / inverse, big, batch_size))
+        return sums
+
+    def _exchange(
+        self, losses: list[Tensor], signals: Signals, *, time_s: float, told: Sequence[Tensor | float]
+    ) -> tuple[Sums, list[float]]:
+        """Add up over workers, and with it what is `told` for the noise."""
         slots = self._flats[0][-self._slots :]
         slots[0] = torch.stack(losses).sum() if losses else 0.0
         times = [0.0] * self._world_size
         times[self._rank] = time_s
-        told = [*astuple(signals), *times, 0.0, *((1 / num_samples, 1.0) if num_samples else (0.0, 0.0))]
-        square = self.square() / num_samples**2 if batch_size and num_samples else None
-        slots[1:] = torch.tensor(told, dtype=slots.dtype)
-        if square is not None:
-            slots[-NUM_NOISE] = square
+        numbers = [*astuple(signals), *times, *(0.0 if isinstance(each, Tensor) else each for each in told)]
+        slots[1:] = torch.tensor(numbers, dtype=slots.dtype)
+        for place, each in enumerate(told, len(slots) - NUM_NOISE):
+            if isinstance(each, Tensor):
+                slots[place] = each
         for flat in self._flats:
             dist.all_reduce(flat)
-        total, *told_all = slots.tolist()
-        counts, times = told_all[: len(SIGNALS)], told_all[len(SIGNALS) : -NUM_NOISE]
+        total, *all_told = slots.tolist()
+        counts, times = all_told[: len(SIGNALS)], all_told[len(SIGNALS) : -NUM_NOISE]
         agreed = Signals(**dict(zip(SIGNALS, map(int, counts), strict=True)))
-        for parameter in () if agreed.short else self._sparse:
-            parameter.grad = _add_sparse(parameter, self._world_size)
-        found = None
-        squares, inverse, num_parts = told_all[-NUM_NOISE:]
-        if batch_size and num_parts > 1 and not agreed.short:
-            found = self._noise(
-                squares * batch_size**2 / num_parts, small_size=num_parts / inverse, batch_size=batch_size
-            )
-        return Sums(loss=total, signals=agreed, times_s=tuple(times), noise=found)
+        return Sums(loss=total, signals=agreed, times_s=tuple(times)), all_told[-NUM_NOISE:]
 
     def _alone(
         self, losses: list[Tensor], signals: Signals, *, batch_size: int, first: tuple[Tensor, int] | None
@@ -156,18 +166,18 @@ class Gradients:
         found = None
         if first and 0 < first[1] < batch_size:
             square = first[0].item() * (batch_size / first[1]) ** 2
-            found = self._noise(square, small_size=first[1], batch_size=batch_size)
+            found = told_noise(square, first[1], self.square().item(), batch_size)
         return Sums(loss=loss, signals=signals, noise=found)
 
-    def _noise(self, square: float, *, small_size: float, batch_size: int) -> tuple[float, float] | None:
-        """Of parts of `small_size` samples, whose mean gradients have this |gradient|^2, and of their sum."""
-        found = noise.two_batches(
-            small_square=square,
-            small_size=small_size,
-            big_square=self.square().item(),
-            big_size=batch_size,
-        )
-        return found if all(map(math.isfinite, found)) else None
+
+def told_noise(
+    small_square: float, small_size: float, big_square: float, big_size: int
+) -> tuple[float, float] | None:
+    """|g|^2 and tr(Sigma) of the |mean gradient|^2 of small and big batches; None where they overflow."""
+    found = noise.two_batches(
+        small_square=small_square, small_size=small_size, big_square=big_square, big_size=big_size
+    )
+    return found if all(map(math.isfinite, found)) else None
 
 
 def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:

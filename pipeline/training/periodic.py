@@ -35,7 +35,7 @@ class PeriodicEngine(TorchEngine):
     """Updates by each worker alone; all agree after every `sync_every` of them, and to save."""
 
     def __init__(self, *given: Any, tuning: Tuning, sync_every: int, **told: Any) -> None:
-        if tuning.sharded:
+        if tuning.sharded or tuning.sharded_weights:
             raise ParamsError(
                 "train.sync: every_h_updates needs all of the optimizer on each worker, whose memory does "
                 "not suffice for that; set train.sync to every_update"

@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -39,7 +40,7 @@ from pipeline.training.recipe import END_BY, Progress, Recipe, Result
 from pipeline.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pipeline.training.engine import TorchEngine
     from pipeline.training.trainer import Outcome
@@ -67,9 +68,10 @@ def main(folder: Path) -> int:
         stack.callback(engine.close)
         if outcome.stopped_by == "told":
             return 128 + signal.SIGTERM
+        weights = engine.weights()
         if rank == 0:
             _check_attempt(folder)
-            _export(folder, recipe, engine, outcome, warm=warm, epochs=epochs)
+            _export(folder, recipe, weights, outcome, warm=warm, epochs=epochs)
     return 0
 
 
@@ -97,8 +99,14 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         dataset = workload.dataset(Path(recipe.arrays), "train")
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
-    kind = partial(PeriodicEngine, sync_every=recipe.sync_every) if recipe.sync_every > 1 else TorchEngine
-    engine: TorchEngine = kind(
+    kind: Callable[..., TorchEngine] = TorchEngine
+    if recipe.sync_every > 1:
+        kind = partial(PeriodicEngine, sync_every=recipe.sync_every)
+    elif recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from pipeline.training.divided import DividedEngine
+
+        kind = DividedEngine
+    engine = kind(
         workload,
         dataset,
         seed=recipe.seed,
@@ -177,7 +185,7 @@ def _start_warm(engine: "TorchEngine", folder: Path) -> bool:
 def _export(
     folder: Path,
     recipe: Recipe,
-    engine: "TorchEngine",
+    weights: dict[str, "Tensor"],
     outcome: "Outcome",
     *,
     warm: bool,
@@ -188,7 +196,7 @@ def _export(
 
     fresh = folder / f".model.{os.getpid()}"
     fresh.mkdir()
-    checkpoint.write_tensors(fresh / "model.safetensors", dict(engine.model.state_dict()))
+    checkpoint.write_tensors(fresh / "model.safetensors", weights)
     write_facts(fresh, recipe, seen=outcome.seen)
     digest = records.digest(fresh)
     shutil.rmtree(folder / "model", ignore_errors=True)

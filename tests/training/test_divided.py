@@ -1,0 +1,93 @@
+"""Weights, gradients and moments in shares teach the model the same, in half the memory of two workers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline.errors import ParamsError, PlanError
+from pipeline.records import Tuning
+from pipeline.training import checkpoint
+from pipeline.training import divided as divisions
+from pipeline.training import engine as engines
+from pipeline.training.periodic import PeriodicEngine
+from tests.fakes import LineWorkload
+from tests.training import divided
+from tests.training.nights import ROOT
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory) -> Path:
+    """What two workers left in a folder."""
+    from tests.fakes import write_curve
+
+    folder = tmp_path_factory.mktemp("divided")
+    write_curve(folder, num_samples=100)
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.training.divided"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", divided.CASES)
+def test_weights_in_shares_learn_what_whole_ones_do(shared, kind, monkeypatch):
+    """In uneven and empty shares, over a restart; and a plain worker goes on from their checkpoint."""
+    monkeypatch.setattr(engines, "LOOK_EVERY", 1)
+    monkeypatch.setattr(engines, "HALVE_EVERY", 1)
+    alone = divided.made(shared, kind)
+    told = divided.go(alone, 0, len(divided.BATCHES))
+    end, found = alone.save(), torch.load(shared / f"{kind}.pt")
+    resumed = divided.made(shared, kind)
+    path = checkpoint.newest(shared / kind, identity="divided")
+    assert path
+    resumed.load(checkpoint.load(path))
+    divided.go(resumed, divided.SAVED, len(divided.BATCHES))
+    for other in (found, resumed.save().tensors):
+        for part in ("model", "optimizer"):
+            assert other[part].keys() == end.tensors[part].keys()
+            for name, tensor in end.tensors[part].items():
+                torch.testing.assert_close(other[part][name], tensor, rtol=1e-5, atol=1e-5)
+    assert [loss for loss, _ in found["told"]] == pytest.approx([loss for loss, _ in told], rel=1e-5)
+    # An update of one sample cannot be halved; the second has a share of one sample, which cannot either.
+    assert [noise is None for _, noise in found["told"]] == [False, True, True, False, False]
+
+
+@pytest.mark.slow
+def test_two_workers_hold_half_of_the_weights_and_moments_each(shared):
+    whole = divided.made(shared, "adamw")
+    divided.go(whole, 0, 1)
+    weights, moments = divided.held(whole)
+    for own in torch.load(shared / "adamw.pt")["held"]:
+        assert own == (pytest.approx(weights / 2, rel=0.05), pytest.approx(moments / 2, rel=0.05))
+
+
+def test_models_that_cannot_be_divided_are_refused():
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        return batch
+
+    for model, said in (
+        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "LayerNorm or GroupNorm"),
+        (nn.Embedding(4, 2, sparse=True), "make them dense"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            divisions.divide(model, loss, device=torch.device("cpu"))
+
+
+def test_workers_who_train_by_themselves_cannot_divide_weights(folder):
+    workload = LineWorkload()
+    with pytest.raises(ParamsError, match=r"set train\.sync to every_update"):
+        PeriodicEngine(
+            workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=8,
+            tuning=Tuning(sharded_weights=True), sync_every=4,
+        )  # fmt: skip
+
+
+def test_weights_that_are_used_twice_are_gathered_with_the_whole():
+    tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3), nn.Linear(3, 3, bias=False))
+    tied[2].weight = tied[0].weight
+    assert list(divisions._units(tied)) == [tied[1]]
