@@ -96,7 +96,8 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
     changes = counterfactuals.changes(rig, tried, batches)
     operators = rig.operators(batches, tried)
     square, variance = _noise(rig, sizes[0])
-    rerun = counterfactuals.step_gains(rig, tried, batches[0], operators, ceilings) if room.fits else None
+    can_rerun = room.fits and not tuning.sharded_weights  # which are moved, not only computed with
+    rerun = counterfactuals.step_gains(rig, tried, batches[0], operators, ceilings) if can_rerun else None
     of_step = rerun or counterfactuals.by_time(operators, ceilings)
     rig.build(tuning, num_workers=training.num_workers)  # what such steps learned means nothing
     verdict = bounds.judge(

@@ -2,8 +2,9 @@
 
 Its rungs, the cheapest first: micro-batches, which cost next to nothing; activation checkpointing, a forward
 pass more (Chen et al. 2016); the sharded optimizer, weights sent to all workers at each update (Rajbhandari
-et al. 2020). None changes what is learned; so bfloat16, which does, is no rung but a remedy that is tried
-against the job as it fits. Each rung is measured in a process of its own, under the limits that there are.
+et al. 2020); sharded weights, gathered block by block in each pass. None changes what is learned; bfloat16
+does, so it is no rung but a remedy that is tried against the job as it fits. Each rung is measured in a
+process of its own, under the limits that there are.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pipeline.errors import PlanError
+from pipeline.errors import ParamsError, PlanError
 from pipeline.params import ProfileParams, TrainParams
 from pipeline.planning.costs import HEADROOM
 from pipeline.profiling.memory import Peaks, Probe, measuring, sharing
@@ -23,6 +24,7 @@ RUNGS = {
     "micro-batches": Tuning(),
     "activation checkpointing": Tuning(recompute=True),
     "sharded optimizer": Tuning(recompute=True, sharded=True),
+    "sharded weights": Tuning(recompute=True, sharded=True, sharded_weights=True),
 }
 
 
@@ -66,6 +68,11 @@ def _climb(probe: Probe, first: Callable[[], Peaks]) -> Footing:
             found[name] = first() if tuning == probe.tuning else _measured(replace(probe, tuning=tuning))
         except PlanError as error:
             told = str(error)  # and not the error, whose frames hold on to memory
+            continue
+        except ParamsError as error:  # code that does well with a whole model
+            if not tuning.sharded_weights:
+                raise
+            told = told or str(error)
             continue
         if sharing(probe.num_workers) * found[name].step_bytes[0] <= found[name].room_bytes * (1 - HEADROOM):
             return Footing(tuning=tuning, peaks=found[name], notes=_notes(name, found))

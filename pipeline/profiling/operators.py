@@ -157,10 +157,16 @@ def _tensors(values: Any) -> Iterator[Tensor]:
         if values.layout is torch.sparse_coo:
             yield from (values._indices(), values._values())
         elif values.layout is torch.strided:
-            yield values
+            yield own(values)
     elif isinstance(values, tuple | list):
         for value in values:
             yield from _tensors(value)
+
+
+def own(tensor: Tensor) -> Tensor:
+    """What this worker holds of a tensor that may be divided among workers."""
+    share: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return share
 
 
 def _num_bytes(tensor: Tensor) -> int:

@@ -227,6 +227,11 @@ def _memory(job: Job) -> Iterator[Offer]:
         note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share its state",
     )  # fmt: skip
     yield _offer(
+        job, "memory", "sharded weights", gain=0.0, change={"sharded": True, "sharded_weights": True},
+        helps=needed and job.num_workers > 1,
+        note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share the model",
+    )  # fmt: skip
+    yield _offer(
         job, "memory", "more memory per worker", gain=0.0, helps=needed,
         note="it fits already" if job.fits else "it makes the job possible rather than faster",
     )  # fmt: skip

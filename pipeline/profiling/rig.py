@@ -7,19 +7,19 @@ order of training. Nothing it does to the weights is kept.
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline.errors import DataError, ParamsError, PipelineError, is_out_of_memory
 from pipeline.profiling.bounds import Operator
-from pipeline.profiling.operators import OperatorLog, OtherStep
+from pipeline.profiling.operators import OperatorLog, OtherStep, own
 from pipeline.records import Tuning
 from pipeline.training import noise, order
 from pipeline.training.order import Indices
@@ -44,6 +44,7 @@ class Rig:
         self.device = device_here()
         self.tuning = Tuning()
         self._tuner = Tuner(self.tuning, self.device)
+        self._loss: Callable[[Batch], Tensor]
         with self._blamed("dataset"):
             data: Any = workload.dataset(folder, "train")
             self.data = data
@@ -61,13 +62,33 @@ class Rig:
         self.tuning = tuning or Tuning()
         self._tuner = Tuner(self.tuning, self.device)
         with self._blamed("model"):
-            self.model = self._tuner.model(self.workload.model())
+            model = self.workload.model()
+            self._loss = partial(self._tuner.loss, self.workload, model)
+            if self.tuning.sharded_weights:
+                model = self._divided(model, num_workers)
+            self.model = self._tuner.model(model)
             self.model.train()
         with self._blamed("optimizer"):
             self.optimizer = self._tuner.optimizer(self.workload.optimizer(self.model.parameters()))
         self._shards = None
-        if self.tuning.sharded:
+        if self.tuning.sharded and not self.tuning.sharded_weights:
             self._shards = Shards(self.optimizer, rank=0, world_size=num_workers)
+
+    def _divided(self, model: nn.Module, num_workers: int) -> nn.Module:
+        """The model with the share of worker 0 of its weights, and others who only seem to be there.
+
+        A gathered weight is that share over and over: true in time and memory, but for the network, which is
+        not used; what gradients tell of their noise is of such a model.
+        """
+        import torch.distributed as dist
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        from pipeline.training.divided import divide
+
+        if not dist.is_initialized():
+            dist.init_process_group("fake", rank=0, world_size=num_workers, store=FakeStore())
+        self._loss = divide(model, self._loss, device=self.device)
+        return model
 
     def sizes(self, wanted: Sequence[int]) -> tuple[int, ...]:
         """Batch sizes that the data set can fill, ascending; two of them if it has two samples."""
@@ -150,7 +171,7 @@ class Rig:
     def loss(self, batch: Batch, size: int) -> Tensor:
         """Loss of each sample, shape [size]; an error in one sentence if it is none."""
         with self._blamed("loss"):
-            loss = self._tuner.loss(self.workload, self.model, batch)
+            loss = self._loss(batch)
         if tuple(loss.shape) != (size,):
             raise ParamsError(
                 f"{self.name} returns a loss of shape {list(loss.shape)} for {size} samples; "
@@ -229,5 +250,5 @@ class Rig:
 
 
 def _square(gradient: Tensor) -> float:
-    values = gradient.values() if gradient.is_sparse else gradient
+    values = gradient.values() if gradient.is_sparse else own(gradient)
     return float((values.double() ** 2).sum())

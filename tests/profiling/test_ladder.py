@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pipeline.errors import PlanError
 from pipeline.params import ProfileParams, TrainParams
 from pipeline.profiling import ladder, memory
+from pipeline.profiling.rig import Rig
 from pipeline.records import Tuning
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the limit is that of a process on a CPU")
@@ -64,6 +65,23 @@ def of_moments() -> dict[str, Any]:
     with ladder.climbing(job, Path(), params, TrainParams(batch_size=2, num_workers=8)) as climbed:
         footing = climbed()
     return {"tuning": footing.tuning, "notes": footing.notes}
+
+
+def of_weights() -> dict[str, Any]:
+    """The same, where not even weights and gradients fit; and what a profile tells of steps like these."""
+    job, params = Deep(width=1024, num_layers=25), ProfileParams(batch_sizes=(1, 2))
+    with ladder.climbing(job, Path(), params, TrainParams(batch_size=2, num_workers=8)) as climbed:
+        footing = climbed()
+    rig = Rig(Deep(width=64, num_layers=25), Path(), seed=0)
+    rig.build(footing.tuning, num_workers=8)
+    operators = rig.operators([rig.load(2)], 2)
+    rig.noise(1)
+    return {
+        "tuning": footing.tuning,
+        "notes": footing.notes,
+        "flops": sum(operator.flops for operator in operators),
+        "held": sum(weight.to_local().numel() for weight in rig.model.parameters()),
+    }
 
 
 def of_one_worker() -> dict[str, Any]:
@@ -125,6 +143,17 @@ def test_moments_that_do_not_fit_are_shared_by_workers():
     found = limited(of_moments, room_bytes=3000 * MIB)  # 8 workers: 3.2 GiB without, 1.8 with
     assert found["tuning"] == Tuning(recompute=True, sharded=True)
     assert "less than without" in found["notes"]["sharded optimizer"]
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_weights_that_do_not_fit_are_shared_by_workers():
+    found = limited(of_weights, room_bytes=1400 * MIB)  # 8 workers: 1.8 GiB with shared moments alone
+    assert found["tuning"] == Tuning(recompute=True, sharded=True, sharded_weights=True)
+    assert "less than without" in found["notes"]["sharded weights"]
+    weights = 25 << 12
+    assert found["held"] == pytest.approx(weights / 8, rel=0.02)
+    assert 3 < found["flops"] / (2 * 2 * weights) < 4  # of forward passes: a part of one is done again
 
 
 @pytest.mark.alone

@@ -54,8 +54,8 @@ def test_whole_batches_are_held_in_memory_instead_of_stored_anew():
 def test_a_job_that_does_not_fit_is_offered_less_memory_first():
     found = applying(bound="memory", fits=False, blocks=True, num_workers=2)
     assert [name for name in found if name not in (STORED, "parallelise the reads")] == [
-        "micro-batches", "activation checkpointing", "sharded optimizer", "more memory per worker",
-        "fewer layers", "smaller batch",
+        "micro-batches", "activation checkpointing", "sharded optimizer", "sharded weights",
+        "more memory per worker", "fewer layers", "smaller batch",
     ]  # fmt: skip
 
 
