@@ -90,8 +90,7 @@ def profile(folder: Path) -> int:
 def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine", tuple[Epoch, ...]]:
     from pipeline.training import checkpoint, passes
     from pipeline.training.bucket import Bucket
-    from pipeline.training.engine import TorchEngine, agreed, peak_memory_bytes
-    from pipeline.training.periodic import PeriodicEngine
+    from pipeline.training.engine import agreed, peak_memory_bytes
     from pipeline.training.trainer import Trainer
 
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
@@ -99,14 +98,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         dataset = workload.dataset(Path(recipe.arrays), "train")
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
-    kind: Callable[..., TorchEngine] = TorchEngine
-    if recipe.sync_every > 1:
-        kind = partial(PeriodicEngine, sync_every=recipe.sync_every)
-    elif recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from pipeline.training.divided import DividedEngine
-
-        kind = DividedEngine
-    engine = kind(
+    engine = _kind(recipe)(
         workload,
         dataset,
         seed=recipe.seed,
@@ -171,6 +163,20 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         trainer.saver.wait()
         epochs = trainer.tally.proven() if engine.rank == 0 else ()
     return outcome, warm, engine, epochs
+
+
+def _kind(recipe: Recipe) -> "Callable[..., TorchEngine]":
+    """How this job's workers take updates together."""
+    from pipeline.training.engine import TorchEngine
+    from pipeline.training.periodic import PeriodicEngine
+
+    if recipe.sync_every > 1:
+        return partial(PeriodicEngine, sync_every=recipe.sync_every)
+    if recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from pipeline.training.divided import DividedEngine
+
+        return DividedEngine
+    return TorchEngine
 
 
 def _start_warm(engine: "TorchEngine", folder: Path) -> bool:

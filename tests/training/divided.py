@@ -1,6 +1,6 @@
 """Updates with weights in shares, some empty: `python -m tests.training.divided FOLDER`, by torchrun.
 
-In each case: a few updates, a checkpoint, a restart from it, and some more updates.
+In each case: a few updates, a checkpoint, a restart from it, and some more updates. At last FOLDER/job.
 """
 
 import os
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.records import Tuning
-from pipeline.training import checkpoint
+from pipeline.training import checkpoint, worker
 from pipeline.training import engine as engines
 from pipeline.training.checkpoint import State
 from pipeline.training.divided import DividedEngine
@@ -107,7 +107,7 @@ def main(folder: Path) -> None:
         assert not warm.begin_from({})
         weights = warm.weights()
         assert all(torch.equal(weights[name], whole[0][name]) for name in weights)
-    again.close()
+    assert worker.main(folder / "job") == 0  # a whole job, to its model; it closes what all have opened
 
 
 if __name__ == "__main__":

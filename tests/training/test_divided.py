@@ -3,34 +3,54 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from pipeline import records
 from pipeline.errors import ParamsError, PlanError
 from pipeline.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training import divided as divisions
 from pipeline.training import engine as engines
 from pipeline.training.periodic import PeriodicEngine
-from tests.fakes import LineWorkload
+from tests.fakes import LineWorkload, write_curve
 from tests.training import divided
 from tests.training.nights import ROOT
+from tests.training.recipes import recipe
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory) -> Path:
     """What two workers left in a folder."""
-    from tests.fakes import write_curve
-
     folder = tmp_path_factory.mktemp("divided")
     write_curve(folder, num_samples=100)
+    write_job(folder, "job", tuning=divided.DIVIDED)
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.training.divided"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
     return folder
+
+
+def write_job(folder: Path, name: str, **changed) -> None:
+    (folder / name).mkdir()
+    told = recipe(
+        workload="tests.fakes:LineWorkload", arguments={"dropout": 0.0}, arrays=str(folder), rate=0.01
+    )
+    records.replace_text(folder / name / "job.json", records.dumps(replace(told, **changed)))
+
+
+@pytest.mark.slow
+def test_a_job_with_weights_in_shares_leaves_the_model_of_a_plain_one(shared):
+    write_job(shared, "alone")
+    command = [sys.executable, "-m", "pipeline.training.worker", str(shared / "alone")]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, cwd=ROOT)
+    model, whole = (load_file(shared / name / "model" / "model.safetensors") for name in ("job", "alone"))
+    torch.testing.assert_close(model, whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
