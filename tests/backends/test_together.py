@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import records
 from pipeline.errors import NotYet
-from pipeline.launching import launcher
+from pipeline.launching import collector, launcher
 from pipeline.params import Params, Plug
 from pipeline.records import Training
 from tests.backends.rented import vertex, wait
@@ -67,7 +67,9 @@ def test_two_machines_train_tonights_model_through_a_preemption_that_takes_their
     assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
     def copied_or_over() -> bool:
-        return bool(list((tmp_path / "bucket").rglob("seen=*/manifest.json"))) or not service.live()
+        there = (tmp_path / "bucket").rglob
+        told = any(there("seen=*/manifest.json")) and any(there("starts.jsonl"))
+        return told or not service.live()
 
     wait(copied_or_over, timeout_s=300)
     assert service.live(), service.log()
@@ -78,7 +80,7 @@ def test_two_machines_train_tonights_model_through_a_preemption_that_takes_their
     assert "going on from" in service.log()
     assert (training.num_samples, training.num_restarts, training.stopped_by) == (3000, 1, "finished")
     assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 3
-    assert records.digest(launcher.MODEL) == training.model_digest
+    assert records.digest(collector.MODEL) == training.model_digest
     (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
     assert read_lines(folder / "progress.jsonl")[-1]["seen"] == 3000
     assert backend.usd(folder) > 0
