@@ -105,6 +105,7 @@ def test_a_command_in_a_place_where_it_cannot_work_is_told_in_one_sentence(
     assert named in line
 
 
+@pytest.mark.slow
 def test_close_chains_nights_with_the_code_commit_as_second_parent(
     repository: Path, commit: Callable[[str], str]
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
     assert newest.serving and newest.serving.champion == 1
 
 
+@pytest.mark.slow
 def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) -> None:
     one = opened(repository, day=date(2025, 1, 1))
     promoted(1, one)

@@ -135,6 +135,7 @@ def test_cancel_of_what_has_ended_or_never_was_is_no_error(place):
     assert place.backend.state(handle) == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_job_ends_after_its_time_even_if_nobody_asks(place):
     handle = place.backend.submit(place.job("exec sleep 60", timeout_s=1))
     assert end(place.backend, handle) == "preempted"

@@ -205,6 +205,7 @@ def test_customers_and_items_come_and_go(rows: pa.Table) -> None:
         assert len(gone) >= 5
 
 
+@pytest.mark.slow
 def test_own_history_beats_popularity_and_recency_beats_counts(rows: pa.Table) -> None:
     frame = rows.to_pandas().dropna(subset=["customer"])
     frame = frame[(frame.quantity > 0) & (frame.item != "POST")]

@@ -135,6 +135,7 @@ def test_an_error_of_the_user_is_told_at_once():
     assert cloud.decided_at - cloud.began < HOUR_S
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_killed_in_every_third_call_to_the_cloud_never_has_two_jobs():
     for seed in range(3):
         name = f"night{seed}"

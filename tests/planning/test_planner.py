@@ -254,6 +254,7 @@ def test_a_backend_that_rents_nothing_is_no_help_when_the_machine_at_hand_is_lat
         plan(night(hours=0.3), DATASET, profile(step_s=1e-1), None, params)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.floats(0.3, 12), st.floats(0, 20), st.floats(1e-3, 0.1), st.floats(0, 5), st.floats(0, 50))
 def test_more_hours_or_dollars_never_make_the_plan_worse(hours, budget_usd, step_s, longer, richer):

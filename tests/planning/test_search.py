@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,6 +139,7 @@ def test_the_knee_is_where_the_next_dollar_buys_little():
     assert search(curve, limits=limits(100, 1000), objective="knee").best is curve[1]
 
 
+@pytest.mark.slow
 def test_ten_thousand_candidates_take_less_than_a_second():
     offered = [candidate(60 + n, 0.01 + n % 97, name=f"m{n}") for n in range(10_000)]
     begin = time.process_time()

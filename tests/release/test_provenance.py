@@ -64,6 +64,7 @@ def test_who_used_a_day_names_those_that_trained_and_those_that_judged_on_it() -
     assert provenance.who_used("2030-01-01") == []
 
 
+@pytest.mark.slow
 def test_who_used_a_digest_names_data_and_models() -> None:
     (use,) = provenance.who_used(digest_of(7, "arrays"))
     assert (use.night, use.version) == ("2022-01-08", 8)

@@ -78,6 +78,7 @@ def test_the_page_is_small_and_well_formed(folder: Path) -> None:
         assert referred in ids
 
 
+@pytest.mark.slow
 def test_the_verdict_comes_first(folder: Path) -> None:
     text = text_of(page(lay(whole(), folder), []))
     assert text.index("Promoted: version 12 replaces version 11.") < text.index("proven no worse") < 400
@@ -147,6 +148,7 @@ def test_text_from_outside_is_escaped(folder: Path) -> None:
     assert text_of(html).count("alert(") > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_records", range(12))
 def test_any_number_of_records_makes_a_page(folder: Path, num_records: int) -> None:
     names = [
@@ -225,6 +227,7 @@ def test_the_trend_shows_sixty_nights(folder: Path) -> None:
     assert "Trend over 60 nights: 49 promoted, 3 failed" in html
 
 
+@pytest.mark.slow
 def test_tonight_is_in_the_trend_once_whether_or_not_the_ledger_has_it(folder: Path) -> None:
     history = sixty()
     tonight = lay(whole(99, history[0].night.day), folder)
@@ -303,6 +306,7 @@ def test_drawing_again_is_quick(folder: Path) -> None:
     assert time.process_time() - start < 4  # it takes half a second on an idle core
 
 
+@pytest.mark.slow
 def test_the_page_shows_how_good_the_predictions_of_earlier_nights_were(folder: Path) -> None:
     told = text_of(page(lay(whole(62), folder), sixty()))
     assert "How good were the predictions?" in told

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import inf
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ def test_the_worst_is_far_above_what_is_expected_and_below_all_of_it_bought_besi
     assert found(inf).paid_from == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.floats(5, 70), st.floats(0, 20))
 def test_a_larger_budget_pays_for_the_rest_sooner_and_none_is_passed(budget_usd, more_usd):

@@ -19,6 +19,7 @@ def test_a_job_of_five_hours_saves_when_the_paper_says():
     assert plan.expected_s / (5 * HOUR_S) == pytest.approx(1.057, abs=0.0005)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.floats(30, 300), st.floats(3, 40))
 def test_without_memory_it_saves_as_often_as_young_says(save_s, mean_hours):
@@ -29,6 +30,7 @@ def test_without_memory_it_saves_as_often_as_young_says(save_s, mean_hours):
     assert abs(len(plan.intervals_s) - number) <= 1 + 0.1 * number
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.integers(1, 30), st.floats(0, 600), st.floats(0, 900), st.floats(0, 24))
 def test_the_intervals_add_up_to_the_work_which_takes_longer_than_that(hours, save_s, restart_s, age_hours):

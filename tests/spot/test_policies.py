@@ -77,6 +77,7 @@ def test_no_deadline_is_missed_that_the_slowest_machine_bought_at_once_would_mee
     assert not replay(decide, told, zones, luck=luck).missed
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(nights())
 def test_it_never_costs_more_than_buying_for_all_of_the_time(night):

@@ -58,6 +58,7 @@ class World:
         self.saved, self.saved_at = json.dumps(tallies[0].save()), seen
 
 
+@pytest.mark.slow
 @given(
     phases=st.lists(
         st.tuples(st.integers(1, 5), st.integers(1, 300), st.integers(1, 70), st.integers(1, 4)), max_size=7

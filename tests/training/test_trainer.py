@@ -254,6 +254,7 @@ def test_samples_before_the_first_are_left_out(tmp_path):
     assert engine.count.tolist() == [0] * 10 + [2] * 30
 
 
+@pytest.mark.slow
 @given(
     speeds=st.lists(st.floats(0.5, 8), min_size=2, max_size=4),
     num_loaders=st.integers(0, 4),

@@ -12,6 +12,7 @@ from tests.training.steps import steps
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tuning",
     [
