@@ -66,12 +66,6 @@ def explored_usd(entries: Sequence[Entry]) -> float:
     return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
 
 
-def noise_scale(entries: Sequence[Entry]) -> float | None:
-    """The noise scale that the newest training saw towards its end, of nights given oldest first."""
-    found = [entry.training.noise_scale for entry in entries if entry.training]
-    return next((scale for scale in reversed(found) if scale is not None), None)
-
-
 def card_of(entries: Sequence[Entry]) -> Scorecard | None:
     """The scorecard of some nights, given oldest first."""
     told = [outcome(e.night.id, e.plan, e.training) for e in entries if e.plan and e.training]

@@ -68,6 +68,10 @@ def plan(
         budget_usd=night.budget_usd,
         confidence=told.confidence,
     )
+    nights = alike(
+        known.reached if known else (),
+        profile=profile, num_samples=tonight.num_samples, batch_size=batch_size,
+    )  # fmt: skip
     job = Job(
         profile=profile,
         at_hand=replace(at_hand, dated=dataset.last_day),
@@ -75,14 +79,9 @@ def plan(
         batch_size=batch_size,
         num_workers=training.num_workers,
         known=known,
-        efficiency=Efficiency(
-            noise_scale=profile.noise_scale,
-            nights=alike(
-                known.reached if known else (),
-                profile=profile, num_samples=tonight.num_samples, batch_size=batch_size,
-            ),
-        ),
-    )  # fmt: skip
+        # Gradients are noisier towards the end of training than where a profile looks, at its beginning.
+        efficiency=Efficiency(noise_scale=(nights[-1] if nights else profile).noise_scale, nights=nights),
+    )
 
     def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
         found = candidates(job, machines, told, backend=params.backend.use, num_samples=count, among=among)

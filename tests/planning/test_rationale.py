@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.params import Params, PlanParams, TrainParams
+from pipeline.planning.efficiency import Reached
 from pipeline.planning.history import Known, Past
 from pipeline.planning.measurements import Setting
 from pipeline.planning.planner import plan
@@ -81,6 +82,20 @@ def test_a_larger_batch_says_which_prior_its_samples_rest_on():
     assert told.startswith("the profile on cpu; no night has run there, so its prior is a tenth either way")
     assert "1.20 (0.61 to 2.39) times the samples in batches of 512 rather than 256, by the prior of" in told
     assert "noise-scale theory (noise scale 1,000); no nights with two batch sizes can tell yet" in told
+
+
+def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
+    params = Params(
+        **PLUGS, plan=PlanParams(machines=("local",), batch_sizes=(512,)), train=TrainParams(batch_size=256)
+    )
+    asked = plan(night(), DATASET, profile(), None, params)
+    reached = Reached(
+        batch_size=512, num_samples=asked.num_samples, noise_scale=4000.0, score=0.3, size=0.3,
+        flops_per_sample=profile().flops_per_sample,
+    )  # fmt: skip
+    told = plan(night(), DATASET, profile(), None, params, known=Known(reached=[reached]))
+    assert "(noise scale 4,000)" in told.basis
+    assert told.num_samples < asked.num_samples
 
 
 def test_earlier_nights_take_the_place_of_the_prior():
