@@ -225,7 +225,7 @@ def steps_back(entries: Sequence[Entry], steps: int) -> int:
         served.append(number)
     if not 1 <= steps < len(served):
         raise ReleaseError(
-            f"cannot go {steps} promotions back: versions that serve or served are "
+            f"cannot take back {steps} promotion{'s' * (steps != 1)}: versions that serve or served are "
             f"{', '.join(map(str, served)) or 'none'}; choose fewer --steps, or --to VERSION"
         )
     return served[-1 - steps]

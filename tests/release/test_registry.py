@@ -224,7 +224,7 @@ def test_with_nothing_promoted_there_is_nothing_to_roll_back(home: Path, release
     with pytest.raises(ReleaseError, match="no version was ever promoted"):
         registry.rollback(told)
     release(0, 1.0)
-    with pytest.raises(ReleaseError, match=r"cannot go 1 promotions back: .* are 1;"):
+    with pytest.raises(ReleaseError, match=r"cannot take back 1 promotion: .* are 1;"):
         registry.rollback(told)
 
 

@@ -183,7 +183,7 @@ def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, t
 
 def test_the_drill_restores_what_a_rollback_would_bring_back(home: Path, release: Any, told: Params) -> None:
     release(0, 1.0)
-    with pytest.raises(NothingToDo, match="no drill: cannot go 1 promotions back"):
+    with pytest.raises(NothingToDo, match="no drill: cannot take back 1 promotion"):
         list(drill(told))
     release(1, 1.0)
     os.chdir(home)
