@@ -62,7 +62,7 @@ def _clean(x: Array, y: Array) -> tuple[Array, Array, Array]:
         deviation = MAD_TO_DEVIATION * float(np.median(apart[here]))
         keep &= ~here | (apart <= FAR * max(deviation, LEAST_NOISE * median))
         scale[here] = median
-    scale[scale < NOTHING] = max(NOTHING, 1e-6 * float(scale.max()))
+    scale = np.maximum(scale, max(NOTHING, 1e-6 * float(scale.max())))
     return x[keep], y[keep], scale[keep]
 
 
@@ -78,10 +78,11 @@ def _with_errors(columns: Array, target: Array, best: Array, used: list[int]) ->
     freedom = len(target) - len(used)
     variance = _misfit(columns, target, used, best) / freedom if freedom > 0 else 0.0
     variance = max(variance, LEAST_NOISE**2)
-    covariance = variance * np.linalg.inv(columns[:, used].T @ columns[:, used])
+    # Of points that differ by a million times the matrix is singular to the last digit.
+    covariance = variance * np.linalg.pinv(columns[:, used].T @ columns[:, used], hermitian=True)
     wide = float(stdtrit(max(freedom, 1), 0.95))
     value, error = [0.0, 0.0], [0.0, 0.0]
     for place, parameter in enumerate(used):
         value[parameter] = float(best[place])
-        error[parameter] = wide * float(np.sqrt(covariance[place, place]))
+        error[parameter] = wide * float(np.sqrt(max(0.0, covariance[place, place])))
     return Line(fixed=value[0], per_sample=value[1], fixed_error=error[0], per_sample_error=error[1])

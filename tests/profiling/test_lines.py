@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.profiling.lines import constant, fit
@@ -35,6 +35,7 @@ def test_one_disturbed_run_does_not_bend_it(place, factor):
 
 
 @given(st.lists(st.tuples(st.sampled_from(SIZES), st.floats(0, 1e3)), min_size=1, max_size=30))
+@example([(64, 0.0), (64, 4.974241903209207e-12), (128, 42.0)])
 def test_no_parameter_is_negative(points):
     line = fit(*zip(*points, strict=True))
     assert line.fixed >= 0
