@@ -160,6 +160,9 @@ def test_a_job_of_which_nothing_is_heard_is_given_time_to_start_and_to_start_aga
     assert not slow.hang(1160 + 120 + 800.0, **told)  # 20 updates of 40 s
     assert slow.hang(1160 + 120 + 801.0, **told)
     assert not slow.hang(3000.0, **{**told, "asked_at": 1500.0, "run_at": 1600.0})
+    without_room = Pulse(beats, moved_at=2000.0)
+    assert not without_room.hang(2000 + 120 + 800.0, **told)
+    assert without_room.hang(2000 + 120 + 801.0, **told)
 
 
 @pytest.mark.slow

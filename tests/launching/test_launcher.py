@@ -1,6 +1,8 @@
 """The reconciler with a scripted backend: one next action a call, whatever the world looks like."""
 
 import json
+import os
+import resource
 import shutil
 import threading
 from contextlib import suppress
@@ -18,11 +20,11 @@ from pipeline.launching.attempts import Attempts
 from pipeline.launching.collector import MODEL
 from pipeline.launching.launcher import JOBS, recipe_of
 from pipeline.records import Champion, Rung
-from pipeline.training import checkpoint
+from pipeline.training import checkpoint, worker
 from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
 from pipeline.training.order import indices
-from pipeline.training.recipe import Recipe, Result
+from pipeline.training.recipe import MOVING, Progress, Recipe, Result
 from pipeline.training.tally import Tally
 from pipeline.training.worker import write_facts
 from tests.fakes import ScriptedBackend
@@ -212,6 +214,31 @@ def test_a_job_that_was_asked_for_by_one_who_was_killed_is_attached_to():
     assert [job.name for job in backend.jobs] == [job_folder().name] * 2
     assert log.read_text().splitlines(keepends=True)[0] == asked
     assert json.loads(log.read_text().splitlines()[1])["handle"] == json.loads(submitted)["handle"]
+
+
+def test_a_job_whose_heartbeats_find_no_room_on_the_disk_is_no_hang():
+    backend = ScriptedBackend("running")
+    for at_s in (0, 20):
+        with pytest.raises(NotYet):
+            call(backend, at_s=at_s)
+    path = job_folder()
+    beat = Progress(
+        time=NIGHT.started_at, seen=1, num_updates=1, loss=1, rate=1, samples_per_s=1, memory_bytes=1
+    )
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        worker._report(path, beat)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    at = NIGHT.started_at.timestamp() + 600
+    os.utime(path / MOVING, (at, at))
+    with pytest.raises(NotYet, match="starting"):
+        call(backend, at_s=600 + reconciler.LOCAL_START_S)
+    assert not backend.cancelled
+    with suppress(NotYet):
+        call(backend, at_s=601 + reconciler.LOCAL_START_S)
+    assert backend.cancelled
 
 
 def test_machines_are_paid_for_from_the_last_look_at_the_queue_until_they_are_seen_ended():
