@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.backends import LIVE, Backend
-from pipeline.errors import NotYet
+from pipeline.errors import JobError, NotYet
 from pipeline.launching import attempts, ladder
-from pipeline.launching.attempts import Attempts
+from pipeline.launching.attempts import Attempt, Attempts
+from pipeline.launching.jobs import job_of
 from pipeline.launching.meter import Meter
 from pipeline.launching.reconciler import Reconciler
 from pipeline.params import Params
@@ -24,7 +25,7 @@ from pipeline.planning.catalog import LOCAL
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.preemptions import mean_time_to_loss_s
-from pipeline.spot.steering import usd_per_hour
+from pipeline.spot.steering import TICK_S, usd_per_hour
 from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,24 @@ def _alone(name: str) -> Iterator[None]:
         yield
 
 
+def _attached(backend: Backend, folder: Path, asked: Attempts, *, now: float) -> Attempt | None:
+    """The newest attempt with its handle, where the one who asked was killed before it had that.
+
+    Asking again tells, as a backend attaches to a job of the same name; if none is there, one begins, to be
+    ended at once. None where the backend refuses: nobody can tell.
+    """
+    last = asked.last
+    assert last
+    planned = last.name == folder.name
+    job = job_of(folder, last.rung, planned=planned, num_workers=1, timeout_s=TICK_S)
+    try:
+        asked.submit(now, handle=backend.submit(job))
+    except JobError as error:
+        log.warning("job %s was asked for, and whether it is there is not known: %s", last.name, error)
+        return None
+    return asked.last
+
+
 def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = time.time) -> list[str]:
     """End the jobs of the night in this folder, except the one named; what they saved is kept.
 
@@ -152,7 +171,11 @@ def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = ti
     for path in JOBS.glob(f"*/{attempts.FILE}"):
         folder, asked = path.parent, Attempts(path.parent)
         last = asked.last
-        if folder.name == but or last is None or not last.live or not last.handle:
+        if folder.name == but or last is None or not last.live:
+            continue
+        if not last.handle:
+            last = _attached(backend, folder, asked, now=clock())
+        if last is None:
             continue
         if backend.state(last.handle) in LIVE:
             why = "plan or params were changed" if but else "interrupted"

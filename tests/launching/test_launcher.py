@@ -420,6 +420,38 @@ def test_a_changed_plan_ends_the_job_of_the_old_one():
     assert len(backend.jobs) == 2
 
 
+def test_a_changed_plan_ends_the_job_of_one_who_was_killed_while_asking_for_it():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    old, log = backend.jobs[0], job_folder() / "submissions.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(NotYet):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert backend.cancelled == [old.folder]
+    assert [job.name == old.name for job in backend.jobs] == [True, True, False]
+    with pytest.raises(NotYet):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert len(backend.jobs) == 3
+
+
+def test_what_a_backend_refuses_to_attach_to_is_in_nobodys_way(caplog):
+    class Other(ScriptedBackend):
+        def submit(self, job):
+            if job.name == old.name:
+                raise JobError("it rents no such machine")
+            return super().submit(job)
+
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    old, log = backend.jobs[0], job_folder() / "submissions.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(NotYet, match="queued"):
+        call(Other("running"), plan=nights.plan(num_samples=64))
+    assert "whether it is there is not known: it rents no such machine" in caplog.text
+
+
 def test_two_calls_at_once_do_not_both_act():
     entered, leave = threading.Event(), threading.Event()
 
