@@ -37,8 +37,13 @@ class Pulse:
         return [beat for beat in self.beats if beat.time.timestamp() >= at]
 
     def rate(self, *, since: float) -> Rate | None:
-        """The rate of those from that time on."""
-        return measured(self.since(since))
+        """The rate of those from that time on, since the batch last grew: larger ones are faster."""
+        found: list[Progress] = []
+        for beat in reversed(self.since(since)):
+            if found and beat.batch_size != found[0].batch_size:
+                break
+            found.append(beat)
+        return measured(found[::-1])
 
     def hang(self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float) -> str:
         """The sentence of a job of which nothing is heard any more, or "".

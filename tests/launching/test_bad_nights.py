@@ -165,6 +165,22 @@ def test_a_job_of_which_nothing_is_heard_is_given_time_to_start_and_to_start_aga
     assert without_room.hang(2000 + 120 + 801.0, **told)
 
 
+def test_the_rate_is_that_of_batches_as_large_as_they_are_now():
+    """A job whose batch doubles trains on half as many samples a second more from then on."""
+    beats, seen = [], 0
+    for second in range(100):
+        size = 32 if second < 80 else 64
+        seen += 320 if second < 80 else 480
+        beats.append(
+            {"time": datetime.fromtimestamp(1000.0 + second, UTC).isoformat(), "seen": seen,
+             "num_updates": second, "loss": 1.0, "rate": 0.1, "samples_per_s": 480.0, "memory_bytes": 1,
+             "batch_size": size}
+        )  # fmt: skip
+    assert Pulse(beats[:80]).rate(since=0).samples_per_s == pytest.approx(320)
+    assert Pulse(beats).rate(since=0).samples_per_s == pytest.approx(480)
+    assert Pulse(beats[:81]).rate(since=0) is None
+
+
 @pytest.mark.slow
 def test_some_of_the_bad_nights_of_the_benchmark(folder):
     logging.getLogger("pipeline").setLevel(logging.ERROR)
