@@ -10,6 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import Literal
 
@@ -62,7 +64,7 @@ def look_after(
     """`train` by another clock, in seconds since 1970."""
     recipe = recipe_of(night, dataset, plan, champion, params)
     workers, confidence = params.train.num_workers, params.plan.confidence
-    first = ladder.first(plan, train_until=night.train_until, confidence=confidence)
+    first = ladder.first(plan, train_until=recipe.train_until, confidence=confidence)
     name = name_of(recipe, first, num_workers=workers)
     folder = JOBS / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,9 +124,15 @@ def recipe_of(
         else plan.mean_time_to_loss_s
         or mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
         checkpoints_s=() if told.checkpoint_every_s else plan.checkpoints_s,
-        train_until=night.train_until,
+        train_until=_until(night, plan),
         checkpoints=told.checkpoints,
     )
+
+
+def _until(night: Night, plan: Plan) -> datetime:
+    """When training has to be done: earlier than the night says, where what follows needs that to decide."""
+    after_s = sum(portion.expected_s for portion in plan.after)
+    return min(night.train_until, night.decide_until - timedelta(seconds=ceil(after_s)))
 
 
 def _batching(told: Literal["auto", "by_speed", "even"], *, num_machines: int) -> Literal["by_speed", "even"]:

@@ -19,7 +19,7 @@ from pipeline.launching import ladder, launcher, reconciler
 from pipeline.launching.attempts import Attempts
 from pipeline.launching.collector import MODEL
 from pipeline.launching.launcher import JOBS, recipe_of
-from pipeline.records import Champion, Rung
+from pipeline.records import Champion, Portion, Rung
 from pipeline.training import checkpoint, worker
 from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
@@ -386,6 +386,14 @@ def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_p
     assert Bucket(recipe.copies).send(path)
     assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
     assert nights.weights()["w"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("after_s", "earlier_s"), [(30.0, 0.0), (90.5, 31.0)])
+def test_training_leaves_the_time_that_the_decision_needs(after_s, earlier_s):
+    """The night gives a minute to what follows training."""
+    after = (Portion(name="evaluation", expected_s=after_s, expected_usd=0.0),)
+    made = recipe_of(NIGHT, nights.dataset(), replace(nights.plan(), after=after), None, nights.told())
+    assert made.train_until == NIGHT.train_until - timedelta(seconds=earlier_s)
 
 
 def test_past_the_deadline_without_a_checkpoint_the_champion_stays():
