@@ -58,6 +58,7 @@ def test_spot_that_is_too_slow_is_left_while_it_runs_and_training_goes_on_from_t
     assert (training.stopped_by, training.num_samples, training.num_restarts) == ("finished", 7680, 1)
 
 
+@pytest.mark.slow
 def test_spot_that_is_lost_again_and_again_is_no_failure():
     cloud = play(plan_of(strategy="spot", share=0.25), Luck(life_s=0.2 * HOUR_S, seed=3))
     assert isinstance(cloud.decision, Training)

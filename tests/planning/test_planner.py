@@ -326,6 +326,7 @@ def test_an_unknown_machine_is_told():
         planned(params=PlanParams(machines=("b9-huge",)))
 
 
+@pytest.mark.slow
 def test_thousands_of_candidates_are_planned_in_three_seconds():
     params = PlanParams(machines=("local", "*-*"), max_machines=64)
     begin = time.process_time()

@@ -110,6 +110,7 @@ def alone():
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_who_runs_out_of_memory_ends_and_begins_again_with_passes_of_half_the_size(folder, alone):
     """In the middle of a pass others wait, so it cannot be taken again at once."""
     remembered, batch = [32], np.arange(32)
