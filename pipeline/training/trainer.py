@@ -240,15 +240,13 @@ class Trainer:
             return 0
         total, size = self.recipe.num_samples, self.pace.size(self.seen)
         reach = (1 - MARGIN) * left_s * self._meter.samples_per_s
-        enough = self.seen + reach >= total
         end = self.seen + reach
-        if enough or reach > self.recipe.decay * end:
+        too_early = self.end < total and (end >= total or end > self.end + REGAIN * total)
+        if end >= total or reach > self.recipe.decay * end:  # there is time for all, or to decide later
             end = total
         if end < self.end:
             return max(1, int(reach / size))
-        if self.end < total and (enough or end - self.end > REGAIN * total):
-            return math.ceil((end - self.seen) / size) + 1
-        return 0
+        return math.ceil((end - self.seen) / size) + 1 if too_early else 0
 
     def _tell(self, rate: float) -> None:
         now = self._clock()
