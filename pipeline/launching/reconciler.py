@@ -29,7 +29,7 @@ from pipeline.spot import steering
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.steering import usd_per_hour
 from pipeline.training import faults, lines
-from pipeline.training.recipe import END_BY, Recipe, Result
+from pipeline.training.recipe import END_BY, MOVING, Recipe, Result
 from pipeline.training.worker import ended_early_by
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,11 @@ class Reconciler:
         self.deadline = recipe.train_until.timestamp()
         self.attempts = Attempts(folder)
         self.meter = Meter(folder, night=recipe.night)
-        self.pulse = Pulse(lines.newest(folder / "progress.jsonl"))
+        moving = folder / MOVING
+        self.pulse = Pulse(
+            lines.newest(folder / "progress.jsonl"),
+            moved_at=moving.stat().st_mtime if moving.exists() else 0.0,
+        )
 
     def act(self) -> Training:
         """Collect, or do what is next and raise NotYet."""

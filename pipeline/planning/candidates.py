@@ -75,8 +75,8 @@ def candidates(
                     job, machine, strategy, params,
                     batch_size=size, num_samples=num_samples, among=among, told=told,
                 )  # fmt: skip
-                hindrance = _hindrance(machine, backend)
-                yield from (replace(each, hindrance=hindrance) for each in found) if hindrance else found
+                told_off = hindrance(machine, backend)
+                yield from (replace(each, hindrance=told_off) for each in found) if told_off else found
 
 
 def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
@@ -132,7 +132,7 @@ def _counts(
             yield Candidate(estimate=found, num_samples=count, wait_s=wait_s)
 
 
-def _hindrance(machine: Machine, backend: str) -> str:
+def hindrance(machine: Machine, backend: str) -> str:
     """Why the backend cannot run a job on that machine; "" where it can."""
     rents = backend != RENTS_NOTHING
     return "" if rents or machine.name == LOCAL else f"backend {backend.rpartition(':')[2]} rents no machine"
