@@ -125,7 +125,7 @@ class TorchEngine:
         self._gradients = self._made_gradients()
         self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
         self._updates = 0
-        self._weights: dict[int, Tensor] = {}
+        self._sample_weights: dict[int, Tensor] = {}
         self._base = [{name: group.get(name) for name in TOLD} for group in self.optimizer.param_groups]
         self._warn_of_passes = normalised(self.model)
         # One more shape would be compiled for, and statistics be taken over half a pass.
@@ -232,9 +232,9 @@ class TorchEngine:
 
     def _weight(self, loss: Tensor, batch_size: int) -> Tensor:
         """What a loss counts in the mean of its batch; kept, since to make it takes as long as a layer."""
-        if batch_size not in self._weights:
-            self._weights = {batch_size: loss.new_tensor(1 / batch_size)}
-        return self._weights[batch_size]
+        if batch_size not in self._sample_weights:
+            self._sample_weights = {batch_size: loss.new_tensor(1 / batch_size)}
+        return self._sample_weights[batch_size]
 
     def _sow(self) -> None:
         """Seed by position: dropout is repeatable with no generator state to save."""
