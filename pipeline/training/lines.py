@@ -48,6 +48,17 @@ def newest(path: Path) -> list[dict[str, Any]]:
         return list(_read(file.read().decode(errors="replace").splitlines()))
 
 
+def after(path: Path, position: int) -> tuple[list[dict[str, Any]], int]:
+    """The whole lines from a position in the file on, and the position behind them."""
+    if not path.exists():
+        return [], position
+    with path.open("rb") as file:
+        file.seek(position)
+        found = file.read()
+    ended = found[: found.rfind(b"\n") + 1]
+    return list(_read(ended.decode(errors="replace").splitlines())), position + len(ended)
+
+
 def _torn(handle: int) -> bool:
     """Whether the last line of a file that is not empty has no end."""
     size = os.fstat(handle).st_size

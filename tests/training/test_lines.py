@@ -33,6 +33,22 @@ def test_a_disk_that_takes_half_of_a_line_is_told_of_and_what_comes_later_is_kep
     assert lines.whole(path) == [{"number": 1}, {"number": 4}]
 
 
+def test_who_follows_a_file_gets_each_line_once_when_it_has_ended(tmp_path):
+    path = tmp_path / "facts.jsonl"
+    assert lines.after(path, 0) == ([], 0)
+    lines.add(path, {"number": 1})
+    with path.open("a") as file:
+        file.write('{"number"')
+    told, position = lines.after(path, 0)
+    assert told == [{"number": 1}]
+    with path.open("a") as file:
+        file.write(": 2}\n")
+    told, position = lines.after(path, position)
+    assert told == [{"number": 2}]
+    lines.add(path, {"number": 3})
+    assert lines.after(path, position) == ([{"number": 3}], path.stat().st_size)
+
+
 def test_of_a_long_file_only_the_newest_lines_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "TAIL_BYTES", 40)
     path = tmp_path / "facts.jsonl"
