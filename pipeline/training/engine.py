@@ -340,6 +340,10 @@ class TorchEngine:
 
 def device() -> torch.device:
     """The device of this worker."""
+    if os.environ.get("PJRT_DEVICE"):  # as machines with a TPU have it
+        from pipeline.training import tpu
+
+        return tpu.device()
     if not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

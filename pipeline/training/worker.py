@@ -171,6 +171,10 @@ def _kind(recipe: Recipe) -> "Callable[..., TorchEngine]":
     from pipeline.training.engine import TorchEngine
     from pipeline.training.periodic import PeriodicEngine
 
+    if os.environ.get("PJRT_DEVICE"):
+        from pipeline.training.tpu import TpuEngine
+
+        return TpuEngine
     if recipe.sync_every > 1:
         return partial(PeriodicEngine, sync_every=recipe.sync_every)
     if recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
