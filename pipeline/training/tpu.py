@@ -1,6 +1,6 @@
 """How is an update taken on a TPU? By torch_xla, which gathers operations and runs them as one program.
 
-Nothing is computed until `torch_xla.sync()`, and each new program is compiled first, for seconds to minutes. So
+Nothing is computed until `torch_xla.sync()`, and each new program is compiled first, seconds to minutes. So
 an update is two programs and no more: loss and gradients of all passes, then the optimizer's step. Batches of
 one shape run the same two; a workload whose samples differ in size compiles anew for each size, and wants to
 be padded. Rates and seeds are handed over as values, not compiled in.
