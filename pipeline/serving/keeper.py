@@ -20,7 +20,7 @@ from pathlib import Path
 from pipeline.errors import PipelineError
 from pipeline.release import aliases, tracking
 from pipeline.serving.answers import Answers
-from pipeline.serving.loading import Shelf, newest_arrays
+from pipeline.serving.loading import Arrays, Shelf, newest_arrays
 from pipeline.serving.log import Log, RouterState, Traffic
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Keeper:
         self.loaded: dict[int, Answers] = {}
         self.fault = "nothing is loaded yet"
         self._log, self._shelf, self._home, self._keep_days = kept, shelf, home, keep_days
-        self._arrays: tuple[str, Path] | None = None
+        self._arrays: Arrays | None = None
         self._alias = 0
         self._looked_at, self._tried_at, self._forgot_at = -1e9, -1e9, -1e9
         self._tried: tuple[object, ...] = ()
@@ -102,13 +102,11 @@ class Keeper:
 
     def _load(self, wanted: Traffic) -> str:
         """Load what is wanted, and drop what is not; why something is missing."""
-        if self._arrays is None:
-            return "no closed night has its arrays here; run a night"
         if not wanted.champion:
             return "no version serves yet; run a night"
-        night, arrays = self._arrays
-        missing = [number for number in wanted.wanted if number not in self.loaded
-                   or self.loaded[number].night != night]  # fmt: skip
+        night = self._arrays.night if self._arrays else ""
+        stale = {number for number, found in self.loaded.items() if night and found.night != night}
+        missing = [number for number in wanted.wanted if number not in self.loaded or number in stale]
         trying = (wanted.revision, night, *missing)
         if missing and trying == self._tried and time.monotonic() - self._tried_at < RETRY_S:
             return self.fault
@@ -116,10 +114,10 @@ class Keeper:
         for number in missing:
             try:
                 with tracking.session() as client:
-                    found = self._shelf.load(client, number, night=night, arrays=arrays)
+                    found = self._shelf.load(client, number, arrays=self._arrays)
                 self._warm(found)
                 self.loaded = {**self.loaded, number: found}
-                log.info("version %d is loaded over the arrays of %s", number, night)
+                log.info("version %d is loaded over the arrays of %s", number, found.night)
             except PipelineError as error:
                 faults.append(f"version {number}: {error}")
         self._tried, self._tried_at = trying, time.monotonic()

@@ -6,11 +6,13 @@ model.json names. The workload's code is this checkout's.
 
 All versions answer from the arrays of one night, so that versions differ by their models alone: of the
 newest commit of the ledger whose night's folder is still here. A rollback is a commit of the night that it
-goes back to, so the data goes back with it. Arrays are mapped, and stay readable when the folder is removed.
+goes back to, so the data goes back with it. Before the first night is closed, while it promotes its version,
+there is only that night itself. Arrays are mapped, and stay readable when the folder is removed.
 """
 
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,35 +31,55 @@ if TYPE_CHECKING:
 NIGHTS_BACK = 30
 
 
-def newest_arrays(home: Path) -> tuple[str, Path] | None:
-    """Night and folder of the arrays to answer from; None where there are none yet."""
+@dataclass(frozen=True)
+class Arrays:
+    """What versions answer from."""
+
+    night: str
+    folder: Path
+
+
+def newest_arrays(home: Path) -> Arrays | None:
+    """Arrays of the newest closed night; None where there are none yet."""
     for commit in ledger.commits(limit=NIGHTS_BACK):
-        for folder in (home / "nights" / commit.night, home):  # home itself after a night with --here
-            found = records.find(Night, folder / records.RUN)
-            if found and found.id == commit.night and (folder / ARRAYS / "meta.json").exists():
-                return commit.night, folder / ARRAYS
+        if found := arrays_of(home, commit.night):
+            return found
+    return None
+
+
+def arrays_of(home: Path, night: str) -> Arrays | None:
+    """Arrays of a night; None where its folder is not here any more."""
+    for folder in (home / "nights" / night, home):  # home itself after a night with --here
+        found = records.find(Night, folder / records.RUN)
+        if found and found.id == night and (folder / ARRAYS / "meta.json").exists():
+            return Arrays(night, folder / ARRAYS)
     return None
 
 
 class Shelf:
     """Opens versions; those with the same workload share the samples of a night."""
 
-    def __init__(self, name: str, *, top: int, keep: int) -> None:
+    def __init__(self, name: str, *, home: Path, top: int, keep: int) -> None:
+        self._home = home
         self.name, self._top, self._keep = name, top, keep
         self._opened: dict[tuple[str, str], tuple[Any, Any]] = {}  # workload and samples, of one night
         self._night = ""
 
-    def load(self, client: "MlflowClient", number: int, *, night: str, arrays: Path) -> Answers:
-        """The version over the night's arrays, ready to answer; PipelineError where it cannot be."""
-        digest = str(aliases.existing(client, self.name, number).tags.get("model_digest", ""))
+    def load(self, client: "MlflowClient", number: int, *, arrays: Arrays | None) -> Answers:
+        """The version, ready to answer from these arrays; PipelineError where it cannot be."""
+        tags = aliases.existing(client, self.name, number).tags
+        arrays = arrays or arrays_of(self._home, tags.get("night", ""))
+        if arrays is None:
+            raise ReleaseError("no night has its arrays here any more; run a night")
         with tempfile.TemporaryDirectory(prefix="serving-") as scratch:
-            folder = fetch_model(f"models:/{self.name}/{number}", digest, into=Path(scratch))
+            uri, digest = f"models:/{self.name}/{number}", tags.get("model_digest", "")
+            folder = fetch_model(uri, digest, into=Path(scratch))
             facts = json.loads((folder / "model.json").read_text())
-            workload, samples = self._open(facts, night=night, arrays=arrays)
+            workload, samples = self._open(facts, arrays)
             model = load_model(workload, folder)
         try:
             return Answers(
-                number, night=night, workload=workload, model=model, samples=samples, top=self._top,
+                number, night=arrays.night, workload=workload, model=model, samples=samples, top=self._top,
                 keep=self._keep,
             )  # fmt: skip
         except PipelineError:
@@ -67,14 +89,14 @@ class Shelf:
                 f"version {number} does not answer: {type(error).__name__}: {error}; mend its workload"
             ) from error
 
-    def _open(self, facts: dict[str, Any], *, night: str, arrays: Path) -> tuple[Any, Any]:
-        if night != self._night:
-            self._opened, self._night = {}, night
+    def _open(self, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
+        if arrays.night != self._night:
+            self._opened, self._night = {}, arrays.night
         key = facts["workload"], json.dumps(facts["arguments"], sort_keys=True)
         if key not in self._opened:
             workload = Plug(use=facts["workload"], **facts["arguments"]).make()
             expect_online(workload)
-            self._opened[key] = workload, workload.dataset(arrays, "serve")
+            self._opened[key] = workload, workload.dataset(arrays.folder, "serve")
         return self._opened[key]
 
 

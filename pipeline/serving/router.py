@@ -165,7 +165,7 @@ def make_app(kept: Log, params: ServingParams, *, name: str, home: Path, token: 
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        shelf = Shelf(name, top=params.max_top, keep=params.keep_users)
+        shelf = Shelf(name, home=home, top=params.max_top, keep=params.keep_users)
         keeper = Keeper(kept, shelf, home=home, keep_days=params.keep_days)
         router = Router(kept, keeper, params)
         app.state.router = router

@@ -4,13 +4,13 @@ import logging
 import os
 import socket
 import sys
-from pathlib import Path
 
 from pipeline import ledger
 from pipeline.errors import JobError
 from pipeline.params import Params
+from pipeline.release.routers import log_url
 from pipeline.serving.loading import expect_online
-from pipeline.serving.log import default_url, open_log
+from pipeline.serving.log import open_log
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     token = os.environ.get("DAYBREAK_TOKEN", "")
     home = ledger.home()
     listening = _listen(host, port)
-    kept = open_log(log_url(params, home))
+    kept = open_log(log_url(told, home))
     torch.set_num_threads(1)  # of one user's answer, more threads only wait for each other
     sys.setswitchinterval(SWITCH_S)
     app = make_app(kept, told, name=params.register_.name, home=home, token=token)
@@ -51,11 +51,6 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     finally:
         kept.close()
         listening.close()
-
-
-def log_url(params: Params, home: Path) -> str:
-    """URL of the log of serving."""
-    return params.serving.log or default_url(home)
 
 
 def _listen(host: str, port: int) -> socket.socket:
