@@ -211,7 +211,7 @@ class WatchParams(Section):
 class ServingParams(Section):
     """How users are served, by `python -m pipeline serve`."""
 
-    # URL (SQLAlchemy) of exposures and outcomes. One with a password belongs in $DAYBREAK_LOG, which comes first.
+    # URL of exposures and outcomes. One with a password belongs in $DAYBREAK_LOG, which comes first.
     log: str = ""  # "": a SQLite file under $PIPELINE_HOME/var
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8000, ge=0, le=65_535)
