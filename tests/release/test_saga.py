@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pipeline import ledger, records
 from pipeline.errors import DataError, NothingToDo, ReleaseError
 from pipeline.params import Params
 from pipeline.records import Night, Release, Version
-from pipeline.release import aliases, followers, registry, saga, tracking
+from pipeline.release import aliases, registry, routers, saga, tracking
 from pipeline.release.audit import audit
 from pipeline.release.drill import drill
 from pipeline.release.followers import Alias, Follower
@@ -63,31 +63,35 @@ def killing(at: int) -> Any:
 
 
 @pytest.fixture
-def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """A second follower, beside the alias and the routers, of which none lives."""
     found = Shelf(home / "var" / "shelf")
-    log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
+    open_log(f"sqlite:///{home / 'var' / 'serving.db'}").close()
 
     def both(client: Any, model: str) -> list[Follower]:
-        return [Alias(client, model), found, Routers(client, model, log)]
+        return [Alias(client, model), found, routers_of(client)]
 
     for module in (registry, saga):
         monkeypatch.setattr(module, "followers", both, raising=False)
     monkeypatch.setattr("pipeline.release.gate.followers", both)
     monkeypatch.setattr("pipeline.release.audit.followers", both)
-    yield found
-    log.close()
+    return found
+
+
+def routers_of(client: Any) -> Routers:
+    found = routers.routers(client, "daybreak", ledger.home())
+    assert found is not None
+    return found
 
 
 def standing(shelf: Shelf) -> tuple[int, ...]:
     """What ledger, alias, shelf and the traffic of routers say."""
     now = ledger.champion_at(ledger.ledger_tip())
     with tracking.session() as client:
-        routers = followers.routers(client, "daybreak", ledger.home())
-        assert routers is not None
-        assert routers._log.traffic().ready == 0
-        found = now.champion if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), routers.shown()
-        routers._log.close()
+        follower = routers_of(client)
+        assert follower.log.traffic().ready == 0
+        found = now.champion if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), follower.shown()
+        follower.log.close()
         return found
 
 

@@ -126,4 +126,4 @@ def test_the_first_promotion_reaches_a_router_that_waited_for_it(
         found = routers.routers(client, "daybreak", repository)
         assert found is not None
         assert found.shown() == 1
-        found._log.close()
+        found.log.close()
