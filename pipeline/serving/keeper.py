@@ -140,9 +140,9 @@ class Keeper:
         self.loaded = {number: answers for number, answers in self.loaded.items() if number in kept}
 
     def _warm(self, found: Answers) -> None:
-        """Answer the users that came last, since they come again."""
+        """Answer the users that came last, since they come again; before anybody came, those likely to."""
         before = self.standing.champion
-        users = before.newest_users(WARM_USERS) if before else []
+        users = (before.newest_users(WARM_USERS) if before else []) or found.likely(WARM_USERS)
         until = time.monotonic() + WARM_S
         for start in range(0, len(users), WARM_BATCH):
             if time.monotonic() > until or self._ended.is_set():

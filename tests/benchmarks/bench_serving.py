@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ ROUNDS = 1 if frame.QUICK else 5
 ROUND_S = 2 if frame.QUICK else 4
 SWAPS = 4 if frame.QUICK else 12
 KILLS = 1 if frame.QUICK else 5
+ACKNOWLEDGED = 300 if frame.QUICK else 1000  # outcomes before each kill
 USERS, ITEMS, LINES = 3000, 2000, 300_000
 WORKLOAD = "pipeline.workloads.recommender:Recommender"
 BARE = """
@@ -79,7 +81,7 @@ def main() -> None:
         (folder / "bare.py").write_text(BARE)
         bare = servers.enter_context(served(folder, "uvicorn", "bare:app", "--no-access-log"))
         with router(home) as url:
-            load(url, 64, 3, folder)  # all users are known now
+            greet(url)
             speed(figures, bare, url, folder)
             figures["swaps"], figures["lost_in_swaps"] = swapped(url, home, folder)
         with router(home, "serving: {max_requests_per_s: 0, keep_users: 1}") as url:
@@ -171,6 +173,18 @@ def router(home: Path, section: str = "serving: {max_requests_per_s: 0}") -> Ite
         yield url
 
 
+def greet(url: str) -> None:
+    """Ask for every user once, so that answers are kept."""
+
+    def ask(first: int) -> None:
+        with requests.Session() as session:
+            for number in range(first, USERS, 8):
+                session.post(f"{url}/recommend", json={"user": str(number)}, timeout=30).raise_for_status()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(ask, range(8)))
+
+
 def load(url: str, connections: int, seconds: float, folder: Path) -> dict[str, float]:
     """Requests/s, P99 in ms and requests that were not answered with 200, by wrk."""
     words = "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(folder / "ask.lua"), url
@@ -254,7 +268,9 @@ def killed(home: Path) -> tuple[float, float]:
             threads = [threading.Thread(target=report, args=(url, number, told)) for number in range(8)]
             for thread in threads:
                 thread.start()
-            time.sleep(1.5)
+            before = len(told)
+            while len(told) < before + ACKNOWLEDGED and any(thread.is_alive() for thread in threads):
+                time.sleep(0.05)
             PROCESSES[url].kill()
             for thread in threads:
                 thread.join()

@@ -63,7 +63,7 @@ def running(home: Path, *, token: str = "", ready: bool = True, **told: Any) -> 
     thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
     thread.start()
     until(lambda: runs.started)
-    found = Running(url=f"http://127.0.0.1:{listening.getsockname()[1]}", log=kept, app=app.app)
+    found = Running(url=f"http://127.0.0.1:{listening.getsockname()[1]}", log=kept, app=app.app.app)
     try:
         if ready:
             until(lambda: found.get("health").status_code == 200)
