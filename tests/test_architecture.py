@@ -43,6 +43,7 @@ PURE = {
     "release.compare", "release.metrics", "release.quantiles", "release.ratio", "release.selftest",
     "release.sequential",
     "report.formats",
+    "serving.assignment",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
