@@ -87,7 +87,7 @@ up: setup ## start Airflow (schedule, trigger form) and MLflow, on loopback
 	@mkdir -p $(VAR)/artifacts
 	@export DAYBREAK_UP="$(PIPELINE_HOME)"; \
 	setsid airflow standalone > $(VAR)/airflow.log 2>&1 < /dev/null & echo $$! > $(VAR)/airflow.pid; \
-	setsid mlflow server --backend-store-uri sqlite:///$(VAR)/mlflow.db --artifacts-destination $(VAR)/artifacts \
+	setsid mlflow server --backend-store-uri sqlite:///$(VAR)/mlflow.db --artifacts-destination $${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts} \
 	  --host 127.0.0.1 --port $(MLFLOW_PORT) --workers 1 > $(VAR)/mlflow.log 2>&1 < /dev/null & \
 	  echo $$! > $(VAR)/mlflow.pid
 	@printf "Starting Airflow and MLflow, about a minute "; \

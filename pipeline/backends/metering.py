@@ -1,10 +1,10 @@
-"""What did the machines of a job cost? Each attempt from its start to its end, by the catalog's price.
+"""What did the machines of a job cost, by the one who rents? Each attempt from its start to its end.
 
     usd = sum over attempts of num_machines * usd_per_hour * (ended - started) / 3600
 
 Attempts that were taken away are paid like the others; the queue before a start is not. The service tells
 when a job began and ended, not when it waited for a new spot machine in between, so of a job that it
-restarted by itself this is the most that it can have cost.
+restarted by itself this is the most that it can have cost. launching/meter.py takes what is found here.
 """
 
 from collections.abc import Iterable, Sequence

@@ -30,8 +30,8 @@ from pipeline.training.bucket import Bucket
 
 URL = "gs://bucket/checkpoints/night/job"
 COMMITS = 2  # by each writer, a round
-KILLED = 0.2  # share of the rounds in which a writer is
-DELAY_S = 0.01  # of each call, at most
+KILLED = 0.3  # share of the rounds in which a writer is
+DELAY_S = 0.02  # of each call, at most
 FORK = multiprocessing.get_context("fork")
 
 
