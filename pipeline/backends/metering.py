@@ -1,4 +1,4 @@
-"""What did the machines of a job cost, by the one who rents? Each attempt from its start to its end.
+"""What did the machines of a job cost? Each attempt from its start to its end, by the catalog's price.
 
     usd = sum over attempts of num_machines * usd_per_hour * (ended - started) / 3600
 

@@ -242,4 +242,4 @@ def test_of_two_writers_at_once_neither_tears_or_loses_a_copy():
 
     seen = race("5", "4")
     assert (seen["torn"], seen["lost"], seen["rounds"]) == (0, 0, 5)
-    assert seen["commits"] and seen["refused"]
+    assert seen["commits"] >= 10
