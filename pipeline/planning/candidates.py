@@ -21,6 +21,7 @@ from pipeline.records import Dataset, Profile, Strategy
 if TYPE_CHECKING:
     from pipeline.params import Params, PlanParams
 
+NO_ENGINE = "the trainer has no engine for TPUs"  # it would train on the processor beside them
 RENTS_NOTHING = "pipeline.backends.local:Local"  # the backend that has only the machine at hand
 
 
@@ -133,7 +134,9 @@ def _counts(
 
 
 def hindrance(machine: Machine, backend: str) -> str:
-    """Why the backend cannot run a job on that machine; "" where it can."""
+    """Why no job can be run on that machine; "" where it can."""
+    if machine.is_tpu:
+        return NO_ENGINE
     rents = backend != RENTS_NOTHING
     return "" if rents or machine.name == LOCAL else f"backend {backend.rpartition(':')[2]} rents no machine"
 
@@ -148,6 +151,11 @@ def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:
             f"plan.machines names {', '.join(dict.fromkeys(m.name for m in named))}, for which there is no "
             f"{'' if told.spot else 'on-demand '}price in {', '.join(told.regions)}; name another machine"
             f"{'' if told.spot else ', or allow plan.spot'}, or read it: python -m pipeline prices --refresh"
+        )
+    if all(machine.is_tpu for machine in priced):
+        raise PlanError(
+            f"plan.machines names {', '.join(dict.fromkeys(m.name for m in priced))}, and {NO_ENGINE}; "
+            f"name a machine with GPUs"
         )
     if params.backend.use == RENTS_NOTHING and all(machine.name != LOCAL for machine in priced):
         raise PlanError(

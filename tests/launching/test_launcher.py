@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from pipeline import records
+from pipeline.backends import Rental
 from pipeline.errors import JobError, NotYet
 from pipeline.launching import ladder, launcher, reconciler
 from pipeline.launching.attempts import Attempts
@@ -257,6 +259,36 @@ def test_machines_are_paid_for_from_the_last_look_at_the_queue_until_they_are_se
     records.write(replace(result, ended_at=NIGHT.started_at + timedelta(seconds=450)), job_folder())
     assert call(backend, plan=plan, at_s=5000).cost_usd == pytest.approx(0.35)
     assert call(backend, plan=plan, at_s=9000).cost_usd == pytest.approx(0.35)
+
+
+class Billed(ScriptedBackend):
+    """One that tells what jobs cost, if it can."""
+
+    bill: float | None = None
+
+    def live(self) -> list[Rental]:
+        return []
+
+    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+        yield from ()
+
+    def usd(self, folder: Path) -> float | None:
+        assert folder == job_folder()
+        return self.bill
+
+
+def test_what_the_backend_says_that_a_job_has_cost_counts_and_is_estimated_only_where_it_cannot_tell():
+    backend = Billed("running")
+    plan = replace(nights.plan(), usd_per_hour=3.6)
+    for at_s, bill in [(0, None), (100, None), (200, 0.5), (300, None)]:
+        backend.bill = bill
+        with pytest.raises(NotYet):
+            call(backend, plan=plan, at_s=at_s)
+        estimated = {0: 0, 100: 0.1, 200: 0.5, 300: 0.6}[at_s]
+        assert json.loads((job_folder() / "meter.json").read_text())["usd"] == pytest.approx(estimated)
+    finish(job_folder())
+    backend.bill = 0.55
+    assert call(backend, plan=plan, at_s=400).cost_usd == 0.55
 
 
 def test_ones_own_machine_is_not_metered():
