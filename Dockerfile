@@ -2,7 +2,8 @@
 #   docker build --target trainer .   jobs on rented machines: torch, and what reads a bucket
 #   docker build --target serving .   models to users: MLflow, FastAPI
 #   docker build .                    nights: Airflow, MLflow, DVC, the clients of the cloud
-# --build-arg DEVICE=cpu takes torch without CUDA, some gigabytes less.
+# --build-arg DEVICE=cpu takes torch without CUDA, some gigabytes less; DEVICE=tpu, for the trainer, takes
+# torch_xla and the torch that it was built for.
 ARG PYTHON=3.11.14-slim-bookworm
 
 FROM python:${PYTHON} AS build
@@ -12,14 +13,17 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc git libc
     && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/venv && /opt/venv/bin/python -m pip install --no-cache-dir pip==26.3 uv==0.13.8
 ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON=/opt/venv/bin/python
-ARG TORCH="torch==2.13.0" DEVICE=cuda
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md ./
+ARG TORCH="torch==2.13.0" XLA="2.9.0" DEVICE=cuda
 RUN case "$DEVICE" in \
       cuda) uv pip install "$TORCH" ;; \
       cpu) uv pip install "$TORCH" --index-url https://download.pytorch.org/whl/cpu ;; \
-      *) echo "DEVICE is $DEVICE; choose cpu or cuda" >&2; exit 1 ;; \
+      tpu) uv pip install "torch==$XLA+cpu" "torch_xla[tpu]==$XLA" \
+             --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match \
+           && sed -i "s/^torch==.*/torch==$XLA+cpu/" constraints.txt ;; \
+      *) echo "DEVICE is $DEVICE; choose cpu, cuda or tpu" >&2; exit 1 ;; \
     esac
-WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
 
 FROM build AS build-trainer
 RUN uv pip install --group trainer -c constraints.txt

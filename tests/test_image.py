@@ -19,10 +19,18 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BEGINNINGS = {
     "trainer": ["training.worker", "backends.replica", "workloads.recommender", "workloads.regression"],
-    "serving": ["release.served", "release.trial", "workloads.recommender", "workloads.regression"],
+    "serving": [
+        "__main__",
+        "serving.server",
+        "release.served",
+        "release.trial",
+        "workloads.recommender",
+        "workloads.regression",
+    ],  # fmt: skip
 }
 # What only functions ask for that are called elsewhere: no night is recorded there.
-ELSEWHERE = {"trainer": {"dvc", "tenacity", "mlflow"}, "serving": {"dvc"}}
+# torch_xla is in the image that is built for TPUs.
+ELSEWHERE = {"trainer": {"dvc", "tenacity", "mlflow", "torch_xla"}, "serving": {"dvc", "torch_xla"}}
 # What trains a small model to its end while everything that the image lacks cannot be imported.
 TRAIN = """
 import os, sys
@@ -136,7 +144,7 @@ def test_each_image_is_of_a_pinned_one_and_runs_as_somebody_who_is_not_root() ->
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_an_image_takes_a_part_of_the_dependencies_in_versions_that_ran(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    known = {*PROJECT["project"]["dependencies"], *extras["gcp"], *extras["postgres"]}
+    known = {*PROJECT["project"]["dependencies"], *extras["gcp"], *extras["postgres"], "torch"}
     assert {str(each) for each in group(name)} <= {str(Requirement(each)) for each in known}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
