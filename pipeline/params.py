@@ -208,6 +208,12 @@ class WatchParams(Section):
     alias_edits: Literal["report", "revert", "adopt"] = "revert"
 
 
+class ServingParams(Section):
+    """What answers users, and follows when another version is to."""
+
+    endpoint: Plug | None = None  # pipeline.release.endpoint:Endpoint serves on Vertex AI; none: nothing does
+
+
 class NotifyParams(Section):
     """Who hears of a failure or a missed deadline. Empty: the task log only."""
 
@@ -230,6 +236,7 @@ class Params(Section):
     evaluate: EvaluateParams = EvaluateParams()
     register_: RegisterParams = Field(RegisterParams(), alias="register")
     gate: GateParams = GateParams()
+    serving: ServingParams = ServingParams()
     watch: WatchParams = WatchParams()
     notify: NotifyParams = NotifyParams()
 

@@ -1,13 +1,14 @@
 """Who has to follow when the ledger names another champion? The registry's alias, and whatever serves.
 
-The ledger decides who serves; a follower shows it to the world. Today whatever serves loads
-`models:/NAME@champion`, so the alias is the one follower; a router that holds models in memory is another.
+The ledger decides who serves; a follower shows it to the world. Whatever loads `models:/NAME@champion` needs
+the alias only; what holds versions by itself, as an endpoint on Vertex AI, is a follower of its own.
 """
 
 import logging
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline import ledger
+from pipeline.params import Params
 from pipeline.records import Release, Verdict
 from pipeline.release import aliases, description
 
@@ -18,7 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class Follower(Protocol):
-    """Shows who serves. Every method may be called again at any time."""
+    """Shows who serves. Every method may be called again at any time.
+
+    One that takes long, or whose service does not answer, raises NotYet and goes on at the next call; what
+    cannot be done at all is a ReleaseError.
+    """
 
     name: str
 
@@ -33,6 +38,16 @@ class Follower(Protocol):
 
     def forget(self, release: Release) -> None:
         """Drop what was laid ready for a version that is not to serve after all."""
+
+
+class Traffic(Protocol):
+    """Divides users between champion and challenger."""
+
+    def share(self, champion: int, challenger: int, share: float) -> None:
+        """Let that share of the traffic, from 0 to 1, meet the challenger, and the rest the champion.
+
+        Versions are 0 where there is none. ReleaseError unless those that get any have been prepared.
+        """
 
 
 class Alias:
@@ -73,6 +88,10 @@ class Alias:
                     self.client.update_model_version(self.model, str(number), description=told)
 
 
-def followers(client: "MlflowClient", model: str) -> list[Follower]:
+def followers(client: "MlflowClient", params: Params) -> list[Follower]:
     """All that follow, in the order in which they are told."""
-    return [Alias(client, model)]
+    model, endpoint = params.register_.name, params.serving.endpoint
+    found: list[Follower] = [Alias(client, model)]
+    if endpoint:
+        found.append(endpoint.make().follower(client, model))
+    return found

@@ -58,7 +58,13 @@ def log_model(client: "MlflowClient", run_id: str, params: Params) -> str:
 
 
 def check_files(client: "MlflowClient", uri: str, model_digest: str, *, into: Path) -> int:
-    """Fetch a version's files into a folder; their bytes.
+    """Bytes of a version's files, fetched into a folder and held against the digest as by `fetch`."""
+    folder = fetch(client, uri, model_digest, into=into)
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def fetch(client: "MlflowClient", uri: str, model_digest: str, *, into: Path) -> Path:
+    """Fetch a version's files; the folder that they are in.
 
     Raises ReleaseError where they are gone, not of that model, or hold a pickle, which loading would run.
     """
@@ -70,6 +76,12 @@ def check_files(client: "MlflowClient", uri: str, model_digest: str, *, into: Pa
     except (MlflowException, OSError) as error:
         told = without_password(" ".join(str(error).split()))[:200]
         raise ReleaseError(f"{uri} cannot be fetched: {told}; restore MLflow's artifacts") from None
+    check(folder, model_digest, uri=uri)
+    return folder
+
+
+def check(folder: Path, model_digest: str, *, uri: str) -> None:
+    """ReleaseError where the files of a version are not of that model, or hold a pickle."""
     if pickled := sorted(path.name for path in folder.rglob("*") if path.suffix in PICKLES):
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
     if (found := records.digest(folder / "artifacts" / "model")) != model_digest:
@@ -77,7 +89,6 @@ def check_files(client: "MlflowClient", uri: str, model_digest: str, *, into: Pa
             f"the files of {uri} have digest {found}, the ledger says {model_digest}; "
             f"restore MLflow's artifacts"
         )
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def code_paths(workload: str) -> list[Path]:

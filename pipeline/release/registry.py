@@ -112,8 +112,9 @@ def promote(
 ) -> Release:
     """Let tonight's version serve.
 
-    Raises NothingToDo unless the verdict promotes, and ReleaseError, with nothing changed, if the verdict
-    is on other versions or another night moved the ledger first.
+    Raises NothingToDo unless the verdict promotes, NotYet while whatever serves gets ready, and ReleaseError,
+    with nothing changed, if the verdict is on other versions, another night moved the ledger first, or
+    somebody does not get ready.
     """
     if verdict.action != "promote":
         raise NothingToDo(f"the champion stays: {verdict.reason}")
@@ -139,7 +140,7 @@ def promote(
         ),
     )
     with session() as client:
-        commit = saga.run(move, followers(client, version.name))
+        commit = saga.run(move, followers(client, params))
         aliases.tag(client, version.name, version.number, ledger=commit)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
@@ -153,7 +154,7 @@ def promote(
 def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
     """Let an earlier version serve again: alias and data revision go back together, and are read back.
 
-    A rollback that was interrupted is finished instead.
+    A rollback that was interrupted is finished instead. Raises NotYet while whatever serves gets ready.
 
     Args:
         params: for the name of the model.
@@ -163,7 +164,7 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
     """
     name = params.register_.name
     with session() as client:
-        told = followers(client, name)
+        told = followers(client, params)
         left = saga.recover(told)
         if left and left.new and left.kind == "rollback":
             return left.release
