@@ -1,6 +1,7 @@
 """Vertex AI on loopback: whatever goes wrong with calls, capacity or machines, one job, and a reason."""
 
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -114,6 +115,32 @@ def test_asking_at_the_same_instant_makes_one_job(service, tmp_path):
     for asker in askers:
         asker.join()
     assert len(set(handles)) == len(service.jobs) == 1
+
+
+def test_the_same_over_grpc(service, tmp_path):
+    backend = vertex(f"grpc://{service.grpc.address}")
+    with service.troubled(cut("refuse"), method="create_custom_job"):
+        handle = backend.submit(job(tmp_path, SLEEP))
+    assert handle == vertex(service.url).submit(job(tmp_path, SLEEP))
+    wait(lambda: backend.state(handle) == "running")
+    assert [rental.handle.strip() for rental in backend.live()] == [handle.partition(" ")[0]]
+    backend.cancel(handle)
+    assert backend.state(handle) == "preempted"
+    backend.cancel(f"projects/p/locations/us-central1/customJobs/7 {tmp_path}")  # never was
+    with pytest.raises(JobError, match="Permission denied on resource project q"):
+        vertex(f"grpc://{service.grpc.address}", project="q").submit(job(tmp_path))
+
+
+def test_a_look_at_the_state_takes_little_of_a_processor(service, tmp_path):
+    """Bound by process time, with which the machine's other work has little to do."""
+    service.market.quota[L4] = "queued"
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path, SLEEP))
+    backend.state(handle)
+    began = time.process_time()
+    for _ in range(20):
+        assert backend.state(handle) == "queued"
+    assert (time.process_time() - began) / 20 < 0.5  # the service's own, in threads of this process, included
 
 
 # Capacity

@@ -23,10 +23,12 @@ from tests.release.conftest import judge_night, promote_night
 from tests.release.endpoints import (
     MODEL,
     QUICK,
+    Killed,
     arguments,
     asked,
     asked_for,
     follower,
+    killed_at,
     make_versions,
     until_done,
 )
@@ -80,7 +82,7 @@ def test_a_version_is_registered_deployed_and_shown_and_both_registries_tell_of_
     assert service.operations.begun == ["create_endpoint", *["upload_model", "deploy_model"] * 2]
 
 
-@pytest.mark.parametrize("how", ["refuse", "cut before", "cut after"])
+@pytest.mark.parametrize("how", ["refuse", "cut after"])
 @pytest.mark.parametrize("method", ["create_endpoint", "upload_model", "deploy_model", "update_endpoint"])
 def test_whatever_becomes_of_a_request_there_is_one_deployment_of_a_version(
     client: Any, service: Any, tmp_path: Path, method: str, how: Any
@@ -93,6 +95,39 @@ def test_whatever_becomes_of_a_request_there_is_one_deployment_of_a_version(
     assert follower(service, tmp_path, client).shown() == 1
     assert len(service.endpoints.started) == 1
     assert Counter(service.operations.begun)["upload_model"] == 1
+
+
+def test_killed_at_any_line_a_version_is_deployed_once_and_ends_up_serving(
+    client: Any, service: Any, tmp_path: Path
+) -> None:
+    releases = make_versions(client, tmp_path, 10)
+
+    def serve(release: Any) -> None:
+        until_done(lambda: follower(service, tmp_path, client, spare=False).prepare(release), most=2000)
+        until_done(lambda: follower(service, tmp_path, client, spare=False).show(release))
+
+    serve(releases[0])
+    counted = [0]
+    with killed_at(0, counted=counted):
+        serve(releases[1])
+    num_points = len(releases) - 2
+    for number, release in enumerate(releases[2:]):
+        line = 1 + number * counted[0] // num_points
+        with killed_at(line, counted=[0]), pytest.raises(Killed):
+            serve(release)
+        serve(release)
+        assert follower(service, tmp_path, client, spare=False).shown() == release.champion, line
+    assert len(service.endpoints.served) == 1
+    versions = Counter(one.rpartition("@")[2] for one in service.endpoints.started)
+    assert set(versions.values()) == {1}
+    assert len(versions) == len(releases)
+    until_done(lambda: none_but(service, follower(service, tmp_path, client), len(releases)))
+
+
+def none_but(service: Any, here: Any, version: int) -> None:
+    here.shown()  # each look goes on with what is to be taken down
+    if deployed(service) != [str(version)]:
+        raise NotYet(str(deployed(service)))
 
 
 def test_while_a_deployment_goes_on_nobody_waits_and_the_sentence_says_for_how_long(
