@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from airflow.providers.standard.sensors.bash import BashSensor
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 NOTHING_TO_DO = 99
 
@@ -16,10 +16,12 @@ NOTHING_TO_DO = 99
 class Asked(BashSensor):
     """Sensor of a stage: 0 done, 75 ask again, 99 skipped, anything else failed.
 
+    A failure is final, or with `tried_again` what Airflow's `retries` are for, as they are of other tasks.
     `env` comes on top of the worker's environment, which is not known, nor kept, before the call.
     """
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, *, tried_again: bool = False, **arguments: Any) -> None:
+        self.tried_again = tried_again
         super().__init__(
             **{
                 "retry_exit_code": 75,
@@ -37,4 +39,6 @@ class Asked(BashSensor):
         except AirflowFailException as error:
             if str(error).endswith(f" {NOTHING_TO_DO}"):
                 raise AirflowSkipException(str(error)) from None
+            if self.tried_again:
+                raise AirflowException(str(error)) from None
             raise

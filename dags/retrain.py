@@ -162,7 +162,12 @@ with DAG(
         task_id="close", bash_command=notify.command("close", IN_NIGHT), trigger_rule="all_done"
     )
     close.operator_extra_links = (MlflowLink(), ReportLink())
-    promote = reconciler("promote")
+    promote = Asked(
+        task_id="promote",
+        bash_command=notify.command("promote", IN_NIGHT),
+        tried_again=True,
+        timeout=timedelta(hours=3).total_seconds(),
+    )
     chain(
         BashOperator(task_id="open", bash_command=notify.command(OPEN), env=TYPED, append_env=True),
         stage("ingest"),

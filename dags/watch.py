@@ -22,6 +22,9 @@ with DAG(
     tags=["daybreak"],
 ) as dag:
     Asked(
-        task_id="watch", bash_command=notify.command("watch"), timeout=timedelta(minutes=50).total_seconds()
+        task_id="watch",
+        bash_command=notify.command("watch"),
+        tried_again=True,
+        timeout=timedelta(minutes=50).total_seconds(),
     )
     BashOperator(task_id="reap", bash_command=notify.command("reap"))

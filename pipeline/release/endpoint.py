@@ -12,14 +12,18 @@ import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import ledger, records
+from pipeline.backends import premises
 from pipeline.backends.calls import Denied, Patience, Unanswered
 from pipeline.backends.deployments import Deployments
 from pipeline.backends.luggage import Depot
+from pipeline.backends.orders import Site
+from pipeline.backends.service import Service
 from pipeline.backends.vertex import home_token
 from pipeline.errors import NotYet, ParamsError, ReleaseError
 from pipeline.records import Dataset, Release
@@ -69,6 +73,15 @@ class Endpoint:
             "min_replica_count": replicas,
             "max_replica_count": max(replicas, max_replicas),
         }
+
+    def premises(self) -> Iterator[tuple[str, bool, str]]:
+        """What the endpoint needs: what was looked at, whether it is well, and what is to be done."""
+        site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket.url)
+        service = Service(
+            project=self.project, endpoint=self.address, patience=replace(self.patience, give_up_s=5.0)
+        )
+        for what, well, text in premises.premises(site, service, regions=[self.region]):
+            yield f"endpoint's {what}", well, text.replace("backend.", "serving.endpoint.")
 
     def follower(self, client: "MlflowClient", model: str) -> "OnVertex":
         """The follower for a model of MLflow."""

@@ -507,7 +507,7 @@ def test_a_place_that_cannot_be_asked_is_asked_again_and_holds_up_no_deadline():
     away = Away("running")
     with pytest.raises(NotYet, match="is not known to be taken"):
         call(away)
-    with pytest.raises(JobError, match="did not reach a checkpoint"):  # what there is at the deadline: nothing
+    with pytest.raises(JobError, match="did not reach a checkpoint"):  # so there is nothing to take
         call(away, at_s=24 * 3600 + 1)
     assert away.cancelled == []
 

@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from tests.release.endpoints import (
     until_done,
 )
 from tests.release.folders import PARAMS, make_night
+from tests.release.test_saga import Killed as KilledAtAStep
+from tests.release.test_saga import killing
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -250,15 +253,22 @@ def faults(told: Params) -> list[str]:
     return [f"{check.name}: {check.text}" for check in audit(told) if not check.ok]
 
 
-def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together(
+def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_killed(
     home_with_endpoint: Path, service: Any
 ) -> None:
     told = params.load(home_with_endpoint)
-    for number in (0, 1):
-        prepared(home_with_endpoint, number)
-        assert until_done(promote_night)
-        close()
+    prepared(home_with_endpoint, 0)
+    assert until_done(promote_night)
+    close()
+    prepared(home_with_endpoint, 1)
+    for at in range(1, 50):  # killed at one step after the other on its way
+        with killing(at), suppress(KilledAtAStep, NotYet):
+            promote_night()
+            break
+    assert at > 10
+    close()
     assert standing(told, service) == (2, 2, 2, 2)
+    assert len(service.endpoints.started) == 2
     os.chdir(home_with_endpoint)
     assert until_done(lambda: registry.rollback(told)) == []  # its spare is deployed: at once
     assert standing(told, service) == (1, 1, 1, 1)
