@@ -236,8 +236,8 @@ class Params(Section):
     evaluate: EvaluateParams = EvaluateParams()
     register_: RegisterParams = Field(RegisterParams(), alias="register")
     gate: GateParams = GateParams()
-    serving: ServingParams = ServingParams()
     watch: WatchParams = WatchParams()
+    serving: ServingParams = ServingParams()
     notify: NotifyParams = NotifyParams()
 
 

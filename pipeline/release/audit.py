@@ -45,7 +45,7 @@ def audit(params: Params) -> Iterator[Check]:
     with session() as client:
         name = params.register_.name
         serving = ledger.champion_at(ledger.ledger_tip())
-        yield _check("followers", _follower_faults(client, params, serving), "all show what the ledger says")
+        yield _check("followers", _follower_faults(client, name, serving), "all show what the ledger says")
         yield _check("MLflow", _registry_faults(client, name, commits, told), "it has what the ledger has")
 
 
@@ -136,8 +136,8 @@ def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
     return _check("DVC objects", iter(missing), f"{num_objects:,} of {len(locks)} nights are there")
 
 
-def _follower_faults(client: "MlflowClient", params: Params, serving: Release | None) -> Iterator[str]:
-    for follower in followers(client, params):
+def _follower_faults(client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:
+    for follower in followers(client, name):
         try:
             if (shown := follower.shown()) != (serving.champion if serving else 0):
                 yield f"{follower.name} shows {shown}, the ledger says {serving.champion if serving else 0}"

@@ -7,8 +7,8 @@ did when it was judged. A request is
 
     {"instances": [{"user": "17850", "top": 10}]}   ->   {"predictions": [{"items": [...], "known": true}]}
 
-for a workload that recommends (pipeline/workload.py), from the arrays of the version's own night. For others,
-instances are {"sample": 3}, a row of the arrays' test split, and predictions are scores.
+for a workload that recommends (pipeline/workload.py), from the arrays of the version's own night. Of any
+workload, instances {"sample": 3} name samples of the arrays' test split, and predictions are their scores.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def lay_out(told: Mapping[str, str], root: Path) -> None:
     uri = told["AIP_STORAGE_URI"]
     files, folder = fsspec.core.url_to_fs(uri, **options(uri))
     files.get(f"{folder}/", f"{root / 'version'}/", recursive=True)
-    packaging.check(root / "version", told["MODEL_DIGEST"], uri=uri)
+    packaging.checked(root / "version", told["MODEL_DIGEST"], uri=uri)
     if told.get("ARRAYS"):
         Depot(url=told["ARRAYS_BUCKET"]).bring_thing(told["ARRAYS"], root / "arrays")
 
@@ -54,19 +55,29 @@ class Answers:
         facts = json.loads((folder / "model.json").read_text())
         self.workload: Any = Plug(use=facts["workload"], **facts["arguments"]).make()
         self.model = load_model(self.workload, folder)
-        self.recommends = hasattr(self.workload, "recommend")
-        split = "serve" if self.recommends else "test"
-        self.samples = self.workload.dataset(root / "arrays", split)
+        self.arrays = root / "arrays"
+
+    @cached_property
+    def tested(self) -> Any:
+        """The samples that were held out."""
+        return self.workload.dataset(self.arrays, "test")
+
+    @cached_property
+    def known(self) -> Any:
+        """All that is known by now."""
+        return self.workload.dataset(self.arrays, "serve")
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> list[Any]:
         """A prediction for each instance; KeyError, TypeError or ValueError where one makes no sense."""
-        if not self.recommends:
+        if instances and "sample" in instances[0]:
             return self._scores([int(one["sample"]) for one in instances])
+        if not hasattr(self.workload, "recommend"):
+            raise ValueError(f"{type(self.workload).__qualname__} scores samples only")
         users = [str(one["user"]) for one in instances]
         tops = [int(one.get("top", TOP)) for one in instances]
         most = max(tops, default=TOP)
-        popular = self.workload.popular(self.samples, most)
-        found = self.workload.recommend(self.model, self.samples, users, most)
+        popular = self.workload.popular(self.known, most)
+        found = self.workload.recommend(self.model, self.known, users, most)
         return [
             {"items": list(items or popular)[:top], "known": bool(items)}
             for items, top in zip(found, tops, strict=True)
@@ -77,10 +88,10 @@ class Answers:
 
         from pipeline.release.evaluator import batch_of, placed
 
-        if not all(0 <= number < len(self.samples) for number in numbers):
-            raise ValueError(f"samples are numbered from 0 to {len(self.samples) - 1}")
+        if not all(0 <= number < len(self.tested) for number in numbers):
+            raise ValueError(f"samples are numbered from 0 to {len(self.tested) - 1}")
         with torch.inference_mode():
-            batch = placed(batch_of(self.samples, numbers), self.model)
+            batch = placed(batch_of(self.tested, numbers), self.model)
             scores: list[Any] = self.workload.score(self.model, batch).cpu().tolist()
         return scores
 

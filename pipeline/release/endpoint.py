@@ -238,8 +238,8 @@ class OnVertex:
         thing = f"version-{number}-{release.model_digest}"
         with tempfile.TemporaryDirectory() as scratch:
             uri = f"models:/{self.model}/{number}"
-            folder = packaging.fetch(self.client, uri, release.model_digest, into=Path(scratch))
-            bucket.send_thing(folder, thing)
+            model = packaging.fetch_model(uri, release.model_digest, into=Path(scratch))
+            bucket.send_thing(model.parents[1], thing)
         environment = {"MODEL_DIGEST": release.model_digest, "MODEL_VERSION": str(number)}
         if arrays := self._send_arrays(release.night):
             environment |= {"ARRAYS_BUCKET": bucket.url, "ARRAYS": arrays}

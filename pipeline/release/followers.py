@@ -7,8 +7,7 @@ the alias only; what holds versions by itself, as an endpoint on Vertex AI, is a
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from pipeline import ledger
-from pipeline.params import Params
+from pipeline import ledger, params
 from pipeline.records import Release, Verdict
 from pipeline.release import aliases, description
 
@@ -88,10 +87,9 @@ class Alias:
                     self.client.update_model_version(self.model, str(number), description=told)
 
 
-def followers(client: "MlflowClient", params: Params) -> list[Follower]:
-    """All that follow, in the order in which they are told."""
-    model, endpoint = params.register_.name, params.serving.endpoint
+def followers(client: "MlflowClient", model: str) -> list[Follower]:
+    """All that follow, in the order in which they are told; what serves is the home's, not a night's."""
     found: list[Follower] = [Alias(client, model)]
-    if endpoint:
+    if endpoint := params.load(ledger.home()).serving.endpoint:
         found.append(endpoint.make().follower(client, model))
     return found

@@ -205,7 +205,7 @@ def _look_at_alias(params: Params) -> str:
     """Finish what was interrupted, treat an edit by hand as told, and say so."""
     name = params.register_.name
     with session() as client:
-        told = followers(client, params)
+        told = followers(client, name)
         if left := saga.recover(told):
             how = "finished" if left.new else "took back"
             return f"{how} the {left.kind} of version {left.release.champion}, which was interrupted; "
@@ -245,7 +245,7 @@ def _adopt(shown: int, params: Params) -> str:
         registry.rollback(params, to=shown, reason="the alias champion was moved by hand")
     except ReleaseError as error:
         with session() as client:
-            now = saga.settle(followers(client, params))
+            now = saga.settle(followers(client, params.register_.name))
         return f"alias champion was moved by hand to {shown}, moved back to {now.champion}: {error}; "
     return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
 

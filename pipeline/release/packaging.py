@@ -58,13 +58,13 @@ def log_model(client: "MlflowClient", run_id: str, params: Params) -> str:
 
 
 def check_files(client: "MlflowClient", uri: str, model_digest: str, *, into: Path) -> int:
-    """Bytes of a version's files, fetched into a folder and held against the digest as by `fetch`."""
-    folder = fetch(client, uri, model_digest, into=into)
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Fetch a version's files into a folder, and check them as `fetch_model` does; their bytes."""
+    fetch_model(uri, model_digest, into=into)
+    return sum(path.stat().st_size for path in into.rglob("*") if path.is_file())
 
 
-def fetch(client: "MlflowClient", uri: str, model_digest: str, *, into: Path) -> Path:
-    """Fetch a version's files; the folder that they are in.
+def fetch_model(uri: str, model_digest: str, *, into: Path) -> Path:
+    """Fetch a version's files into a folder; where in it the model's own are.
 
     Raises ReleaseError where they are gone, not of that model, or hold a pickle, which loading would run.
     """
@@ -76,19 +76,20 @@ def fetch(client: "MlflowClient", uri: str, model_digest: str, *, into: Path) ->
     except (MlflowException, OSError) as error:
         told = without_password(" ".join(str(error).split()))[:200]
         raise ReleaseError(f"{uri} cannot be fetched: {told}; restore MLflow's artifacts") from None
-    check(folder, model_digest, uri=uri)
-    return folder
+    return checked(folder, model_digest, uri=uri)
 
 
-def check(folder: Path, model_digest: str, *, uri: str) -> None:
-    """ReleaseError where the files of a version are not of that model, or hold a pickle."""
+def checked(folder: Path, model_digest: str, *, uri: str) -> Path:
+    """Where in a version's files the model's own are; ReleaseError as by `fetch_model`."""
     if pickled := sorted(path.name for path in folder.rglob("*") if path.suffix in PICKLES):
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
-    if (found := records.digest(folder / "artifacts" / "model")) != model_digest:
+    model = folder / "artifacts" / "model"
+    if (found := records.digest(model)) != model_digest:
         raise ReleaseError(
             f"the files of {uri} have digest {found}, the ledger says {model_digest}; "
             f"restore MLflow's artifacts"
         )
+    return model
 
 
 def code_paths(workload: str) -> list[Path]:

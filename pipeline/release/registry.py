@@ -140,7 +140,7 @@ def promote(
         ),
     )
     with session() as client:
-        commit = saga.run(move, followers(client, params))
+        commit = saga.run(move, followers(client, version.name))
         aliases.tag(client, version.name, version.number, ledger=commit)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
@@ -164,7 +164,7 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
     """
     name = params.register_.name
     with session() as client:
-        told = followers(client, params)
+        told = followers(client, name)
         left = saga.recover(told)
         if left and left.new and left.kind == "rollback":
             return left.release

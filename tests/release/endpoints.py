@@ -14,6 +14,7 @@ from pipeline.backends.calls import Patience
 from pipeline.errors import NotYet
 from pipeline.records import Release
 from pipeline.release.endpoint import Endpoint, OnVertex
+from tests.release.toy import Toy
 
 QUICK = Patience(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
 ANSWERING = ("python", "-m", "tests.backends.fake.answering")
@@ -46,7 +47,7 @@ def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Relea
         digest = records.digest(model)
         tags = {"model_digest": digest}
         client.create_model_version(MODEL, files.as_uri(), tags=tags, await_creation_for=0)
-        night = f"2026-01-0{version}"
+        night = f"2026-01-{version:02d}"
         found.append(Release(champion=version, replaced=version - 1, model_digest=digest, night=night))
     return found
 
@@ -81,6 +82,20 @@ def asked_for(service: Any, follower: OnVertex, instances: list[dict[str, Any]])
     )
     answer = client.predict(endpoint=follower.there.endpoint, instances=instances, timeout=30)
     return list(answer.predictions)
+
+
+class Recommends(Toy):
+    """The workload, online: it knows one user."""
+
+    def dataset(self, folder: Path, split: str) -> Any:
+        return split
+
+    def recommend(self, model: Any, samples: Any, users: list[str], top: int) -> list[list[str]]:
+        weight = next(model.parameters()).item()
+        return [[f"{user}/{weight:g}/{rank}" for rank in range(top * (user == "known"))] for user in users]
+
+    def popular(self, samples: Any, top: int) -> list[str]:
+        return [f"sells/{rank}" for rank in range(top)]
 
 
 class Killed(BaseException):

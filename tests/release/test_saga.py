@@ -65,8 +65,8 @@ def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """A second follower, beside the alias."""
     found = Shelf(home / "var" / "shelf")
 
-    def both(client: Any, params: Params) -> list[Follower]:
-        return [Alias(client, params.register_.name), found]
+    def both(client: Any, model: str) -> list[Follower]:
+        return [Alias(client, model), found]
 
     for module in (registry, saga):
         monkeypatch.setattr(module, "followers", both, raising=False)
