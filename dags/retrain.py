@@ -1,7 +1,8 @@
 """One night: a straight line of `python -m pipeline STAGE`, at 03:00 UTC or when somebody asks.
 
 Exit status is control flow: 0 done, 99 skipped, 75 ask again later, 1 failed. No worker is held
-while a job trains or a gate waits: those two are sensors, which give their slot back between asks.
+while a job trains, a gate waits or an endpoint gets a version ready: those three are sensors, which give
+their slot back between asks.
 What stages tell each other are the records in the folder of the night; a task's log ends with the
 record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed.
 
@@ -17,7 +18,6 @@ from typing import Any
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.providers.standard.sensors.bash import BashSensor
 from airflow.sdk import (
     DAG,
     BaseOperatorLink,
@@ -28,6 +28,7 @@ from airflow.sdk import (
     SyncCallback,
     chain,
 )
+from asked import Asked
 
 MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
 HOURS = 18  # Airflow's alert only; the deadline that acts is night.train_hours
@@ -126,21 +127,13 @@ def stage(name: str) -> BashOperator:
     return BashOperator(task_id=name, bash_command=notify.command(name, IN_NIGHT))
 
 
-def reconciler(name: str) -> BashSensor:
+def reconciler(name: str) -> Asked:
     """Task of a stage that is asked again until it is done.
 
     Where it fails it says so, and Airflow does not retry; retries are for asks that were lost.
     """
     ask = f"{notify.command(name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
-    return BashSensor(
-        task_id=name,
-        bash_command=ask,
-        retry_exit_code=75,
-        retries=100,
-        mode="reschedule",
-        poke_interval=10,  # below, Airflow may take the end of one ask for the loss of the next
-        timeout=timedelta(hours=24).total_seconds(),
-    )
+    return Asked(task_id=name, bash_command=ask, retries=100, timeout=timedelta(hours=24).total_seconds())
 
 
 with DAG(
@@ -169,7 +162,12 @@ with DAG(
         task_id="close", bash_command=notify.command("close", IN_NIGHT), trigger_rule="all_done"
     )
     close.operator_extra_links = (MlflowLink(), ReportLink())
-    promote = stage("promote")
+    promote = Asked(
+        task_id="promote",
+        bash_command=notify.command("promote", IN_NIGHT),
+        tried_again=True,
+        timeout=timedelta(hours=3).total_seconds(),
+    )
     chain(
         BashOperator(task_id="open", bash_command=notify.command(OPEN), env=TYPED, append_env=True),
         stage("ingest"),

@@ -2,7 +2,8 @@
 
 A rollback needs no proof, only a reason. Serving, registry and data revision go back together, or not at
 all. It is tried once: a second try after one that was done would go back twice, and what was interrupted the
-hourly watch finishes. The log ends with the release.
+hourly watch finishes. While an endpoint gets the version ready it is asked again. The log ends with the
+release.
 """
 
 from datetime import timedelta
@@ -10,6 +11,7 @@ from datetime import timedelta
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable, Param
+from asked import Asked
 
 FORM = {
     "to": Param(
@@ -44,11 +46,11 @@ with DAG(
     default_args={"retries": 0, "on_failure_callback": notify.failed},
     tags=["daybreak"],
 ) as rollback:
-    BashOperator(
+    Asked(
         task_id="rollback",
         bash_command=notify.command('rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON"'),
         env=TYPED,
-        append_env=True,
+        timeout=timedelta(hours=3).total_seconds(),
     )
 
 with DAG(

@@ -5,6 +5,7 @@ from datetime import timedelta
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable
+from asked import Asked
 
 with DAG(
     "watch",
@@ -20,5 +21,10 @@ with DAG(
     },
     tags=["daybreak"],
 ) as dag:
-    BashOperator(task_id="watch", bash_command=notify.command("watch"))
+    Asked(
+        task_id="watch",
+        bash_command=notify.command("watch"),
+        tried_again=True,
+        timeout=timedelta(minutes=50).total_seconds(),
+    )
     BashOperator(task_id="reap", bash_command=notify.command("reap"))

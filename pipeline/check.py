@@ -47,6 +47,7 @@ def findings() -> Iterator[Finding]:
         yield _plug(name, getattr(told, name))
     yield _machines(home, told)
     yield from _premises(told)
+    yield from _serving(told)
     yield _suite(home / told.validate_.suite)
     yield _registry()
 
@@ -92,6 +93,20 @@ def _premises(told: params.Params) -> Iterator[Finding]:
     if not isinstance(backend, Rents):
         return
     for what, ok, text in backend.premises(told.plan.regions):
+        yield Finding(what=what, ok=ok, text=text)
+
+
+def _serving(told: params.Params) -> Iterator[Finding]:
+    """What serves, if anything does, and what it needs."""
+    plug = told.serving.endpoint
+    if not plug:
+        return
+    try:
+        made = plug.make()
+    except PipelineError as error:
+        yield Finding(what="endpoint", ok=False, text=str(error))
+        return
+    for what, ok, text in made.premises():
         yield Finding(what=what, ok=ok, text=text)
 
 

@@ -209,7 +209,7 @@ class WatchParams(Section):
 
 
 class ServingParams(Section):
-    """How users are served, by `python -m pipeline serve`."""
+    """What answers users: `python -m pipeline serve`, or an endpoint."""
 
     # URL of exposures and outcomes. One with a password belongs in $DAYBREAK_LOG, which comes first.
     log: str = ""  # "": a SQLite file under $PIPELINE_HOME/var
@@ -221,6 +221,8 @@ class ServingParams(Section):
     max_requests_per_s: float = Field(1000, ge=0)  # of an address, be it a proxy; 0: any
     keep_users: int = Field(100_000, ge=1)  # whose answers are kept in memory, per version
     keep_days: float = Field(90, gt=0)  # that exposures and outcomes are kept
+    # pipeline.release.endpoint:Endpoint serves on Vertex AI; none: only the routers do
+    endpoint: Plug | None = None
 
 
 class NotifyParams(Section):

@@ -26,7 +26,7 @@ BEGINNINGS = {
         "release.trial",
         "workloads.recommender",
         "workloads.regression",
-    ],  # fmt: skip
+    ],
 }
 # What only functions ask for that are called elsewhere: no night is recorded there.
 # torch_xla is in the image that is built for TPUs.

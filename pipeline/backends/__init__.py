@@ -36,7 +36,10 @@ class Backend(Protocol):
     """Where a job runs."""
 
     def submit(self, job: Job) -> str:
-        """Start the job, or attach to the one of that name, and return its handle."""
+        """Start the job, or attach to the one of that name, and return its handle.
+
+        Raises NotYet where that place cannot be asked now: calling again goes on.
+        """
 
     def state(self, handle: str) -> State:
         """What the job is doing now.

@@ -12,14 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pipeline.backends.faults import is_device_quota
 from pipeline.errors import JobError, ParamsError
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError
+    from google.api_core.operations_v1 import AbstractOperationsClient
+    from google.cloud.aiplatform_v1.services.endpoint_service import EndpointServiceClient
     from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
+    from google.cloud.aiplatform_v1.services.model_service import ModelServiceClient
 
 log = logging.getLogger(__name__)
 
@@ -63,21 +66,71 @@ class Denied(JobError):
 
 
 class Calls:
-    """The calls to Vertex AI in one region. The client is made at the first: its import takes seconds."""
+    """The calls to Vertex AI in one region. A client is made at the first: their import takes seconds."""
 
     def __init__(self, *, region: str, endpoint: str, patience: Patience) -> None:
         self.region, self.endpoint, self.patience = region, endpoint, patience
 
     @cached_property
     def client(self) -> "JobServiceClient":
-        """The client; JobError without credentials."""
-        from google.api_core.client_options import ClientOptions
+        """The client for jobs; ParamsError without credentials."""
         from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
 
-        options = ClientOptions(api_endpoint=self.endpoint or f"{self.region}-aiplatform.googleapis.com")
-        return JobServiceClient(
-            credentials=credentials(self.endpoint), client_options=options, transport="rest"
+        return self._made(JobServiceClient)
+
+    @cached_property
+    def models(self) -> "ModelServiceClient":
+        """The client for models."""
+        from google.cloud.aiplatform_v1.services.model_service import ModelServiceClient
+
+        return self._made(ModelServiceClient)
+
+    @cached_property
+    def endpoints(self) -> "EndpointServiceClient":
+        """The client for endpoints."""
+        from google.cloud.aiplatform_v1.services.endpoint_service import EndpointServiceClient
+
+        return self._made(EndpointServiceClient)
+
+    @cached_property
+    def operations(self) -> "AbstractOperationsClient":
+        """The client for long-running operations, at /v1, where the service documents them.
+
+        Those of the clients above ask at /ui, which it does not.
+        """
+        from google.api_core.operations_v1 import AbstractOperationsClient, OperationsRestTransport
+
+        scheme, _, host = self._address.rpartition("://")
+        routes = {
+            f"google.longrunning.Operations.{method}": [{"method": "get", "uri": uri}]
+            for method, uri in (
+                ("GetOperation", "/v1/{name=projects/**/operations/*}"),
+                ("ListOperations", "/v1/{name=projects/**}/operations"),
+            )
+        }
+        transport = OperationsRestTransport(
+            host=f"{scheme or 'https'}://{host}",
+            credentials=credentials(self.endpoint),
+            http_options=routes,
         )
+        return AbstractOperationsClient(transport=transport)
+
+    @property
+    def _address(self) -> str:
+        return self.endpoint or f"{self.region}-aiplatform.googleapis.com"
+
+    def _made(self, kind: type[A]) -> A:
+        """A client of that kind; REST unless the endpoint begins with grpc:// (on loopback, without TLS)."""
+        from google.api_core.client_options import ClientOptions
+
+        made: Any = kind
+        if self.endpoint.startswith("grpc://"):
+            import grpc  # type: ignore[import-untyped]
+
+            channel = grpc.insecure_channel(self.endpoint.removeprefix("grpc://"))
+            return cast(A, made(transport=made.get_transport_class("grpc")(channel=channel)))
+        options = ClientOptions(api_endpoint=self._address)
+        return cast(A, made(credentials=credentials(self.endpoint), client_options=options, transport="rest"))
 
     def once(self, call: Callable[..., A], **request: Any) -> A:
         """The answer to one call; Unanswered without one, Denied if it is no."""
@@ -132,7 +185,7 @@ def credentials(endpoint: str) -> Any:
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
 
-    if endpoint.startswith("http://"):
+    if endpoint.startswith(("http://", "grpc://")):
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     try:
         found, _ = default(scopes=["https://www.googleapis.com/auth/cloud-platform"])

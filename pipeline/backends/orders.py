@@ -34,6 +34,7 @@ class Site:
     project: str
     region: str  # of jobs that name none
     image: str
+    tpu_image: str = ""  # the one that was built for TPUs; needed where one is to be rented
     bucket: str = ""  # gs://BUCKET/FOLDER
     service_account: str = ""  # the project's default if left out
     reservation: str = ""  # full name of a Compute Engine reservation to draw on
@@ -126,13 +127,15 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
     if not store.startswith(("http://", "https://")) or "@" in store:
         environment["MLFLOW_TRACKING_URI"] = ""  # on this machine's disk, or with a password in it
     environment["PIPELINE_ATTEMPT"] = attempt
+    if machine.is_tpu:
+        environment["PJRT_DEVICE"] = "TPU"
     away = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
     pool = {
         "machine_spec": _machine(job, machine, site),
         "replica_count": 1,
         "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": site.disk_gb},
         "container_spec": {
-            "image_uri": site.image,
+            "image_uri": _image(job, machine, site),
             "command": [*REPLICA, "--until", f"{end.timestamp():.0f}", *away, "--", *_command(job, machine)],
             "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
         },
@@ -170,6 +173,17 @@ def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:
             "values": [site.reservation],
         }
     return spec
+
+
+def _image(job: Job, machine: Machine, site: Site) -> str:
+    if not machine.is_tpu:
+        return site.image
+    if not site.tpu_image:
+        raise JobError(
+            f"job {job.name} is for {job.machine}, and backend.tpu_image names no image for TPUs; build one "
+            f"with --build-arg DEVICE=tpu (docs/vertex.md), or leave TPUs out of plan.machines"
+        )
+    return site.tpu_image
 
 
 def _topology(job: Job, machine: Machine) -> str:

@@ -30,6 +30,8 @@ def premises(site: Site, service: Service, *, regions: Sequence[str]) -> Iterato
         ("bucket", lambda: _bucket(site.bucket)),
         ("image", lambda: _image(site.image, endpoint=service.endpoint)),
     ]
+    if site.tpu_image:
+        looks.append(("image for TPUs", lambda: _image(site.tpu_image, endpoint=service.endpoint)))
     for name, look in looks:
         try:
             yield name, True, look()

@@ -26,7 +26,7 @@ from pipeline.backends.book import Book, Order, stretches
 from pipeline.backends.calls import Patience, Unanswered
 from pipeline.backends.orders import Site, custom_job, key_of, label, machine_of
 from pipeline.backends.service import ALIVE, STATES, NoQuota, Service, state_name
-from pipeline.errors import JobError, ParamsError
+from pipeline.errors import JobError, NotYet, ParamsError
 from pipeline.planning import catalog, pricelist
 from pipeline.records import replace_text
 
@@ -50,6 +50,7 @@ class Vertex:
         region: str = "us-central1",
         bucket: str = "",
         service_account: str = "",
+        tpu_image: str = "",
         reservation: str = "",
         persistent_resource: str = "",
         network: str = "",
@@ -60,7 +61,7 @@ class Vertex:
         self.site = Site(
             project=project, region=region, image=image, bucket=bucket, service_account=service_account,
             reservation=reservation, persistent_resource=persistent_resource, network=network,
-            disk_gb=disk_gb,
+            disk_gb=disk_gb, tpu_image=tpu_image,
         )  # fmt: skip
         self.bucket = luggage.Depot(url=bucket) if bucket else None
         self.patience = patience or Patience()
@@ -69,10 +70,15 @@ class Vertex:
     def submit(self, job: Job) -> str:
         """Order the job unless it is there: alive, done, or on its way from an order that nobody saw taken.
 
-        Raises JobError where it cannot be had that way, or may run beyond the end of training; Unanswered
-        where the service does not let itself be asked: calling again goes on from the book.
+        Raises JobError where it cannot be had that way, or may run beyond the end of training; NotYet where
+        the service does not let itself be asked: calling again goes on from the book.
         """
-        job = _told(job)
+        try:
+            return self._submit(_told(job))
+        except Unanswered as error:
+            raise NotYet(f"job {job.name} is not known to be taken: {error}") from error
+
+    def _submit(self, job: Job) -> str:
         region = job.region or self.site.region
         machine = machine_of(job, region=region, known=self.machines)
         book = Book(Path(job.folder))
@@ -104,7 +110,7 @@ class Vertex:
             return f"{found.name} {book.folder}"
 
     def state(self, handle: str) -> State:
-        """What the job is doing; as last heard where the service does not answer."""
+        """What the job is doing; as last heard where the service does not answer, running if never heard."""
         resource, book = _parted(handle)
         order = book.of(resource)
         if order and order.state not in LIVE:
@@ -114,16 +120,27 @@ class Vertex:
         try:
             job = self.service.get(resource)
         except Unanswered as error:
-            if order is None:
-                raise
-            log.warning("%s; job %s was %s when last heard of", error, order.job, order.state)
-            return order.state
+            state = order.state if order else "running"  # so that nobody asks for another
+            log.warning(
+                "%s; job %s was %s when last heard of", error, order.job if order else resource, state
+            )
+            return state
         return self._heard(book, job) if job else "preempted"
 
     def cancel(self, handle: str) -> None:
-        """Have the job ended, and return when it is, or will be soon; no error if it has, or never was."""
+        """Have the job ended, and return when it is, or will be soon; no error if it has, or never was.
+
+        Where the service does not answer, the job lives on by what `state` says; the hourly look ends it.
+        """
         resource, book = _parted(handle)
-        if not resource.startswith(REFUSED) and (job := self.service.end(resource)):
+        if resource.startswith(REFUSED):
+            return
+        try:
+            job = self.service.end(resource)
+        except Unanswered as error:
+            log.warning("whether %s was told to end is not known: %s", resource, error)
+            return
+        if job:
             self._heard(book, job)
 
     def live(self) -> list[Rental]:
@@ -163,20 +180,8 @@ class Vertex:
 
     @cached_property
     def home(self) -> str:
-        """A token of the home of the nights, made once."""
-        try:
-            path = ledger.home() / HOME
-        except ParamsError:
-            return "none"
-        if not path.exists():
-            mine = path.with_name(f".home.{os.getpid()}")
-            replace_text(mine, secrets.token_hex(8))
-            try:
-                os.link(mine, path)
-            except FileExistsError:
-                log.info("%s was made meanwhile", path)
-            mine.unlink()
-        return path.read_text().strip()
+        """A token of the home of the nights."""
+        return home_token()
 
     def _labels(self, job: Job, attempt: str) -> dict[str, str]:
         told = {"night": job.night, "model": job.model, "job": job.name, "attempt": attempt}
@@ -239,6 +244,23 @@ class Vertex:
                 file.write((json.dumps(told) + "\n").encode())
         book.change(order.attempt, state=fault.state, reason=fault.text)
         return fault.state
+
+
+def home_token() -> str:
+    """A token of the home of the nights, made once, which tells its things from those of other homes."""
+    try:
+        path = ledger.home() / HOME
+    except ParamsError:
+        return "none"
+    if not path.exists():
+        mine = path.with_name(f".home.{os.getpid()}")
+        replace_text(mine, secrets.token_hex(8))
+        try:
+            os.link(mine, path)
+        except FileExistsError:
+            log.info("%s was made meanwhile", path)
+        mine.unlink()
+    return path.read_text().strip()
 
 
 def _told(job: Job) -> Job:

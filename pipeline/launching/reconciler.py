@@ -71,10 +71,11 @@ class Reconciler:
     def act(self) -> Training:
         """Collect, or do what is next and raise NotYet."""
         now, last = self.clock(), self.attempts.last
-        if last and last.live and not last.handle:  # killed while it was submitted: attach to it
+        if last and last.live and not last.handle and now < self.deadline:
+            # Killed while it was submitted, or not answered: attach to it.
             self.attempts.submit(now, handle=self.backend.submit(self._job(last.rung, now)))
             last = self.attempts.last
-        state = self.backend.state(last.handle) if last and last.live else None
+        state = self.backend.state(last.handle) if last and last.live and last.handle else None
         self._pay(now, state)
         if collector.has_ended(self.folder):
             self._note(now, "succeeded")
@@ -281,7 +282,7 @@ class Reconciler:
     def _end(self, now: float, *, limit: float) -> Training:
         """Time or money is up: end the job and take the last good checkpoint as the model."""
         last = self.attempts.last
-        if last and last.live:
+        if last and last.live and last.handle:
             self.backend.cancel(last.handle)
             state = self.backend.state(last.handle)
             if state in LIVE and now < limit + ENDING_S:

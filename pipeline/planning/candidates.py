@@ -21,7 +21,7 @@ from pipeline.records import Dataset, Profile, Strategy
 if TYPE_CHECKING:
     from pipeline.params import Params, PlanParams
 
-NO_ENGINE = "the trainer has no engine for TPUs"  # it would train on the processor beside them
+ONE_CHIP = "the trainer drives one TPU chip a job"  # pipeline/training/tpu.py
 RENTS_NOTHING = "pipeline.backends.local:Local"  # the backend that has only the machine at hand
 
 
@@ -99,7 +99,7 @@ def _counts(
 ) -> Iterator[Candidate]:
     """One machine, two machines and so on, as far as each worker has a sample of a batch."""
     here = machine.name == LOCAL
-    alone = here or (strategy == "spot" and machine.is_tpu)
+    alone = here or machine.is_tpu
     count = job.samples(num_samples, batch_size)
     num_workers = job.num_workers if here else machine.num_workers
     for num_machines in range(1, 1 + (1 if alone else params.max_machines)):
@@ -135,8 +135,8 @@ def _counts(
 
 def hindrance(machine: Machine, backend: str) -> str:
     """Why no job can be run on that machine; "" where it can."""
-    if machine.is_tpu:
-        return NO_ENGINE
+    if _of_many_chips(machine):
+        return ONE_CHIP
     rents = backend != RENTS_NOTHING
     return "" if rents or machine.name == LOCAL else f"backend {backend.rpartition(':')[2]} rents no machine"
 
@@ -152,10 +152,10 @@ def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:
             f"{'' if told.spot else 'on-demand '}price in {', '.join(told.regions)}; name another machine"
             f"{'' if told.spot else ', or allow plan.spot'}, or read it: python -m pipeline prices --refresh"
         )
-    if all(machine.is_tpu for machine in priced):
+    if all(map(_of_many_chips, priced)):
         raise PlanError(
-            f"plan.machines names {', '.join(dict.fromkeys(m.name for m in priced))}, and {NO_ENGINE}; "
-            f"name a machine with GPUs"
+            f"plan.machines names {', '.join(dict.fromkeys(m.name for m in priced))}, and {ONE_CHIP}; "
+            f"name a machine with one chip, or with GPUs"
         )
     if params.backend.use == RENTS_NOTHING and all(machine.name != LOCAL for machine in priced):
         raise PlanError(
@@ -163,3 +163,7 @@ def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:
             f"machine at hand; add {LOCAL} to plan.machines, or set backend to one that rents"
         )
     return priced
+
+
+def _of_many_chips(machine: Machine) -> bool:
+    return machine.is_tpu and machine.num_devices > 1

@@ -23,7 +23,7 @@ from typing import Any
 
 from pipeline import ledger, records, snapshots
 from pipeline.backends import Backend, Job
-from pipeline.errors import DataError, JobError, ParamsError
+from pipeline.errors import DataError, JobError, NotYet, ParamsError
 from pipeline.params import Params, Plug, ProfileParams, TrainParams
 from pipeline.planning.catalog import LOCAL, rented
 from pipeline.profiling import profiler
@@ -226,7 +226,7 @@ def _by_job(request: Request, *, name: str, backend: Backend) -> Profile:
 def _wait_for(job: Job, backend: Backend) -> None:
     """Return when the job has ended by itself; one that lost its machine is started again."""
     until = time.monotonic() + LIMIT_S
-    handle = backend.submit(job)
+    handle = _submitted(job, backend, until=until)
     try:
         while (state := backend.state(handle)) not in ("succeeded", "failed", "refused"):
             if time.monotonic() > until:
@@ -235,11 +235,22 @@ def _wait_for(job: Job, backend: Backend) -> None:
                     f"{job.folder}/log.txt, or set profile.machine to {HERE}"
                 )
             if state == "preempted":
-                handle = backend.submit(job)
+                handle = _submitted(job, backend, until=until)
             time.sleep(ASK_AGAIN_S)
     except (JobError, KeyboardInterrupt):
         backend.cancel(handle)
         raise
+
+
+def _submitted(job: Job, backend: Backend, *, until: float) -> str:
+    """Its handle; JobError where the backend cannot be asked until then."""
+    while True:
+        try:
+            return backend.submit(job)
+        except NotYet as told:
+            if time.monotonic() > until:
+                raise JobError(f"{told}; run profile again, or set profile.machine to {HERE}") from told
+            time.sleep(ASK_AGAIN_S)
 
 
 def _reason(folder: Path) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ruamel.yaml import YAML
 
 from pipeline import ledger, records
-from pipeline.errors import ReleaseError
+from pipeline.errors import NotYet, ReleaseError
 from pipeline.ledger import Commit
 from pipeline.params import Params
 from pipeline.records import Check, Night, Release, Verdict, Version
@@ -138,8 +138,11 @@ def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
 
 def _follower_faults(client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:
     for follower in followers(client, name):
-        if (shown := follower.shown()) != (serving.champion if serving else 0):
-            yield f"{follower.name} shows {shown}, the ledger says {serving.champion if serving else 0}"
+        try:
+            if (shown := follower.shown()) != (serving.champion if serving else 0):
+                yield f"{follower.name} shows {shown}, the ledger says {serving.champion if serving else 0}"
+        except NotYet as told:
+            yield f"what {follower.name} shows is not known: {told}"
 
 
 def _registry_faults(

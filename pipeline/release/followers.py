@@ -1,13 +1,14 @@
 """Who has to follow when the ledger names another champion? The registry's alias, and whatever serves.
 
 The ledger decides who serves; a follower shows it to the world: MLflow's alias `champion`, which people and
-`models:/NAME@champion` read, and the routers that hold models in memory (pipeline/release/routers.py).
+`models:/NAME@champion` read, and what holds versions by itself: the routers (pipeline/release/routers.py)
+and an endpoint on Vertex AI (pipeline/release/endpoint.py).
 """
 
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from pipeline import ledger
+from pipeline import ledger, params
 from pipeline.records import Release, Verdict
 from pipeline.release import aliases, description
 from pipeline.release.routers import routers
@@ -19,7 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class Follower(Protocol):
-    """Shows who serves. Every method may be called again at any time."""
+    """Shows who serves. Every method may be called again at any time.
+
+    One that takes long, or whose service does not answer, raises NotYet and goes on at the next call; what
+    cannot be done at all is a ReleaseError.
+    """
 
     name: str
 
@@ -34,6 +39,16 @@ class Follower(Protocol):
 
     def forget(self, release: Release) -> None:
         """Drop what was laid ready for a version that is not to serve after all."""
+
+
+class Traffic(Protocol):
+    """Divides users between champion and challenger."""
+
+    def share(self, champion: int, challenger: int, share: float) -> None:
+        """Let that share of the traffic, from 0 to 1, meet the challenger, and the rest the champion.
+
+        Versions are 0 where there is none. ReleaseError unless those that get any have been prepared.
+        """
 
 
 class Alias:
@@ -75,6 +90,10 @@ class Alias:
 
 
 def followers(client: "MlflowClient", model: str) -> list[Follower]:
-    """All that follow, in the order in which they are told."""
-    found = routers(client, model, ledger.home())
-    return [Alias(client, model), *([found] if found else [])]
+    """All that follow, in the order in which they are told; what serves is the home's, not a night's."""
+    found: list[Follower] = [Alias(client, model)]
+    if live := routers(client, model, ledger.home()):
+        found.append(live)
+    if endpoint := params.load(ledger.home()).serving.endpoint:
+        found.append(endpoint.make().follower(client, model))
+    return found

@@ -21,7 +21,7 @@ from pipeline.records import Champion, Check, Evaluation, Night, Release, Verdic
 from pipeline.release import aliases, registry, saga
 from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
 from pipeline.release.fitness import fitness
-from pipeline.release.followers import followers
+from pipeline.release.followers import Follower, followers
 from pipeline.release.lineage import recipe
 from pipeline.release.metrics import Pair, judge_metrics
 from pipeline.release.scores import SCORES, Columns, read_scores, with_prefix
@@ -210,9 +210,11 @@ def _look_at_alias(params: Params) -> str:
             how = "finished" if left.new else "took back"
             return f"{how} the {left.kind} of version {left.release.champion}, which was interrupted; "
         serving = ledger.champion_at(ledger.ledger_tip())
-        if serving is None or aliases.is_settled(client, name, serving):
+        if serving is None:
             return ""
         shown = aliases.alias(client, name)
+        if aliases.is_settled(client, name, serving):
+            return _look_at_others(told, serving)
         edit = f"alias champion was moved by hand to version {shown}, the ledger says {serving.champion}; "
         if aliases.status(client, name, serving.champion) != aliases.SERVING:
             saga.settle(told)
@@ -224,6 +226,17 @@ def _look_at_alias(params: Params) -> str:
             edit = f"alias champion was moved by hand to version {shown}, moved back to {serving.champion}; "
     log.warning("%s", edit.rstrip("; "))
     return edit
+
+
+def _look_at_others(told: Sequence[Follower], serving: Release) -> str:
+    """Make whatever serves show the champion again, where it does not, and say so."""
+    apart = [(one.name, shown) for one in told if (shown := one.shown()) != serving.champion]
+    if not apart:
+        return ""
+    saga.settle(told)
+    edit = "; ".join(f"{name} showed version {shown}, moved to {serving.champion}" for name, shown in apart)
+    log.warning("%s", edit)
+    return f"{edit}; "
 
 
 def _adopt(shown: int, params: Params) -> str:

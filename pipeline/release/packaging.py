@@ -76,6 +76,11 @@ def fetch_model(uri: str, model_digest: str, *, into: Path) -> Path:
     except (MlflowException, OSError) as error:
         told = without_password(" ".join(str(error).split()))[:200]
         raise ReleaseError(f"{uri} cannot be fetched: {told}; restore MLflow's artifacts") from None
+    return checked(folder, model_digest, uri=uri)
+
+
+def checked(folder: Path, model_digest: str, *, uri: str) -> Path:
+    """Where in a version's files the model's own are; ReleaseError as by `fetch_model`."""
     if pickled := sorted(path.name for path in folder.rglob("*") if path.suffix in PICKLES):
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
     model = folder / "artifacts" / "model"

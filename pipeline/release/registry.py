@@ -112,8 +112,9 @@ def promote(
 ) -> Release:
     """Let tonight's version serve.
 
-    Raises NothingToDo unless the verdict promotes, and ReleaseError, with nothing changed, if the verdict
-    is on other versions or another night moved the ledger first.
+    Raises NothingToDo unless the verdict promotes, NotYet while whatever serves gets ready, and ReleaseError,
+    with nothing changed, if the verdict is on other versions, another night moved the ledger first, or
+    somebody does not get ready.
     """
     if verdict.action != "promote":
         raise NothingToDo(f"the champion stays: {verdict.reason}")
@@ -153,7 +154,7 @@ def promote(
 def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
     """Let an earlier version serve again: alias and data revision go back together, and are read back.
 
-    A rollback that was interrupted is finished instead.
+    A rollback that was interrupted is finished instead. Raises NotYet while whatever serves gets ready.
 
     Args:
         params: for the name of the model.

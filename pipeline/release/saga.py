@@ -9,6 +9,10 @@ Before step 1 the journal, `var/release.json`, says what is going to happen, and
 Killed before step 2 all is old, after it all becomes new: whoever comes next (another promotion or rollback,
 the hourly watch) reads the journal, asks the ledger which of the two it is, and makes everybody follow. A
 file lock, which dies with its process, keeps sagas apart.
+
+Getting ready may take longer than a call: NotYet leaves the journal as it is, with the time until which it
+waits. The same release asked for again goes on from there; the hourly watch lets it wait that long; any
+other promotion or rollback takes its place.
 """
 
 import contextlib
@@ -17,10 +21,12 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from pipeline import ledger, records
-from pipeline.errors import DataError, ReleaseError
+from pipeline.errors import DataError, NotYet, ReleaseError
 from pipeline.records import Champion, Release
 from pipeline.release.followers import Follower
 from pipeline.release.lineage import LOCK
@@ -28,6 +34,7 @@ from pipeline.release.lineage import LOCK
 log = logging.getLogger(__name__)
 
 NUM_TRIES = 5
+PATIENCE = timedelta(hours=2)  # for followers to get ready: what Vertex AI gives a deployment at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +64,27 @@ def journal() -> Path:
 def run(move: Move, followers: Sequence[Follower]) -> str:
     """Make the release, and return its commit once everybody has been read back.
 
-    Raises ReleaseError, with all as it was, if a follower cannot show it or the ledger has moved on.
+    Raises NotYet while a follower gets ready, and ReleaseError, with all as it was, if one cannot show it, is
+    not ready in time, or the ledger has moved on.
     """
     with _alone():
-        _recover(followers)
-        _step("write the journal")
-        told = {"kind": move.kind, "tip": move.tip, "release": json.loads(records.dumps(move.release))}
-        records.replace_text(journal(), json.dumps(told, indent=2) + "\n")
+        until = _waits(move)
+        if until is None:
+            _recover(followers)
+            until = datetime.now(UTC) + PATIENCE
+            _step("write the journal")
+            _write(move)
+        else:
+            _write(move, until=until)  # nights may have closed meanwhile
         try:
             for follower in followers:
                 _step(f"prepare {follower.name}")
-                follower.prepare(move.release)
+                try:
+                    follower.prepare(move.release)
+                except NotYet as told:
+                    _give_up_after(until, told, follower)
+                    _write(move, until=until)
+                    raise
             _step("move the ledger")
             commit = move.commit()
         except ReleaseError:
@@ -81,8 +98,12 @@ def run(move: Move, followers: Sequence[Follower]) -> str:
 
 
 def recover(followers: Sequence[Follower]) -> Recovered | None:
-    """Bring a saga that was interrupted to its end, all new or all old; None where none was."""
+    """Bring a saga that was interrupted to its end, all new or all old; None where none was, or one waits."""
     with _alone():
+        told = _read() if journal().exists() else None
+        waits = told and told.until and datetime.now(UTC) < told.until
+        if told and waits and not _decided(told.tip, told.release):
+            return None
         return _recover(followers)
 
 
@@ -98,8 +119,8 @@ def settle(followers: Sequence[Follower]) -> Champion:
 def _recover(followers: Sequence[Follower]) -> Recovered | None:
     if not journal().exists():
         return None
-    kind, tip, release = _read()
-    new = _decided(tip, release)
+    told = _read()
+    kind, release, new = told.kind, told.release, _decided(told.tip, told.release)
     log.warning(
         "a %s of version %d was interrupted; %s",
         kind, release.champion, "it is finished now" if new else "all is as it was before",
@@ -166,12 +187,46 @@ def _decided(tip: str, release: Release) -> bool:
     return False
 
 
-def _read() -> tuple[str, str, Release]:
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What the journal says."""
+
+    kind: str
+    tip: str
+    release: Release
+    until: datetime | None  # it waits for a follower until then
+
+
+def _waits(move: Move) -> datetime | None:
+    """Until when the very same release may wait for its followers; None where another is going on or none."""
+    if not journal().exists():
+        return None
+    told = _read()
+    same = (told.kind, told.release) == (move.kind, move.release)
+    return told.until if same and not _decided(told.tip, told.release) else None
+
+
+def _give_up_after(until: datetime, told: NotYet, follower: Follower) -> None:
+    if datetime.now(UTC) >= until:
+        raise ReleaseError(
+            f"{follower.name} is not ready at {until:%Y-%m-%d %H:%M} UTC: {told}; all stays as it was; "
+            f"look at it there, then run promote or rollback again"
+        ) from told
+
+
+def _write(move: Move, *, until: datetime | None = None) -> None:
+    told: dict[str, Any] = {"kind": move.kind, "tip": move.tip}
+    told |= {"release": json.loads(records.dumps(move.release)), "until": until.isoformat() if until else ""}
+    records.replace_text(journal(), json.dumps(told, indent=2) + "\n")
+
+
+def _read() -> _Told:
     path = journal()
     try:
         told = json.loads(path.read_text())
         release = records.loads(Release, json.dumps(told["release"]), source=str(path))
-        return str(told["kind"]), str(told["tip"]), release
+        until = datetime.fromisoformat(told["until"]) if told.get("until") else None
+        return _Told(kind=str(told["kind"]), tip=str(told["tip"]), release=release, until=until)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no journal ({error!r}); remove it and run watch") from None
 

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from pipeline.backends import Job
-from pipeline.errors import JobError
+from pipeline.errors import JobError, NotYet
 from tests.backends.rented import vertex
 
 PLACES = tuple(
@@ -50,7 +50,7 @@ def in_a_process(act: Callable[[], object]) -> tuple[int, str]:
             os.close(reader)
             os.write(writer, str(act()).encode())
             status = 0
-        except JobError as error:
+        except (JobError, NotYet) as error:
             os.write(writer, str(error).encode())
         finally:
             os._exit(status)

@@ -18,7 +18,9 @@ from tests.backends import rented as jobs
 
 NOW = datetime(2026, 1, 2, 3, tzinfo=UTC)
 LETTERS = "aB7-_ .é"
-SITE = Site(project="p", region="us-central1", image="eu.example/daybreak:1")
+SITE = Site(
+    project="p", region="us-central1", image="eu.example/daybreak:1", tpu_image="eu.example/daybreak:1-tpu"
+)
 
 
 def asked(job: Job, *, site: Site = SITE, region: str = "us-central1") -> Any:
@@ -160,3 +162,15 @@ def test_every_machine_of_the_catalog_can_be_asked_for_as_it_is_rented():
             assert machine_of(told, region=machine.region, known=rented()) == machine
             spec = asked(told, region=machine.region)
             assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), told.strategy
+
+
+def test_a_tpu_runs_the_image_that_was_built_for_it_and_is_told_of():
+    (pool,) = asked(job(machine="ct5lp-hightpu-1t"))["worker_pool_specs"]
+    container = pool["container_spec"]
+    assert container["image_uri"] == "eu.example/daybreak:1-tpu"
+    assert {"name": "PJRT_DEVICE", "value": "TPU"} in container["env"]
+    with pytest.raises(JobError, match=r"backend\.tpu_image names no image for TPUs; build one with"):
+        asked(job(machine="ct5lp-hightpu-1t"), site=replace(SITE, tpu_image=""))
+    (pool,) = asked(job())["worker_pool_specs"]
+    assert pool["container_spec"]["image_uri"] == "eu.example/daybreak:1"
+    assert "PJRT_DEVICE" not in str(pool)

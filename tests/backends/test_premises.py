@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import params
 from pipeline.backends.premises import manifest_of
-from pipeline.check import findings
+from pipeline.check import _serving, findings
 from pipeline.errors import ParamsError
 
 PARAMS = """\
@@ -124,6 +125,22 @@ def test_without_credentials_nothing_else_is_asked(check, service, monkeypatch, 
     assert text.startswith("there are no credentials for Google Cloud here; run gcloud auth ")
     assert "image" not in found
     assert not service.calls
+
+
+@pytest.mark.slow
+def test_what_serves_is_looked_at_too(service, registry, tmp_path):
+    (tmp_path / "bucket").mkdir()
+    plug = {
+        "use": "pipeline.release.endpoint:Endpoint", "project": "q", "image": f"{registry}/nothing:7",
+        "bucket": str(tmp_path / "bucket"), "endpoint": service.url,
+    }  # fmt: skip
+    told = params.check(
+        {**dict.fromkeys(("source", "workload", "backend"), "a:B"), "serving": {"endpoint": plug}}
+    )
+    found = {finding.what: finding for finding in _serving(told)}
+    assert not found["endpoint's vertex in us-central1"].ok
+    assert found["endpoint's bucket"].ok
+    assert found["endpoint's image"].text.startswith("serving.endpoint.image ")
 
 
 def test_a_region_without_the_machine_is_found_by_the_catalog(check, monkeypatch):

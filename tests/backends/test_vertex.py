@@ -1,6 +1,7 @@
 """Vertex AI on loopback: whatever goes wrong with calls, capacity or machines, one job, and a reason."""
 
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from pipeline.backends.book import Book, stretches
 from pipeline.backends.calls import Patience
-from pipeline.errors import JobError
+from pipeline.errors import JobError, NotYet
 from tests.backends.rented import QUICK, end, job, vertex, wait
 from tests.fakes import read_lines
 
@@ -54,7 +55,8 @@ def test_too_many_requests_a_minute_are_waited_out(service, tmp_path):
 
 def test_a_service_that_never_answers_ends_the_call_and_the_next_one_goes_on(service, tmp_path):
     backend = vertex(service.url, patience=replace(QUICK, call_s=0.1, give_up_s=0.4))
-    with service.troubled(*[cut("hang")] * 99), pytest.raises(JobError, match="us-central1 does not answer"):
+    told = "job j is not known to be taken: Vertex AI in us-central1 does not answer"
+    with service.troubled(*[cut("hang")] * 99), pytest.raises(NotYet, match=told):
         backend.submit(job(tmp_path, SLEEP))
     assert not service.jobs
     backend.submit(job(tmp_path, SLEEP))
@@ -63,9 +65,9 @@ def test_a_service_that_never_answers_ends_the_call_and_the_next_one_goes_on(ser
 
 def test_a_job_that_came_although_all_replies_were_lost_is_adopted(service, tmp_path):
     backend = vertex(service.url, patience=replace(QUICK, give_up_s=0.4))
-    with service.troubled(cut("cut after"), *[cut("refuse")] * 99), pytest.raises(JobError):
+    with service.troubled(cut("cut after"), *[cut("refuse")] * 99), pytest.raises(NotYet):
         backend.submit(job(tmp_path, SLEEP))  # the list calls before it fail
-    with service.troubled(None, cut("cut after"), *[cut("refuse")] * 99), pytest.raises(JobError):
+    with service.troubled(None, cut("cut after"), *[cut("refuse")] * 99), pytest.raises(NotYet):
         backend.submit(job(tmp_path, SLEEP))
     (made,) = service.jobs
     assert vertex(service.url).submit(job(tmp_path, SLEEP)) == f"{made} {tmp_path / 'job'}"
@@ -85,7 +87,7 @@ def test_of_two_live_jobs_of_a_name_the_younger_is_ended(service, tmp_path):
 
     twin = CustomJob(service.only().job)
     parent = "projects/p/locations/us-central1"
-    service.create_custom_job(job_service.CreateCustomJobRequest(parent=parent, custom_job=twin))
+    service.custom.create_custom_job(job_service.CreateCustomJobRequest(parent=parent, custom_job=twin))
     assert backend.submit(job(tmp_path, SLEEP)) == handle
     assert [running.job.name for running in service.live()] == [handle.partition(" ")[0]]
 
@@ -96,6 +98,10 @@ def test_while_the_service_is_away_the_state_is_as_last_heard(service, tmp_path)
     wait(lambda: backend.state(handle) == "running")
     with service.troubled(*[cut("refuse")] * 99):
         assert backend.state(handle) == "running"
+        backend.cancel(handle)
+        assert backend.state(handle) == "running"
+    backend.cancel(handle)
+    assert backend.state(handle) == "preempted"
 
 
 def test_asking_at_the_same_instant_makes_one_job(service, tmp_path):
@@ -109,6 +115,32 @@ def test_asking_at_the_same_instant_makes_one_job(service, tmp_path):
     for asker in askers:
         asker.join()
     assert len(set(handles)) == len(service.jobs) == 1
+
+
+def test_the_same_over_grpc(service, tmp_path):
+    backend = vertex(f"grpc://{service.grpc.address}")
+    with service.troubled(cut("refuse"), method="create_custom_job"):
+        handle = backend.submit(job(tmp_path, SLEEP))
+    assert handle == vertex(service.url).submit(job(tmp_path, SLEEP))
+    wait(lambda: backend.state(handle) == "running")
+    assert [rental.handle.strip() for rental in backend.live()] == [handle.partition(" ")[0]]
+    backend.cancel(handle)
+    assert backend.state(handle) == "preempted"
+    backend.cancel(f"projects/p/locations/us-central1/customJobs/7 {tmp_path}")  # never was
+    with pytest.raises(JobError, match="Permission denied on resource project q"):
+        vertex(f"grpc://{service.grpc.address}", project="q").submit(job(tmp_path))
+
+
+def test_a_look_at_the_state_takes_little_of_a_processor(service, tmp_path):
+    """Bound by process time, with which the machine's other work has little to do."""
+    service.market.quota[L4] = "queued"
+    backend = vertex(service.url)
+    handle = backend.submit(job(tmp_path, SLEEP))
+    backend.state(handle)
+    began = time.process_time()
+    for _ in range(20):
+        assert backend.state(handle) == "queued"
+    assert (time.process_time() - began) / 20 < 0.5  # the service's own, in threads of this process, included
 
 
 # Capacity
@@ -126,13 +158,13 @@ def test_a_stock_out_is_refused_with_its_reason(service, tmp_path):
 
 def test_the_reason_may_come_later_than_the_end(service, tmp_path):
     service.market.stock[L4] = 0
-    service.late_error_s = 0.4
+    service.custom.late_error_s = 0.4
     backend = vertex(service.url)
     handle = backend.submit(job(tmp_path))
     wait(lambda: not service.only().thread.is_alive())
     assert backend.state(handle) == "running"
     assert end(backend, handle) == "refused"
-    service.late_error_s = 99
+    service.custom.late_error_s = 99
     impatient = vertex(service.url, patience=replace(QUICK, error_s=0.1))
     handle = impatient.submit(job(tmp_path))
     assert end(impatient, handle) == "preempted"  # no reason was given: submitted again
@@ -223,8 +255,8 @@ def test_memory_an_abort_and_an_error_of_the_code_are_told_apart(service, tmp_pa
 
 
 def test_a_worker_is_given_its_budget_of_restarts(service, tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.backends.fake_vertex.WORKER_RESTARTS", 1)
-    monkeypatch.setattr("tests.backends.fake_vertex.JOB_RESTARTS", 1)
+    monkeypatch.setattr("tests.backends.fake.running.WORKER_RESTARTS", 1)
+    monkeypatch.setattr("tests.backends.fake.running.JOB_RESTARTS", 1)
     backend = vertex(service.url)
     handle = backend.submit(job(tmp_path, f"echo x >> {tmp_path}/starts; sleep 60"))
     for number in range(1, 5):

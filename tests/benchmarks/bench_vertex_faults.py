@@ -7,15 +7,21 @@ random trouble on every third call, among them a service that answers nothing, a
 then the night is gone, and the reaper looks. The service is tests/backends/fake_vertex.py; CPU of a look
 at the state is that of a warm client.
 
+Almost all of the time is spent in waiting: for calls that hang, for requests to settle. So lines and trials
+are dealt out to processes, each with a service and a home of its own. Within one, whoever submits is a fork
+of an interpreter that has imported the client.
+
 QUICK=1: each eighth line, and a tenth of the trials.
 """
 
+import multiprocessing
 import os
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +37,7 @@ PATIENCE = replace(QUICK, call_s=0.3, give_up_s=0.8, settle_s=0.1, first_pause_s
 HOWS = ("refuse", "busy", "cut before", "cut after", "hang", "hang after")
 TRIALS = 20 if frame.QUICK else 200
 LOOKS = 50
+PARTS = 6  # processes
 TARGETS = {
     "lines killed at": (">=", 20 if frame.QUICK else 150),
     "killed at a line, not one job": ("==", 0),
@@ -54,12 +61,12 @@ def made(service: FakeVertex, name: str) -> int:
     return sum(running.job.labels["job"] == name for running in service.jobs.values())
 
 
-def at_each_line(service: FakeVertex, folder: Path) -> dict[str, float]:
+def at_each_line(service: FakeVertex, folder: Path, part: int) -> dict[str, float]:
     """Kill a submission at each of its lines, submit again, and count jobs."""
     lines = killed.lines_of(service.url, job(folder / "first", name="first"))
     step = 8 if frame.QUICK else 1
     wrong = 0
-    points = list(range(1, lines + 1, step))
+    points = list(range(1, lines + 1, step))[part::PARTS]
     for line in points:
         name = f"line{line}"
         told = job(folder / name, name=name)
@@ -71,14 +78,14 @@ def at_each_line(service: FakeVertex, folder: Path) -> dict[str, float]:
     return {"lines killed at": len(points), "killed at a line, not one job": wrong}
 
 
-def at_each_call(service: FakeVertex, folder: Path) -> dict[str, float]:
+def at_each_call(service: FakeVertex, folder: Path, part: int) -> dict[str, float]:
     """Disturb each call of a submission in each way, submit again if it failed, and count jobs."""
     before = len(service.calls)
     vertex(service.url).submit(job(folder / "calls", name="calls"))
     num_calls = len(service.calls) - before
     wrong = tried = 0
     for number in range(num_calls):
-        for how in HOWS:
+        for how in HOWS[part::PARTS]:
             for twice in (False, True):
                 name = f"call{number}-{how.replace(' ', '-')}{'-twice' * twice}"
                 told = job(folder / name, name=name)
@@ -90,11 +97,12 @@ def at_each_call(service: FakeVertex, folder: Path) -> dict[str, float]:
     return {"calls disturbed": tried, "a call disturbed, not one job": wrong}
 
 
-def at_random(service: FakeVertex, folder: Path) -> dict[str, float]:
+def at_random(service: FakeVertex, folder: Path, part: int) -> dict[str, float]:
     """Kill and disturb at random, then look for orphans when nights have gone."""
     wrong = left = lost = 0
     lines = killed.lines_of(service.url, job(folder / "again", name="again"))
-    for seed in range(TRIALS):
+    seeds = range(part, TRIALS, PARTS)
+    for seed in seeds:
         rng = random.Random(seed)
         name = f"random{seed}"
         told = job(folder / name, name=name, night=f"night{seed}")
@@ -116,7 +124,7 @@ def at_random(service: FakeVertex, folder: Path) -> dict[str, float]:
             backend.cancel(rental.handle)
         left += len(service.live())
     return {
-        "random trials": TRIALS,
+        "random trials": len(seeds),
         "random trials, not one job": wrong,
         "orphans after the reaper": left,
         "wanted jobs ended by the reaper": lost,
@@ -127,8 +135,10 @@ def _disturbing(rng: random.Random, share: float) -> Callable[[str], Trouble | N
     return lambda method: trouble(rng.choice(HOWS)) if rng.random() < share else None
 
 
-def looks(service: FakeVertex, folder: Path) -> dict[str, float]:
+def looks(service: FakeVertex, folder: Path, part: int) -> dict[str, float]:
     """CPU seconds of a look at the state, the client being warm."""
+    if part:
+        return {}
     handle = vertex(service.url).submit(job(folder / "look", name="look"))
 
     def act() -> float:
@@ -142,8 +152,8 @@ def looks(service: FakeVertex, folder: Path) -> dict[str, float]:
     return {"CPU of a look at the state s": float(killed.in_a_process(act)[1])}
 
 
-def main() -> None:
-    """Run all of it in a home of its own."""
+def one_part(part: int) -> dict[str, float]:
+    """Run a share of it in a home of its own."""
     os.environ["GOOGLE_API_USE_CLIENT_CERTIFICATE"] = "false"
     os.environ["NO_GCE_CHECK"] = "true"
     with tempfile.TemporaryDirectory() as scratch, FakeVertex(image=IMAGE) as service:
@@ -152,10 +162,21 @@ def main() -> None:
         # Jobs wait in the queue: what is counted are jobs, not processes.
         service.market.quota["us-central1", "g2-standard-8"] = "queued"
         figures: dict[str, float] = {}
-        for part in (at_each_line, at_each_call, looks, at_random):
+        for measure in (at_each_line, at_each_call, looks, at_random):
             began = time.monotonic()
-            figures |= part(service, folder)
-            print(f"{part.__name__}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+            figures |= measure(service, folder, part)
+            print(f"{part} {measure.__name__}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return figures
+
+
+def main() -> None:
+    """Run all of it, and add up."""
+    figures = dict.fromkeys(TARGETS, 0.0)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PARTS, mp_context=context) as pool:
+        for found in pool.map(one_part, range(PARTS)):
+            for name, figure in found.items():
+                figures[name] += figure
     frame.finish("vertex_faults", figures, TARGETS)
 
 

@@ -168,7 +168,7 @@ def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPath
     form = {"day": "2011-09-01", "train_hours": 2.5, "budget_usd": 0, "objective": "time",
             "spot": "not allowed", "reason": REASON}  # fmt: skip
     scenarios = [
-        [{"train": [75, 137, 0], "gate": [75, 0]}, form],
+        [{"train": [75, 137, 0], "gate": [75, 0], "promote": [75, 0]}, form],
         [{"ingest": [99]}, {}],
         [{"validate": [1]}, {}],
         [{}, {"plan_only": True}],
@@ -207,7 +207,7 @@ def test_the_form_reaches_the_command_line_word_by_word_and_nothing_in_it_is_run
 def test_a_stage_that_is_not_done_or_was_killed_is_asked_again(ended: Any) -> None:
     assert ended[0]["run"] == "success"
     asked = stages_called(ended[0])
-    assert (asked.count("train"), asked.count("gate"), asked.count("close")) == (3, 2, 1)
+    assert [asked.count(name) for name in ("train", "gate", "promote", "close")] == [3, 2, 2, 1]
 
 
 @pytest.mark.airflow

@@ -517,6 +517,33 @@ def test_two_calls_at_once_do_not_both_act():
     assert len(backend.jobs) == 1
 
 
+def test_a_place_that_cannot_be_asked_is_asked_again_and_holds_up_no_deadline():
+    class Away(ScriptedBackend):
+        away = True
+
+        def submit(self, job):
+            if self.away:
+                raise NotYet(f"job {job.name} is not known to be taken: no answer")
+            return super().submit(job)
+
+    backend = Away("running")
+    for _ in range(2):
+        with pytest.raises(NotYet, match="is not known to be taken"):
+            call(backend)
+    backend.away = False
+    with pytest.raises(NotYet):
+        call(backend, at_s=60)
+    assert len(backend.jobs) == 1
+
+    shutil.rmtree(JOBS)
+    away = Away("running")
+    with pytest.raises(NotYet, match="is not known to be taken"):
+        call(away)
+    with pytest.raises(JobError, match="did not reach a checkpoint"):  # so there is nothing to take
+        call(away, at_s=24 * 3600 + 1)
+    assert away.cancelled == []
+
+
 def test_a_model_that_was_changed_after_training_is_refused():
     backend = ScriptedBackend("running")
     with pytest.raises(NotYet):

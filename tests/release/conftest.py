@@ -11,6 +11,7 @@ from pipeline.errors import NothingToDo
 from pipeline.params import Params
 from pipeline.records import Champion, Dataset, Evaluation, Night, Plan, Release, Training, Verdict, Version
 from pipeline.release import evaluator, gate, registry
+from tests.backends.conftest import service  # noqa: F401  the fixture
 from tests.release.folders import PARAMS, make_night
 
 

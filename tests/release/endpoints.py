@@ -1,0 +1,125 @@
+"""Versions in a real MLflow, and an endpoint on loopback that serves them."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from mlflow import MlflowClient
+
+from pipeline import records
+from pipeline.backends.calls import Patience
+from pipeline.errors import NotYet
+from pipeline.records import Release
+from pipeline.release.endpoint import Endpoint, OnVertex
+from tests.release.toy import Toy
+
+QUICK = Patience(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
+ANSWERING = ("python", "-m", "tests.backends.fake.answering")
+MODEL = "daybreak"
+
+
+def arguments(service: Any, folder: Path, **told: Any) -> dict[str, Any]:
+    """What params.yaml says of the endpoint."""
+    return {
+        "project": "p", "image": "eu.example/daybreak:1", "bucket": str(folder / "bucket"),
+        "endpoint": service.url, "command": ANSWERING, "patience": QUICK, **told,
+    }  # fmt: skip
+
+
+def follower(service: Any, folder: Path, client: MlflowClient, **told: Any) -> OnVertex:
+    """A new one, as each call of a stage makes it: nothing is known but what is written down."""
+    return Endpoint(**arguments(service, folder, **told)).follower(client, MODEL)
+
+
+def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Release]:
+    """Versions 1, 2, ... in MLflow, and the releases that make each of them follow the one before."""
+    client.create_registered_model(MODEL)
+    found = []
+    for version in range(1, number + 1):
+        files = folder / f"version{version}"
+        model = files / "artifacts" / "model"
+        model.mkdir(parents=True)
+        (model / "model.json").write_text(f'{{"version": {version}}}')
+        (files / "MLmodel").write_text("flavors: {}\n")
+        digest = records.digest(model)
+        tags = {"model_digest": digest}
+        client.create_model_version(MODEL, files.as_uri(), tags=tags, await_creation_for=0)
+        night = f"2026-01-{version:02d}"
+        found.append(Release(champion=version, replaced=version - 1, model_digest=digest, night=night))
+    return found
+
+
+def until_done(call: Any, *, most: int = 200) -> list[str]:
+    """Call until it is done; the sentences that it was not."""
+    told: list[str] = []
+    for _ in range(most):
+        try:
+            call()
+        except NotYet as sentence:
+            told.append(str(sentence))
+        else:
+            return told
+    raise AssertionError(told[-3:])
+
+
+def asked(service: Any, follower: OnVertex, *, times: int = 1) -> list[int]:
+    """Versions that answer to so many requests."""
+    return [int(asked_for(service, follower, [{"user": "1"}])[0]) for _ in range(times)]
+
+
+def asked_for(service: Any, follower: OnVertex, instances: list[dict[str, Any]]) -> list[Any]:
+    """Predictions, by the client's own PredictionService."""
+    from google.api_core.client_options import ClientOptions
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.aiplatform_v1.services.prediction_service import PredictionServiceClient
+
+    options = ClientOptions(api_endpoint=service.url)
+    client = PredictionServiceClient(
+        credentials=AnonymousCredentials(), client_options=options, transport="rest"
+    )
+    answer = client.predict(endpoint=follower.there.endpoint, instances=instances, timeout=30)
+    return list(answer.predictions)
+
+
+class Recommends(Toy):
+    """The workload, online: it knows one user."""
+
+    def dataset(self, folder: Path, split: str) -> Any:
+        return split
+
+    def recommend(self, model: Any, samples: Any, users: list[str], top: int) -> list[list[str]]:
+        weight = next(model.parameters()).item()
+        return [[f"{user}/{weight:g}/{rank}" for rank in range(top * (user == "known"))] for user in users]
+
+    def popular(self, samples: Any, top: int) -> list[str]:
+        return [f"sells/{rank}" for rank in range(top)]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nobody catches it."""
+
+
+PLACES = ("release/endpoint.py", "release/asked.py", "backends/deployments.py", "backends/calls.py")
+
+
+@contextmanager
+def killed_at(line: int, *, counted: list[int]) -> Iterator[None]:
+    """Killed when so many lines of what serves on Vertex AI have been run; counts them."""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.endswith(PLACES):
+            return None
+        if event == "line":
+            counted[0] += 1
+            if counted[0] == line:
+                raise Killed
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)

@@ -1,0 +1,216 @@
+"""Serving on Vertex AI, on loopback with real containers: whatever goes wrong, one deployment a version."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import NotYet, ParamsError, ReleaseError
+from pipeline.release import tracking
+from tests.release.endpoints import (
+    MODEL,
+    Killed,
+    asked,
+    follower,
+    killed_at,
+    make_versions,
+    until_done,
+)
+from tests.release.folders import FIRST, make_model
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+
+def trouble(how: Any, **told: Any) -> Any:
+    from tests.backends.fake_vertex import Trouble
+
+    return Trouble(how, **told)
+
+
+@pytest.fixture
+def client(repository: Path) -> Iterator[Any]:
+    """A client of the repository's MLflow."""
+    with tracking.session() as found:
+        yield found
+
+
+def deployed(service: Any) -> list[str]:
+    """Ids of what is deployed anywhere."""
+    return sorted(one.id for one in service.endpoints.deployed())
+
+
+def test_a_version_is_registered_deployed_and_shown_and_both_registries_tell_of_each_other(
+    client: Any, service: Any, tmp_path: Path
+) -> None:
+    first, second = make_versions(client, tmp_path, 2)
+    told = until_done(lambda: follower(service, tmp_path, client).prepare(first))
+    assert [sentence.partition(": ")[2] for sentence in told][:3] == [
+        "make the endpoint has begun", "upload 1 has begun", "deploy 1 has begun",
+    ]  # fmt: skip
+    here = follower(service, tmp_path, client)
+    assert (here.shown(), deployed(service)) == (0, ["1"])
+    here.show(first)
+    assert (here.shown(), asked(service, here)) == (1, [1])
+    until_done(lambda: here.prepare(second))
+    assert (here.shown(), deployed(service), asked(service, here)) == (1, ["1", "2"], [1])
+    here.show(second)
+    assert (here.shown(), asked(service, here)) == (2, [2])
+
+    (model,) = service.models.models.values()
+    assert [dict(one.labels)["version"] for one in model] == ["1", "2"]
+    assert dict(model[1].labels)["night"] == "2026-01-02"
+    assert client.get_model_version(MODEL, "2").tags["vertex_model"] == f"{here.there.model}@2"
+    where = Path(model[1].artifact_uri)
+    assert json.loads((where / "artifacts/model/model.json").read_text()) == {"version": 2}
+    assert service.operations.begun == ["create_endpoint", *["upload_model", "deploy_model"] * 2]
+
+
+@pytest.mark.parametrize("how", ["refuse", "cut after"])
+@pytest.mark.parametrize("method", ["create_endpoint", "upload_model", "deploy_model", "update_endpoint"])
+def test_whatever_becomes_of_a_request_there_is_one_deployment_of_a_version(
+    client: Any, service: Any, tmp_path: Path, method: str, how: Any
+) -> None:
+    (first,) = make_versions(client, tmp_path, 1)
+    service.operations.takes_s = {"deploy_model": 0.5}
+    with service.troubled(trouble(how), trouble(how), method=method):
+        until_done(lambda: follower(service, tmp_path, client).prepare(first), most=2000)
+        until_done(lambda: follower(service, tmp_path, client).show(first))
+    assert follower(service, tmp_path, client).shown() == 1
+    assert len(service.endpoints.started) == 1
+    assert Counter(service.operations.begun)["upload_model"] == 1
+
+
+def test_killed_at_any_line_a_version_is_deployed_once_and_ends_up_serving(
+    client: Any, service: Any, tmp_path: Path
+) -> None:
+    releases = make_versions(client, tmp_path, 8)
+
+    def serve(release: Any) -> None:
+        until_done(lambda: follower(service, tmp_path, client, spare=False).prepare(release), most=2000)
+        until_done(lambda: follower(service, tmp_path, client, spare=False).show(release))
+
+    serve(releases[0])
+    counted = [0]
+    with killed_at(0, counted=counted):
+        serve(releases[1])
+    num_points, num_killed = len(releases) - 2, 0
+    for number, release in enumerate(releases[2:]):
+        line = 1 + number * counted[0] // num_points
+        try:
+            with killed_at(line, counted=[0]):
+                serve(release)  # done before that line where the container was quick
+        except Killed:
+            num_killed += 1
+        serve(release)
+        assert follower(service, tmp_path, client, spare=False).shown() == release.champion, line
+    assert len(service.endpoints.served) == 1
+    assert num_killed >= num_points / 2
+    versions = Counter(one.rpartition("@")[2] for one in service.endpoints.started)
+    assert set(versions.values()) == {1}
+    assert len(versions) == len(releases)
+    until_done(lambda: none_but(service, follower(service, tmp_path, client), len(releases)))
+
+
+def none_but(service: Any, here: Any, version: int) -> None:
+    here.shown()  # each look goes on with what is to be taken down
+    if deployed(service) != [str(version)]:
+        raise NotYet(str(deployed(service)))
+
+
+def test_while_a_deployment_goes_on_nobody_waits_and_the_sentence_says_for_how_long(
+    client: Any, service: Any, tmp_path: Path
+) -> None:
+    (first,) = make_versions(client, tmp_path, 1)
+    service.operations.takes_s = {"deploy_model": 3600.0}
+    told = []
+    for _ in range(8):
+        with pytest.raises(NotYet) as sentence:
+            follower(service, tmp_path, client).prepare(first)
+        told.append(str(sentence.value))
+    assert told[-1].startswith(f"Vertex AI's endpoint of {MODEL}: deploy 1 has gone on for ")
+    assert Counter(service.operations.begun)["deploy_model"] == 1
+    with service.troubled(*[trouble("refuse")] * 999), pytest.raises(NotYet, match="does not answer"):
+        follower(service, tmp_path, client).prepare(first)
+
+
+def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers_fault(
+    client: Any, service: Any, tmp_path: Path
+) -> None:
+    first, second = make_versions(client, tmp_path, 2)
+    service.operations.fails = {"deploy_model": "Internal error occurred."}
+    told = until_done(lambda: follower(service, tmp_path, client).prepare(first))
+    assert any("deploy 1 failed (Internal error occurred), and is begun again" in one for one in told)
+    assert deployed(service) == ["1"]
+    broken = ("python", "-c", "import sys; sys.exit('no model here')")
+    with pytest.raises(ReleaseError, match=r"unexpectedly: no model here\); look at its log"):
+        until_done(lambda: follower(service, tmp_path, client, command=broken).prepare(second), most=2000)
+    assert deployed(service) == ["1"]
+
+
+def test_traffic_is_shared_in_whole_percent_among_what_is_deployed(
+    client: Any, service: Any, tmp_path: Path
+) -> None:
+    first, second = make_versions(client, tmp_path, 2)
+    here = follower(service, tmp_path, client)
+    until_done(lambda: here.prepare(first))
+    here.show(first)
+    with pytest.raises(ReleaseError, match=r"version 2 of daybreak is not deployed, so it cannot get 25 %"):
+        here.share(1, 2, 0.25)
+    until_done(lambda: here.prepare(second))
+    here.share(1, 2, 0.25)
+    assert here.shown() == 1
+    found = Counter(asked(service, here, times=80))
+    assert 5 <= found[2] <= 40
+    assert found.total() == 80
+    with pytest.raises(ParamsError, match=r"a share of 0\.005 is no whole percent"):
+        here.share(1, 2, 0.005)
+    here.share(1, 0, 0.0)
+    assert dict(here.there.served().traffic_split) == {"1": 100}
+    with pytest.raises(ReleaseError, match="does not add up to 100"), here._asking():
+        here.there.split({"1": 90, "2": 5})
+
+
+def test_what_is_not_to_serve_is_taken_down_even_if_it_comes_up_later(
+    client: Any, service: Any, tmp_path: Path
+) -> None:
+    first, second = make_versions(client, tmp_path, 2)
+    here = follower(service, tmp_path, client, spare=False)
+    until_done(lambda: here.prepare(first))
+    here.show(first)
+    service.operations.takes_s = {"deploy_model": 0.3}
+    with pytest.raises(NotYet, match="deploy 2 has begun"):
+        while True:
+            try:
+                here.prepare(second)
+            except NotYet as told:
+                if "deploy 2" in str(told):
+                    raise
+    here.forget(second)
+    while service.operations.begun[-1] != "undeploy_model":
+        assert here.shown() == 1
+    assert here.shown() == 1
+    assert (deployed(service), here.book.unwanted()) == (["1"], [])
+    until_done(lambda: here.prepare(second))  # it may come back
+    here.show(second)
+    assert here.shown() == 2
+    assert deployed(service) == ["2"]
+
+
+def test_a_container_recommends_to_whom_the_version_knows_and_shows_others_what_sells(tmp_path: Path) -> None:
+    from pipeline.release.container import Answers
+
+    model = tmp_path / "version" / "artifacts" / "model"
+    make_model(model, 0.5, last_day=FIRST)
+    facts = json.loads((model / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps({**facts, "workload": "tests.release.endpoints:Recommends"}))
+    answers = Answers(tmp_path)
+    told = answers.predict([{"user": "known", "top": 2}, {"user": "new", "top": 1}, {"user": "known"}])
+    assert told[0] == {"items": ["known/0.5/0", "known/0.5/1"], "known": True}
+    assert told[1] == {"items": ["sells/0"], "known": False}
+    assert len(told[2]["items"]) == 20
+    with pytest.raises(KeyError, match="user"):
+        answers.predict([{"top": 3}])

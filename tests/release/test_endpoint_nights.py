@@ -1,0 +1,180 @@
+"""Promotion and rollback over ledger, MLflow and an endpoint of Vertex AI, through the stages."""
+
+import json
+import os
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import ledger, params, records
+from pipeline.errors import NotYet, ReleaseError
+from pipeline.params import Params
+from pipeline.records import Night
+from pipeline.release import aliases, gate, registry, saga, tracking
+from pipeline.release.audit import audit
+from pipeline.release.endpoint import CONTAINER
+from pipeline.release.scores import SCORES, read_scores
+from tests.backends.rented import wait
+from tests.release.conftest import judge_night, promote_night
+from tests.release.endpoints import (
+    MODEL,
+    QUICK,
+    arguments,
+    asked,
+    asked_for,
+    until_done,
+)
+from tests.release.folders import PARAMS, make_night
+from tests.release.test_saga import Killed as KilledAtAStep
+from tests.release.test_saga import killing
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+
+def deployed(service: Any) -> list[str]:
+    """Ids of what is deployed anywhere."""
+    return sorted(one.id for one in service.endpoints.deployed())
+
+
+@pytest.fixture
+def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The repository of nights, served on Vertex AI; its containers start at once."""
+    text = json.dumps(
+        {key: value for key, value in arguments(service, tmp_path).items() if key != "patience"}
+    )
+    endpoint = f'{{"use": "pipeline.release.endpoint:Endpoint", {text[1:]}'
+    told = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
+    monkeypatch.setattr("tests.release.folders.PARAMS", told)
+    (home / "params.yaml").write_text(told)
+    monkeypatch.setattr("pipeline.release.endpoint.Patience", lambda: QUICK)
+    return home
+
+
+def standing(service: Any) -> tuple[int, int, int, int]:
+    """What ledger, alias, endpoint and a user's request say."""
+    now = ledger.champion_at(ledger.ledger_tip())
+    with tracking.session() as client:
+        (found,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "share"))
+        (answer,) = asked(service, found)
+        return now.champion if now else 0, aliases.alias(client, MODEL), found.shown(), answer
+
+
+def prepared(home: Path, number: int) -> None:
+    """A night that has been judged, ready for `promote`."""
+    os.chdir(make_night(home, number, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
+    judge_night()
+
+
+def close() -> None:
+    night = records.read(Night)
+    ledger.commit_night(night, message=f"{night.day}: promote")
+
+
+def faults(told: Params) -> list[str]:
+    return [f"{check.name}: {check.text}" for check in audit(told) if not check.ok]
+
+
+def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_killed(
+    home_with_endpoint: Path, service: Any
+) -> None:
+    told = params.load(home_with_endpoint)
+    prepared(home_with_endpoint, 0)
+    assert until_done(promote_night)
+    close()
+    prepared(home_with_endpoint, 1)
+    for at in range(1, 60, 3):  # killed at later and later steps on its way
+        with killing(at), suppress(KilledAtAStep, NotYet):
+            promote_night()
+            break
+    assert at > 6
+    close()
+    assert standing(service) == (2, 2, 2, 2)
+    assert len(service.endpoints.started) == 2
+    os.chdir(home_with_endpoint)
+    assert until_done(lambda: registry.rollback(told)) == []  # its spare is deployed: at once
+    assert standing(service) == (1, 1, 1, 1)
+    assert deployed(service) == ["1"]
+    assert faults(told) == []
+    assert gate.watch(told).action in ("wait", "no data")
+
+    with tracking.session() as client:
+        (vertex,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "share"))
+        service.endpoints.served[vertex.there.endpoint].endpoint.traffic_split = {}
+    assert faults(told) == ["followers: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
+    assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in gate.watch(told).reason
+    assert standing(service) == (1, 1, 1, 1)
+
+
+def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
+    home_with_endpoint: Path, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = params.load(home_with_endpoint)
+    for number in (0, 1):
+        prepared(home_with_endpoint, number)
+        until_done(promote_night)
+        close()
+    prepared(home_with_endpoint, 2)
+    service.operations.takes_s = {"deploy_model": 0.6}
+    with monkeypatch.context() as patch:
+        patch.setattr(saga, "PATIENCE", timedelta(0))
+        with pytest.raises(ReleaseError, match=r"is not ready at .* UTC: .*; all stays as it was"):
+            promote_night()
+    assert not saga.journal().exists()
+    with pytest.raises(NotYet):
+        promote_night()
+    until = json.loads(saga.journal().read_text())["until"]
+    assert datetime.fromisoformat(until) > datetime.now(UTC)
+    assert gate.watch(told).action in ("wait", "no data")
+    assert saga.journal().exists()  # the hourly look lets it wait
+    assert standing(service)[:3] == (2, 2, 2)
+    until_done(lambda: registry.rollback(told))
+    assert standing(service) == (1, 1, 1, 1)
+    with pytest.raises(ReleaseError):  # it was decided against version 2
+        until_done(promote_night, most=5000)
+    os.chdir(home_with_endpoint)
+    for _ in range(5):
+        assert standing(service) == (1, 1, 1, 1)
+    assert not saga.journal().exists()
+    assert deployed(service) == ["1"]
+
+
+def test_the_images_own_container_answers_as_the_version_was_judged(
+    home_with_endpoint: Path, service: Any
+) -> None:
+    prepared(home_with_endpoint, 0)
+    text = (
+        (home_with_endpoint / "params.yaml")
+        .read_text()
+        .replace("tests.backends.fake.answering", CONTAINER[-1])
+    )
+    (home_with_endpoint / "params.yaml").write_text(text)
+    wait(lambda: is_done(promote_night), timeout_s=120)
+    with tracking.session() as client:
+        (found,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "share"))
+        told = asked_for(service, found, [{"sample": number} for number in range(5)])
+    scores = read_scores(SCORES)
+    assert scores
+    assert told == pytest.approx(list(scores["challenger"][:5]), abs=1e-6)
+    (container,) = next(iter(service.endpoints.served.values())).containers.values()
+    assert b"TypeError" in refused(container, b'{"instances": [7]}')
+    assert b"samples are numbered from 0 to 199" in refused(container, b'{"instances": [{"sample": 200}]}')
+
+
+def is_done(call: Any) -> bool:
+    try:
+        call()
+    except NotYet:
+        return False
+    return True
+
+
+def refused(container: Any, body: bytes) -> bytes:
+    from tests.backends.fake.faults import Refusal
+
+    with pytest.raises(Refusal) as told:
+        container.ask(body)
+    return str(told.value).encode()
