@@ -135,10 +135,9 @@ def _counts(
 
 def hindrance(machine: Machine, backend: str) -> str:
     """Why no job can be run on that machine; "" where it can."""
-    if _of_many_chips(machine):
-        return ONE_CHIP
-    rents = backend != RENTS_NOTHING
-    return "" if rents or machine.name == LOCAL else f"backend {backend.rpartition(':')[2]} rents no machine"
+    if backend == RENTS_NOTHING and machine.name != LOCAL:
+        return f"backend {backend.rpartition(':')[2]} rents no machine"
+    return ONE_CHIP if _of_many_chips(machine) else ""
 
 
 def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:
