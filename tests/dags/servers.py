@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 IDENTITY = ["-c", "user.name=A Test", "-c", "user.email=test@example.org"]
 
 
@@ -67,6 +69,14 @@ class Standalone:
         return str(
             self.until(lambda: (s := self.ask("GET", path)[1]["state"]) in ended and s, seconds=seconds)
         )
+
+
+def keep(page: Any, name: str) -> None:
+    """Keep what the page shows in the folder $SCREENSHOTS, where somebody asked for it."""
+    if "/#/" in page.url and (close := page.get_by_label("Close").first).is_visible():
+        close.click()  # MLflow's assistant, which covers part of the page
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png")
 
 
 def free_port() -> int:
