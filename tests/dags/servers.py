@@ -126,6 +126,7 @@ def airflow_standalone(folder: Path, *, home: Path, dags: Path, **more: str) -> 
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",  # who is asked for a second is waited for
         **more,
     }
 
