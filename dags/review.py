@@ -27,9 +27,9 @@ FORM = {
 # What somebody typed reaches the shell as the value of a variable, never as text of the command.
 ANSWER = "(ti.xcom_pull(task_ids='review') or {})"
 TYPED = {
-    "BY": f"{{{{ ({ANSWER}.responded_by_user or {{}}).name or '' }}}}",
-    "REASON": f"{{{{ ({ANSWER}.params_input or {{}}).reason or '' }}}}",
-    "REJECT": f"{{{{ '' if '{APPROVE}' in ({ANSWER}.chosen_options or []) else 'true' }}}}",
+    "BY": f"{{{{ ({ANSWER}.get('responded_by_user') or {{}}).get('name') or '' }}}}",
+    "REASON": f"{{{{ ({ANSWER}.get('params_input') or {{}}).get('reason') or '' }}}}",
+    "REJECT": f"{{{{ '' if '{APPROVE}' in ({ANSWER}.get('chosen_options') or []) else 'true' }}}}",
     "RUN": "{{ run_id }}",
 }
 # Nobody answered: Airflow took the default, and `promote` says that the champion stays.
