@@ -14,6 +14,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
 HOME = Path(os.environ.get("PIPELINE_HOME", Path(__file__).resolve().parents[1]))
 
 

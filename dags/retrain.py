@@ -2,7 +2,8 @@
 
 Exit status is control flow: 0 done, 99 skipped, 75 ask again later, 1 failed. No worker is held
 while a job trains, a gate waits or an endpoint gets a version ready: those three are sensors, which give
-their slot back between asks.
+their slot back between asks. Between `gate` and `promote`, `review` asks a person where one is to be asked,
+and is skipped otherwise.
 What stages tell each other are the records in the folder of the night; a task's log ends with the
 record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed.
 
@@ -16,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import notify
+import review
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import (
@@ -30,7 +32,6 @@ from airflow.sdk import (
 )
 from asked import Asked
 
-MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
 HOURS = 18  # Airflow's alert only; the deadline that acts is night.train_hours
 
 UNSAID = "as in params.yaml"
@@ -107,8 +108,8 @@ class MlflowLink(BaseOperatorLink):
         """Address of the page; of the list of runs while the night has no registered version."""
         version = notify.folder_of(ti_key.run_id) / "data/run/version.json"
         if not version.exists():
-            return f"{MLFLOW_UI}/#/experiments"
-        return f"{MLFLOW_UI}/#/{self.page.format(**json.loads(version.read_text()))}"
+            return f"{notify.MLFLOW_UI}/#/experiments"
+        return f"{notify.MLFLOW_UI}/#/{self.page.format(**json.loads(version.read_text()))}"
 
 
 class ReportLink(MlflowLink):
@@ -122,9 +123,9 @@ class ReportLink(MlflowLink):
         return "Report"
 
 
-def stage(name: str) -> BashOperator:
+def stage(name: str, **given: Any) -> BashOperator:
     """Task of a stage that runs once."""
-    return BashOperator(task_id=name, bash_command=notify.command(name, IN_NIGHT))
+    return BashOperator(task_id=name, bash_command=notify.command(name, IN_NIGHT), **given)
 
 
 def reconciler(name: str) -> Asked:
@@ -144,7 +145,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     params=FORM,
-    user_defined_filters={"night": notify.night_of},
+    user_defined_filters={"night": notify.night_of, "asked": review.asked},
     default_args={
         "retries": 2,
         "retry_delay": timedelta(seconds=30),
@@ -162,10 +163,12 @@ with DAG(
         task_id="close", bash_command=notify.command("close", IN_NIGHT), trigger_rule="all_done"
     )
     close.operator_extra_links = (MlflowLink(), ReportLink())
+    gate = reconciler("gate")
     promote = Asked(
         task_id="promote",
         bash_command=notify.command("promote", IN_NIGHT),
         tried_again=True,
+        trigger_rule="none_failed_min_one_success",  # also where nobody was asked
         timeout=timedelta(hours=3).total_seconds(),
     )
     chain(
@@ -178,13 +181,20 @@ with DAG(
         reconciler("train"),
         stage("evaluate"),
         stage("register"),
-        reconciler("gate"),
+        gate,
+        review.review(),
+        review.approve(IN_NIGHT),
         promote,
         close,
     )
+    gate >> promote
     [promote, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
 
 if __name__ == "__main__":
     dag.deadline = None  # dag.test() of Airflow 3.3 cannot look its own alert up again
+    dag.get_task(
+        "review"
+    ).pre_execute = review.skip  # nor end a wait; who is asked answers by the command line
+    promote.bash_command = notify.command("promote --wait", IN_NIGHT)
     run = dag.test(run_conf={"day": os.environ.get("DAY") or None, "reason": " ".join(sys.argv[1:]) or None})
     sys.exit(run.state != "success")

@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 
 from pipeline import ledger, params, records, snapshots, stages
-from pipeline.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
+from pipeline.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError, without_password
 from pipeline.records import Check, Night, Plan, Profile, Verdict
 
 log = logging.getLogger("pipeline")
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.info("%s", ended)
         return ended.exit_status
     except PipelineError as error:
-        log.error("%s: %s", type(error).__name__, error)
+        log.error("%s: %s", type(error).__name__, stages.sentence(error))
         return error.exit_status
     except BrokenPipeError:  # whoever read has enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -64,9 +64,9 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         sub.set_defaults(command=stage_command, name=name)
         if words[:1] == [name]:  # only that stage is imported
             _add_options(sub, stage.function)
-        if name in stages.CHAIN[1:]:
+        if name in stages.IN_NIGHT[1:]:
             sub.add_argument("--night", dest="in_night", default="", metavar="ID", help="here if left out")
-        if name == "train":
+        if name in ("train", "promote"):
             sub.add_argument("--wait", action="store_true", help="ask until it is done")
         if name == "profile":
             sub.add_argument("--explain", action="store_true", help="say what came out as a paragraph")
@@ -135,7 +135,7 @@ def stage_command(
         folder = ledger.home() / "nights" / in_night
         if not folder.exists():
             raise ParamsError(f"there is no night {in_night} in {folder.parent}; open it first")
-        words = [word for word in sys.argv[1:] if word not in ("--night", in_night)]
+        words = [*sys.argv[1:], "--night", ""]  # the last one counts
         return _call(words, folder=folder)  # the night's own code, not this checkout's
     _check_in_a_night(name)
     inside_dvc = os.environ.get("DVC_STAGE") == name
@@ -168,7 +168,7 @@ def stage_command(
 
 
 def _check_in_a_night(name: str) -> None:
-    if name in stages.CHAIN[1:] and not records.path_of(Night).exists():
+    if name in stages.IN_NIGHT[1:] and not records.path_of(Night).exists():
         nights = ledger.home() / "nights"
         raise ParamsError(
             f"{Path.cwd()} is not the folder of a night; name one of {nights} by --night, "
@@ -202,17 +202,20 @@ def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = BarColumn(bar_width=30), TextColumn("{task.description}", markup=False)
-    console = Console(stderr=True)
+    console, last = Console(stderr=True), ""
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         bar = shown.add_task("", total=1.0, visible=False)
         while True:
             try:
                 return stages.run(name, **given)
             except NotYet as told:
-                if told.share is None or not console.is_terminal:
+                if str(told) == last:
+                    pass
+                elif told.share is None or not console.is_terminal:
                     log.info("%s", told)
                 else:
                     shown.update(bar, completed=told.share, description=str(told), visible=True)
+                last = str(told)
                 time.sleep(ASK_AGAIN_S)
 
 
@@ -265,7 +268,8 @@ def _rest_of_night(until: str) -> int:
         if failed and name != "close":
             continue
         began = time.monotonic()
-        while (status := _call([name], folder=Path.cwd(), quiet=True)) == NotYet.exit_status:
+        words = [name, "--wait"] if name == "promote" else [name]  # where a person is asked
+        while (status := _call(words, folder=Path.cwd(), quiet=True)) == NotYet.exit_status:
             time.sleep(ASK_AGAIN_S)
         how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(status, "failed")
         log.info("%-9s %6.1f s  %s", name, time.monotonic() - began, how)
@@ -396,7 +400,7 @@ def check() -> int:
 
     told = list(findings())
     for finding in told:
-        print(f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {finding.text}")
+        print(f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {without_password(finding.text)}")
     return 0 if all(finding.ok for finding in told) else 1
 
 

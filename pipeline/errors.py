@@ -11,6 +11,8 @@ NotYet                 exit 75   ask again later: a job runs, a gate waits
 NothingToDo            exit 99   no new data, nothing to promote
 """
 
+import re
+
 
 class PipelineError(Exception):
     """A fault that the user can mend; its text is shown without a traceback."""
@@ -60,6 +62,19 @@ class NothingToDo(Exception):
     """The stage has nothing to do tonight, and says why."""
 
     exit_status = 99
+
+
+_USER = re.compile(r"//[^/@\s]+@")
+_KEY = re.compile(r"([?&][\w.-]*(?:key|password|secret|sig|signature|token)=)[^&\s'\"]+", re.IGNORECASE)
+
+
+def without_password(text: str) -> str:
+    """The text without the user, password or key that an address in it may carry.
+
+    >>> without_password("no answer from http://me:secret@host:5000/api?day=1&sig=abc")
+    'no answer from http://host:5000/api?day=1&sig=...'
+    """
+    return _KEY.sub(r"\1...", _USER.sub("//", text))
 
 
 # As Linux, C++ and torch say it: on a CPU, torch tells by its text alone.

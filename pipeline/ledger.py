@@ -12,12 +12,14 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pipeline import records
 from pipeline.errors import DataError, ParamsError, ReleaseError
 from pipeline.records import (
+    Approval,
     Batch,
     Champion,
     Dataset,
@@ -37,6 +39,7 @@ from pipeline.records import (
 log = logging.getLogger(__name__)
 
 BRANCH = "refs/heads/nights"
+NOTES = "refs/notes/nights"  # what was seen besides nights; the branch, which nights race for, stays
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
 
@@ -57,6 +60,7 @@ class Entry:
     evaluation: Evaluation | None = None
     version: Version | None = None
     verdict: Verdict | None = None
+    approval: Approval | None = None
     champion: Champion | None = None
     release: Release | None = None
 
@@ -79,7 +83,8 @@ class Commit:
 
 
 _KINDS: tuple[type[Record], ...] = (
-    Night, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Champion, Release,
+    Night, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
+    Champion, Release,
 )  # fmt: skip
 
 
@@ -227,6 +232,19 @@ def _move(tree: str, parents: Sequence[str], *, expected: str, message: str) -> 
             f"nothing is changed, open a new night"
         ) from None
     return commit
+
+
+def note(text: str) -> None:
+    """Keep a sentence beside the newest commit of the ledger, without moving it."""
+    line = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {' '.join(text.split())}"
+    git(*_identity(), "notes", f"--ref={NOTES}", "append", "-m", line, ledger_tip(), folder=home())
+
+
+def notes() -> list[str]:
+    """The sentences that were kept, oldest first."""
+    listed = git("notes", f"--ref={NOTES}", "list", folder=home()).splitlines()
+    texts = [git("cat-file", "blob", line.split()[0], folder=home()) for line in listed]
+    return sorted(line for text in texts for line in text.splitlines() if line)
 
 
 def _identity() -> list[str]:

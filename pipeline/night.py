@@ -14,9 +14,10 @@ from pathlib import Path
 
 from pipeline import ledger, params, records, snapshots
 from pipeline.backends import reaper
-from pipeline.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
+from pipeline.errors import JobError, NothingToDo, ParamsError, ReleaseError
 from pipeline.params import Params
-from pipeline.records import Champion, Night, Verdict
+from pipeline.records import Approval, Champion, Night, Verdict
+from pipeline.release import approval
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ def open(  # the verb of the stage
 
 def close(night: Night, params: Params) -> None:
     """Write the night to the ledger, with a verdict whatever happened, and its report; end its jobs."""
+    from pipeline.release import review
+
     reaper.end_night(night, params.backend)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
     failure = f"{failures[0].stem} failed: {failures[0].read_text().strip()}" if failures else ""
@@ -95,28 +98,15 @@ def close(night: Night, params: Params) -> None:
     if verdict is None:
         verdict = _no_evidence(failure)
         records.write(verdict)
-    commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {verdict.reason}"[:200])
+    told = approval.told(verdict, records.find(Approval), over=True)
+    commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {told}"[:200])
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])
     snapshots.push()
-    _report(night)
+    review.show_report(night, commit=commit)
     _forget_old_nights(params.night.keep)
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
-
-
-def _report(night: Night) -> None:
-    """Write the report and show it in MLflow; the night stands, also where MLflow is away."""
-    from pipeline.release import tracking
-    from pipeline.report import page
-
-    try:
-        path = page.write(Path(), ledger.history())
-        log.info("report: %s", path.resolve())
-        with tracking.session() as client:
-            client.log_artifact(tracking.find_or_make_run(client, night.id), str(path))
-    except PipelineError as error:
-        log.warning("the report is missing, or not in MLflow: %s", error)
 
 
 def _no_evidence(failure: str) -> Verdict:

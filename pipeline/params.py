@@ -202,6 +202,13 @@ class GateParams(Section):
     max_memory_bytes: int = Field(0, ge=0)  # of the process that serves; 0: any
 
 
+class ReleaseParams(Section):
+    """Whom the gate has to ask."""
+
+    # By a person, until the night's decide_until: what is not proven; always: what the gate promotes, too.
+    approval: Literal["never", "inconclusive", "always"] = "never"
+
+
 class WatchParams(Section):
     """What the hourly look at the champion may do."""
 
@@ -247,6 +254,7 @@ class Params(Section):
     evaluate: EvaluateParams = EvaluateParams()
     register_: RegisterParams = Field(RegisterParams(), alias="register")
     gate: GateParams = GateParams()
+    release: ReleaseParams = ReleaseParams()
     watch: WatchParams = WatchParams()
     serving: ServingParams = ServingParams()
     notify: NotifyParams = NotifyParams()

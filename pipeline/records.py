@@ -355,6 +355,20 @@ class Verdict(Record):
     decided_at: datetime | None = None  # by the gate
     inconclusive: bool = False  # rejected for want of proof only
     checks: tuple[Check, ...] = ()  # of the gate on itself, and of the model's fitness to serve
+    approve_until: datetime | None = None  # a person has to approve before then; None: nobody is asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approval(Record):
+    """What a person said to a verdict that waited for one. The first word stands."""
+
+    champion: int
+    challenger: int
+    action: str  # of the verdict that was answered
+    approved: bool
+    by: str
+    reason: str
+    answered_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)

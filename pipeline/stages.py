@@ -20,7 +20,7 @@ from typing import Any
 
 from pipeline import params, records
 from pipeline.backends import Backend
-from pipeline.errors import NothingToDo, NotYet, PipelineError
+from pipeline.errors import NothingToDo, NotYet, PipelineError, without_password
 from pipeline.intake.source import Source
 from pipeline.params import Params, Section
 from pipeline.records import Record
@@ -57,11 +57,13 @@ STAGES = {
     "gate": Stage(path="pipeline.release.gate:gate", help="decide: promote, reject, wait, no data"),
     "promote": Stage(path="pipeline.release.registry:promote", help="let the promoted version serve"),
     "close": Stage(path="pipeline.night:close", help="write the night to the ledger"),
+    "approve": Stage(path="pipeline.release.review:approve", help="answer a verdict that waits for a person"),
     "watch": Stage(path="pipeline.release.gate:watch", help="look at the champion; run it hourly"),
     "reap": Stage(path="pipeline.backends.reaper:reap", help="end jobs that no open night wants; hourly"),
     "rollback": Stage(path="pipeline.release.registry:rollback", help="let an earlier version serve again"),
 }
 CHAIN = tuple(STAGES)[:12]  # a night, in order
+IN_NIGHT = tuple(STAGES)[:13]  # and what a person may say before `promote`
 
 OPTION_TYPES: tuple[Any, ...] = (str, int, float, bool, date, date | None, list[str] | None)
 
@@ -93,7 +95,7 @@ def run(name: str, **given: Any) -> Record | None:
     function = STAGES[name].function
     try:
         record = function(**arguments(function), **given)
-        if record is not None and name in CHAIN:
+        if record is not None and name in IN_NIGHT:
             records.write(record)
     except NotYet:
         raise
@@ -110,10 +112,10 @@ def run(name: str, **given: Any) -> Record | None:
 def sentence(error: Exception) -> str:
     """What an exception says to a person; the kind is named only where the text was not written by us."""
     if isinstance(error, PipelineError):
-        return str(error)
+        return without_password(str(error))
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"the disk is full ({error.filename or Path.cwd()}); free some space and run this again"
-    return f"{type(error).__name__}: {error}"
+    return without_password(f"{type(error).__name__}: {error}")
 
 
 def written_by(name: str) -> type[Record] | None:
@@ -124,8 +126,8 @@ def written_by(name: str) -> type[Record] | None:
 
 def mark(name: str, **marks: str) -> None:
     """Leave `<stage>.error` or `<stage>.skipped` in the night's folder, and nothing else of the two."""
-    if not records.RUN.exists():
-        return  # no night here
+    if name not in CHAIN or not records.RUN.exists():
+        return  # no night here, or none of its stages: a wrong answer of a person is no failure of the night
     for ending in ("error", "skipped"):
         path = records.RUN / f"{name}.{ending}"
         if ending in marks:

@@ -40,8 +40,8 @@ PURE = {
     "spot.steering", "spot.traces",
     "training.batching", "launching.ladder", "training.noise", "training.order", "launching.outlook",
     "training.pace", "launching.pulse", "training.scaling", "training.tally",
-    "release.compare", "release.metrics", "release.quantiles", "release.ratio", "release.selftest",
-    "release.sequential",
+    "release.approval", "release.compare", "release.metrics", "release.quantiles", "release.ratio",
+    "release.selftest", "release.sequential",
     "report.formats",
     "serving.assignment",
 }  # fmt: skip

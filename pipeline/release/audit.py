@@ -15,7 +15,7 @@ from pipeline import ledger, records
 from pipeline.errors import NotYet, ReleaseError
 from pipeline.ledger import Commit
 from pipeline.params import Params
-from pipeline.records import Check, Night, Release, Verdict, Version
+from pipeline.records import Approval, Check, Night, Release, Verdict, Version
 from pipeline.release import aliases, saga
 from pipeline.release.followers import followers
 from pipeline.release.tracking import session
@@ -49,7 +49,9 @@ def audit(params: Params) -> Iterator[Check]:
         yield _check("MLflow", _registry_faults(client, name, commits, told), "it has what the ledger has")
 
 
-PATHS = {kind.__name__.lower(): records.path_of(kind) for kind in (Night, Version, Verdict, Release)}
+PATHS = {
+    kind.__name__.lower(): records.path_of(kind) for kind in (Night, Version, Verdict, Approval, Release)
+}
 Told = dict[str, dict[str, Any]]  # records by name, as plain values
 
 
@@ -97,7 +99,7 @@ def release_faults(commits: Sequence[Commit], told: Sequence[Told]) -> Iterator[
             yield f"{commit.id[:9]} replaces version {release['replaced']}, but {serving} served"
         if not commit.rollback:
             version = found.get("version", {})
-            if verdict.get("action") != "promote" or verdict.get("challenger") != release["champion"]:
+            if not _allowed(verdict, found.get("approval", {}), release["champion"]):
                 yield f"version {release['champion']} was released by {commit.id[:9]} without a verdict on it"
             if (version.get("number"), version.get("model_digest")) != (
                 release["champion"],
@@ -105,6 +107,17 @@ def release_faults(commits: Sequence[Commit], told: Sequence[Told]) -> Iterator[
             ):
                 yield f"{commit.id[:9]} released another model than version {version.get('number')}"
         serving = release["champion"]
+
+
+def _allowed(verdict: dict[str, Any], approval: dict[str, Any], champion: int) -> bool:
+    """Did the gate promote the version or, where a person was to be asked, did one approve it?"""
+    if verdict.get("challenger") != champion:
+        return False
+    if not verdict.get("approve_until"):
+        return bool(verdict["action"] == "promote")
+    keys = ("champion", "challenger", "action")
+    answered = all(approval.get(key) == verdict[key] for key in keys) and approval["approved"]
+    return answered and (verdict["action"] == "promote" or verdict["inconclusive"])
 
 
 def _data(locks: Sequence[tuple[Commit, str]]) -> Check:

@@ -1,14 +1,31 @@
 """What does a reviewer need to decide? A version's page in the registry, as Markdown.
 
-The first paragraph is the verdict, replaced when the gate has decided and when somebody rolls back; the
-rest is written once, when the version is registered.
+Above the rule stands the verdict: what the gate decided, and what a person said to it. Its first paragraph is
+replaced when somebody rolls back. What is below is written once, when the version is registered. MLflow shows
+artifacts of the run by their address, so the interval is a picture (tried with 3.17).
 """
 
 from collections.abc import Iterable, Mapping
 
-from pipeline.records import Champion, Dataset, Evaluation, Night, Plan, Training, Verdict
+from pipeline.profiling.explain import explain
+from pipeline.records import (
+    Approval,
+    Champion,
+    Dataset,
+    Evaluation,
+    Night,
+    Plan,
+    Profile,
+    Training,
+    Verdict,
+    Version,
+)
+from pipeline.release import approval as approvals
 
 AWAITED = "**Verdict: awaited.** The gate has not decided yet."
+RULE = "\n\n---\n\n"
+INTERVAL = "effect.svg"  # artifact of the night's run
+REPORT = "report.html"
 
 
 def describe(
@@ -19,15 +36,17 @@ def describe(
     training: Training,
     evaluation: Evaluation,
     champion: Champion | None,
+    profile: Profile | None,
     lineage: Mapping[str, str],
+    run_id: str,
 ) -> str:
     """The page, its verdict still awaited."""
     against = f"version {champion.champion}" if champion else "none yet"
     lasted = "inside" if training.elapsed_s <= plan.interval[1] else "above"
     parts = [
-        AWAITED,
         f"Night **{night.id}** ({night.trigger}), newest day {night.day}, "
-        f"{evaluation.num_samples:,} held-out samples. Champion: {against}.",
+        f"{evaluation.num_samples:,} held-out samples. Champion: {against}. "
+        f"[The night's report](#/experiments/0/runs/{run_id}/artifacts/{REPORT}).",
         _table(["metric", "challenger", "champion"], _metrics(evaluation.metrics)),
         _table(["slice", "samples", "challenger", "champion"], _slices(evaluation)),
         _table(
@@ -41,15 +60,43 @@ def describe(
         f"Trained on {plan.num_machines} x {plan.machine}, {training.num_restarts} restarts, stopped by "
         f"{training.stopped_by}; the time is {lasted} the plan's 90 % interval "
         f"({plan.interval[0]:,.0f} to {plan.interval[1]:,.0f} s). Budget ${night.budget_usd:,.2f}.",
+        f"Bottleneck: {explain(profile)}" if profile else "",
         f"Data: {dataset.num_samples:,} training samples, {dataset.first_day} to {dataset.last_day}.",
         _table(["made of", ""], [[name, f"`{value}`"] for name, value in lineage.items() if value]),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return AWAITED + RULE + "\n\n".join(part for part in parts if part)
 
 
-def with_verdict(description: str, verdict: Verdict) -> str:
-    """The page with this verdict as its first paragraph."""
-    return with_first(description, f"**Verdict: {verdict.action}.** {verdict.reason}")
+def with_verdict(
+    description: str,
+    version: Version,
+    verdict: Verdict,
+    approval: Approval | None = None,
+    *,
+    over: bool = False,
+) -> str:
+    """The page with this verdict on it, and what a person said to it; `over`: nobody can any more."""
+    _, found, rest = description.partition(RULE)
+    if not found:  # a version of an earlier form
+        rest = description.partition("\n\n")[2]
+    words = approvals.words(verdict, approval, over=over)
+    said = f" **Version {verdict.challenger} {' '.join(words.split())}.**" if words else ""
+    if words and approval is None and not over:
+        said += (
+            f" Answer in Airflow, task `review` of the night, or by "
+            f"`python -m pipeline approve --night {version.night} --reason TEXT [--reject]`."
+        )
+    parts = [
+        f"**Verdict: {verdict.action}.** {' '.join(verdict.reason.split())}.{said}",
+        f"![effect](get-artifact?path={INTERVAL}&run_uuid={version.run_id})"
+        if verdict.effect is not None
+        else "",
+        _table(
+            ["looked at", "", "what was seen"],
+            [[check.name, "ok" if check.ok else "**failed**", check.text] for check in verdict.checks],
+        ),
+    ]
+    return "\n\n".join(part for part in parts if part) + RULE + rest
 
 
 def with_first(description: str, paragraph: str) -> str:

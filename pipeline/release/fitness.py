@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, without_password
 from pipeline.params import GateParams
 from pipeline.records import Champion, Check, Version
 from pipeline.release import packaging
 from pipeline.release.evaluator import ARRAYS
-from pipeline.release.tracking import session, tracking_uri, without_password
+from pipeline.release.tracking import session, tracking_uri
 
 TOLERANCE = 1e-5  # of a score, relative and absolute: another order of adding up
 LIMIT_S = 600.0

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pipeline import ledger, records
 from pipeline.errors import ReleaseError
 from pipeline.params import GateParams, Params
-from pipeline.records import Champion, Check, Evaluation, Night, Release, Verdict, Version
-from pipeline.release import aliases, registry, saga
+from pipeline.records import Approval, Champion, Check, Evaluation, Night, Release, Verdict, Version
+from pipeline.release import aliases, approval, registry, review, saga
 from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
 from pipeline.release.fitness import fitness
 from pipeline.release.followers import Follower, followers
@@ -52,10 +52,15 @@ def gate(
         success=params.gate.success,
         guardrails=params.gate.guardrails,
     )
-    if verdict.action == "promote":  # what stays out need not be fit
+    verdict = approval.asked(verdict, params.release, until=night.decide_until)
+    if verdict.action == "promote" or verdict.approve_until:  # what stays out need not be fit
         verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
-    registry.tell(version, verdict)
-    return replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
+    registry.tell(version, verdict, records.find(Approval))
+    verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
+    if verdict.approve_until:
+        records.write(verdict)
+        review.show_report(night)  # whoever is asked reads it before the night is closed
+    return verdict
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
@@ -64,8 +69,9 @@ def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
     unfit = [f"{check.name}: {check.text}" for check in checks if not check.ok]
     if not unfit:
         return verdict
-    reason = f"not fit to serve: {'; '.join(unfit)}; it would have been promoted: {verdict.reason}"
-    return replace(verdict, action="reject", reason=reason)
+    else_ = "it would have been put to a person" if verdict.inconclusive else "it would have been promoted"
+    reason = f"not fit to serve: {'; '.join(unfit)}; {else_}: {verdict.reason}"
+    return replace(verdict, action="reject", reason=reason, inconclusive=False, approve_until=None)
 
 
 def _column(name: str) -> NDArray[Any] | None:
@@ -222,8 +228,10 @@ def _look_at_alias(params: Params) -> str:
         elif params.watch.alias_edits == "adopt":
             edit = _adopt(shown, params)
         elif params.watch.alias_edits == "revert":
+            edit = f"alias champion was moved by hand to version {shown}, "
+            edit += f"moved back to version {serving.champion}; "
+            ledger.note(edit.rstrip("; "))
             saga.settle(told)
-            edit = f"alias champion was moved by hand to version {shown}, moved back to {serving.champion}; "
     log.warning("%s", edit.rstrip("; "))
     return edit
 
@@ -246,7 +254,9 @@ def _adopt(shown: int, params: Params) -> str:
     except ReleaseError as error:
         with session() as client:
             now = saga.settle(followers(client, params.register_.name))
-        return f"alias champion was moved by hand to {shown}, moved back to {now.champion}: {error}; "
+        edit = f"alias champion was moved by hand to version {shown}, moved back to version {now.champion}"
+        ledger.note(f"{edit}: {error}")
+        return f"{edit}: {error}; "
     return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
 
 

@@ -55,7 +55,7 @@ def judge_metrics(
     }
     main = found[success[0]]
     won = _succeeded(found, refresh=rules.refresh)
-    if won.action != "promote":
+    if won.action != "promote" and not won.inconclusive:
         return replace(won, effect=main.effect)
     held = {
         name: judge(
@@ -66,12 +66,15 @@ def judge_metrics(
         )
         for name, margin in guardrails.items()
     }
+    if won.inconclusive:  # a person may be asked, but not where a guardrail is broken
+        held = {name: one for name, one in held.items() if _failed(one)}
     for action in _IN_ORDER:
         for name, one in held.items():
             if one.action == action:
                 return replace(one, effect=main.effect, reason=f"guardrail {name}: {one.reason}")
     kept = "".join(f"; guardrail {name} holds: {one.effect}" for name, one in held.items())
-    return replace(main, action="promote", reason=won.reason + kept)
+    proven = replace(main, action="promote", reason=won.reason + kept)
+    return replace(won, effect=main.effect) if won.inconclusive else proven
 
 
 _IN_ORDER: tuple[Action, ...] = ("no data", "reject", "wait")  # what the first of them says, all say
@@ -81,12 +84,16 @@ def _succeeded(found: Mapping[str, Judgement], *, refresh: bool) -> Judgement:
     """What the success metrics say together: one better, none worse; all no worse where it is a refresh."""
     told = [replace(j, reason=f"{name}: {j.reason}") if len(found) > 1 else j for name, j in found.items()]
     for one in told:
-        if one.action == "no data" or (one.action == "reject" and not one.inconclusive):
+        if _failed(one):
             return one
     promoted = [one for one in told if one.action == "promote"]
     undecided = [one for one in told if one.action == "wait"] or [one for one in told if one.inconclusive]
     first, then = (undecided, promoted) if refresh else (promoted, undecided)
     return (first or then)[0]
+
+
+def _failed(one: Judgement) -> bool:
+    return one.action == "no data" or (one.action == "reject" and not one.inconclusive)
 
 
 def _no(reason: str) -> Judgement:

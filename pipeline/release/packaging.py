@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import records
-from pipeline.errors import ReleaseError
+from pipeline.errors import ReleaseError, without_password
 from pipeline.params import Params
 from pipeline.records import Evaluation, Night, Plan, Training
 from pipeline.release.evaluator import MODEL
-from pipeline.release.tracking import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -24,6 +24,7 @@ from pipeline.records import (
     Training,
     Version,
 )
+from pipeline.release import approval
 
 FEWEST_DIGITS = 6  # of a digest, so that it names one thing
 LOCK = "dvc.lock"
@@ -67,6 +68,7 @@ def why(number: int) -> list[tuple[str, str]]:
     return [
         *_made_of(entry),
         *_judged(entry),
+        *(("by hand", line) for line in ledger.notes() if re.search(rf"version {number}\b", line)),
         ("served", "; ".join(_served(number, commits)) or "never"),
         ("ledger", entry.commit),
     ]
@@ -170,7 +172,9 @@ def _judged(entry: Entry) -> list[tuple[str, str]]:
     told = [("verdict", f"{verdict.action}: {verdict.reason}")]
     told += [("check", f"{check.name}: {check.text}") for check in verdict.checks]
     who = "by the gate, and by nobody since it was not promoted"
-    if entry.release is not None:
+    if verdict.approve_until:
+        who = f"it {approval.words(verdict, entry.approval, over=True)}"
+    elif entry.release is not None:
         who = f"by the gate; nobody was asked ({entry.night.trigger})"
     return [*told, ("approved", who)]
 

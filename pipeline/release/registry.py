@@ -11,6 +11,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pipeline import ledger, records
@@ -18,17 +19,20 @@ from pipeline.errors import NothingToDo, ReleaseError
 from pipeline.ledger import Entry
 from pipeline.params import Params
 from pipeline.records import (
+    Approval,
     Champion,
     Dataset,
     Evaluation,
     Night,
     Plan,
+    Profile,
     Release,
     Training,
     Verdict,
     Version,
 )
 from pipeline.release import aliases, description, packaging, saga
+from pipeline.release import approval as approvals
 from pipeline.release.evaluator import MODEL, check_digest
 from pipeline.release.followers import followers
 from pipeline.release.lineage import lineage, tags_of
@@ -51,6 +55,7 @@ def register(
     evaluation: Evaluation,
     champion: Champion | None,
     params: Params,
+    profile: Profile | None = None,
 ) -> Version:
     """Make tonight's model a version, alias `challenger`, with all that a reviewer needs beside it."""
     check_digest(MODEL, training.model_digest, record="training.json")
@@ -61,17 +66,19 @@ def register(
         )
     name = params.register_.name
     tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
-    text = description.describe(
-        night=night,
-        dataset=dataset,
-        plan=plan,
-        training=training,
-        evaluation=evaluation,
-        champion=champion,
-        lineage=tags,
-    )
     with session() as client:
         run_id = find_or_make_run(client, night.id)
+        text = description.describe(
+            night=night,
+            dataset=dataset,
+            plan=plan,
+            training=training,
+            evaluation=evaluation,
+            champion=champion,
+            profile=profile,
+            lineage=tags,
+            run_id=run_id,
+        )
         number = _find_version(client, name, tags)
         if number is None:
             packaging.log_records(
@@ -94,30 +101,50 @@ def register(
     )
 
 
-def tell(version: Version, verdict: Verdict) -> None:
-    """Put the verdict where a reviewer looks: first in the description, in the tags, beside the run."""
+def tell(version: Version, verdict: Verdict, approval: Approval | None = None, *, over: bool = False) -> None:
+    """Put the verdict where a reviewer looks: first in the description, in the tags, beside the run.
+
+    And what a person said to it; `over` if nobody can say anything any more.
+    """
+    said = approvals.answer_to(verdict, approval)
+    kept = not said.approved if said else over if verdict.approve_until else verdict.action == "reject"
+    tags = {"verdict": verdict.action, "approval": approvals.words(verdict, said, over=over)}
+    tags |= {"approved_by": said.by, "approval_reason": said.reason} if said and said.approved else {}
     with session() as client:
         found = aliases.existing(client, version.name, version.number)
-        text = description.with_verdict(found.description or "", verdict)
+        text = description.with_verdict(found.description or "", version, verdict, said, over=over)
         client.update_model_version(version.name, str(version.number), description=text)
-        aliases.tag(client, version.name, version.number, verdict=verdict.action)
-        if found.tags.get("status") == aliases.CHALLENGER and verdict.action == "reject":
-            aliases.tag(client, version.name, version.number, status="rejected")
+        told = {name: value for name, value in tags.items() if value}
+        if found.tags.get("status") == aliases.CHALLENGER and kept:
+            told["status"] = "rejected"
+        aliases.tag(client, version.name, version.number, **told)
         client.set_tag(version.run_id, "verdict", verdict.action)
         client.log_text(version.run_id, records.dumps(verdict), "records/verdict.json")
+        if said:
+            client.log_text(version.run_id, records.dumps(said), "records/approval.json")
 
 
 def promote(
-    night: Night, version: Version, verdict: Verdict, champion: Champion | None, params: Params
+    night: Night,
+    version: Version,
+    verdict: Verdict,
+    champion: Champion | None,
+    params: Params,
+    *,
+    approval: Approval | None = None,
 ) -> Release:
     """Let tonight's version serve.
 
-    Raises NothingToDo unless the verdict promotes, NotYet while whatever serves gets ready, and ReleaseError,
-    with nothing changed, if the verdict is on other versions, another night moved the ledger first, or
-    somebody does not get ready.
+    Raises NothingToDo unless the verdict promotes, or a person approved what was put to one; NotYet while
+    they may still answer, or while whatever serves gets ready; and ReleaseError, with nothing changed, if the
+    verdict is on other versions, another night moved the ledger first, or somebody does not get ready.
     """
-    if verdict.action != "promote":
-        raise NothingToDo(f"the champion stays: {verdict.reason}")
+    try:
+        approvals.check_promotion(night, verdict, approval, now=datetime.now(UTC))
+    except NothingToDo:
+        if verdict.approve_until and approvals.answer_to(verdict, approval) is None:
+            tell(version, verdict, over=True)
+        raise
     serving = champion.champion if champion else 0
     if (verdict.challenger, verdict.champion) != (version.number, serving):
         raise ReleaseError(
@@ -136,7 +163,9 @@ def promote(
         release=release,
         tip=night.previous,
         commit=lambda: ledger.commit_night(
-            night, message=f"{night.day}: promote: {verdict.reason}"[:200], release=release
+            night,
+            message=f"{night.day}: promote: {approvals.told(verdict, approval)}"[:200],
+            release=release,
         ),
     )
     with session() as client:

@@ -10,14 +10,13 @@ import contextlib
 import functools
 import logging
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import ledger
-from pipeline.errors import JobError
+from pipeline.errors import JobError, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -59,19 +58,10 @@ def session() -> Iterator["MlflowClient"]:
         raise _no_answer(uri, error, "in the middle of the stage") from error
 
 
-def without_password(text: str) -> str:
-    """The text without the user and password that an address in it may carry.
-
-    >>> without_password("no answer from http://me:secret@host:5000/api")
-    'no answer from http://host:5000/api'
-    """
-    return re.sub(r"//[^/@\s]+@", "//", text)
-
-
 def reachable() -> str:
     """Where MLflow answers, for a person; JobError if it does not."""
     with session() as client:
-        return f"{client.tracking_uri} answers"
+        return f"{without_password(client.tracking_uri)} answers"
 
 
 def run_of(night_id: str) -> str:
@@ -129,7 +119,9 @@ def _answering(uri: str) -> "MlflowClient":
         retry=retry_if_exception(_is_unreachable),
         stop=stop_after_attempt(NUM_TRIES),
         wait=wait_exponential(multiplier=FIRST_WAIT_S),
-        before_sleep=lambda state: log.warning("MLflow at %s does not answer; asking again", uri),
+        before_sleep=lambda state: log.warning(
+            "MLflow at %s does not answer; asking again", without_password(uri)
+        ),
         reraise=True,
     )
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pipeline.ledger import Entry
 from pipeline.records import Epoch, Verdict
+from pipeline.release import approval
 from pipeline.report.formats import count
 
 State = Literal["done", "failed", "skipped", "not reached"]
@@ -46,7 +47,7 @@ def outcome(entry: Entry) -> Outcome:
         return "open"
     if verdict.action == "no data" and _FAILED.match(verdict.reason):
         return "failed"
-    return "promoted" if verdict.action == "promote" and entry.release else "kept"
+    return "promoted" if entry.release else "kept"
 
 
 def word(entry: Entry) -> str:
@@ -80,15 +81,20 @@ def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) 
         done = [link.stage for link in chain(entry, errors, skips) if link.state == "done"]
         sentence = f"The night is under way; {stays}."
         return Headline(outcome=what, sentence=sentence, reason=f"The last stage done is {done[-1]}.")
+    over = bool(entry.commit) or "promote" in skips
+    reason = approval.told(verdict, entry.approval, over=over)
     if what == "rollback":
         sentence = f"Rolled back to version {serving}."
     elif what == "failed":
         sentence = f"The night failed; {stays}."
-    elif verdict.action == "promote":
+    elif verdict.approve_until and entry.release is None:
+        sentence = f"Version {verdict.challenger} {approval.words(verdict, entry.approval, over=over)}"
+        return Headline(outcome=what, sentence=f"{sentence.partition(': ')[0]}; {stays}.", reason=reason)
+    elif verdict.action == "promote" or entry.release:
         sentence = _promotion(entry, verdict.challenger)
     else:
         sentence = _refusal(verdict, serving, stays)
-    return Headline(outcome=what, sentence=sentence, reason=verdict.reason)
+    return Headline(outcome=what, sentence=sentence, reason=reason)
 
 
 def proven(epochs: Sequence[Epoch]) -> str:

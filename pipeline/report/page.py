@@ -19,6 +19,7 @@ from pipeline.ledger import Entry
 from pipeline.planning import rationale
 from pipeline.profiling.explain import explain
 from pipeline.records import (
+    Approval,
     Batch,
     Champion,
     Dataset,
@@ -34,6 +35,7 @@ from pipeline.records import (
     Verdict,
     Version,
 )
+from pipeline.release import approval
 from pipeline.release.scores import SCORES, read_scores
 from pipeline.report import charts, figures, formats, outcome, planned, predictions, profiled
 from pipeline.report.standing import Standing, standing
@@ -43,7 +45,8 @@ _UNIT = re.compile(
     r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))"
 )  # what is between figure and unit
 _KINDS: tuple[type[Record], ...] = (
-    Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Champion, Release,
+    Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval, Champion,
+    Release,
 )  # fmt: skip
 _FORMATS = (
     "count", "duration", "dollars", "size", "score", "effect", "percent", "quantity", "operations", "clock",
@@ -203,6 +206,9 @@ def _lineage(entry: Entry) -> dict[str, str]:
         "Training arrays": dataset.digest if dataset else "",
         "Model": training.model_digest if training else "",
         "Version": f"{version.name} {version.number}" if version else "",
+        "Approval": approval.words(entry.verdict, entry.approval, over=bool(entry.commit))
+        if entry.verdict
+        else "",
         "MLflow run": version.run_id if version else "",
         "Serving": f"version {outcome.champion(entry)}" if outcome.champion(entry) else "",
         "Served before": f"version {entry.champion.champion}" if entry.champion else "",

@@ -25,6 +25,10 @@ _VARIABLES = {
     FILL: "var(--fill)",
     PAPER: "var(--paper)",
 }
+_LIGHT = {  # of base.html
+    "paper": "#fff", "ink": "#1b1d21", "muted": "#6a7079", "rule": "#d9dce1", "fill": "#eef0f3",
+    "accent": "#b4470f",
+}  # fmt: skip
 WIDTH = 10.0  # inches; the page scales it
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -59,6 +63,20 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
             return draw(*args, **named)
 
     return drawn
+
+
+def alone(element: str) -> str:
+    """An element of `inline` as a file that another page shows as a picture, in the page's light colours.
+
+    >>> alone('<svg viewBox="0 0 72 9"><path style="stroke: var(--rule)"/></svg>').partition("><")[2]
+    'path style="stroke: #d9dce1"/></svg>'
+    """
+    element = re.sub(r"var\(--(\w+)\)", lambda m: _LIGHT[m[1]], element)
+    size = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+) ([\d.]+)"', element)
+    told = f' width="{size[1]}" height="{size[2]}"' if size else ""
+    look = f"background: {_LIGHT['paper']}; color: {_LIGHT['ink']}; font-family: sans-serif"
+    head, _, rest = element.removeprefix("<svg").partition(">")
+    return f'<svg xmlns="http://www.w3.org/2000/svg"{told}{head} style="{look}">{rest}'
 
 
 def inline(figure: Figure, *, name: str, label: str) -> str:

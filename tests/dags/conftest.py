@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.dags.servers import IDENTITY, ROOT, Standalone, airflow_standalone, environment
+from tests.dags.servers import CHROMIUM, IDENTITY, ROOT, Standalone, airflow_standalone, environment
 from tests.postgres import postgresql
 
 
@@ -56,6 +56,19 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
     (dags / "retrain.py").write_text(retrain.replace("HOURS = 18", "HOURS = 5 / 3600"))
     with airflow_standalone(folder, home=home, dags=dags) as airflow:
         yield airflow
+
+
+@pytest.fixture(scope="session")
+def page() -> Iterator[Any]:
+    """A page of a headless Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; install Debian's package chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser.new_page(viewport={"width": 1400, "height": 900})
+        browser.close()
 
 
 @pytest.fixture(scope="session")

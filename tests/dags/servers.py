@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 IDENTITY = ["-c", "user.name=A Test", "-c", "user.email=test@example.org"]
 
 
@@ -69,6 +71,14 @@ class Standalone:
         )
 
 
+def keep(page: Any, name: str) -> None:
+    """Keep what the page shows in the folder $SCREENSHOTS, where somebody asked for it."""
+    if "/#/" in page.url and (close := page.get_by_label("Close").first).is_visible():
+        close.click()  # MLflow's assistant, which covers part of the page
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
 def free_port() -> int:
     """A port of loopback that nobody listens on."""
     with socket.socket() as listener:
@@ -116,6 +126,7 @@ def airflow_standalone(folder: Path, *, home: Path, dags: Path, **more: str) -> 
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",  # who is asked for a second is waited for
         **more,
     }
 

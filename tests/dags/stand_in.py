@@ -2,7 +2,7 @@
 
 Copied to `pipeline/__main__.py` of a PIPELINE_HOME. `endings.json` beside it says how a stage ends:
 the exit statuses of its calls, one after the other, the last one for ever; 0 where nothing is said.
-Every call is appended to `calls.jsonl`.
+`gate` writes what stands there under `records` to its night. Every call is appended to `calls.jsonl`.
 """
 
 import json
@@ -20,6 +20,11 @@ calls = home / "calls.jsonl"
 with calls.open("a") as file:
     file.write(json.dumps({"folder": str(Path.cwd().relative_to(home)), "arguments": sys.argv[1:]}) + "\n")
 said = json.loads((home / "endings.json").read_text()).get(stage, [0])
+if stage == "gate":
+    for name, record in json.loads((home / "endings.json").read_text()).get("records", {}).items():
+        path = Path("data/run") / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record))
 made = sum(json.loads(line)["arguments"][0] == stage for line in calls.read_text().splitlines())
 print(json.dumps({"stage": stage}))
 sys.exit(said[min(made, len(said)) - 1])

@@ -1,10 +1,16 @@
-"""The trigger form, the deadline and the links, through the REST interface of a running Airflow."""
+"""The forms, a person's word, the deadline and the links, through the interface of a running Airflow.
+
+SCREENSHOTS=FOLDER keeps what the browser saw.
+"""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.dags.servers import keep
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -76,3 +82,75 @@ def test_a_cleared_task_runs_in_the_same_night(standalone: Any, night: str) -> N
     opened = [call[2] for call in calls(standalone) if call[0] == "open"]
     assert len(opened) == 2
     assert opened[0] == opened[1]
+
+
+VERDICT = {
+    "action": "reject", "inconclusive": True, "champion": 3, "challenger": 4, "checks": [],
+    "reason": "inconclusive: not proven no worse than the champion",
+}  # fmt: skip
+
+
+def asked(standalone: Any, *, seconds: float) -> str:
+    """A run whose gate has put its verdict to a person, who has so many seconds."""
+    until = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+    said = {"records": {"verdict": VERDICT | {"approve_until": until}}, "promote": [99]}
+    (standalone.home / "endings.json").write_text(json.dumps(said))
+    _, run = standalone.ask("POST", RUNS, {"logical_date": None, "conf": {}})
+    return str(run["dag_run_id"])
+
+
+def states(standalone: Any, run: str) -> dict[str, str]:
+    tasks = standalone.ask("GET", f"{RUNS}/{run}/taskInstances")[1]["task_instances"]
+    return {task["task_id"]: task["state"] for task in tasks}
+
+
+def test_a_person_is_asked_again_for_a_reason_and_nothing_in_it_is_run(standalone: Any) -> None:
+    before = len(calls(standalone))
+    run = asked(standalone, seconds=3600)
+    reason = "$(touch pwned) `touch pwned` {{ 1 + 1 }}"
+
+    def answer(given: dict[str, str]) -> bool:
+        if states(standalone, run)["review"] != "awaiting_input":
+            return False
+        body = {"chosen_options": ["Approve"], "params_input": given}
+        path = f"{RUNS}/{run}/taskInstances/review/-1/hitlDetails"
+        return bool(standalone.ask("PATCH", path, body)[0] == 200)
+
+    def over() -> bool:
+        answer({"reason": reason})  # again, if asked: Airflow 3.3 may lose an answer of the first seconds
+        return standalone.ask("GET", f"{RUNS}/{run}")[1]["state"] == "success"
+
+    standalone.until(lambda: answer({}))
+    standalone.until(over)
+    said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
+    who = said[0][said[0].index("--by") + 1]
+    assert said == [["approve", "--reason", reason, "--by", who]]
+    assert who.endswith(f"(in Airflow run {run})")
+    assert not list(Path(standalone.home).rglob("pwned"))
+
+
+def test_without_an_answer_the_night_goes_on_when_it_has_to_be_decided(standalone: Any) -> None:
+    before = len(calls(standalone))
+    run = asked(standalone, seconds=0)
+    assert standalone.run_to_the_end(run) == "success"
+    ended = states(standalone, run)
+    assert (ended["review"], ended["approve"], ended["promote"]) == ("success", "skipped", "skipped")
+    assert ["approve"] not in [call[:1] for call in calls(standalone)[before:]]
+
+
+def test_where_nobody_is_asked_the_task_that_asks_is_skipped(standalone: Any, night: str) -> None:
+    ended = states(standalone, night)
+    assert (ended["review"], ended["approve"], ended["promote"]) == ("skipped", "skipped", "success")
+
+
+def test_a_rollback_is_asked_for_in_a_browser(standalone: Any, page: Any) -> None:
+    (standalone.home / "endings.json").write_text("{}")
+    page.goto(f"{standalone.url}/dags/rollback")
+    page.get_by_role("button", name="Trigger").first.click()
+    page.locator("#element_reason").fill("worse on returns")
+    keep(page, "rollback")
+    page.get_by_role("button", name="Trigger").last.click()
+    standalone.until(lambda: ["rollback"] in [call[:1] for call in calls(standalone)])
+    (said,) = [call for call in calls(standalone) if call[0] == "rollback"]
+    assert said[:4] == ["rollback", "--steps", "1", "--reason"]
+    assert said[4].startswith("worse on returns (by Airflow run manual__")

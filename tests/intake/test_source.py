@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline import cli
 from pipeline.errors import DataError, ParamsError
 from pipeline.intake.source import PART, SCHEMA, Files, conform, write_partition
 from pipeline.records import digest
@@ -232,6 +233,23 @@ def test_wrong_params_name_the_key() -> None:
         Files("nowhere://sales.csv")
     with pytest.raises(ParamsError, match="has no whole day"):
         Files("memory://s/{day:%d}.csv").days()
+
+
+def test_what_an_address_carries_is_in_no_log_and_no_record(
+    repository: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    canary = "-".join(("canary", "4711"))
+    text = (repository / "params.yaml").read_text().partition("\n")[2]
+    url = f"http://shop:{canary}@127.0.0.1:9/sales-{{day}}.parquet?sig={canary}"
+    source = f"source: {{use: 'pipeline.intake.source:Files', url: '{url}'}}\n"
+    (repository / "params.yaml").write_text(source + text)
+    (repository / "data/run").mkdir(parents=True)
+    assert cli.main(["open"]) == 1
+    cli.main(["check"])
+    told = caplog.text + "".join(capfd.readouterr())
+    assert "http://127.0.0.1:9/sales-{day}.parquet?sig=... cannot be listed" in told
+    told += (repository / "data/run/open.error").read_text()
+    assert canary not in told
 
 
 def test_a_name_with_and_one_without_a_day_do_not_mix(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pipeline import ledger, records
 from pipeline.errors import JobError, NothingToDo, ReleaseError
 from pipeline.params import Params
 from pipeline.records import Champion, Dataset, Evaluation, Night, Release, Training, Verdict, Version
-from pipeline.release import aliases, evaluator, gate, registry, tracking
+from pipeline.release import aliases, evaluator, gate, provenance, registry, tracking
 from pipeline.release.scores import read_scores, write_scores
 from tests.release.conftest import judge_night, promote_night, register_night
 from tests.release.folders import make_night
@@ -240,11 +240,19 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     reporting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "report"})})
     assert "moved by hand to version 1, the ledger says 2" in gate.watch(reporting).reason
     assert serving() == (2, 1)
-    assert "moved by hand to version 1, moved back to 2" in gate.watch(told).reason
+    assert "moved by hand to version 1, moved back to version 2" in gate.watch(told).reason
+    edits = [text for name, text in provenance.why(2) if name == "by hand"]
+    assert [text.partition("UTC: ")[2] for text in edits] == [
+        "alias champion was moved by hand to version 1, moved back to version 2"
+    ]
+    assert ledger.notes() == edits
     assert serving() == (2, 2)
     adopting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "adopt"})})
     client().set_registered_model_alias("daybreak", "champion", "1")
     assert "moved by hand to version 1, which the ledger adopted" in gate.watch(adopting).reason
+    assert "to 1: the alias champion was moved by hand" in ledger.commits()[0].subject
+    assert "to 1: the alias champion was moved by hand)" in dict(provenance.why(2))["served"]
+    assert provenance.why(1)[-3][1] == edits[0]
     assert serving() == (1, 1)
     registry.rollback(told, to=2)
     client().set_registered_model_alias("daybreak", "champion", "1")

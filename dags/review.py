@@ -1,0 +1,119 @@
+"""A person's word on a verdict: when a task asks for it, until when, and how it reaches the command line.
+
+The gate says in verdict.json whether a person is to be asked, and until when; in all other nights the task
+that asks is skipped. What was answered goes to `python -m pipeline approve`, which decides what it counts.
+"""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import notify
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+APPROVE, REJECT = "Approve", "Reject"
+SHORTEST = timedelta(seconds=1)  # a wait of none would be one for ever
+
+FORM = {
+    "reason": Param(
+        None, type=["null", "string"], maxLength=500, title="Reason",
+        description="Why; the ledger and the version's page keep it. What is not proven needs one.",
+    ),
+}  # fmt: skip
+
+# What somebody typed reaches the shell as the value of a variable, never as text of the command.
+ANSWER = "(ti.xcom_pull(task_ids='review') or {})"
+TYPED = {
+    "BY": f"{{{{ ({ANSWER}.get('responded_by_user') or {{}}).get('name') or '' }}}}",
+    "REASON": f"{{{{ ({ANSWER}.get('params_input') or {{}}).get('reason') or '' }}}}",
+    "REJECT": f"{{{{ '' if '{APPROVE}' in ({ANSWER}.get('chosen_options') or []) else 'true' }}}}",
+    "RUN": "{{ run_id }}",
+}
+# Nobody answered: Airflow took the default, and `promote` says that the champion stays.
+TELL = (
+    '{ [ -n "$BY" ] || exit 99; } && '
+    'python -m pipeline approve ${REJECT:+--reject} --reason "$REASON" --by "$BY (in Airflow run $RUN)"'
+)
+
+
+def verdict_of(run_id: str) -> dict[str, Any]:
+    """The verdict of the night that a run is; nothing before its gate has decided."""
+    path = notify.folder_of(run_id) / "data/run/verdict.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def asked(run_id: str) -> str:
+    """What is asked, in Markdown."""
+    verdict = verdict_of(run_id)
+    if not verdict.get("approve_until"):
+        return "Nobody is asked."
+    until = datetime.fromisoformat(verdict["approve_until"])
+    lines = [
+        f"The gate says **{verdict['action']}**: {verdict['reason']}.",
+        f"Without an answer until {until:%Y-%m-%d %H:%M} UTC the champion stays.",
+    ]
+    if verdict["inconclusive"]:
+        lines.append("It is not proven: to approve it, give a reason.")
+    version = notify.folder_of(run_id) / "data/run/version.json"
+    if version.exists():
+        told = json.loads(version.read_text())
+        page = f"{notify.MLFLOW_UI}/#/models/{told['name']}/versions/{told['number']}"
+        lines.append(f"What it rests on: [version {told['number']} in MLflow]({page})")
+    checks = [f"| {c['name']} | {'ok' if c['ok'] else 'failed'} | {c['text']} |" for c in verdict["checks"]]
+    table = "\n".join(["| looked at | | what was seen |", "| --- | --- | --- |", *checks]) if checks else ""
+    return "\n\n".join([*lines, table])
+
+
+def only_if_asked(context: Any) -> None:
+    """Skip the task where nobody is asked; where one is, wait no longer than the night can."""
+    until = verdict_of(context["run_id"]).get("approve_until")
+    if not until:
+        raise AirflowSkipException("nobody is asked: release.approval in params.yaml says when a person is")
+    left = datetime.fromisoformat(until) - datetime.now(UTC)
+    context["task"].response_timeout = max(left, SHORTEST)
+
+
+def skip(context: Any) -> None:
+    """Skip the task, in a terminal, where nobody would see it."""
+    raise AirflowSkipException("whoever is asked answers by python -m pipeline approve")
+
+
+def only_with_a_reason(context: Any, answer: Any) -> None:
+    """Ask again where what is not proven was approved without a reason."""
+    reason = (answer["params_input"].get("reason") or "").strip()
+    if (
+        APPROVE in answer["chosen_options"]
+        and not reason
+        and verdict_of(context["run_id"]).get("inconclusive")
+    ):
+        raise AirflowException("what is not proven is approved only with a reason; it is asked for again")
+
+
+def review() -> HITLOperator:
+    """Task that asks a person, where one is to be asked."""
+    return HITLOperator(
+        task_id="review",
+        subject="Shall the new version serve?",
+        body="{{ run_id | asked }}",
+        options=[APPROVE, REJECT],
+        defaults=REJECT,
+        params=FORM,
+        pre_execute=only_if_asked,
+        post_execute=only_with_a_reason,
+        retries=100,
+        retry_delay=timedelta(seconds=1),
+    )
+
+
+def approve(folder: str) -> BashOperator:
+    """Task that hands the answer to the command line, in the folder of the night."""
+    return BashOperator(
+        task_id="approve",
+        bash_command=notify.command("", folder).removesuffix("python -m pipeline ") + TELL,
+        env=TYPED,
+        append_env=True,
+    )

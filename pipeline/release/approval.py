@@ -1,0 +1,76 @@
+"""Is a person to be asked, and what came of it? What a verdict that waits for a person allows.
+
+A verdict of the gate is put to a person as `release.approval` says, until the night has to be decided;
+without an answer the champion stays. What failed can never be approved: only what the gate promotes, or
+rejects for want of proof alone.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from pipeline.errors import NothingToDo, NotYet
+from pipeline.params import ReleaseParams
+from pipeline.records import Approval, Night, Verdict
+
+
+def asked(verdict: Verdict, params: ReleaseParams, *, until: datetime) -> Verdict:
+    """The verdict, with the time until which a person may approve it, if one is to be asked."""
+    wanted = {
+        "never": False,
+        "inconclusive": verdict.action != "promote",
+        "always": True,
+    }[params.approval]
+    return replace(verdict, approve_until=until if wanted and may_be_approved(verdict) else None)
+
+
+def may_be_approved(verdict: Verdict) -> bool:
+    """Is it a promotion, or a rejection for want of proof only? Nothing else can be overridden."""
+    return verdict.action == "promote" or (verdict.action == "reject" and verdict.inconclusive)
+
+
+def answer_to(verdict: Verdict, approval: Approval | None) -> Approval | None:
+    """The approval if it is on this verdict; a gate that was asked again may have come to another one."""
+    if approval is None or verdict.approve_until is None:
+        return None
+    told = (approval.champion, approval.challenger, approval.action)
+    return approval if told == (verdict.champion, verdict.challenger, verdict.action) else None
+
+
+def check_promotion(night: Night, verdict: Verdict, approval: Approval | None, *, now: datetime) -> None:
+    """Return if the version is to be promoted.
+
+    Raises NothingToDo where the champion stays, NotYet while a person may still answer.
+    """
+    if verdict.approve_until is None or not may_be_approved(verdict):
+        if verdict.action != "promote":
+            raise NothingToDo(f"the champion stays: {verdict.reason}")
+        return
+    answer = answer_to(verdict, approval)
+    over = now >= verdict.approve_until
+    if answer is None and not over:
+        raise NotYet(
+            f"version {verdict.challenger} {words(verdict, None)}; "
+            f"answer with: python -m pipeline approve --night {night.id} --reason TEXT [--reject]"
+        )
+    if answer is None or not answer.approved:
+        raise NothingToDo(
+            f"the champion stays: version {verdict.challenger} {words(verdict, answer, over=over)}"
+        )
+
+
+def words(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
+    """What a person said, or has yet to say, as the end of a sentence; "" where nobody is asked."""
+    if verdict.approve_until is None:
+        return ""
+    answer = answer_to(verdict, approval)
+    if answer is None:
+        until = f"{verdict.approve_until:%Y-%m-%d %H:%M} UTC"
+        return f"was approved by nobody until {until}" if over else f"waits for a person until {until}"
+    what, at = "approved" if answer.approved else "rejected", f"{answer.answered_at:%Y-%m-%d %H:%M} UTC"
+    return f"was {what} by {answer.by} at {at}: {answer.reason or 'no reason given'}"
+
+
+def told(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
+    """The reason of the verdict, and what a person said to it."""
+    said = words(verdict, approval, over=over)
+    return f"{verdict.reason}; version {verdict.challenger} {said}" if said else verdict.reason

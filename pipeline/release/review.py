@@ -1,0 +1,129 @@
+"""What does a person need to decide, and what did they say? Stage approve, and the report in the registry.
+
+The answer is a record beside the verdict, `approval.json`, which the ledger keeps with the night. The first
+one stands, whether it was given in Airflow or on the command line, and `promote` acts on it.
+"""
+
+import contextlib
+import fcntl
+import getpass
+import logging
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipeline import ledger, params, records
+from pipeline.errors import NothingToDo, PipelineError, ReleaseError
+from pipeline.records import Approval, Night, Verdict, Version
+from pipeline.release import aliases, description, registry, tracking
+from pipeline.release import approval as approvals
+
+log = logging.getLogger(__name__)
+
+LONGEST = 500  # characters of a reason
+
+
+def approve(
+    night: Night, version: Version, verdict: Verdict, *, reason: str = "", by: str = "", reject: bool = False
+) -> Approval:
+    """Answer a verdict that waits for a person; asked again with the same answer, nothing changes.
+
+    Raises NothingToDo where nobody is asked or it is too late, and ReleaseError where the gate failed, where
+    somebody said otherwise before, or where what is not proven is approved without a reason.
+
+    Args:
+        night: it is decided until its `decide_until`.
+        version: tonight's.
+        verdict: of the gate.
+        reason: why; needed to approve what is not proven
+        by: who; you if left out
+        reject: keep the champion
+    """
+    name = f"version {verdict.challenger}"
+    if verdict.approve_until is None or not approvals.may_be_approved(verdict):
+        if verdict.action == "promote":
+            raise NothingToDo(f"{name} is promoted without a person; release.approval says who is asked")
+        why = "release.approval never asks for it" if verdict.inconclusive else "a failed gate stands"
+        raise ReleaseError(
+            f"{name} cannot be approved, {why}: {verdict.action}: {verdict.reason}; "
+            f"mend what failed and open a new night"
+        )
+    with _alone():
+        said = approvals.answer_to(verdict, records.find(Approval))
+        if said is None:
+            said = _answer(night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
+            records.write(said)
+    if said.approved is reject:
+        told = approvals.words(verdict, said)
+        raise ReleaseError(f"{name} {told}, and the first answer stands; use rollback once it serves")
+    registry.tell(version, verdict, said)
+    log.info("%s %s", name, approvals.words(verdict, said))
+    return said
+
+
+def show_report(night: Night, *, commit: str = "") -> None:
+    """Write the report and show it in MLflow, and the ledger's commit of the night where it has one.
+
+    The night stands, also where MLflow is away.
+    """
+    from pipeline.report import figures, page, svg
+
+    try:
+        path = page.write(Path(), ledger.history())
+        log.info("report: %s", path.resolve())
+        verdict, version = records.find(Verdict), records.find(Version)
+        with tracking.session() as client:
+            run_id = tracking.find_or_make_run(client, night.id)
+            client.log_artifact(run_id, str(path))
+            if verdict and (drawn := figures.effect(verdict, params.load().gate.margin)):
+                client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
+            if version and commit:
+                aliases.tag(client, version.name, version.number, ledger=commit)
+                client.set_tag(run_id, "ledger", commit)
+    except PipelineError as error:
+        log.warning("the report is missing, or not in MLflow: %s", error)
+
+
+def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: str) -> Approval:
+    now = datetime.now(UTC)
+    assert verdict.approve_until is not None
+    if now >= verdict.approve_until:
+        until = f"{verdict.approve_until:%Y-%m-%d %H:%M} UTC"
+        raise NothingToDo(
+            f"the champion stays: version {verdict.challenger} was to be approved until {until}, "
+            f"and it is {now:%Y-%m-%d %H:%M}"
+        )
+    if any(commit.night == night.id and not commit.rollback for commit in ledger.commits()):
+        raise NothingToDo(f"night {night.id} is closed and its champion stays; open a new night")
+    if approved and verdict.inconclusive and not reason:
+        raise ReleaseError(
+            f"version {verdict.challenger} is not proven ({verdict.reason}); "
+            f"say by --reason why it shall serve"
+        )
+    return Approval(
+        champion=verdict.champion,
+        challenger=verdict.challenger,
+        action=verdict.action,
+        approved=approved,
+        by=by or _me(),
+        reason=reason[:LONGEST],
+        answered_at=now.replace(microsecond=0),
+    )
+
+
+def _me() -> str:
+    """Who runs this; a container may know no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Of two people who answer at once, one is first."""
+    path = records.path_of(Approval).with_suffix(".lock")
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

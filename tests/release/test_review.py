@@ -1,0 +1,290 @@
+"""A person's word: what waits for it, what it can and cannot do, and where it is kept."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import cli, ledger, params, records
+from pipeline.errors import NothingToDo, NotYet, ReleaseError
+from pipeline.night import close
+from pipeline.params import ReleaseParams
+from pipeline.records import Approval, Champion, Night, Release, Verdict, Version
+from pipeline.release import approval, audit, gate, provenance, registry, review
+from pipeline.report import page
+from tests.release.conftest import judge_night
+from tests.release.folders import make_night
+from tests.release.test_registry import client, serving
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+UNTIL = datetime(2025, 1, 11, tzinfo=UTC)
+ACTIONS = ("promote", "reject", "wait", "no data")
+
+
+def verdict_of(action: Any, *, inconclusive: bool = False, until: datetime | None = None) -> Verdict:
+    return Verdict(
+        action=action, champion=1, challenger=2, effect=0.1, low=0.0, high=0.2, num_samples=9, reason="why",
+        inconclusive=inconclusive, approve_until=until,
+    )  # fmt: skip
+
+
+def answer_of(verdict: Verdict, *, approved: bool = True) -> Approval:
+    return Approval(
+        champion=verdict.champion, challenger=verdict.challenger, action=verdict.action, approved=approved,
+        by="Ada", reason="seen", answered_at=UNTIL - timedelta(hours=1),
+    )  # fmt: skip
+
+
+def ended(verdict: Verdict, answer: Approval | None, *, now: datetime) -> str:
+    """How a promotion of the version would go on."""
+    night = Night(
+        id="n", day=UNTIL.date(), started_at=UNTIL, train_until=UNTIL, decide_until=UNTIL, budget_usd=1,
+        trigger="", code_commit="", previous="",
+    )  # fmt: skip
+    try:
+        approval.check_promotion(night, verdict, answer, now=now)
+    except NotYet:
+        return "waits"
+    except NothingToDo:
+        return "stays"
+    return "promoted"
+
+
+@pytest.mark.parametrize(
+    ("when", "asked"),
+    [("never", []), ("inconclusive", ["inconclusive"]), ("always", ["inconclusive", "promote"])],
+)
+def test_who_is_asked_is_what_params_say_and_never_for_what_failed(when: Any, asked: list[str]) -> None:
+    told = ReleaseParams(approval=when)
+    found = {
+        action: approval.asked(verdict_of(action), told, until=UNTIL).approve_until for action in ACTIONS
+    }
+    unproven = approval.asked(verdict_of("reject", inconclusive=True), told, until=UNTIL)
+    found["inconclusive"] = unproven.approve_until
+    assert sorted(action for action, until in found.items() if until) == asked
+
+
+@given(
+    action=st.sampled_from(ACTIONS),
+    inconclusive=st.booleans(),
+    waits=st.booleans(),
+    said=st.sampled_from([None, True, False]),
+    elsewhere=st.booleans(),
+    hours=st.integers(-2, 2),
+)
+def test_only_a_proof_or_a_persons_word_on_this_verdict_promotes(
+    action: Any, inconclusive: bool, waits: bool, said: bool | None, elsewhere: bool, hours: int
+) -> None:
+    verdict = verdict_of(action, inconclusive=inconclusive, until=UNTIL if waits else None)
+    answer = None if said is None else answer_of(verdict, approved=said)
+    if answer and elsewhere:
+        answer = replace(answer, challenger=7)
+    how = ended(verdict, answer, now=UNTIL + timedelta(hours=hours))
+    on_this = said if not elsewhere else None
+    if action == "promote" or (action == "reject" and inconclusive and waits):
+        expected = {True: "promoted", False: "stays", None: "waits" if hours < 0 else "stays"}[on_this]
+        assert how == (expected if waits else "promoted")
+    else:
+        assert how == "stays"
+
+
+@pytest.fixture
+def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
+    """The second night, judged but not promoted; whoever decides has two hours."""
+
+    def waiting(
+        when: str, *, weight: float = 1.0, gated: str = "fit_samples: 0", proven: bool = True
+    ) -> Verdict:
+        release(0, 1.0)
+        champion = ledger.champion_at(ledger.ledger_tip())
+        os.chdir(make_night(home, 1, weight=weight, champion=champion))
+        text = Path("params.yaml").read_text().replace("fit_samples: 0", gated)
+        another = "" if proven else "train: {rate: 0.5}\n"  # recipe, which has to be better
+        Path("params.yaml").write_text(f"{text}{another}release: {{approval: {when}}}\n")
+        now = datetime.now(UTC).replace(microsecond=0)
+        records.write(replace(records.read(Night), decide_until=now + timedelta(hours=2)))
+        return judge_night()
+
+    return waiting
+
+
+def promote() -> Release:
+    made = registry.promote(
+        records.read(Night), records.read(Version), records.read(Verdict), records.find(Champion),
+        params.load(), approval=records.find(Approval),
+    )  # fmt: skip
+    records.write(made)
+    return made
+
+
+def approve(**given: Any) -> Approval:
+    return review.approve(records.read(Night), records.read(Version), records.read(Verdict), **given)
+
+
+def described(number: int) -> tuple[str, dict[str, str]]:
+    version = client().get_model_version("daybreak", str(number))
+    return version.description, version.tags
+
+
+@pytest.mark.slow
+def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_everywhere(
+    home: Path, waiting: Any
+) -> None:
+    verdict = waiting("inconclusive", proven=False)
+    assert (verdict.action, verdict.inconclusive) == ("reject", True)
+    night = records.read(Night)
+    assert verdict.approve_until == night.decide_until
+    text, tags = described(2)
+    assert "**Version 2 waits for a person until" in text
+    assert "| arms swapped | ok |" in text
+    assert tags["status"] == "challenger"
+    assert "![effect](get-artifact?path=effect.svg&run_uuid=" in text
+    run_id = records.read(Version).run_id
+    shown = {file.path for file in client().list_artifacts(run_id)}
+    assert {"effect.svg", "report.html"} <= shown  # before anybody has decided
+    with pytest.raises(NotYet, match="waits for a person"):
+        promote()
+    with pytest.raises(ReleaseError, match="say by --reason why"):
+        approve()
+    assert serving() == (1, 1)
+    assert cli.main(["approve", "--reason", "a sale\nbegins", "--by", "Ada"]) == 0
+    assert approve(reason="again", by="Bob").by == "Ada"
+    with pytest.raises(ReleaseError, match=r"was approved by Ada .* the first answer stands"):
+        approve(reject=True)
+    assert promote() == promote()
+    assert serving() == (2, 2)
+    text, tags = described(2)
+    assert "was approved by Ada at" in text
+    assert ": a sale begins.**" in text
+    assert (tags["approved_by"], tags["approval_reason"], tags["status"]) == (
+        "Ada",
+        "a sale begins",
+        "serving",
+    )
+    close(night, params.load())
+    told = dict(provenance.why(2))
+    assert told["verdict"].startswith("reject: inconclusive")
+    assert told["approved"].startswith("it was approved by Ada at")
+    assert told["approved"].endswith("a sale begins")
+    assert ledger.read_at(ledger.ledger_tip(), Approval) == records.read(Approval)
+    shown_page = (Path(records.RUN) / "report.html").read_text()
+    assert "Promoted: version 2 replaces version 1." in shown_page
+    assert "was approved by Ada" in shown_page
+    assert described(2)[1]["ledger"] == ledger.ledger_tip()
+    checks = {check.name: check for check in audit.audit(params.load(home))}
+    assert checks["releases"].ok, checks["releases"].text
+
+
+@pytest.mark.slow
+def test_a_promotion_that_waits_may_be_rejected_or_left_and_the_champion_stays(waiting: Any) -> None:
+    verdict = waiting("always")
+    assert verdict.action == "promote"
+    with pytest.raises(NotYet):
+        promote()
+    late = replace(verdict, approve_until=datetime.now(UTC))
+    records.write(late)
+    with pytest.raises(NothingToDo, match="was to be approved until"):
+        approve()
+    with pytest.raises(NothingToDo, match="was approved by nobody until"):
+        promote()
+    assert described(2)[1]["status"] == "rejected"
+    assert "approved by nobody" in described(2)[0]
+    records.write(verdict)
+    said = approve(reject=True, reason="not on a Friday", by="Ada")
+    assert not said.approved
+    with pytest.raises(NothingToDo, match=r"was rejected by Ada at .*: not on a Friday"):
+        promote()
+    assert serving() == (1, 1)
+    night = records.read(Night)
+    close(night, params.load())
+    assert "was rejected by Ada" in dict(provenance.why(2))["approved"]
+    headline = page.page(Path(), ledger.history())
+    assert "Version 2 was rejected by Ada at" in headline
+    assert "version 1 stays" in headline
+
+
+def test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened(waiting: Any) -> None:
+    verdict = waiting("always", weight=0.2)
+    assert (verdict.action, verdict.approve_until) == ("reject", None)
+    with pytest.raises(ReleaseError, match=r"cannot be approved, a failed gate stands: reject: .*worse"):
+        approve(reason="I want it")
+    forged = replace(verdict, approve_until=records.read(Night).decide_until)
+    records.write(forged)
+    with pytest.raises(ReleaseError, match="a failed gate stands"):
+        approve(reason="I want it")
+    records.write(answer_of(forged))
+    with pytest.raises(NothingToDo, match="the champion stays"):
+        promote()
+    records.path_of(Approval).unlink()
+    records.write(replace(forged, inconclusive=True))
+    ledger.commit_night(records.read(Night), message="closed")
+    with pytest.raises(NothingToDo, match="is closed and its champion stays"):
+        approve(reason="I want it")
+    assert serving() == (1, 1)
+
+
+@pytest.mark.slow
+def test_what_is_put_to_a_person_is_fit_to_serve_and_what_is_not_is_not_put(waiting: Any) -> None:
+    verdict = waiting("inconclusive", proven=False, gated="max_p99_s: 1.0e-9")
+    assert verdict.reason.startswith("not fit to serve: latency")
+    assert "it would have been put to a person" in verdict.reason
+    assert (verdict.action, verdict.inconclusive, verdict.approve_until) == ("reject", False, None)
+    with pytest.raises(ReleaseError, match="a failed gate stands"):
+        approve(reason="I want it")
+    assert "| latency | **failed** |" in described(2)[0]
+
+
+def test_without_approval_nobody_is_asked(waiting: Any) -> None:
+    verdict = waiting("never")
+    assert verdict.approve_until is None
+    with pytest.raises(NothingToDo, match="is promoted without a person"):
+        approve()
+    assert promote().champion == 2
+
+
+@pytest.mark.parametrize("stop", ["write", "tell"])
+def test_an_answer_that_was_cut_short_is_given_again(
+    waiting: Any, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    waiting("always")
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((records, "write") if stop == "write" else (registry, "tell")), killed)
+        with pytest.raises(KeyboardInterrupt):
+            approve(by="Ada")
+    assert approve(by="Ada").by == "Ada"
+    assert promote().champion == 2
+    assert described(2)[1]["approved_by"] == "Ada"
+
+
+def test_a_broken_guardrail_is_no_want_of_proof() -> None:
+    import numpy as np
+
+    from pipeline.release.compare import Rules
+    from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
+
+    rng = np.random.default_rng(0)
+    base = rng.random(NUM_SAMPLES).astype(np.float32)
+    noisy = (base + rng.normal(0, 0.3, NUM_SAMPLES)).astype(np.float32)
+    columns = {"challenger": noisy, "champion": base, "metric/recall": base - 0.5, "champion/recall": base}
+    given: dict[str, Any] = {
+        "evaluation": make_evaluation("m"),
+        "version": make_version(4, model_digest="m", night="n"),
+        "champion": Champion(champion=3, replaced=2, model_digest="c", night="before"),
+        "rules": Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
+    }
+    assert gate.decide(columns, **given).inconclusive
+    found = gate.decide(columns, **given, guardrails={"recall": 0.01})
+    assert (found.action, found.inconclusive) == ("reject", False)
+    assert found.reason.startswith("refresh: guardrail recall: worse than")
