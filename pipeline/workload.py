@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import Dataset
 
-Split = Literal["train", "test"]
+Split = Literal["train", "test", "serve"]
 Batch = Any
 
 
@@ -26,6 +26,17 @@ class Workload(Protocol):
         metrics(model, batch) -> dict[str, Tensor]      more per-sample metrics, shape [b]
         slices(batch) -> dict[str, Tensor]              boolean masks, shape [b]
         baselines(folder) -> dict[str, Tensor]          scores of simple rules on the test split, [n]
+
+    One that serves users online has both of these, where `samples` is `dataset(folder, "serve")`, opened over
+    all that is known by now (pipeline/serving/answers.py):
+
+        recommend(model, samples, users, top) -> list[list[str]]    items for each user, best first
+        popular(samples, top) -> list[str]                          items for whoever is not known
+
+    `users` are names as the source has them; the list of one that is not known is empty. The answer to a
+    user must hang on nothing but model and samples, so that it may be kept, and for fewer items it must be
+    the head of that for more. Offline and online must agree: on a day that the split `test` has, `score` is
+    of the ranking that `recommend` would have given before that day.
 
     A dataset may have `__getitems__(indices) -> batch`, which is then called instead of `__getitem__` and
     torch's default collation; indices are a list, a range or an int64 array. It may have `block`: so many

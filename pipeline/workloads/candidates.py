@@ -33,6 +33,9 @@ class CandidateDataset(Dataset[dict[str, Tensor]]):
     own [b, c]                                float32, times bought before
     num_bought [b]                            items bought that day, also those that are no candidates
     known, home, repeated, popular [b]        bool, for slices
+    number [b, c]                             int64, of the item; of the split `serve` only
+
+    The split `serve` has every customer, on the day after the newest line.
     """
 
     def __init__(
@@ -51,14 +54,18 @@ class CandidateDataset(Dataset[dict[str, Tensor]]):
         max_history: int,
         train_days: int,
     ) -> None:
-        self.lines = Lines(folder)
-        days = np.asarray(self.lines.samples_day)
+        self.lines, self.split = Lines(folder), split
+        self._day, self._customer = self.lines.samples_day, self.lines.samples_customer
+        if split == "serve":
+            self._customer = np.arange(len(self.lines.keys["customers"]))
+            self._day = np.full(len(self._customer), self.lines.day.max(initial=-1) + 1)
+        days = np.asarray(self._day)
         if split == "train":
             wanted = days <= self.lines.last_day
             if train_days:
                 wanted &= days > self.lines.last_day - train_days
         else:
-            wanted = np.isin(days, self.lines.test_days)
+            wanted = np.isin(days, self.lines.test_days) | (split == "serve")
         self.samples = np.flatnonzero(wanted)
         self.num_candidates, self.max_history, self.num_rows = num_candidates, max_history, num_rows
         self.popularity = Popularity(
@@ -81,8 +88,8 @@ class CandidateDataset(Dataset[dict[str, Tensor]]):
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
         sample = self.samples[np.asarray(indices, dtype=np.int64)]
-        day = self.lines.samples_day[sample].astype(np.int64)
-        customer = self.lines.samples_customer[sample].astype(np.int64)
+        day = self._day[sample].astype(np.int64)
+        customer = self._customer[sample].astype(np.int64)
         begin, end, after = self._bounds(customer, day)
         history = History(self.lines, day, np.maximum(begin, end - self.max_history), end)
         found = _Candidates(self, history, day)
@@ -200,9 +207,10 @@ class _Candidates:
             return torch.from_numpy(out.reshape(num, width))
 
         rows = dataset.num_rows
+        served = {"number": padded(item, np.int64)} if dataset.split == "serve" else {}
         country = np.append(lines.keys["countries"], 0)[history.country]
         customer_row = np.where(history.known, lines.keys["customers"][customer] % rows, 0)
-        return {
+        return served | {
             "items": padded(lines.keys["items"][item] % rows, np.int64),
             "customer": torch.from_numpy(customer_row),
             "country": torch.from_numpy(country % rows),

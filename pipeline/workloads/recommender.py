@@ -11,7 +11,7 @@ Loss of a sample: for each bought candidate, cross entropy of picking it among a
 sample: NDCG@20 over all items, also those that were no candidates.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from pipeline.workload import Split
 from pipeline.workloads import baselines
 from pipeline.workloads.candidates import NUM_CONTEXT, NUM_FEATURES, CandidateDataset
+from pipeline.workloads.catalogue import Catalogue
 from pipeline.workloads.history import NUM_OWN, WINDOWS
 from pipeline.workloads.tables import POPULARITY
 
@@ -126,7 +127,8 @@ class Recommender:
 
     def dataset(self, folder: Path, split: Split) -> CandidateDataset:
         """Samples of `split`; opens in seconds, writes nothing."""
-        return CandidateDataset(folder, split, **self.candidates)
+        kind = Catalogue if split == "serve" else CandidateDataset
+        return kind(folder, split, **self.candidates)
 
     def model(self) -> nn.Module:
         """A new ranker."""
@@ -177,6 +179,29 @@ class Recommender:
     def baselines(self, folder: Path) -> dict[str, Tensor]:
         """NDCG@20 of simple rules on the test split, each [n]."""
         return baselines.baselines(folder)
+
+    def recommend(
+        self, model: nn.Module, samples: Catalogue, users: Sequence[str], top: int
+    ) -> list[list[str]]:
+        """Codes of the best items of each customer, the day after the newest line; [] if never seen."""
+        asked = [samples.customers.get(user, -1) for user in users]
+        found: list[list[str]] = [[] for _ in users]
+        known = [place for place, number in enumerate(asked) if number >= 0]
+        if not known:
+            return found
+        batch = samples.__getitems__([asked[place] for place in known])
+        device = next(model.parameters()).device
+        with torch.inference_mode():
+            score = model({name: value.to(device) for name, value in batch.items()}).cpu()
+        best = score.topk(min(top, score.shape[1]), dim=1).indices
+        number, count = batch["number"].gather(1, best).tolist(), batch["mask"].sum(1).tolist()
+        for row, place in enumerate(known):
+            found[place] = [samples.items[item] for item in number[row][: count[row]]]
+        return found
+
+    def popular(self, samples: Catalogue, top: int) -> list[str]:
+        """Codes of the items that sell most now."""
+        return [samples.items[number] for number in samples.popularity.top[0, :top].tolist()]
 
     def _hits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Which of the best 20 were bought, float [b, 20], and the gain at each rank, [20]."""

@@ -1,0 +1,27 @@
+"""What are customers and items called outside? Every customer tomorrow, found by its code.
+
+The arrays know numbers; who asks online knows the codes of the shop. A code that several numbers stood for
+would be an error of `prepare`, whose tables of codes are distinct.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from pipeline.workload import Split
+from pipeline.workloads.candidates import CandidateDataset
+
+
+class Catalogue(CandidateDataset):
+    """The split `serve`: sample `customers[code]` is that customer on the day after the newest line."""
+
+    def __init__(self, folder: Path, split: Split, **arguments: Any) -> None:
+        super().__init__(folder, split, **arguments)
+        self.customers = {code: number for number, code in enumerate(_codes(folder, "customers"))}
+        self.items = _codes(folder, "items")
+
+
+def _codes(folder: Path, name: str) -> list[str]:
+    codes: list[str] = pq.read_table(folder / f"{name}.parquet", columns=["code"])["code"].to_pylist()
+    return codes
