@@ -7,10 +7,10 @@ drawn, and shows y in [0, 1], higher is worse. With any guess m of the champion'
 
     u = (A - p) (y - m - A margin)      has the mean p (1 - p) (mean of ours - mean of theirs - margin) <= 0
 
-and it falls below 0 by at most L = max((1 - p)(m + margin), p (1 - m)). So for every share f of the purse that
-is staked, the product of 1 + f u / L is a supermartingale from 1 on; their average over several f passes
-1/alpha at any time with probability at most alpha (Ville's inequality). Nothing is asked of n, of the shape of
-y, or of p, which may change as the traffic ramps up. Pure: numpy only.
+and it falls below 0 by at most L = max((1 - p)(m + margin), p (1 - m)). So for every share f of the purse
+that is staked, the product of 1 + f u / L is a supermartingale from 1 on; their average over several f
+passes 1/alpha at any time with probability at most alpha (Ville's inequality). Nothing is asked of n, of the
+shape of y, or of p, which may change as the traffic ramps up. Pure: numpy only.
 
 confseq, which has such bets for one arm, is not kept any more and takes no changing chances.
 """

@@ -2,9 +2,9 @@
 
 Exposures of a user hang together, and a ramp turns users of the champion into users of the challenger. Both
 are dealt with by asking what was still left to chance. A unit's place in [0, 1) is drawn once; it meets the
-challenger where its place is below the share. Before its first exposure the place may be anywhere; after an
-exposure at share s it is known to be below s (challenger) or not (champion). So where all that was seen leaves
-[low, high), the chance to meet the challenger at share s is
+challenger where its place is below the share. Before its first exposure the place may be anywhere; after
+an exposure at share s it is known to be below s (challenger) or not (champion). So where all that was seen
+leaves [low, high), the chance to meet the challenger at share s is
 
     (s - low) / (high - low), within [0, 1]
 
@@ -14,8 +14,9 @@ after it counts with it; all else was certain and tells nothing of the models. A
 chances, which is all that `betting`, `ratio` and `unpaired` ask for. Pure.
 """
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -97,7 +98,7 @@ class Seen:
 
     observations: tuple[Observation, ...]
     impossible: int  # exposures in an arm that the unit could not be in
-    latencies_s: dict[bool, Floats]  # by whether the challenger answered; of all exposures
+    latencies_s: dict[bool, Floats]  # by whether the challenger answered; at the last share above 0
 
     @property
     def treated(self) -> NDArray[np.bool_]:
@@ -108,6 +109,17 @@ class Seen:
     def chance(self) -> Floats:
         """Chance of each to meet the challenger, shape [n]."""
         return np.array([one.chance for one in self.observations], dtype=np.float64)
+
+    @property
+    def swapped(self) -> "Seen":
+        """The same with the arms exchanged: is the champion worse than the challenger?"""
+        return Seen(
+            observations=tuple(
+                replace(one, treated=not one.treated, chance=1 - one.chance) for one in self.observations
+            ),
+            impossible=self.impossible,
+            latencies_s={not ours: values for ours, values in self.latencies_s.items()},
+        )
 
     def counts(self, share: float | None = None) -> tuple[int, int]:
         """Observations of challenger and champion; at one share only, if given."""
@@ -135,13 +147,16 @@ def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
     opened: dict[str, Observation] = {}
     found: list[Observation] = []
     latencies: dict[bool, list[float]] = {True: [], False: []}
-    impossible = 0
+    impossible, share = 0, 0.0
     for shown in exposures:
         ours = shown.arm == CHALLENGER
-        latencies[ours].append(shown.latency_s)
+        if shown.share > 0:
+            if shown.share != share:  # the hours of another share may have been busier ones
+                share, latencies = shown.share, {True: [], False: []}
+            latencies[ours].append(shown.latency_s)
         low, high = places.get(shown.unit, (0.0, 1.0))
         chance = min(max((shown.share - low) / (high - low), 0.0), 1.0)
-        if chance == (0.0 if ours else 1.0):
+        if chance == (0.0 if ours else 1.0) or math.isnan(shown.share):
             impossible += 1
             continue
         last = opened.get(shown.unit)

@@ -1,21 +1,21 @@
 """Is the challenger better, if other users meet it than meet the champion? An effect that may be watched.
 
-User k met the challenger (A = 1) with chance p, known beforehand, and scored y. With m the mean of y among the
-users of the same chance,
+User k met the challenger (A = 1) with chance p, known beforehand, and scored y. With m the mean of y among
+the users of the same chance,
 
     U = sum of u, u = (A - p)(y - m)      T = sum of p (1 - p)      effect = U / T
 
 weights each user by how much was left to chance (overlap weights, Li, Morgan & Zaslavsky 2018): a ramp from
 1 % to 50 % needs no weights of 100, and hours of different traffic are never mixed up with the arms, since
 within each the arms were drawn alike. Given what came before, u - p (1 - p) effect has mean 0 and variance
-p (1 - p) s^2. So its sum is followed on the clock T by the normal mixture of `sequential`, as paired differences
-are by `compare`: the effect is out of the interval where
+p (1 - p) s^2. So its sum is followed on the clock T by the normal mixture of `sequential`, as paired
+differences are by `compare`: the effect is out of the interval where
 
     |U - T effect| > c sqrt(T V),   V = sum of (u - p (1 - p) effect)^2,   c = mixture_bound(T) / T
 
-V at the effect that is tested, as Student's t has it: a quadratic, solved for both ends. An end is moved out,
-never in, by skewness (Johnson 1978). It holds for large n; `gate.min_samples` users of either arm are asked for,
-and `tests/benchmarks/bench_gate.py` looks every minute of simulated nights that ramp up. Pure.
+V at the effect that is tested, as Student's t has it: a quadratic, solved for both ends. An end is moved
+out, never in, by skewness (Johnson 1978). It holds for large n: `gate.min_samples` users of either arm are
+asked for, and `tests/benchmarks/bench_gate.py` looks every minute of simulated nights that ramp up. Pure.
 """
 
 import math
@@ -89,7 +89,7 @@ def detectable(*, sd: float, clock: float, alpha: float, power: float = POWER) -
 
 
 def _centred(arm: NDArray[np.bool_], p: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """u and p (1 - p) of each user, the latter less what its own part in the mean takes away."""
+    """U and p (1 - p) of each user, the latter less what its own part in the mean takes away."""
     u, weight = np.zeros_like(y), np.zeros_like(y)
     for one in np.unique(p):
         among = p == one
