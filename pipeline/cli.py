@@ -75,7 +75,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
                 "--explain", action="store_true", help="show what was weighed, and why not the rest"
             )
     for function in (
-        night, nights, status, why, who_used, audit, drill, check, report, prices, simulate, notify,
+        night, nights, status, why, who_used, audit, drill, serve, check, report, prices, simulate, notify,
     ):  # fmt: skip
         about = (function.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(function.__name__.replace("_", "-"), help=about, description=about)
@@ -366,6 +366,19 @@ def drill() -> int:
     from pipeline.release.drill import drill as found
 
     return _shown(found(params.load(ledger.home())))
+
+
+def serve(*, host: str = "", port: int = -1) -> int:
+    """Answer users with the champion, and with a challenger where the gate lets it, until Ctrl-C.
+
+    Args:
+        host: address to listen on; that of params.yaml if left out
+        port: port to listen on, 0 for any that is free; that of params.yaml if left out
+    """
+    from pipeline.serving import server
+
+    server.serve(params.load(ledger.home()), host=host, port=None if port < 0 else port)
+    return 0
 
 
 def _shown(checks: Iterable[Check]) -> int:

@@ -208,6 +208,20 @@ class WatchParams(Section):
     alias_edits: Literal["report", "revert", "adopt"] = "revert"
 
 
+class ServingParams(Section):
+    """How users are served, by `python -m pipeline serve`."""
+
+    log: str = ""  # SQLAlchemy URL of exposures and outcomes; "": a SQLite file under $PIPELINE_HOME/var
+    host: str = Field("127.0.0.1", min_length=1)
+    port: int = Field(8000, ge=0, le=65_535)
+    timeout_s: float = Field(1, gt=0)  # of a request; then the popular items are shown
+    max_top: int = Field(100, ge=1)  # items of an answer
+    max_body_bytes: int = Field(16_384, ge=1)
+    max_requests_per_s: float = Field(1000, ge=0)  # of a client, by its address; 0: any
+    keep_users: int = Field(100_000, ge=1)  # whose answers are kept in memory, per version
+    keep_days: float = Field(90, gt=0)  # that exposures and outcomes are kept
+
+
 class NotifyParams(Section):
     """Who hears of a failure or a missed deadline. Empty: the task log only."""
 
@@ -231,6 +245,7 @@ class Params(Section):
     register_: RegisterParams = Field(RegisterParams(), alias="register")
     gate: GateParams = GateParams()
     watch: WatchParams = WatchParams()
+    serving: ServingParams = ServingParams()
     notify: NotifyParams = NotifyParams()
 
 

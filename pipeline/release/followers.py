@@ -1,7 +1,7 @@
 """Who has to follow when the ledger names another champion? The registry's alias, and whatever serves.
 
-The ledger decides who serves; a follower shows it to the world. Today whatever serves loads
-`models:/NAME@champion`, so the alias is the one follower; a router that holds models in memory is another.
+The ledger decides who serves; a follower shows it to the world: MLflow's alias `champion`, which people and
+`models:/NAME@champion` read, and the routers that hold models in memory (pipeline/release/routers.py).
 """
 
 import logging
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from pipeline import ledger
 from pipeline.records import Release, Verdict
 from pipeline.release import aliases, description
+from pipeline.release.routers import routers
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -75,4 +76,5 @@ class Alias:
 
 def followers(client: "MlflowClient", model: str) -> list[Follower]:
     """All that follow, in the order in which they are told."""
-    return [Alias(client, model)]
+    found = routers(client, model, ledger.home())
+    return [Alias(client, model), *([found] if found else [])]

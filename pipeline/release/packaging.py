@@ -58,7 +58,13 @@ def log_model(client: "MlflowClient", run_id: str, params: Params) -> str:
 
 
 def check_files(client: "MlflowClient", uri: str, model_digest: str, *, into: Path) -> int:
-    """Fetch a version's files into a folder; their bytes.
+    """Fetch a version's files into a folder, and check them as `fetch_model` does; their bytes."""
+    fetch_model(uri, model_digest, into=into)
+    return sum(path.stat().st_size for path in into.rglob("*") if path.is_file())
+
+
+def fetch_model(uri: str, model_digest: str, *, into: Path) -> Path:
+    """Fetch a version's files into a folder; where in it the model's own are.
 
     Raises ReleaseError where they are gone, not of that model, or hold a pickle, which loading would run.
     """
@@ -72,12 +78,13 @@ def check_files(client: "MlflowClient", uri: str, model_digest: str, *, into: Pa
         raise ReleaseError(f"{uri} cannot be fetched: {told}; restore MLflow's artifacts") from None
     if pickled := sorted(path.name for path in folder.rglob("*") if path.suffix in PICKLES):
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
-    if (found := records.digest(folder / "artifacts" / "model")) != model_digest:
+    model = folder / "artifacts" / "model"
+    if (found := records.digest(model)) != model_digest:
         raise ReleaseError(
             f"the files of {uri} have digest {found}, the ledger says {model_digest}; "
             f"restore MLflow's artifacts"
         )
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return model
 
 
 def code_paths(workload: str) -> list[Path]:

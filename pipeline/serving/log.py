@@ -142,11 +142,6 @@ class Outcome:
     time: float = field(default_factory=time.time)
 
 
-def default_url(home: Path) -> str:
-    """URL of the log of a home, where params.yaml names none."""
-    return f"sqlite:///{home / 'var' / 'serving.db'}"
-
-
 def open_log(url: str) -> "Log":
     """The log at a database URL, made if it is not there; JobError if it does not answer."""
     return Log(url)

@@ -1,0 +1,115 @@
+"""How do routers follow a release? Through the log of serving: they load before, and are read back after.
+
+A router that lives writes what it has loaded and what it serves every second, and one that was not heard of
+for ten seconds is gone. Where no router lives, the traffic row is what counts: the next one does as it says.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline import params
+from pipeline.errors import ReleaseError
+from pipeline.params import ServingParams
+from pipeline.records import Release
+from pipeline.release import aliases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlflow import MlflowClient
+
+    from pipeline.serving.log import Log, RouterState, Traffic
+
+LOAD_S = 120.0  # that all routers may take to load a version
+SHOW_S = 30.0  # that they may take to serve what they have loaded
+POLL_S = 0.05
+
+
+class Routers:
+    """The follower; see pipeline/release/followers.py."""
+
+    name = "the routers"
+
+    def __init__(self, client: "MlflowClient", model: str, log: "Log") -> None:
+        self.client, self.model, self._log = client, model, log
+
+    def prepare(self, release: Release) -> None:
+        """Let all routers that live load the version; ReleaseError where one cannot."""
+        number = release.champion
+
+        def ready(traffic: "Traffic") -> "Traffic":
+            return traffic if number in traffic.wanted else replace(traffic, ready=number)
+
+        asked = self._log.change_traffic(ready)
+        self._wait(
+            lambda router: number in router.loaded,
+            what=f"has loaded version {number}", limit_s=LOAD_S, revision=asked.revision,
+            refused=f"version {number}: ",
+        )  # fmt: skip
+
+    def show(self, release: Release) -> None:
+        """Let the version serve. A test that runs on it goes on; one of other versions is over."""
+        number = release.champion
+
+        def shown(traffic: "Traffic") -> "Traffic":
+            free = replace(traffic, ready=0 if traffic.ready == number else traffic.ready)
+            if traffic.champion == number:
+                return free
+            return replace(free, champion=number, challenger=0, share=0.0, experiment="")
+
+        asked = self._log.change_traffic(shown)
+        self._wait(
+            lambda router: router.champion == number,
+            what=f"serves version {number}", limit_s=SHOW_S, revision=asked.revision,
+        )  # fmt: skip
+
+    def shown(self) -> int:
+        """Version that the routers serve, that of one that differs if they do not agree."""
+        told = self._log.traffic().champion or aliases.alias(self.client, self.model)
+        live = [router.champion for router in self._log.routers()]
+        return next((number for number in live if number != told), told)
+
+    def forget(self, release: Release) -> None:
+        """Let routers drop a version that is not to serve after all."""
+        number = release.champion
+        self._log.change_traffic(lambda now: replace(now, ready=0 if now.ready == number else now.ready))
+
+    def _wait(
+        self, done: "Callable[[RouterState], bool]", *, what: str, limit_s: float, revision: int,
+        refused: str = "",
+    ) -> None:  # fmt: skip
+        """Until all routers that live have done it; ReleaseError naming one that has not, or cannot."""
+        until = time.monotonic() + limit_s
+        while left := [router for router in self._log.routers() if not done(router)]:
+            for router in left:
+                if refused and router.revision >= revision and refused in router.fault:
+                    raise ReleaseError(f"router {router.id} cannot load {router.fault}")
+            if time.monotonic() > until:
+                first = left[0]
+                raise ReleaseError(
+                    f"not every router {what} after {limit_s:g} s: {first.id} has not"
+                    f"{f' ({first.fault})' if first.fault else ''}; look at its log, or end it"
+                )
+            time.sleep(POLL_S)
+
+
+def routers(client: "MlflowClient", model: str, home: Path) -> Routers | None:
+    """The follower; None where nobody has ever served from this home, so that there is no log."""
+    told = params.load(home).serving
+    if not told.log and not log_file(home).exists():
+        return None
+    from pipeline.serving.log import open_log  # SQLAlchemy takes longer to import than the rest of a stage
+
+    return Routers(client, model, open_log(log_url(told, home)))
+
+
+def log_url(told: ServingParams, home: Path) -> str:
+    """URL of the log of serving."""
+    return told.log or f"sqlite:///{log_file(home)}"
+
+
+def log_file(home: Path) -> Path:
+    """The log, where params.yaml names none."""
+    return home / "var" / "serving.db"

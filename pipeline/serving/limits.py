@@ -1,0 +1,98 @@
+"""What may a client ask of a router? So many bytes and requests a second, for so long, with the right token.
+
+Plain ASGI around the app, since it stands before every request. A token bucket per client holds one second's
+requests and fills at that rate; the buckets of the clients that came last are remembered. /health is for
+everybody, so that whatever watches the process needs no token.
+"""
+
+import hmac
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from fastapi import HTTPException
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+MAX_CLIENTS = 10_000
+
+
+class Buckets:
+    """Token buckets, one a client; with 0 requests a second, any number is let through."""
+
+    def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s, self._size, self._clock = per_s, max(per_s, 1.0), clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> bool:
+        """Whether the client may ask now."""
+        if not self._per_s:
+            return True
+        now = self._clock()
+        left, then = self._left.pop(client, (self._size, now))
+        left = min(self._size, left + (now - then) * self._per_s)
+        granted = left >= 1
+        self._left[client] = left - granted, now
+        if len(self._left) > MAX_CLIENTS:
+            self._left.popitem(last=False)
+        return granted
+
+
+class Limits:
+    """The app, for those who keep to the limits."""
+
+    def __init__(self, app: App, *, max_body_bytes: int, max_requests_per_s: float, token: str) -> None:
+        self._app, self._max_body_bytes = app, max_body_bytes
+        self._buckets = Buckets(max_requests_per_s)
+        self._expected = f"Bearer {token}".encode() if token else b""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """One request, or one message of the server's own."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if not self._trusts(headers) and scope["path"] != "/health":
+            await refuse(send, 401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
+            return
+        if not self._buckets.take((scope["client"] or ("",))[0]):
+            await refuse(send, 429, "too many requests a second; ask again in a second")
+            return
+        if not headers.get(b"content-length", b"0").isdigit():
+            await refuse(send, 400, "content-length is no number; send one")
+            return
+        limit, size = self._max_body_bytes, int(headers.get(b"content-length", b"0"))
+        if size > limit:
+            await refuse(send, 413, f"the body has {size:,} bytes, {limit:,} are allowed; send less")
+            return
+
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise HTTPException(413, f"the body has more than {limit:,} bytes; send less")
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _trusts(self, headers: dict[bytes, bytes]) -> bool:
+        given = headers.get(b"authorization", b"")
+        return not self._expected or hmac.compare_digest(given, self._expected)
+
+
+async def refuse(send: Send, status: int, why: str) -> None:
+    """Answer with a sentence."""
+    body = json.dumps({"error": why}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,197 @@
+"""What does a user meet? The router: a FastAPI app that answers with the champion, or its challenger.
+
+    POST /recommend {"user": "17850", "top": 20}      items, the exposure's id and the version
+    POST /outcomes  {"exposure": ID, "items": [...]}  what the user took; answered once that is on the disk
+    GET  /health    what is loaded; 503 until something serves
+    GET  /metrics   for Prometheus
+
+A user whom the version does not know, and one whom its model does not answer in time or at all, is shown what
+is popular: the exposure says so (`fallback`, `error`), the user sees no error. Nothing else is asked of a
+workload here, so a router knows no workload by name.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from starlette.types import ASGIApp
+
+from pipeline.errors import JobError
+from pipeline.params import ServingParams
+from pipeline.serving.answers import Answer, Answers
+from pipeline.serving.assignment import CHALLENGER, arm_of, propensity
+from pipeline.serving.desk import Desk, NoAnswer
+from pipeline.serving.keeper import Keeper
+from pipeline.serving.limits import Limits
+from pipeline.serving.loading import Shelf
+from pipeline.serving.log import Exposure, Log, Outcome
+from pipeline.serving.meters import Meters
+from pipeline.serving.writer import Writer
+
+TOP = 20  # items, where a request does not say
+MAX_NAME = 200  # characters of a user or an item
+JSON = "application/json"
+
+
+class Router:
+    """What the four paths do. Made inside the event loop that serves."""
+
+    def __init__(self, kept: Log, keeper: Keeper, params: ServingParams) -> None:
+        self._log, self.keeper, self._params = kept, keeper, params
+        self.meters = Meters()
+        self._desk, self._writer = Desk(), Writer(kept)
+
+    def close(self) -> None:
+        """Write what waits, and end the threads."""
+        self.keeper.close()
+        self._desk.close()
+        self._writer.close()
+
+    async def recommend(self, request: Request) -> Response:
+        """Items for a user."""
+        began = time.perf_counter()
+        told = await self._body(request)
+        user, top = told.get("user"), told.get("top", TOP)
+        if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME:
+            raise HTTPException(422, f"user is {user!r:.50}; name one by 1 to {MAX_NAME} characters")
+        if type(top) is not int or not 1 <= top <= self._params.max_top:
+            raise HTTPException(422, f"top is {top!r:.50}; ask for 1 to {self._params.max_top} items")
+        now = self.keeper.standing
+        if now.champion is None:
+            raise HTTPException(503, f"no version serves: {self.keeper.fault}")
+        unit = self._log.unit_of(user)
+        arm = arm_of(unit, experiment=now.experiment, share=now.share)
+        answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
+        meters = self.meters.arms[arm]
+        answer, error = answers.kept(user), ""
+        if answer is None:
+            meters.computed.inc()
+            answer, error = await self._computed(answers, user)
+        items, text = answer.items, answer.text
+        if len(items) > top:
+            items = items[:top]
+            text = json.dumps(items)
+        latency_s = time.perf_counter() - began
+        exposure = Exposure(
+            id=os.urandom(16).hex(), time=time.time(), experiment=now.experiment, unit=unit, arm=arm,
+            version=answers.version, share=now.share, propensity=propensity(arm, now.share), items=items,
+            latency_s=latency_s, error=error, fallback=answer.fallback,
+        )  # fmt: skip
+        self._writer.expose(exposure)
+        meters.requests.inc()
+        meters.latency_s.observe(latency_s)
+        if answer.fallback:
+            meters.fallbacks.inc()
+        if error:
+            meters.errors.inc()
+        body = f'{{"items": {text}, "exposure": "{exposure.id}", "version": {answers.version}}}'
+        return Response(body, media_type=JSON)
+
+    async def outcomes(self, request: Request) -> Response:
+        """Keep what a user took."""
+        told = await self._body(request)
+        exposure, items = told.get("exposure"), told.get("items")
+        if not isinstance(exposure, str) or len(exposure) != 32:
+            raise HTTPException(422, f"exposure is {exposure!r:.50}; give the id that /recommend gave")
+        if not isinstance(items, list) or not all(isinstance(i, str) and len(i) <= MAX_NAME for i in items):
+            raise HTTPException(422, f"items is {items!r:.50}; list the codes of the items that were taken")
+        try:
+            async with asyncio.timeout(self._params.timeout_s):
+                known = await self._writer.outcome(Outcome(exposure=exposure, items=tuple(items)))
+        except TimeoutError:
+            raise HTTPException(503, "the outcome may not be kept yet; send it again") from None
+        except JobError:
+            raise HTTPException(
+                503, "the outcome is not kept, the log does not answer; send it again"
+            ) from None
+        if not known:
+            self.meters.unknown.inc()
+            raise HTTPException(404, "there is no such exposure; give the id that /recommend gave")
+        self.meters.outcomes.inc()
+        return Response('{"kept": true}', media_type=JSON)
+
+    async def health(self, request: Request) -> Response:
+        """What is loaded."""
+        state = self.keeper.state()
+        champion = self.keeper.standing.champion
+        told = {
+            "ready": champion is not None, "champion": state.champion, "challenger": state.challenger,
+            "share": state.share, "experiment": self.keeper.standing.experiment, "loaded": state.loaded,
+            "arrays": champion.night if champion else "", "router": state.id,
+            "fault": "; ".join(filter(None, (state.fault, self._writer.fault))),
+        }  # fmt: skip
+        return Response(json.dumps(told), status_code=200 if champion else 503, media_type=JSON)
+
+    async def metrics(self, request: Request) -> Response:
+        """The meters."""
+        state, meters = self.keeper.state(), self.meters
+        meters.share.set(state.share)
+        meters.lost.set(self._writer.num_lost)
+        meters.champion.set(state.champion)
+        meters.challenger.set(state.challenger)
+        return Response(meters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _computed(self, answers: Answers, user: str) -> tuple[Answer, str]:
+        """The model's answer, or what is popular and why."""
+        try:
+            async with asyncio.timeout(self._params.timeout_s):
+                return await self._desk.ask(answers, user), ""
+        except TimeoutError:
+            return answers.popular, f"no answer within {self._params.timeout_s:g} s"
+        except NoAnswer as error:
+            return answers.popular, str(error)
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._params.timeout_s):
+                told = json.loads(await request.body())
+        except TimeoutError:
+            raise HTTPException(408, f"the body took more than {self._params.timeout_s:g} s") from None
+        except ValueError:
+            raise HTTPException(400, "the body is no JSON; send an object") from None
+        if not isinstance(told, dict):
+            raise HTTPException(400, "the body is no JSON object; send one")
+        return told
+
+
+def make_app(kept: Log, params: ServingParams, *, name: str, home: Path, token: str = "") -> ASGIApp:
+    """The app of a router for the model of that name, around a log."""
+
+    @contextlib.asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        shelf = Shelf(name, home=home, top=params.max_top, keep=params.keep_users)
+        keeper = Keeper(kept, shelf, home=home, keep_days=params.keep_days)
+        router = Router(kept, keeper, params)
+        app.state.router = router
+        keeper.start()
+        yield
+        await asyncio.to_thread(router.close)
+
+    app = FastAPI(title="Daybreak", lifespan=life, openapi_url=None)
+    for path, method in (
+        ("recommend", "POST"), ("outcomes", "POST"), ("health", "GET"), ("metrics", "GET"),
+    ):  # fmt: skip
+        app.add_route(f"/{path}", _endpoint(app, path), methods=[method])
+    app.add_exception_handler(HTTPException, _told)
+    return Limits(
+        app, max_body_bytes=params.max_body_bytes, max_requests_per_s=params.max_requests_per_s, token=token
+    )
+
+
+def _endpoint(app: FastAPI, path: str) -> Any:
+    async def endpoint(request: Request) -> Response:
+        answered: Response = await getattr(app.state.router, path)(request)
+        return answered
+
+    return endpoint
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return Response(json.dumps({"error": error.detail}), status_code=error.status_code, media_type=JSON)
