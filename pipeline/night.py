@@ -89,6 +89,8 @@ def open(  # the verb of the stage
 def close(night: Night, params: Params) -> None:
     """Write the night to the ledger, with a verdict whatever happened, and its report; end its jobs."""
     reaper.end_night(night, params.backend)
+    if params.gate.scores != "replay":
+        _end_experiment(night, params)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
     failure = f"{failures[0].stem} failed: {failures[0].read_text().strip()}" if failures else ""
     verdict = records.find(Verdict)
@@ -103,6 +105,16 @@ def close(night: Night, params: Params) -> None:
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
+
+
+def _end_experiment(night: Night, params: Params) -> None:
+    """Let nobody meet tonight's challenger any more; the night stands, also where the log does not answer."""
+    from pipeline.release import experiment
+
+    try:
+        experiment.end(night.id, params)
+    except PipelineError as error:
+        log.warning("the experiment is left to the next watch: %s", error)
 
 
 def _report(night: Night) -> None:

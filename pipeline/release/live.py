@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pipeline.records import Check
 from pipeline.release import betting, quantiles, ratio
-from pipeline.release.compare import Effect, Judgement, Rules
+from pipeline.release.compare import Action, Effect, Judgement, Rules
 from pipeline.release.observations import Observation, Seen
 from pipeline.release.ramp import Pace, Step, step
 from pipeline.release.shift import witnessed
@@ -102,8 +102,8 @@ def guardrails(
     said = {
         "errors": "the model did not answer {ours:.2%} of the challenger's users and {theirs:.2%} of the "
         "champion's",
-        "personal lists": "{ours:.2%} of the challenger's users got no list of their own, and {theirs:.2%} of "
-        "the champion's",
+        "personal lists": "{ours:.2%} of the challenger's users got no list of their own, and {theirs:.2%} "
+        "of the champion's",
         "items shown": "{ours:.0%} of the items that the challenger shows, and {theirs:.0%} of those of the "
         "champion, are such as only it prefers",
     }
@@ -146,29 +146,29 @@ def decide(
 def _judged(finding: Finding, *, rules: Rules, mode: Mode, done: bool, over: bool) -> Judgement:
     measured = finding.effect
     if finding.broken:
-        drawn = not finding.broken[0].startswith(ARMS)
         told = "; ".join(finding.broken)
-        reason = f"stopped by {told}" if drawn else f"nothing that the log says is believed: {told}"
-        return Judgement(action="reject" if drawn else "no data", effect=measured, reason=reason)
-    if measured is not None and measured.high < 0:
-        return Judgement(action="reject", effect=measured, reason=f"worse than the champion: {measured}")
+        if told.startswith(ARMS):
+            reason = f"nothing that the log says is believed: {told}"
+            return Judgement(action="no data", effect=measured, reason=reason)
+        return Judgement(action="reject", effect=measured, reason=f"stopped by {told}")
+    if measured is None:
+        return Judgement(action="no data" if over else "wait", effect=None, reason=finding.reason)
     threshold = -rules.margin if rules.refresh else 0.0
     asked = f"no worse than the champion by the margin {rules.margin:g}" if rules.refresh else "better"
-    proven = measured is not None and measured.low > threshold
-    if done and proven:
-        return Judgement(action="promote", effect=measured, reason=f"proven {asked}: {measured}")
-    if done and mode == "both" and measured is not None:
-        reason = f"live traffic does not object: {measured}"
-        return Judgement(action="promote", effect=measured, reason=reason)
-    if not over:
-        return Judgement(action="wait", effect=measured, reason=finding.reason)
-    if measured is None:
-        return Judgement(action="no data", effect=None, reason=finding.reason)
-    if proven or (mode == "both" and not done):
-        reason = f"inconclusive: the night ended before the last share was held: {measured}"
-    else:
-        reason = f"inconclusive: not proven {asked}: {measured}"
-    return Judgement(action="reject", effect=measured, reason=reason, inconclusive=True)
+    proven = measured.low > threshold
+    action: Action = "wait"
+    reason = f"{'proven' if proven else 'not yet proven'} {asked}: {measured}"
+    if measured.high < 0:
+        action, reason = "reject", f"worse than the champion: {measured}"
+    elif done and (proven or mode == "both"):
+        action = "promote"
+        reason = reason if proven else f"live traffic does not object: {measured}"
+    elif over:
+        action = "reject"
+        ended = "the night ended before the last share was held" if not done else f"not proven {asked}"
+        reason = f"inconclusive: {ended}: {measured}"
+    inconclusive = reason.startswith("inconclusive")
+    return Judgement(action=action, effect=measured, reason=reason, inconclusive=inconclusive)
 
 
 def _effect(
@@ -186,8 +186,8 @@ def _effect(
     if min(int(told[arm].sum()), int(told[~arm].sum())) < rules.min_samples:
         return None, (
             f"an outcome was told of {int(told[arm].sum()):,} of {int(arm.sum()):,} users of the challenger "
-            f"and of {int(told[~arm].sum()):,} of {int((~arm).sum()):,} of the champion; gate.min_samples asks "
-            f"for {rules.min_samples:,} of each, look at whoever posts to /outcomes"
+            f"and of {int(told[~arm].sum()):,} of {int((~arm).sum()):,} of the champion; gate.min_samples "
+            f"asks for {rules.min_samples:,} of each, look at whoever posts to /outcomes"
         )
     values = np.array([score or 0.0 for score in scores])
     found = effect(arm, _chance(over), values, alpha=rules.alpha, tuned_at=tuned_at)
