@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 AIRFLOW_PORT ?= 8080
 MLFLOW_PORT ?= 5000
+SERVING_PORT ?= 8000
 PYTHON ?= python3.11
 TORCH ?= torch==2.13.0
 
@@ -79,24 +80,29 @@ export PROGRESS
 nights: setup ## nights in a row without Airflow: FROM=2011-09-01 TO=2011-09-30 [SOURCE='{use: module:Class, ...}']
 	python -m pipeline nights --first $(FROM) --last $(TO) $(if $(SOURCE),--set 'source=$(SOURCE)')
 
-up: setup ## start Airflow (schedule, trigger form) and MLflow, on loopback
-	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT); do \
+up: setup ## start Airflow (schedule, trigger form), MLflow and the router that answers users, on loopback
+	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT) $(SERVING_PORT); do \
 	  ! (exec 3<>/dev/tcp/127.0.0.1/$$port) 2> /dev/null || { \
 	    echo "port $$port is taken; stop what listens there (make down), or choose others:" \
-	      "make up AIRFLOW_PORT=8081 MLFLOW_PORT=5001"; exit 1; }; done
+	      "make up AIRFLOW_PORT=8081 MLFLOW_PORT=5001 SERVING_PORT=8001"; exit 1; }; done
 	@mkdir -p $(VAR)/artifacts
 	@export DAYBREAK_UP="$(PIPELINE_HOME)"; \
 	setsid airflow standalone > $(VAR)/airflow.log 2>&1 < /dev/null & echo $$! > $(VAR)/airflow.pid; \
 	setsid mlflow server --backend-store-uri sqlite:///$(VAR)/mlflow.db --artifacts-destination $(VAR)/artifacts \
 	  --host 127.0.0.1 --port $(MLFLOW_PORT) --workers 1 > $(VAR)/mlflow.log 2>&1 < /dev/null & \
-	  echo $$! > $(VAR)/mlflow.pid
-	@printf "Starting Airflow and MLflow, about a minute "; \
+	  echo $$! > $(VAR)/mlflow.pid; \
+	setsid python -m pipeline serve --port $(SERVING_PORT) > $(VAR)/serving.log 2>&1 < /dev/null & \
+	  echo $$! > $(VAR)/serving.pid
+	@printf "Starting Airflow, MLflow and serving, about a minute "; \
 	for second in {1..180}; do sleep 1; printf .; \
 	  if (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT) 4<>/dev/tcp/127.0.0.1/$(MLFLOW_PORT)) 2> /dev/null; then \
 	    echo " up"; \
 	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
 	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (models: daybreak)"; \
-	    echo "Stop both with make down"; exit 0; fi; done; \
+	    if (exec 3<>/dev/tcp/127.0.0.1/$(SERVING_PORT)) 2> /dev/null; then \
+	      echo "Serving  http://127.0.0.1:$(SERVING_PORT)/health  (POST /recommend, POST /outcomes)"; \
+	    else echo "Serving  is not up: $$(tail -1 $(VAR)/serving.log)"; fi; \
+	    echo "Stop all with make down"; exit 0; fi; done; \
 	echo " not up after 180 s; look at $(VAR)/airflow.log and $(VAR)/mlflow.log"; exit 1
 
 down: ## stop what make up started, and all that came of it

@@ -230,7 +230,8 @@ class WatchParams(Section):
 class ServingParams(Section):
     """How users are served, by `python -m pipeline serve`."""
 
-    log: str = ""  # SQLAlchemy URL of exposures and outcomes; "": a SQLite file under $PIPELINE_HOME/var
+    # URL of exposures and outcomes. One with a password belongs in $DAYBREAK_LOG, which comes first.
+    log: str = ""  # "": a SQLite file under $PIPELINE_HOME/var
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8000, ge=0, le=65_535)
     timeout_s: float = Field(1, gt=0)  # of a request; then the popular items are shown

@@ -55,9 +55,16 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def repository(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A git repository with one commit and an empty MLflow: the home of its nights, the current folder."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = tmp_path / "home"
+    home = make_repository(tmp_path / "home", store=empty_store)
+    monkeypatch.setenv("PIPELINE_HOME", str(home))
+    monkeypatch.chdir(home)
+    return home
+
+
+def make_repository(home: Path, *, store: Path) -> Path:
+    """A git repository with one commit, and an MLflow that is a copy of `store`."""
     (home / "var").mkdir(parents=True)
-    shutil.copy(empty_store, home / "var" / "mlflow.db")
+    shutil.copy(store, home / "var" / "mlflow.db")
     (home / ".dvc").mkdir()
     (home / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
     (home / ".gitignore").write_text("/nights/\n/var/\n/data/*\n")
@@ -70,8 +77,6 @@ def repository(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatc
         ["commit", "--quiet", "--message=Begin"],
     ):
         subprocess.run(["git", *words], cwd=home, check=True)
-    monkeypatch.setenv("PIPELINE_HOME", str(home))
-    monkeypatch.chdir(home)
     return home
 
 

@@ -4,6 +4,7 @@ A router that lives writes what it has loaded and what it serves every second, a
 for ten seconds is gone. Where no router lives, the traffic row is what counts: the next one does as it says.
 """
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 LOAD_S = 120.0  # that all routers may take to load a version
 SHOW_S = 30.0  # that they may take to serve what they have loaded
 POLL_S = 0.05
+LOG = Path("var") / "serving.db"
 
 
 class Routers:
@@ -97,19 +99,18 @@ class Routers:
 
 def routers(client: "MlflowClient", model: str, home: Path) -> Routers | None:
     """The follower; None where nobody has ever served from this home, so that there is no log."""
-    told = params.load(home).serving
-    if not told.log and not log_file(home).exists():
+    url = log_url(params.load(home).serving, home)
+    if url == _own(home) and not (home / LOG).exists():
         return None
     from pipeline.serving.log import open_log  # SQLAlchemy takes longer to import than the rest of a stage
 
-    return Routers(client, model, open_log(log_url(told, home)))
+    return Routers(client, model, open_log(url))
 
 
 def log_url(told: ServingParams, home: Path) -> str:
-    """URL of the log of serving."""
-    return told.log or f"sqlite:///{log_file(home)}"
+    """URL of the log of serving: $DAYBREAK_LOG, which may hold a password, serving.log, or a SQLite file."""
+    return os.environ.get("DAYBREAK_LOG") or told.log or _own(home)
 
 
-def log_file(home: Path) -> Path:
-    """The log, where params.yaml names none."""
-    return home / "var" / "serving.db"
+def _own(home: Path) -> str:
+    return f"sqlite:///{home / LOG}"

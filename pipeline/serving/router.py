@@ -12,8 +12,9 @@ workload here, so a router knows no workload by name.
 
 import asyncio
 import contextlib
+import itertools
 import json
-import os
+import secrets
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,6 +47,7 @@ class Router:
         self._log, self.keeper, self._params = kept, keeper, params
         self.meters = Meters()
         self._desk, self._writer = Desk(), Writer(kept)
+        self._prefix, self._count = secrets.token_hex(8), itertools.count()  # ids in order: quick to index
 
     def close(self) -> None:
         """Write what waits, and end the threads."""
@@ -79,8 +81,9 @@ class Router:
             text = json.dumps(items)
         latency_s = time.perf_counter() - began
         exposure = Exposure(
-            id=os.urandom(16).hex(), time=time.time(), experiment=now.experiment, unit=unit, arm=arm,
-            version=answers.version, share=now.share, propensity=propensity(arm, now.share), items=items,
+            id=f"{self._prefix}{next(self._count):016x}", time=time.time(), experiment=now.experiment,
+            unit=unit, arm=arm, version=answers.version, share=now.share,
+            propensity=propensity(arm, now.share), items=items,
             latency_s=latency_s, error=error, fallback=answer.fallback,
         )  # fmt: skip
         self._writer.expose(exposure)

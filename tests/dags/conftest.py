@@ -1,11 +1,9 @@
 """A real Airflow for the tests: its own folder, its own database, its own port."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.dags.servers import IDENTITY, ROOT, Standalone, airflow_standalone, environment
+from tests.postgres import postgresql
 
 
 @pytest.fixture(scope="session")
@@ -83,26 +82,5 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """A PostgreSQL of its own on a unix socket, with databases airflow and mlflow; the socket's folder."""
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-    if not programs:
-        pytest.skip("no PostgreSQL here; install Debian's package postgresql")
-    with tempfile.TemporaryDirectory(prefix="daybreak-") as name:
-        drop: list[str] = []
-        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-            drop = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-            shutil.chown(name, "nobody", "nogroup")
-
-        def run(program: str, *arguments: str) -> None:
-            call = [*drop, str(programs[-1] / program), *arguments]
-            subprocess.run(call, check=True, cwd=name, stdout=subprocess.DEVNULL, timeout=60)
-
-        data = f"{name}/data"
-        run("initdb", "--pgdata", data, "--auth=trust", "--username=airflow", "--no-sync")
-        options = f"-c listen_addresses='' -c fsync=off -k {name}"
-        run("pg_ctl", "--pgdata", data, "--log", f"{name}/log", "--options", options, "--wait", "start")
-        try:
-            for database in ("airflow", "mlflow"):
-                run("createdb", "--host", name, "--username=airflow", database)
-            yield name
-        finally:
-            run("pg_ctl", "--pgdata", data, "--mode=fast", "--wait", "stop")
+    with postgresql("airflow", "mlflow") as folder:
+        yield folder

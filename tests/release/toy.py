@@ -1,5 +1,10 @@
-"""A workload small enough to compute by hand: guess y from x by one weight; the score is 1 - |error|."""
+"""A workload small enough to compute by hand: guess y from x by one weight; the score is 1 - |error|.
 
+Online it knows the users u0 to u999, and each item that it recommends tells its weight and who asked. User
+u13 is not answered, and u14 is answered late.
+"""
+
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+LATE = threading.Event()  # lets u14 be answered
+
 
 class Samples:
     """One sample is a pair (x, y)."""
 
     def __init__(self, folder: Path, split: str) -> None:
+        split = "test" if split == "serve" else split
         self.x = torch.from_numpy(np.load(folder / f"{split}_x.npy"))
         self.y = torch.from_numpy(np.load(folder / f"{split}_y.npy"))
 
@@ -60,6 +68,19 @@ class Toy:
 
     def slices(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"small": batch["x"] < 0.5, "large": batch["x"] >= 0.5}
+
+    def recommend(self, model: nn.Module, samples: Samples, users: list[str], top: int) -> list[list[str]]:
+        if "u13" in users:
+            raise ValueError("u13 brings bad luck")
+        if "u14" in users:
+            LATE.wait(10)
+        weight = next(model.parameters()).item()
+        known = [user[1:].isdigit() and int(user[1:]) < 1000 for user in users]
+        return [[f"{weight:g}/{user}/{rank}" for rank in range(top * knows)]
+                for user, knows in zip(users, known, strict=True)]  # fmt: skip
+
+    def popular(self, samples: Samples, top: int) -> list[str]:
+        return [f"popular/{rank}" for rank in range(top)]
 
     def baselines(self, folder: Path) -> dict[str, Tensor]:
         y = Samples(folder, "test").y

@@ -1,0 +1,49 @@
+"""Homes with a real ledger and a real MLflow, whose versions answer users."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline import ledger, params, records
+from pipeline.records import Evaluation, Night, Plan, Training, Verdict, Version
+from pipeline.release import registry
+from tests.release.folders import make_evaluation, make_night
+
+
+def add_version(
+    home: Path,
+    number: int,
+    *,
+    weight: float = 1.0,
+    promoted: bool = True,
+    alter: Callable[[Path], str] | None = None,
+) -> int:
+    """Register the model of night `number`, and promote and close it if told; the version.
+
+    `alter` may put other arrays, params and model into the night's folder; it returns the model's digest.
+    """
+    champion = ledger.champion_at(ledger.ledger_tip())
+    folder = make_night(home, number, weight=weight)
+    with contextlib.chdir(folder):
+        training = records.read(Training)
+        if alter:
+            training = records.loads(
+                Training, records.dumps(training).replace(training.model_digest, alter(folder))
+            )
+            records.write(training)
+        night, told = records.read(Night), params.load()
+        evaluation: Evaluation = make_evaluation(training.model_digest)
+        version: Version = registry.register(
+            night, records.read(records.Dataset), plan=records.read(Plan), training=training,
+            evaluation=evaluation, champion=champion, params=told,
+        )  # fmt: skip
+        if promoted:
+            before = champion.champion if champion else 0
+            verdict = Verdict(
+                action="promote", champion=before, challenger=version.number, effect=0.1, low=0.05,
+                high=0.15, num_samples=100, reason="better",
+            )  # fmt: skip
+            for record in (evaluation, version, verdict):
+                records.write(record)
+            registry.promote(night, version, verdict, champion, told)
+    return version.number

@@ -1,0 +1,161 @@
+"""The log on SQLite, and on a real PostgreSQL where one is installed."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from pipeline.errors import JobError, ReleaseError
+from pipeline.serving.log import Exposure, Log, Outcome, RouterState, Traffic, open_log
+from tests.postgres import postgresql
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    found = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
+    yield found
+    found.close()
+
+
+def exposure(number: int, *, experiment: str = "a", time: float = 0.0) -> Exposure:
+    return Exposure(
+        id=f"{number:032x}", time=time or float(number), experiment=experiment, unit="9f3c", arm="champion",
+        version=3, share=0.1, propensity=0.9, items=("22423", "85123A"), latency_s=0.002,
+    )  # fmt: skip
+
+
+def test_what_is_written_is_read_again_oldest_first(log: Log) -> None:
+    told = [exposure(2), exposure(1), exposure(3, experiment="b")]
+    told[0] = replace(told[0], error="no answer", fallback=True)
+    log.write(told, [])
+    assert list(log.exposures("a")) == [told[1], told[0]]
+    assert list(log.exposures("a", since=2.0)) == [told[0]]
+    assert list(log.exposures("c")) == []
+
+
+def test_an_outcome_told_again_changes_nothing(log: Log) -> None:
+    log.expose(exposure(1))
+    assert log.outcome(exposure(1).id, ["22423"])
+    assert log.outcome(exposure(1).id, ["another"])
+    [found] = log.exposures("a")
+    assert found.taken == ("22423",)
+
+
+def test_nothing_taken_is_an_outcome_too(log: Log) -> None:
+    log.write([exposure(1), exposure(2)], [Outcome(exposure=exposure(1).id, items=())])
+    assert [found.taken for found in log.exposures("a")] == [(), None]
+
+
+def test_an_outcome_of_no_exposure_is_not_kept(log: Log) -> None:
+    known = log.write(
+        [exposure(1)], [Outcome(exposure="x", items=()), Outcome(exposure=exposure(1).id, items=())]
+    )
+    assert known == [False, True]
+
+
+def test_a_unit_is_a_hash_that_is_kept_and_that_another_log_does_not_share(log: Log, tmp_path: Path) -> None:
+    again, other = open_log(str(log.url)), open_log(f"sqlite:///{tmp_path / 'other.db'}")
+    assert log.unit_of("17850") == again.unit_of("17850") != other.unit_of("17850")
+    assert log.unit_of("17850") != log.unit_of("17851")
+    assert "17850" not in log.unit_of("17850")
+    again.close()
+    other.close()
+
+
+def test_the_traffic_moves_only_from_where_it_was_seen(log: Log) -> None:
+    assert log.traffic() == Traffic()
+    first = log.set_traffic(Traffic(champion=3, challenger=4, share=0.05, experiment="2026-11-20"))
+    assert log.traffic() == first
+    assert (first.revision, first.wanted) == (1, (3, 4))
+    log.set_traffic(replace(first, share=0.25))
+    with pytest.raises(ReleaseError, match="is at revision 2, not at 1"):
+        log.set_traffic(replace(first, share=0.5))
+    assert log.traffic().share == 0.25
+
+
+@pytest.mark.parametrize("wrong", [
+    {"share": 1.5}, {"share": -0.1}, {"share": float("nan")}, {"challenger": 4},
+    {"challenger": 3, "experiment": "a"},
+])  # fmt: skip
+def test_traffic_that_no_router_can_do_is_refused(log: Log, wrong: dict[str, float]) -> None:
+    with pytest.raises(ReleaseError):
+        log.set_traffic(Traffic(champion=3, **wrong))
+    assert log.traffic().revision == 0
+
+
+def test_of_many_who_move_the_traffic_at_once_all_are_heard(log: Log) -> None:
+    def add() -> None:
+        for _ in range(5):
+            log.change_traffic(lambda now: replace(now, champion=now.champion + 1))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (log.traffic().champion, log.traffic().revision) == (20, 20)
+
+
+def test_routers_live_as_long_as_they_are_heard_of(log: Log) -> None:
+    log.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
+    log.beat(RouterState(id="two", fault="version 4: no"))
+    log.beat(RouterState(id="one", champion=4, loaded=(4,)))
+    assert [(found.id, found.champion, found.loaded) for found in log.routers()] == [
+        ("one", 4, (4,)), ("two", 0, ()),
+    ]  # fmt: skip
+    assert log.routers(within_s=0) == ()
+    log.leave("one")
+    assert [found.fault for found in log.routers()] == ["version 4: no"]
+
+
+def test_old_exposures_are_removed_with_their_outcomes(log: Log) -> None:
+    log.write([exposure(n) for n in (1, 2, 3)], [Outcome(exposure=exposure(n).id, items=()) for n in (1, 3)])
+    assert log.forget(before=2.5) == 2
+    assert [found.taken for found in log.exposures("a")] == [()]
+    with sa.create_engine(log.url).connect() as connection:
+        assert connection.execute(sa.text("select count(*) from outcomes")).scalar_one() == 1
+
+
+def test_a_database_that_is_away_is_told_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="does not answer") as told:
+        open_log("postgresql+psycopg2://me:secret@127.0.0.1:1/serving")
+    assert "secret" not in str(told.value)
+    (tmp_path / "file").write_text("this is no database, but long enough to be seen as one" * 100)
+    with pytest.raises(JobError, match="not a database"):
+        open_log(f"sqlite:///{tmp_path / 'file'}")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """URL of an empty PostgreSQL."""
+    with postgresql("serving") as folder:
+        yield f"postgresql+psycopg2://airflow@/serving?host={folder}"
+
+
+@pytest.mark.slow
+def test_postgresql_does_all_of_it(postgres: str) -> None:
+    opened: list[Log] = []
+    threads = [threading.Thread(target=lambda: opened.append(open_log(postgres))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({log.unit_of("17850") for log in opened}) == 1
+    log = opened[0]
+    told = [exposure(n) for n in range(1, 4)]
+    assert log.write(told, [Outcome(exposure=told[1].id, items=("22423",))] * 2) == [True, True]
+    assert [found.taken for found in log.exposures("a")] == [None, ("22423",), None]
+    first = log.set_traffic(replace(log.traffic(), champion=3))
+    with pytest.raises(ReleaseError, match="revision 1, not at 0"):
+        opened[1].set_traffic(Traffic(champion=4))
+    assert opened[2].traffic() == first
+    log.beat(RouterState(id="one", champion=3, loaded=(3,)))
+    log.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
+    assert [found.loaded for found in opened[3].routers()] == [(3, 4)]
+    log.leave("one")
+    assert log.forget(before=2.5) == 2
+    for each in opened:
+        each.close()
