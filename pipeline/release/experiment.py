@@ -26,7 +26,7 @@ from pipeline.release import forecast, ramp
 from pipeline.release.compare import Judgement, Rules
 from pipeline.release.live import Finding, Limits, decide, find
 from pipeline.release.observations import Seen, observe
-from pipeline.release.routers import log_file, log_url
+from pipeline.release.routers import existing_log
 
 if TYPE_CHECKING:
     from pipeline.serving.log import Log, Traffic
@@ -39,12 +39,7 @@ HOUR_S = 3600.0
 
 def open_log(params: Params) -> "Log | None":
     """The log of serving; None where nobody has ever served from this home."""
-    home = ledger.home()
-    if not params.serving.log and not log_file(home).exists():
-        return None
-    from pipeline.serving import log  # SQLAlchemy takes longer to import than the rest of a stage
-
-    return log.open_log(log_url(params.serving, home))
+    return existing_log(params.serving, ledger.home())
 
 
 def judge(
