@@ -6,8 +6,9 @@ rest is written once, when the version is registered.
 
 from collections.abc import Iterable, Mapping
 
-from pipeline.records import Champion, Dataset, Evaluation, Night, Plan, Training, Verdict
+from pipeline.records import Champion, Dataset, Evaluation, Live, Night, Plan, Training, Verdict
 
+LIVE = "**On live traffic:**"
 AWAITED = "**Verdict: awaited.** The gate has not decided yet."
 
 
@@ -49,7 +50,26 @@ def describe(
 
 def with_verdict(description: str, verdict: Verdict) -> str:
     """The page with this verdict as its first paragraph."""
-    return with_first(description, f"**Verdict: {verdict.action}.** {verdict.reason}")
+    paragraph = f"**Verdict: {verdict.action}.** {verdict.reason}"
+    page = with_first(description, paragraph)
+    if verdict.live is None:
+        return page
+    first, _, rest = page.partition("\n\n")
+    if rest.startswith(LIVE):  # told before
+        rest = rest.partition("\n\n")[2]
+    return f"{first}\n\n{LIVE} {' '.join(_in_live(verdict.live).split())}\n\n{rest}"
+
+
+def _in_live(live: Live) -> str:
+    effect = "not known"
+    if live.effect is not None and live.low is not None and live.high is not None:
+        effect = f"{live.effect:+.4f} ({live.low:+.4f} to {live.high:+.4f})"
+    broken = [check.name for check in live.checks if not check.ok]
+    return (
+        f"{live.num_challenger:,} users met the challenger (at last {live.share:.0%} of the traffic) and "
+        f"{live.num_champion:,} the champion; effect on the score {effect}; guardrails "
+        f"{'broken: ' + ', '.join(broken) if broken else 'held'}. Foretold: {live.foretold}."
+    )
 
 
 def with_first(description: str, paragraph: str) -> str:

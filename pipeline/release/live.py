@@ -195,7 +195,7 @@ def _effect(
     on_scale = replace(
         found, mean=found.mean / rate, low=found.low / rate, high=found.high / rate, sd=found.sd / rate
     )
-    if not found.sd > 0 or not math.isfinite(on_scale.low):
+    if not found.sd > 0 or not math.isfinite(on_scale.high - on_scale.low):
         return (
             None,
             f"the scores of {found.num_samples:,} users do not differ, or are too few for an interval",
