@@ -41,8 +41,8 @@ PURE = {
     "training.batching", "launching.ladder", "training.noise", "training.order", "launching.outlook",
     "training.pace", "launching.pulse", "training.scaling", "training.tally",
     "release.betting", "release.compare", "release.forecast", "release.live", "release.metrics",
-    "release.observations", "release.quantiles", "release.ramp", "release.ratio", "release.selftest",
-    "release.sequential", "release.shift", "release.unpaired",
+    "release.observations", "release.offpolicy", "release.quantiles", "release.ramp", "release.ratio",
+    "release.selftest", "release.sequential", "release.shift", "release.unpaired",
     "report.formats",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}

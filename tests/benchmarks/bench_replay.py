@@ -3,9 +3,9 @@
 Online Retail as in `nights`, but each challenger is judged by `gate.scores: live` alone. Users are the
 customers who buy on the night's day or in the DAYS_AHEAD after it, each with that next basket of theirs: they
 ask the router, which answers from what was known the night before, and tell it what they bought. They come in
-passes; a user who met the champion may meet the challenger in the next. Held-out scores of the same night, on the one
-day that is held out, are what the verdict is held against. Then a night whose model was trained on shuffled
-labels, and that model promoted all the same, with users held back on the one before.
+passes; a user who met the champion may meet the challenger in the next. Held-out scores of the same night, on
+the one day that is held out, are what the verdict is held against. Then a night whose model was trained on
+shuffled labels, and that model promoted all the same, with users held back on the one before.
 
 A day's customers are too few to ramp up from 1 %, so the ramp is 10 and 50 %, its steps last as long as their
 users, and outcomes count for five seconds. Training takes one epoch, and fitness to serve is not tried.
