@@ -39,7 +39,8 @@ PORT = 18_181
 MOST_LOOKS = 12
 CLIENTS = 8
 SETTINGS = [
-    f"source={json.dumps(SOURCE)}", *SHORT, "train.epochs=1", "gate.fit_samples=0", "gate.scores=live",
+    f"source={json.dumps(SOURCE)}", *SHORT, "ingest.history_days=90", "train.epochs=1", "gate.fit_samples=0",
+    "gate.scores=live",
     "gate.ramp=[0.1,0.5]", "gate.ramp_users=60", "gate.ramp_hours=0", f"gate.outcome_hours={WINDOW_S / 3600}",
     "gate.max_p99_rise_s=1", "serving.timeout_s=10", f"serving.port={PORT}", "serving.max_requests_per_s=0",
     "watch.holdback=0.25",
