@@ -79,7 +79,7 @@ def promoted(values: np.ndarray, *, horizon: int | None) -> bool:
 
 
 def met(number: int, *, gain: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Which users of a night met the challenger, and their scores, which rise with the hours; shape [SIZE]."""
+    """Who of a night met the challenger, and their scores, which rise with the hours; shape [SIZE] each."""
     rng = np.random.default_rng([8, number])
     arm = rng.random(SIZE) < CHANCES
     return arm, stream(number) + 0.3 + np.linspace(0, 0.2, SIZE) + gain * arm
