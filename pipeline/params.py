@@ -237,7 +237,7 @@ class ServingParams(Section):
     timeout_s: float = Field(1, gt=0)  # of a request; then the popular items are shown
     max_top: int = Field(100, ge=1)  # items of an answer
     max_body_bytes: int = Field(16_384, ge=1)
-    max_requests_per_s: float = Field(1000, ge=0)  # of a client, by its address; 0: any
+    max_requests_per_s: float = Field(1000, ge=0)  # of an address, be it a proxy; 0: any
     keep_users: int = Field(100_000, ge=1)  # whose answers are kept in memory, per version
     keep_days: float = Field(90, gt=0)  # that exposures and outcomes are kept
 

@@ -32,6 +32,7 @@ class Workload(Protocol):
 
         recommend(model, samples, users, top) -> list[list[str]]    items for each user, best first
         popular(samples, top) -> list[str]                          items for whoever is not known
+        likely(samples, num) -> list[str]                           who will come first (may be left out)
 
     `users` are names as the source has them; the list of one that is not known is empty. The answer to a
     user must hang on nothing but model and samples, so that it may be kept, and for fewer items it must be

@@ -44,6 +44,7 @@ PURE = {
     "release.observations", "release.offpolicy", "release.quantiles", "release.ramp", "release.ratio",
     "release.selftest", "release.sequential", "release.shift", "release.unpaired",
     "report.formats",
+    "serving.assignment",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}

@@ -35,7 +35,7 @@ class Routers:
     name = "the routers"
 
     def __init__(self, client: "MlflowClient", model: str, log: "Log") -> None:
-        self.client, self.model, self._log = client, model, log
+        self.client, self.model, self.log = client, model, log
 
     def prepare(self, release: Release) -> None:
         """Let all routers that live load the version; ReleaseError where one cannot."""
@@ -44,7 +44,7 @@ class Routers:
         def ready(traffic: "Traffic") -> "Traffic":
             return traffic if number in traffic.wanted else replace(traffic, ready=number)
 
-        asked = self._log.change_traffic(ready)
+        asked = self.log.change_traffic(ready)
         self._wait(
             lambda router: number in router.loaded,
             what=f"has loaded version {number}", limit_s=LOAD_S, revision=asked.revision,
@@ -61,7 +61,7 @@ class Routers:
                 return free
             return replace(free, champion=number, challenger=0, share=0.0, experiment="")
 
-        asked = self._log.change_traffic(shown)
+        asked = self.log.change_traffic(shown)
         self._wait(
             lambda router: router.champion == number,
             what=f"serves version {number}", limit_s=SHOW_S, revision=asked.revision,
@@ -69,14 +69,14 @@ class Routers:
 
     def shown(self) -> int:
         """Version that the routers serve, that of one that differs if they do not agree."""
-        told = self._log.traffic().champion or aliases.alias(self.client, self.model)
-        live = [router.champion for router in self._log.routers()]
+        told = self.log.traffic().champion or aliases.alias(self.client, self.model)
+        live = [router.champion for router in self.log.routers()]
         return next((number for number in live if number != told), told)
 
     def forget(self, release: Release) -> None:
         """Let routers drop a version that is not to serve after all."""
         number = release.champion
-        self._log.change_traffic(lambda now: replace(now, ready=0 if now.ready == number else now.ready))
+        self.log.change_traffic(lambda now: replace(now, ready=0 if now.ready == number else now.ready))
 
     def _wait(
         self, done: "Callable[[RouterState], bool]", *, what: str, limit_s: float, revision: int,
@@ -84,7 +84,7 @@ class Routers:
     ) -> None:  # fmt: skip
         """Until all routers that live have done it; ReleaseError naming one that has not, or cannot."""
         until = time.monotonic() + limit_s
-        while left := [router for router in self._log.routers() if not done(router)]:
+        while left := [router for router in self.log.routers() if not done(router)]:
             for router in left:
                 if refused and router.revision >= revision and refused in router.fault:
                     raise ReleaseError(f"router {router.id} cannot load {router.fault}")

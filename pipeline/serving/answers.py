@@ -57,6 +57,11 @@ class Answers:
             self._kept.popitem(last=False)
         return answers
 
+    def likely(self, num: int) -> list[str]:
+        """Users that will come first, as the workload knows them; none where it does not say."""
+        likely = getattr(self._workload, "likely", None)
+        return list(likely(self._samples, num)) if likely else []
+
     def newest_users(self, num: int) -> list[str]:
         """The users that came last, the last one first."""
         return list(islice(reversed(list(self._kept)), num))

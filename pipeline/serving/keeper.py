@@ -102,8 +102,6 @@ class Keeper:
 
     def _load(self, wanted: Traffic) -> str:
         """Load what is wanted, and drop what is not; why something is missing."""
-        if not wanted.champion:
-            return "no version serves yet; run a night"
         night = self._arrays.night if self._arrays else ""
         stale = {number for number, found in self.loaded.items() if night and found.night != night}
         missing = [number for number in wanted.wanted if number not in self.loaded or number in stale]
@@ -121,6 +119,8 @@ class Keeper:
             except PipelineError as error:
                 faults.append(f"version {number}: {error}")
         self._tried, self._tried_at = trying, time.monotonic()
+        if not wanted.champion:
+            faults.append("no version serves yet; run a night")
         return "; ".join(faults)
 
     def _show(self, wanted: Traffic) -> None:
@@ -131,7 +131,7 @@ class Keeper:
         tests = champion is not None and challenger is not None and champion.version == wanted.champion
         after = Standing(
             champion=champion, challenger=challenger if tests else None, share=wanted.share if tests else 0.0,
-            experiment=wanted.experiment, revision=wanted.revision,
+            experiment=wanted.experiment if tests else "", revision=wanted.revision,
         )  # fmt: skip
         if after != now:
             self.standing = after
@@ -140,9 +140,9 @@ class Keeper:
         self.loaded = {number: answers for number, answers in self.loaded.items() if number in kept}
 
     def _warm(self, found: Answers) -> None:
-        """Answer the users that came last, since they come again."""
+        """Answer the users that came last, since they come again; before anybody came, those likely to."""
         before = self.standing.champion
-        users = before.newest_users(WARM_USERS) if before else []
+        users = (before.newest_users(WARM_USERS) if before else []) or found.likely(WARM_USERS)
         until = time.monotonic() + WARM_S
         for start in range(0, len(users), WARM_BATCH):
             if time.monotonic() > until or self._ended.is_set():

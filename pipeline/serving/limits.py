@@ -47,14 +47,14 @@ class Limits:
     """The app, for those who keep to the limits."""
 
     def __init__(self, app: App, *, max_body_bytes: int, max_requests_per_s: float, token: str) -> None:
-        self._app, self._max_body_bytes = app, max_body_bytes
+        self.app, self._max_body_bytes = app, max_body_bytes
         self._buckets = Buckets(max_requests_per_s)
         self._expected = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """One request, or one message of the server's own."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
         if not self._trusts(headers) and scope["path"] != "/health":
@@ -81,7 +81,7 @@ class Limits:
                 raise HTTPException(413, f"the body has more than {limit:,} bytes; send less")
             return message
 
-        await self._app(scope, counted, send)
+        await self.app(scope, counted, send)
 
     def _trusts(self, headers: dict[bytes, bytes]) -> bool:
         given = headers.get(b"authorization", b"")

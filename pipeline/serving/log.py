@@ -17,6 +17,7 @@ Routers need a moment to follow: an exposure tells the version and the share tha
 
 import contextlib
 import functools
+import itertools
 import json
 import operator
 import secrets
@@ -35,6 +36,7 @@ from pipeline.errors import JobError, ReleaseError
 ALIVE_S = 10.0  # a router that was not heard of for so long is gone
 BUSY_S = 30.0  # that a writer waits for another one
 NUM_TRIES = 20
+MAX_ROWS = 500  # of a statement; SQLite takes 32,766 values
 
 _metadata = sa.MetaData()
 _exposures = sa.Table(
@@ -162,7 +164,7 @@ class Log:
         self._engine = sa.create_engine(self.url, **options)
         if self._is_sqlite:
             sa.event.listen(self._engine, "connect", _set_up_sqlite)
-        self._fast_insert = str(self._insert(_exposures).compile(dialect=self._engine.dialect))
+        self._one_row = str(self._insert(_exposures).compile(dialect=self._engine.dialect))
         self._secret = bytes.fromhex(self._begin())
 
     def close(self) -> None:
@@ -290,12 +292,17 @@ class Log:
 
     def _insert_exposures(self, connection: sa.Connection, exposures: Sequence[Exposure]) -> None:
         rows = [(*row[:_ITEMS], _text(row[_ITEMS]), *row[_ITEMS + 1 :]) for row in map(_row, exposures)]
-        if self._is_sqlite:  # without SQLAlchemy's look at each value: thousands a second come this way
-            connection.exec_driver_sql(self._fast_insert, rows)
-        else:
+        if not self._is_sqlite:
             connection.execute(
                 self._insert(_exposures), [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
             )
+            return
+        # Many rows in one statement, which runs without Python's lock: the event loop goes on meanwhile.
+        marks = f"({', '.join('?' * len(_COLUMNS))})"
+        for start in range(0, len(rows), MAX_ROWS):
+            some = rows[start : start + MAX_ROWS]
+            statement = self._one_row.replace(marks, ", ".join([marks] * len(some)))
+            connection.exec_driver_sql(statement, tuple(itertools.chain.from_iterable(some)))
 
     def _insert(self, table: sa.Table) -> Any:
         """Insert; what is there already stays."""

@@ -1,5 +1,6 @@
 """How does a router run? One process: uvicorn around the app, on loopback unless told otherwise."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -31,7 +32,7 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     host, port = host or told.host, told.port if port is None else port
     token = os.environ.get("DAYBREAK_TOKEN", "")
     home = ledger.home()
-    listening = _listen(host, port)
+    listening = listen(host, port)
     kept = open_log(log_url(told, home))
     torch.set_num_threads(1)  # of one user's answer, more threads only wait for each other
     sys.setswitchinterval(SWITCH_S)
@@ -47,13 +48,15 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
              "log %s; end it by Ctrl-C", address, ", token asked" if token else "", kept.url)  # fmt: skip
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        with contextlib.suppress(KeyboardInterrupt):  # all is written and closed by then
+            uvicorn.Server(config).run(sockets=[listening])
     finally:
         kept.close()
         listening.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; JobError where the port is taken."""
     try:
         found = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

@@ -21,6 +21,11 @@ class Catalogue(CandidateDataset):
         self.customers = {code: number for number, code in enumerate(_codes(folder, "customers"))}
         self.items = _codes(folder, "items")
 
+    def newest_customers(self, num: int) -> list[int]:
+        """Numbers of the customers that bought last, the last one first; of the newest lines only."""
+        newest = self.lines.customer[-100 * num :][::-1]
+        return list(dict.fromkeys(newest[newest >= 0].tolist()))[:num]
+
 
 def _codes(folder: Path, name: str) -> list[str]:
     codes: list[str] = pq.read_table(folder / f"{name}.parquet", columns=["code"])["code"].to_pylist()

@@ -203,6 +203,11 @@ class Recommender:
         """Codes of the items that sell most now."""
         return [samples.items[number] for number in samples.popularity.top[0, :top].tolist()]
 
+    def likely(self, samples: Catalogue, num: int) -> list[str]:
+        """Codes of the customers that bought last."""
+        codes = list(samples.customers)
+        return [codes[number] for number in samples.newest_customers(num)]
+
     def _hits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Which of the best 20 were bought, float [b, 20], and the gain at each rank, [20]."""
         score = model(batch)

@@ -15,10 +15,12 @@ from pipeline import ledger, records
 from pipeline.errors import DataError, NothingToDo, ReleaseError
 from pipeline.params import Params
 from pipeline.records import Night, Release, Version
-from pipeline.release import aliases, registry, saga, tracking
+from pipeline.release import aliases, registry, routers, saga, tracking
 from pipeline.release.audit import audit
 from pipeline.release.drill import drill
 from pipeline.release.followers import Alias, Follower
+from pipeline.release.routers import Routers
+from pipeline.serving.log import open_log
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import make_night
@@ -62,11 +64,12 @@ def killing(at: int) -> Any:
 
 @pytest.fixture
 def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    """A second follower, beside the alias."""
+    """A second follower, beside the alias and the routers, of which none lives."""
     found = Shelf(home / "var" / "shelf")
+    open_log(f"sqlite:///{home / 'var' / 'serving.db'}").close()
 
     def both(client: Any, model: str) -> list[Follower]:
-        return [Alias(client, model), found]
+        return [Alias(client, model), found, routers_of(client)]
 
     for module in (registry, saga):
         monkeypatch.setattr(module, "followers", both, raising=False)
@@ -75,11 +78,21 @@ def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     return found
 
 
-def standing(shelf: Shelf) -> tuple[int, int, int]:
-    """What ledger, alias and shelf say."""
+def routers_of(client: Any) -> Routers:
+    found = routers.routers(client, "daybreak", ledger.home())
+    assert found is not None
+    return found
+
+
+def standing(shelf: Shelf) -> tuple[int, ...]:
+    """What ledger, alias, shelf and the traffic of routers say."""
     now = ledger.champion_at(ledger.ledger_tip())
     with tracking.session() as client:
-        return now.champion if now else 0, aliases.alias(client, "daybreak"), shelf.shown()
+        follower = routers_of(client)
+        assert follower.log.traffic().ready == 0
+        found = now.champion if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), follower.shown()
+        follower.log.close()
+        return found
 
 
 def faults(told: Params) -> list[str]:
@@ -111,9 +124,9 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
         ended = ledger.champion_at(ledger.ledger_tip())
         assert ended is not None
         with tracking.session() as client:
-            saga.recover([Alias(client, "daybreak"), shelf])
+            saga.recover(registry.followers(client, "daybreak"))
         new.append(ended.champion == 2)
-        assert standing(shelf) == ((2, 2, 2) if new[-1] else (1, 1, 1)), killer.steps
+        assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
         assert shelf.ready() == (), killer.steps
     assert new == sorted(new)
     assert new[0] is False
@@ -130,7 +143,7 @@ def test_a_follower_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
     shelf.broken = True
     with pytest.raises(ReleaseError, match="the shelf has no room"):
         promote()
-    assert standing(shelf) == (1, 1, 1)
+    assert standing(shelf) == (1, 1, 1, 1)
     assert not saga.journal().exists()
     assert not records.path_of(Release).exists()
     shelf.broken = False
@@ -155,7 +168,7 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
             registry.rollback(told, to=1)
-        assert standing(shelf) == (1, 1, 1), killer.steps
+        assert standing(shelf) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history()] == [True, False, False]
         for name in ("var", ".git"):  # and once more from where it was
             shutil.rmtree(home / name)

@@ -79,6 +79,9 @@ class Toy:
         return [[f"{weight:g}/{user}/{rank}" for rank in range(top * knows)]
                 for user, knows in zip(users, known, strict=True)]  # fmt: skip
 
+    def likely(self, samples: Samples, num: int) -> list[str]:
+        return [f"u{number}" for number in range(200, 200 + num)]
+
     def popular(self, samples: Samples, top: int) -> list[str]:
         return [f"popular/{rank}" for rank in range(top)]
 

@@ -73,3 +73,13 @@ def test_what_is_popular_is_what_sold_most_lately(tmp_path: Path) -> None:
 
     others = [trend(item) for item in range(shop.num_items) if item not in items]
     assert min(map(trend, items)) >= max(others)
+
+
+def test_likely_to_come_is_who_bought_last(tmp_path: Path) -> None:
+    shop = make_shop(num_lines=1500)
+    samples = Recommender(**SMALL).dataset(write(shop, tmp_path), "serve")
+    found = Recommender(**SMALL).likely(samples, 5)
+    assert len(set(found)) == 5
+    last = [int(shop.day[shop.customer == int(user)].max()) for user in found]
+    assert last == sorted(last, reverse=True)
+    assert last[0] == shop.day[shop.customer >= 0].max()

@@ -1,0 +1,51 @@
+"""A home with promoted versions and a router in front of them, shared by tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.serving.log import Traffic
+from tests.conftest import make_repository
+from tests.release.folders import PARAMS
+from tests.serving.homes import add_version
+from tests.serving.running import Running, running, until
+
+
+@pytest.fixture(scope="session")
+def home_of_all(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
+    """A home whose version 1 was replaced by 2, which serves; 3 is registered."""
+    found = make_repository(tmp_path_factory.mktemp("serving") / "home", store=empty_store)
+    (found / "params.yaml").write_text(PARAMS)
+    with pytest.MonkeyPatch.context() as patch:
+        live_in(found, patch)
+        for number, weight in enumerate((1.0, 2.0, 3.0)):
+            add_version(found, number, weight=weight, promoted=number < 2)
+    return found
+
+
+@pytest.fixture
+def home(home_of_all: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home, as the current folder."""
+    live_in(home_of_all, monkeypatch)
+    return home_of_all
+
+
+@pytest.fixture(scope="module")
+def router(home_of_all: Path) -> Iterator[Running]:
+    """A router that serves version 2, since MLflow's alias says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        live_in(home_of_all, patch)
+        with running(home_of_all, ready=False) as found:
+            found.log.change_traffic(lambda now: Traffic(revision=now.revision))
+            until(lambda: found.get("health").status_code == 200)
+            yield found
+
+
+def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make it the home, and the current folder."""
+    for name in ("DAYBREAK_LOG", "DAYBREAK_TOKEN"):
+        patch.delenv(name, raising=False)
+    patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'var' / 'mlflow.db'}")
+    patch.setenv("PIPELINE_HOME", str(home))
+    patch.chdir(home)

@@ -1,0 +1,83 @@
+"""A router in this process, on a free port of loopback."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+import uvicorn
+
+from pipeline.params import ServingParams
+from pipeline.serving import server
+from pipeline.serving.keeper import Keeper
+from pipeline.serving.log import Log, open_log
+
+LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """The router, and the log that it writes."""
+
+    url: str
+    log: Log
+    app: Any
+
+    @property
+    def keeper(self) -> Keeper:
+        """What decides which version serves."""
+        found: Keeper = self.app.state.router.keeper
+        return found
+
+    def recommend(self, user: str, **told: Any) -> dict[str, Any]:
+        """What the user is shown."""
+        answer = requests.post(f"{self.url}/recommend", json={"user": user, **told}, timeout=LIMIT_S)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def post(self, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+        """Status and answer."""
+        answer = requests.post(f"{self.url}/{path}", json=body, timeout=LIMIT_S, **options)
+        return answer.status_code, answer.json()
+
+    def get(self, path: str) -> requests.Response:
+        """The answer."""
+        return requests.get(f"{self.url}/{path}", timeout=LIMIT_S)
+
+
+@contextlib.contextmanager
+def running(home: Path, *, token: str = "", ready: bool = True, **told: Any) -> Iterator[Running]:
+    """A router for that home with these params; once it serves, unless told otherwise."""
+    from pipeline.serving.router import make_app
+
+    kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
+    params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **told})
+    app = make_app(kept, params, name="daybreak", home=home, token=token)
+    listening = server.listen("127.0.0.1", 0)
+    runs = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
+    thread.start()
+    until(lambda: runs.started)
+    found = Running(url=f"http://127.0.0.1:{listening.getsockname()[1]}", log=kept, app=app.app.app)
+    try:
+        if ready:
+            until(lambda: found.get("health").status_code == 200)
+        yield found
+    finally:
+        runs.should_exit = True
+        thread.join()
+        listening.close()
+        kept.close()
+
+
+def until(holds: Callable[[], Any], limit_s: float = LIMIT_S) -> None:
+    """Wait until it holds; fails loudly after a while."""
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, "it never came to hold"
+        time.sleep(0.02)

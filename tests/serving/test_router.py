@@ -1,0 +1,232 @@
+"""A real router on loopback, in front of a real registry."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from pipeline.serving.assignment import CHALLENGER, CHAMPION, arm_of
+from pipeline.serving.log import Exposure, Log
+from tests.release import toy
+from tests.serving.running import Running, running, until
+
+pytestmark = [pytest.mark.slow]
+EXPERIMENT = "2025-01-12"
+USERS = [f"u{number}" for number in range(100, 160)]
+
+
+def move(router: Running, **told: Any) -> None:
+    """Move the traffic, and wait until the router does it."""
+    moved = router.log.change_traffic(lambda now: replace(now, **told))
+    until(lambda: router.log.routers()[0].revision >= moved.revision)
+
+
+def kept(log: Log, exposure: str, experiment: str = EXPERIMENT) -> Exposure:
+    """The exposure, once it is written."""
+    found: list[Exposure] = []
+
+    def written() -> bool:
+        found[:] = [told for told in log.exposures(experiment) if told.id == exposure]
+        return bool(found)
+
+    until(written)
+    return found[0]
+
+
+def test_the_champion_of_the_registry_answers_where_the_traffic_names_none(router: Running) -> None:
+    assert router.log.traffic().champion == 0
+    told = router.recommend("u7", top=3)
+    assert told["items"] == ["2/u7/0", "2/u7/1", "2/u7/2"]
+    assert told["version"] == 2
+    assert len(router.recommend("u7")["items"]) == 20
+    found = kept(router.log, told["exposure"], "")
+    assert (found.arm, found.version, found.share, found.propensity) == (CHAMPION, 2, 0.0, 1.0)
+    assert (found.items, found.error, found.fallback) == (("2/u7/0", "2/u7/1", "2/u7/2"), "", False)
+    assert found.unit == router.log.unit_of("u7")
+    assert 0 < found.latency_s < 60
+
+
+def test_a_user_who_is_not_known_sees_what_is_popular(router: Running) -> None:
+    told = router.recommend("somebody", top=2)
+    assert told["items"] == ["popular/0", "popular/1"]
+    assert kept(router.log, told["exposure"], "").fallback
+
+
+def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> None:
+    shown = router.recommend("u8")
+    told = {"exposure": shown["exposure"], "items": [shown["items"][1], "another"]}
+    assert router.post("outcomes", told) == (200, {"kept": True})
+    assert router.post("outcomes", {**told, "items": []}) == (200, {"kept": True})
+    assert kept(router.log, shown["exposure"], "").taken == ("2/u8/1", "another")
+    status, answer = router.post("outcomes", {**told, "exposure": "0" * 32})
+    assert (status, answer["error"]) == (404, "there is no such exposure; give the id that /recommend gave")
+
+
+@pytest.mark.parametrize(("path", "body", "status", "why"), [
+    ("recommend", {}, 422, "user is None"),
+    ("recommend", {"user": ""}, 422, "user is ''"),
+    ("recommend", {"user": 17850}, 422, "user is 17850"),
+    ("recommend", {"user": "u1", "top": 0}, 422, "ask for 1 to 100 items"),
+    ("recommend", {"user": "u1", "top": 101}, 422, "ask for 1 to 100 items"),
+    ("recommend", {"user": "u1", "top": True}, 422, "ask for 1 to 100 items"),
+    ("recommend", ["u1"], 400, "no JSON object"),
+    ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),
+    ("outcomes", {"exposure": "0" * 32, "items": "22423"}, 422, "items is '22423'"),
+    ("recommend", {"user": "u" * 20_000}, 413, "16,384 are allowed"),
+])  # fmt: skip
+def test_what_is_asked_wrongly_is_refused_in_a_sentence(
+    router: Running, path: str, body: Any, status: int, why: str
+) -> None:
+    found, answer = router.post(path, body)
+    assert found == status
+    assert why in answer["error"]
+
+
+def test_a_body_that_does_not_say_its_size_is_limited_as_it_comes(router: Running) -> None:
+    def body() -> Any:
+        yield b'{"user": "'
+        for _ in range(40):
+            yield b"u" * 1000
+
+    answer = requests.post(f"{router.url}/recommend", data=body(), timeout=30)
+    assert (answer.status_code, "more than 16,384 bytes" in answer.json()["error"]) == (413, True)
+    assert requests.post(f"{router.url}/recommend", data=b"no JSON", timeout=30).status_code == 400
+    assert router.get("recommend").status_code == 405
+    assert router.get("nothing").status_code == 404
+
+
+def test_a_model_that_fails_shows_what_is_popular_and_counts_as_an_error(router: Running) -> None:
+    told = router.recommend("u13", top=1)
+    assert told["items"] == ["popular/0"]
+    found = kept(router.log, told["exposure"], "")
+    assert (found.error, found.fallback) == ("ValueError: u13 brings bad luck", True)
+    assert 'daybreak_errors_total{arm="champion"} 1.0' in router.get("metrics").text
+
+
+def test_a_challenger_meets_its_share_of_users_and_the_same_ones_again(router: Running) -> None:
+    move(router, champion=2, challenger=3, share=0.5, experiment=EXPERIMENT)
+    met = {user: router.recommend(user)["version"] for user in USERS}
+    arms = {user: arm_of(router.log.unit_of(user), experiment=EXPERIMENT, share=0.5) for user in USERS}
+    assert met == {user: 3 if arm == CHALLENGER else 2 for user, arm in arms.items()}
+    assert {2, 3} == set(met.values())
+    move(router, share=0.8)
+    more = {user: router.recommend(user)["version"] for user in USERS}
+    assert all(more[user] == 3 for user in USERS if met[user] == 3)
+    last = kept(router.log, router.recommend(USERS[-1])["exposure"])
+    found = list(router.log.exposures(EXPERIMENT))
+    assert last in found
+    assert {(told.arm, told.version) for told in found} == {(CHAMPION, 2), (CHALLENGER, 3)}
+    assert all(told.propensity == pytest.approx(told.share if told.arm == CHALLENGER else 1 - told.share)
+               for told in found)  # fmt: skip
+    assert all(told.arm == arm_of(told.unit, experiment=EXPERIMENT, share=told.share) for told in found)
+    health = router.get("health").json()
+    assert (health["champion"], health["challenger"], health["share"]) == (2, 3, 0.8)
+    assert health["loaded"] == [2, 3]
+    move(router, challenger=0, share=0.0)
+    assert {router.recommend(user)["version"] for user in USERS} == {2}
+    assert router.get("health").json()["loaded"] == [2]
+
+
+def test_versions_are_swapped_without_dropping_a_request(router: Running) -> None:
+    stop, answers = threading.Event(), []
+
+    def ask() -> None:
+        with requests.Session() as session:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                body = {"user": f"u{number % 500}"} if number % 500 not in (13, 14) else {"user": "u1"}
+                answer = session.post(f"{router.url}/recommend", json=body, timeout=30)
+                told = answer.json()
+                weight = told["items"][0].split("/")[0]
+                answers.append((answer.status_code, told["version"], float(weight)))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for champion in (3, 1, 2):
+            move(router, champion=champion, challenger=0, share=0.0)
+            until(lambda champion=champion: router.keeper.standing.champion.version == champion)
+            seen = len(answers)
+            until(lambda seen=seen: len(answers) > seen + 30)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert {status for status, _, _ in answers} == {200}
+    assert all(version == weight for _, version, weight in answers)
+    assert {version for _, version, _ in answers} == {1, 2, 3}
+
+
+def test_a_version_that_is_not_what_was_registered_is_never_served(router: Running, home: Path) -> None:
+    move(router, champion=2, challenger=0, ready=0, share=0.0)
+    weights = sorted((home / "var" / "artifacts").rglob("artifacts/model/model.safetensors"))
+    before = {path: path.read_bytes() for path in weights}
+    try:
+        for path in weights:
+            path.write_bytes(before[path][:-1] + b"x")
+        move(router, champion=1)
+        [state] = router.log.routers()
+        assert "have digest" in state.fault
+        assert state.fault.startswith("version 1: ")
+        assert (state.champion, router.recommend("u1")["version"]) == (2, 2)
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)
+    move(router, champion=2)
+    until(lambda: not router.log.routers()[0].fault)
+
+
+def test_the_meters_count_by_arm(router: Running) -> None:
+    def count(name: str) -> float:
+        lines = router.get("metrics").text.splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    asked = 'daybreak_requests_total{arm="champion"}'
+    timed = 'daybreak_latency_seconds_count{arm="champion"}'
+    before = count(asked), count(timed), count('daybreak_fallbacks_total{arm="champion"}')
+    router.recommend("u9")
+    router.recommend("a stranger")
+    after = count(asked), count(timed), count('daybreak_fallbacks_total{arm="champion"}')
+    assert [b - a for a, b in zip(before, after, strict=True)] == [2, 2, 1]
+    assert count("daybreak_champion") == router.get("health").json()["champion"]
+
+
+def test_who_asks_needs_the_token_and_keeps_to_the_rate(home: Path) -> None:
+    with running(home, token="sesame", max_requests_per_s=5, timeout_s=0.2, ready=False) as router:
+        right = {"headers": {"Authorization": "Bearer sesame"}}
+        until(lambda: router.keeper.standing.champion)
+        assert router.post("recommend", {"user": "u1"})[0] == 401
+        assert router.post("recommend", {"user": "u1"}, headers={"Authorization": "Bearer sesamE"})[0] == 401
+        assert router.get("metrics").status_code == 401
+        assert router.get("health").status_code in (200, 429)
+        with requests.Session() as session:
+            asked = [
+                session.post(f"{router.url}/recommend", json={"user": "u1"}, timeout=30, **right)
+                for _ in range(30)
+            ]
+        assert 429 in {answer.status_code for answer in asked}
+
+
+def test_a_model_that_is_late_is_not_waited_for(home: Path) -> None:
+    toy.LATE.clear()
+    with running(home, timeout_s=0.2) as router:
+        told = router.recommend("u14", top=1)
+        toy.LATE.set()
+        assert told["items"] == ["popular/0"]
+        assert kept(router.log, told["exposure"], "").error == "no answer within 0.2 s"
+
+
+def test_before_anything_serves_it_waits_and_says_so(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "var").mkdir()
+    with running(tmp_path, ready=False) as router:
+        router.keeper._shelf.name = "nobody"
+        answer = router.get("health")
+        assert answer.status_code == 503
+        assert not answer.json()["ready"]
+        status, told = router.post("recommend", {"user": "u1"})
+        assert (status, "no version serves" in told["error"]) == (503, True)

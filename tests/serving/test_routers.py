@@ -1,0 +1,129 @@
+"""Routers that live follow promotions and rollbacks, or stop them with all as it was."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from pipeline import params
+from pipeline.errors import ReleaseError
+from pipeline.records import Release
+from pipeline.release import registry, routers, tracking
+from pipeline.release.audit import audit
+from pipeline.release.routers import Routers
+from pipeline.serving.log import Log, RouterState, open_log
+from tests.release.folders import PARAMS
+from tests.serving.homes import add_version
+from tests.serving.running import running
+
+ANY = MlflowClient.__new__(MlflowClient)  # never asked here
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    found = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
+    yield found
+    found.close()
+
+
+def test_where_no_router_lives_the_traffic_is_what_counts(log: Log) -> None:
+    follower = Routers(ANY, "daybreak", log)
+    follower.prepare(Release(champion=4, replaced=3))
+    assert log.traffic().wanted == (4,)
+    follower.show(Release(champion=4, replaced=3))
+    assert (log.traffic().champion, log.traffic().ready, follower.shown()) == (4, 0, 4)
+
+
+def test_what_was_prepared_is_forgotten(log: Log) -> None:
+    follower = Routers(ANY, "daybreak", log)
+    follower.show(Release(champion=3, replaced=0))
+    follower.prepare(Release(champion=4, replaced=3))
+    follower.forget(Release(champion=4, replaced=3))
+    assert log.traffic().wanted == (3,)
+    revision = log.traffic().revision
+    follower.forget(Release(champion=4, replaced=3))
+    assert log.traffic().revision == revision
+
+
+def test_a_test_goes_on_when_its_champion_is_shown_again_and_ends_with_its_winner(log: Log) -> None:
+    follower = Routers(ANY, "daybreak", log)
+    follower.show(Release(champion=3, replaced=0))
+    log.change_traffic(lambda now: replace(now, challenger=4, share=0.05, experiment="a"))
+    follower.show(Release(champion=3, replaced=0))
+    assert (log.traffic().challenger, log.traffic().share) == (4, 0.05)
+    follower.prepare(Release(champion=4, replaced=3))
+    assert log.traffic().ready == 0  # it is loaded for the test
+    follower.show(Release(champion=4, replaced=3))
+    now = log.traffic()
+    assert (now.champion, now.challenger, now.share, now.experiment) == (4, 0, 0.0, "")
+
+
+def test_a_router_that_differs_is_seen(log: Log) -> None:
+    follower = Routers(ANY, "daybreak", log)
+    follower.show(Release(champion=3, replaced=0))
+    log.beat(RouterState(id="one", champion=3))
+    assert follower.shown() == 3
+    log.beat(RouterState(id="two", champion=2))
+    assert follower.shown() == 2
+
+
+def test_a_router_that_cannot_load_a_version_stops_it_before_anything_is_moved(log: Log) -> None:
+    follower = Routers(ANY, "daybreak", log)
+    log.beat(RouterState(id="one", champion=3, loaded=(3,), revision=9, fault="version 4: no such file"))
+    with pytest.raises(ReleaseError, match="router one cannot load version 4: no such file"):
+        follower.prepare(Release(champion=4, replaced=3))
+
+
+def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routers, "LOAD_S", 0.1)
+    monkeypatch.setattr(routers, "SHOW_S", 0.1)
+    follower = Routers(ANY, "daybreak", log)
+    log.beat(RouterState(id="one", champion=3, loaded=(3,)))
+    with pytest.raises(ReleaseError, match=r"not every router has loaded version 4 after 0.1 s: one has not"):
+        follower.prepare(Release(champion=4, replaced=3))
+    with pytest.raises(ReleaseError, match=r"not every router serves version 4 after 0.1 s: one has not"):
+        follower.show(Release(champion=4, replaced=3))
+
+
+def test_no_log_means_no_follower(repository: Path) -> None:
+    assert routers.routers(ANY, "daybreak", repository) is None
+    open_log(f"sqlite:///{repository / 'var' / 'serving.db'}").close()
+    assert routers.routers(ANY, "daybreak", repository) is not None
+
+
+@pytest.mark.slow
+def test_a_promotion_and_a_rollback_reach_users_before_success_is_said(home: Path) -> None:
+    told = params.load(home)
+    with running(home) as router:
+        assert router.recommend("u1")["version"] == 2
+        assert add_version(home, 3, weight=4.0) == 4
+        assert router.recommend("u1", top=1) | {"exposure": ""} == {
+            "items": ["4/u1/0"], "exposure": "", "version": 4,
+        }  # fmt: skip
+        assert registry.rollback(told, reason="a test").champion == 2
+        assert router.recommend("u1")["version"] == 2
+        [state] = router.log.routers()
+        assert (state.champion, state.fault) == (2, "")
+        assert [check.text for check in audit(told) if check.name == "followers" and not check.ok] == []
+
+
+@pytest.mark.slow
+def test_the_first_promotion_reaches_a_router_that_waited_for_it(
+    repository: Path,
+) -> None:
+    (repository / "params.yaml").write_text(PARAMS)
+    with running(repository, ready=False) as router:
+        assert router.get("health").status_code == 503
+        add_version(repository, 0, weight=1.0)
+        assert router.recommend("u1", top=1)["items"] == ["1/u1/0"]
+    assert router.log.routers() == ()
+    names = {thread.name for thread in threading.enumerate()}
+    assert not names & {"desk", "writer", "keeper", "heartbeat"}
+    with tracking.session() as client:
+        found = routers.routers(client, "daybreak", repository)
+        assert found is not None
+        assert found.shown() == 1
+        found.log.close()

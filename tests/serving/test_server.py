@@ -1,0 +1,71 @@
+"""The command, in a process of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from pipeline import cli
+from pipeline.serving import server
+from pipeline.serving.log import open_log
+from tests.serving.running import until
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def started(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`python -m pipeline serve` for that home, once it answers users, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "serve", "--port", "0"], cwd=ROOT,
+        env={**os.environ, "PIPELINE_HOME": str(home), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
+        assert found
+        until(lambda: requests.get(f"{found[0]}/health", timeout=30).status_code == 200)
+        yield process, found[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_outlives_a_kill(home: Path) -> None:
+    def post(url: str, path: str, body: object) -> requests.Response:
+        return requests.post(f"{url}/{path}", json=body, timeout=30)
+
+    with started(home) as (process, url):
+        shown = [post(url, "recommend", {"user": f"u{number}"}).json()["exposure"] for number in range(20)]
+        for exposure in shown:
+            assert post(url, "outcomes", {"exposure": exposure, "items": ["one"]}).status_code == 200
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
+    kept = {told.id: told.taken for told in log.exposures("")}
+    assert [kept[exposure] for exposure in shown] == [("one",)] * 20
+    log.close()
+
+
+def test_a_workload_that_does_not_serve_online_is_refused_in_a_sentence(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert cli.main(["serve"]) == 1
+    assert "Nothing does not serve users online: it has no recommend and no popular" in caplog.text
+
+
+def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
+    with (
+        server.listen("127.0.0.1", 0) as taken,
+        pytest.raises(server.JobError, match="choose another by --port"),
+    ):
+        server.listen("127.0.0.1", taken.getsockname()[1])

@@ -1,0 +1,84 @@
+"""Group commit, on a real log."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import JobError
+from pipeline.serving import writer
+from pipeline.serving.log import Log, Outcome, open_log
+from pipeline.serving.writer import Writer
+from tests.serving.test_log import exposure
+
+
+def test_everything_is_written_and_every_outcome_acknowledged_once_it_is(tmp_path: Path) -> None:
+    log = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
+
+    async def tell() -> None:
+        writes = Writer(log)
+
+        async def one(number: int) -> None:
+            writes.expose(exposure(number))
+            assert await writes.outcome(Outcome(exposure=exposure(number).id, items=(str(number),)))
+            kept = {found.id: found.taken for found in log.exposures("a")}
+            assert kept[exposure(number).id] == (str(number),)
+
+        await asyncio.gather(*(one(number) for number in range(1, 60)))
+        assert not await writes.outcome(Outcome(exposure="none", items=()))
+        writes.expose(exposure(1000))
+        await asyncio.to_thread(writes.close)
+
+    asyncio.run(tell())
+    assert len(list(log.exposures("a"))) == 60
+    log.close()
+
+
+def test_a_log_that_is_away_loses_nothing_that_it_acknowledged_and_is_written_to_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_S", 0.01)
+    log, away = open_log(f"sqlite:///{tmp_path / 'serving.db'}"), True
+
+    class Away:
+        """A log whose database does not answer for a while."""
+
+        def write(self, exposures: object, outcomes: object) -> list[bool]:
+            if away:
+                raise JobError("the database is away; start it")
+            return Log.write(log, exposures, outcomes)  # type: ignore[arg-type]
+
+    async def tell() -> None:
+        nonlocal away
+        writes = Writer(Away())  # type: ignore[arg-type]
+        writes.expose(exposure(1))
+        with pytest.raises(JobError, match="is away"):
+            await writes.outcome(Outcome(exposure=exposure(1).id, items=()))
+        assert "is away" in writes.fault
+        away = False
+        assert await writes.outcome(Outcome(exposure=exposure(1).id, items=("22423",)))
+        assert (writes.fault, writes.num_lost) == ("", 0)
+        await asyncio.to_thread(writes.close)
+
+    asyncio.run(tell())
+    assert [found.taken for found in log.exposures("a")] == [("22423",)]
+    log.close()
+
+
+def test_exposures_that_find_no_room_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MAX_WAITING", 3)
+
+    class Away:
+        """A log whose database never answers."""
+
+        def write(self, exposures: object, outcomes: object) -> list[bool]:
+            raise JobError("the database is away; start it")
+
+    async def tell() -> int:
+        writes = Writer(Away())  # type: ignore[arg-type]
+        for number in range(5):
+            writes.expose(exposure(number))
+        await asyncio.to_thread(writes.close)
+        return writes.num_lost + len(writes._exposures)
+
+    assert asyncio.run(tell()) == 5
