@@ -109,10 +109,10 @@ def close(night: Night, params: Params) -> None:
 
 def _end_experiment(night: Night, params: Params) -> None:
     """Let nobody meet tonight's challenger any more; the night stands, also where the log does not answer."""
-    from pipeline.release import experiment
+    from pipeline.release import traffic
 
     try:
-        experiment.end(night.id, params)
+        traffic.end(night.id, params)
     except PipelineError as error:
         log.warning("the experiment is left to the next watch: %s", error)
 

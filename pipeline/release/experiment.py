@@ -19,14 +19,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline import ledger, records
-from pipeline.errors import NotYet, ReleaseError
+from pipeline.errors import NotYet
 from pipeline.params import GateParams, Params
 from pipeline.records import Champion, Live, Night, Verdict, Version
 from pipeline.release import forecast, ramp
 from pipeline.release.compare import Judgement, Rules
 from pipeline.release.live import Finding, Limits, decide, find
 from pipeline.release.observations import Seen, observe
-from pipeline.release.routers import existing_log
+from pipeline.release.traffic import HOLDBACK, end, move, open_log
 
 if TYPE_CHECKING:
     from pipeline.serving.log import Log, Traffic
@@ -35,11 +35,6 @@ FOLDER = records.RUN / "live"
 DECIDED = FOLDER / "decided.json"
 HISTORY_DAYS = 7  # of traffic that tell how much will come
 HOUR_S = 3600.0
-
-
-def open_log(params: Params) -> "Log | None":
-    """The log of serving; None where nobody has ever served from this home."""
-    return existing_log(params.serving, ledger.home())
 
 
 def judge(
@@ -78,8 +73,28 @@ def judge(
     if told is None:
         told = _foretell(log, night, params, rules=rules)
         records.write(told, FOLDER)
+    return _look(night, version, champion, params, rules=rules, first=first, told=told, log=log)
+
+
+def _look(
+    night: Night,
+    version: Version,
+    champion: Champion,
+    params: Params,
+    *,
+    rules: Rules,
+    first: Verdict,
+    told: Live,
+    log: "Log",
+) -> Verdict:
+    """One look at an experiment that may begin, and one action."""
     now = datetime.now(UTC)
     traffic = log.traffic()
+    serving = ledger.champion_at(ledger.ledger_tip())
+    if serving is None or serving.champion != champion.champion:
+        reason = f"version {serving.champion if serving else 0} serves by now, not {champion.champion}"
+        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
+        return _decided(verdict, params, experiment=night.id)
     if traffic.experiment != night.id:
         traffic = _open(log, traffic, night, version, champion, over=now >= night.decide_until)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
@@ -98,11 +113,9 @@ def judge(
     told = _standing(told, finding, judged, share=share)
     if judged.action != "wait":
         verdict = _verdict(first, judged, told, both=params.gate.scores == "both")
-        records.replace_text(DECIDED, records.dumps(verdict))
-        end(night.id, params)
-        return verdict
+        return _decided(verdict, params, experiment=night.id)
     if step.share != share:
-        traffic = _move(log, replace(traffic, share=step.share))
+        traffic = move(log, replace(traffic, share=step.share))
     raise NotYet(_sentence(told, judged, step, log, traffic, now=now))
 
 
@@ -125,23 +138,6 @@ def look(seen: Seen, params: Params, *, rules: Rules, now: datetime, tuned_at: f
 def pace(params: GateParams) -> ramp.Pace:
     """How params.yaml has the ramp climbed."""
     return ramp.Pace(shares=params.ramp, units=params.ramp_users, hours=params.ramp_hours)
-
-
-def end(experiment: str, params: Params) -> bool:
-    """Let nobody meet the challenger of this experiment any more; was it on?"""
-    log = open_log(params)
-    if log is None or log.traffic().experiment != experiment:
-        return False
-
-    def ended(traffic: "Traffic") -> "Traffic":
-        if traffic.experiment != experiment:
-            return traffic
-        return replace(traffic, challenger=0, share=0.0, experiment="")
-
-    log.change_traffic(ended)
-    if (left := log.traffic()).experiment == experiment:
-        raise ReleaseError(f"experiment {experiment} is still on at {left.share:.0%}; see who else moves it")
-    return True
 
 
 def clean(params: Params, *, now: datetime) -> str:
@@ -168,7 +164,11 @@ def clean(params: Params, *, now: datetime) -> str:
     return f"ended the experiment {experiment}: {'; '.join(finding.broken)}; "
 
 
-HOLDBACK = "holdback-"
+def _decided(verdict: Verdict, params: Params, *, experiment: str) -> Verdict:
+    """The verdict, kept before nobody meets the challenger any more."""
+    records.replace_text(DECIDED, records.dumps(verdict))
+    end(experiment, params)
+    return verdict
 
 
 def _may_begin(first: Verdict, params: GateParams) -> bool:
@@ -193,17 +193,7 @@ def _open(
     if traffic.experiment and not traffic.experiment.startswith(HOLDBACK):
         raise NotYet(f"experiment {traffic.experiment} is on; watch ends it where no night wants it")
     ours, theirs = version.number, champion.champion
-    return _move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
-
-
-def _move(log: "Log", traffic: "Traffic") -> "Traffic":
-    """Move the traffic; NotYet where somebody else moved it meanwhile."""
-    try:
-        return log.set_traffic(traffic)
-    except ReleaseError as error:
-        if log.traffic().revision == traffic.revision:
-            raise
-        raise NotYet(str(error)) from None
+    return move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
 
 
 def _foretell(log: "Log", night: Night, params: Params, *, rules: Rules) -> Live:

@@ -18,6 +18,7 @@ from pipeline.release import experiment, unpaired
 from pipeline.release.compare import Effect, Rules
 from pipeline.release.live import ARMS
 from pipeline.release.observations import observe
+from pipeline.release.traffic import HOLDBACK, open_log
 
 if TYPE_CHECKING:
     from pipeline.serving.log import Traffic
@@ -35,7 +36,7 @@ class Held:
 
 def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> Held | None:
     """What the users say; None where nobody was held back."""
-    log = experiment.open_log(params) if serving.replaced else None
+    log = open_log(params) if serving.replaced else None
     if log is None:
         return None
     window_s = params.gate.outcome_hours * experiment.HOUR_S
@@ -56,7 +57,7 @@ def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> H
 
 def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
     """Hold users back, or no longer, as `watch.holdback` says; the gate's experiments are left alone."""
-    log = experiment.open_log(params)
+    log = open_log(params)
     if log is None:
         return
     made = next((entry for entry in entries if entry.release), None)
@@ -64,7 +65,7 @@ def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
     share = params.watch.holdback if promoted else 0.0
 
     def held(traffic: "Traffic") -> "Traffic":
-        if traffic.experiment and not traffic.experiment.startswith(experiment.HOLDBACK):
+        if traffic.experiment and not traffic.experiment.startswith(HOLDBACK):
             return traffic
         if not share:
             free = replace(traffic, challenger=0, share=0.0, experiment="")
@@ -82,4 +83,4 @@ def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
 
 def name_of(serving: Release) -> str:
     """Name of the experiment, which salts who is held back."""
-    return f"{experiment.HOLDBACK}{serving.champion}-{serving.replaced}"
+    return f"{HOLDBACK}{serving.champion}-{serving.replaced}"

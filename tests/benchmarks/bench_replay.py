@@ -7,8 +7,8 @@ passes; a user who met the champion may meet the challenger in the next. Held-ou
 the one day that is held out, are what the verdict is held against. Then a night whose model was trained on
 shuffled labels, and that model promoted all the same, with users held back on the one before.
 
-A day's customers are too few to ramp up from 1 %, so the ramp is 10 and 50 %, its steps last as long as their
-users, and outcomes count for five seconds. Training takes one epoch, and fitness to serve is not tried.
+A day's customers are too few to ramp up from 1 %, so the ramp is 20 and 50 %, its steps last as long as their
+users, and outcomes count for five seconds. Nights train on 90 days for one epoch, and do not try fitness.
 """
 
 import json
@@ -36,12 +36,12 @@ NUM_NIGHTS = 3 if frame.QUICK else 30
 DAYS_AHEAD = 21
 WINDOW_S = 5.0
 PORT = 18_181
-MOST_LOOKS = 12
+MOST_LOOKS = 6  # four take all users through the ramp, at the fifth it is through
 CLIENTS = 8
 SETTINGS = [
     f"source={json.dumps(SOURCE)}", *SHORT, "ingest.history_days=90", "train.epochs=1", "gate.fit_samples=0",
-    "gate.scores=live",
-    "gate.ramp=[0.1,0.5]", "gate.ramp_users=60", "gate.ramp_hours=0", f"gate.outcome_hours={WINDOW_S / 3600}",
+    "gate.scores=live", "gate.ramp=[0.2,0.5]", "gate.ramp_users=150", "gate.ramp_hours=0",
+    f"gate.outcome_hours={WINDOW_S / 3600}",
     "gate.max_p99_rise_s=1", "serving.timeout_s=10", f"serving.port={PORT}", "serving.max_requests_per_s=0",
     "watch.holdback=0.25",
 ]  # fmt: skip
@@ -50,7 +50,7 @@ TARGETS = {
     "nights that contradict the held-out scores": ("==", 0),
     "nights without a reason": ("==", 0),
     "bad model stopped by a guardrail": ("==", 1),
-    "share at which it was stopped": ("==", 0.1),
+    "share at which it was stopped": ("==", 0.2),
     "promoted bad model rolled back by watch": ("==", 1),
     "share of the challenger after all": ("==", 0),
 }
@@ -237,6 +237,7 @@ def promote_all_the_same(home: Path, day: date, sets: Sequence[str]) -> int:
     records.write(verdict, folder)
     frame.pipeline(home, "promote", "--night", night)
     frame.pipeline(home, "close", "--night", night)
+    (home / "nights" / night / SCORES).unlink()  # so that users alone can tell
     return version.number
 
 

@@ -1,5 +1,6 @@
 """The gate on live traffic: a real ledger, a real MLflow, a real log; only who comes is drawn."""
 
+import contextlib
 import itertools
 import os
 import time
@@ -22,6 +23,7 @@ from pipeline.serving.log import Log, Outcome, open_log
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import PARAMS, make_night
 from tests.release.streams import Model, exposures, users
+from tests.serving.running import running, until
 
 LIVE = PARAMS.replace(
     "fit_samples: 0",
@@ -165,6 +167,23 @@ def test_without_outcomes_or_users_the_verdict_says_so(night: Night, log: Log) -
     verdict = ask()
     assert (verdict.action, log.traffic().challenger) == ("no data", 0)
     assert "0 users of the challenger and 0 of the champion have had time for an outcome" in verdict.reason
+
+
+@pytest.mark.slow
+def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
+    home: Path, log: Log, release: Any
+) -> None:
+    for number in range(2):
+        release(number, 1.0)
+    begin(home, 2)
+    come(log, 100)
+    waits()
+    assert log.traffic().share == 0.05
+    registry.rollback(params.load(), reason="a test")
+    verdict = ask()
+    assert verdict.action == "no data"
+    assert verdict.reason == "live: version 1 serves by now, not 2"
+    assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
 
 
 @pytest.mark.slow
@@ -318,3 +337,33 @@ def test_nobody_is_held_back_once_that_is_switched_off(
     assert log.traffic().share == 0.2
     gate.watch(told)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+
+
+@pytest.mark.slow
+def test_users_of_a_real_router_decide_and_the_winner_answers_them(night: Night, home: Path) -> None:
+    quick = LIVE.replace("ramp: [0.05, 0.5]", "ramp: [0.5]").replace(
+        "outcome_hours: 0.01", "outcome_hours: 5e-4"
+    )
+    Path("params.yaml").write_text(quick)
+    with running(home) as router:
+        assert waits().startswith("50% of users meet version 2; ")
+        until(lambda: router.get("health").json()["share"] == 0.5)
+        for number in range(300):
+            shown = router.recommend(f"u{100 + number}")
+            taken = shown["items"][:1] if shown["version"] == 2 or number % 2 else ["nothing of it"]
+            told = {"exposure": shown["exposure"], "items": taken}
+            until(lambda told=told: router.post("outcomes", told)[0] == 200)
+        decided: list[Verdict] = []
+
+        def asked() -> bool:
+            with contextlib.suppress(NotYet):
+                decided.append(ask())
+            return bool(decided)
+
+        until(asked)
+        assert decided[0].action == "promote"
+        assert decided[0].live is not None
+        assert decided[0].live.num_challenger + decided[0].live.num_champion == 300
+        until(lambda: router.get("health").json()["share"] == 0)
+        assert promote_night().champion == 2
+        assert {router.recommend(f"u{number}")["version"] for number in range(20, 40)} == {2}
