@@ -80,7 +80,7 @@ def detectable(*, sd: float, clock: float, alpha: float, power: float = POWER) -
     """Smallest true effect that is shown with this power by T = clock, where the interval is tightest.
 
     >>> round(detectable(sd=0.25, clock=2500, alpha=0.05), 4)
-    0.0183
+    0.018
     """
     if clock <= 0:
         return math.inf
