@@ -1,35 +1,69 @@
-# One image for Airflow, MLflow and serving: the command says which.
-FROM python:3.11.14-slim-bookworm AS build
+# Three images, each with no more than it needs, all of one set of versions (constraints.txt):
+#   docker build --target trainer .   jobs on rented machines: torch, and what reads a bucket
+#   docker build --target serving .   models to users: MLflow, FastAPI
+#   docker build .                    nights: Airflow, MLflow, DVC, the clients of the cloud
+# --build-arg DEVICE=cpu takes torch without CUDA, some gigabytes less; DEVICE=tpu, for the trainer, takes
+# torch_xla and the torch that it was built for.
+ARG PYTHON=3.11.14-slim-bookworm
+
+FROM python:${PYTHON} AS build
+# Not pinned: Debian's archive keeps only the newest build of a package, so a pin breaks the image in weeks.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc git libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/venv && /opt/venv/bin/python -m pip install --no-cache-dir pip==26.3 uv==0.13.8
-ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy
-ARG TORCH="torch==2.13.0"
-RUN python -m pip install --no-cache-dir "$TORCH"
+ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON=/opt/venv/bin/python
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md ./
+ARG TORCH="torch==2.13.0" XLA="2.9.0" DEVICE=cuda
+RUN case "$DEVICE" in \
+      cuda) uv pip install "$TORCH" ;; \
+      cpu) uv pip install "$TORCH" --index-url https://download.pytorch.org/whl/cpu ;; \
+      tpu) uv pip install "torch==$XLA+cpu" "torch_xla[tpu]==$XLA" \
+             --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match \
+           && sed -i "s/^torch==.*/torch==$XLA+cpu/" constraints.txt ;; \
+      *) echo "DEVICE is $DEVICE; choose cpu, cuda or tpu" >&2; exit 1 ;; \
+    esac
+
+FROM build AS build-trainer
+RUN uv pip install --group trainer -c constraints.txt
+
+FROM build AS build-serving
+RUN uv pip install --group serving -c constraints.txt
+
+FROM build AS build-airflow
 COPY pipeline/__init__.py pipeline/
 # The dependencies only: the code is the checkout that PIPELINE_HOME mounts, one commit per night.
-RUN uv pip install --no-cache --python /opt/venv/bin/python '.[gcp,postgres]' -c constraints.txt \
-    && uv pip uninstall --python /opt/venv/bin/python daybreak
+RUN uv pip install '.[gcp,postgres]' -c constraints.txt && uv pip uninstall daybreak
 
-FROM python:3.11.14-slim-bookworm
-RUN apt-get update && apt-get install --yes --no-install-recommends git libgomp1 tini \
+FROM python:${PYTHON} AS run
+# git: the ledger. g++: torch.compile writes C++ and calls it. Not pinned, as above.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ git libgomp1 tini \
     && rm -rf /var/lib/apt/lists/*
 ARG UID=1000
-RUN useradd --create-home --uid "$UID" daybreak && install --directory --owner daybreak /airflow
-COPY --from=build /opt/venv /opt/venv
-ENV PATH=/opt/venv/bin:$PATH \
-    PIPELINE_HOME=/daybreak \
-    AIRFLOW_HOME=/airflow \
-    AIRFLOW__CORE__DAGS_FOLDER=/daybreak/dags \
-    AIRFLOW__CORE__LOAD_EXAMPLES=False \
-    MLFLOW_DISABLE_TELEMETRY=true \
-    MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \
-    GX_ANALYTICS_ENABLED=false
-USER daybreak
+RUN useradd --create-home --uid "$UID" daybreak \
+    && install --directory --owner daybreak /airflow /daybreak
+ENV PATH=/opt/venv/bin:$PATH PIPELINE_HOME=/daybreak
+USER $UID
 WORKDIR /daybreak
 # On a rented machine nothing is mounted: what fetches a night's code from the bucket comes with the image.
 COPY pipeline pipeline
 ENTRYPOINT ["tini", "--"]
 CMD ["python", "-m", "pipeline", "--help"]
+
+FROM run AS trainer
+COPY --from=build-trainer /opt/venv /opt/venv
+
+FROM run AS serving
+ENV MLFLOW_DISABLE_TELEMETRY=true
+COPY --from=build-serving /opt/venv /opt/venv
+
+FROM run AS airflow
+ENV AIRFLOW_HOME=/airflow \
+    AIRFLOW__CORE__DAGS_FOLDER=/daybreak/dags \
+    AIRFLOW__CORE__LOAD_EXAMPLES=False \
+    MLFLOW_DISABLE_TELEMETRY=true \
+    MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \
+    GX_ANALYTICS_ENABLED=false
+COPY --from=build-airflow /opt/venv /opt/venv

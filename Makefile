@@ -88,7 +88,7 @@ up: setup ## start Airflow (schedule, trigger form), MLflow and the router that 
 	@mkdir -p $(VAR)/artifacts
 	@export DAYBREAK_UP="$(PIPELINE_HOME)"; \
 	setsid airflow standalone > $(VAR)/airflow.log 2>&1 < /dev/null & echo $$! > $(VAR)/airflow.pid; \
-	setsid mlflow server --backend-store-uri sqlite:///$(VAR)/mlflow.db --artifacts-destination $(VAR)/artifacts \
+	setsid mlflow server --backend-store-uri sqlite:///$(VAR)/mlflow.db --artifacts-destination $${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts} \
 	  --host 127.0.0.1 --port $(MLFLOW_PORT) --workers 1 > $(VAR)/mlflow.log 2>&1 < /dev/null & \
 	  echo $$! > $(VAR)/mlflow.pid; \
 	setsid python -m pipeline serve --port $(SERVING_PORT) > $(VAR)/serving.log 2>&1 < /dev/null & \
@@ -141,6 +141,7 @@ check: .venv/ready ## lint and types
 	ruff check .
 	ruff format --check .
 	mypy
+	hadolint Dockerfile
 
 bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 to keep the figures
 	@ls tests/benchmarks/bench_$(or $(NAME),*).py > /dev/null 2>&1 || { echo "no benchmark is named $(NAME); there are:" \

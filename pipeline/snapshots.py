@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOCK_WAIT_S = 120.0
+PUSH_TRIES, PUSH_WAIT_S = 3, 2.0  # to the remote; the wait is doubled after each try
 
 
 def stages(folder: Path = Path()) -> dict[str, Any]:
@@ -65,10 +66,27 @@ def restore(paths: list[str]) -> None:
         _waiting(lambda repo: repo.checkout(paths, force=True))
 
 
-def push() -> None:
-    """Copy what the cache holds of dvc.lock to the remote, if there is one."""
-    with _quiet():
-        _waiting(lambda repo: repo.push() if repo.config["core"].get("remote") else None)
+def push() -> bool:
+    """Copy what the cache holds of dvc.lock to the remote, if there is one; False, and a warning, if refused.
+
+    The cache has it all the same: no night fails by this.
+    """
+    from tenacity import Retrying, stop_after_attempt, wait_exponential
+
+    attempts = Retrying(
+        stop=stop_after_attempt(PUSH_TRIES), wait=wait_exponential(multiplier=PUSH_WAIT_S), reraise=True
+    )
+    try:
+        with _quiet():
+            attempts(_waiting, lambda repo: repo.push() if repo.config["core"].get("remote") else None)
+    except Exception as error:  # noqa: BLE001 each remote has its own
+        log.warning(
+            "the data of this night is in the cache here, but not in DVC's remote (%s, %d tries); "
+            "run dvc push in %s once it answers",
+            " ".join(str(error).split())[:200], PUSH_TRIES, Path.cwd(),
+        )  # fmt: skip
+        return False
+    return True
 
 
 def lock_champion(lock: str, model_digest: str) -> str:

@@ -4,6 +4,7 @@ import fcntl
 import shutil
 import subprocess
 from collections.abc import Callable, Generator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -39,16 +40,23 @@ night: {train_hours: 1, decide_hours: 2, budget_usd: 3}
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database after its migrations, which take seconds."""
-    from pipeline.release import tracking
+def empty_store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database after its migrations, which take seconds: kept for all runs on this version."""
+    assert pytestconfig.cache
+    kept = pytestconfig.cache.mkdir("store") / f"mlflow-{metadata.version('mlflow')}.db"
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            from pipeline.release import tracking
 
-    home = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setenv("PIPELINE_HOME", str(home))
-        tracking.reachable()
-    return home / "var" / "mlflow.db"
+            home = tmp_path_factory.mktemp("store")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+                patch.setenv("PIPELINE_HOME", str(home))
+                tracking.reachable()
+            fresh = shutil.copy(home / "var" / "mlflow.db", kept.with_suffix(".new"))
+            Path(fresh).rename(kept)
+    return kept
 
 
 @pytest.fixture

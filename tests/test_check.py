@@ -43,6 +43,9 @@ def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path
     found = machines(tmp_path, monkeypatch, "a4-highgpu-8g")
     assert not found.ok
     assert "plan.machines names a4-highgpu-8g, for which there is no price in us-central1" in found.text
+    found = machines(tmp_path, monkeypatch, "ct5lp-hightpu-1t")
+    assert not found.ok
+    assert "ct5lp-hightpu-1t, and the trainer has no engine for TPUs; name a machine with GPUs" in found.text
     local = PARAMS.replace("backend: tests.fakes:Nothing", "backend: pipeline.backends.local:Local")
     monkeypatch.setattr("tests.test_check.PARAMS", local)
     found = machines(tmp_path, monkeypatch, "g2-standard-4")

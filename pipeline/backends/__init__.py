@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from pipeline.records import Strategy
@@ -68,6 +69,9 @@ class Rents(Protocol):
 
     def cancel(self, handle: str) -> None:
         """End the job and all its processes; no error if it has ended."""
+
+    def usd(self, folder: Path) -> float | None:
+        """What the job in `folder` has cost, with what was taken away; None where it cannot tell."""
 
     def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""

@@ -4,7 +4,7 @@
 
 Attempts that were taken away are paid like the others; the queue before a start is not. The service tells
 when a job began and ended, not when it waited for a new spot machine in between, so of a job that it
-restarted by itself this is the most that it can have cost.
+restarted by itself this is the most that it can have cost. launching/meter.py takes what is found here.
 """
 
 from collections.abc import Iterable, Sequence

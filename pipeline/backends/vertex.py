@@ -14,7 +14,6 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -145,9 +144,14 @@ class Vertex:
         service = Service(project=self.site.project, endpoint=self.service.endpoint, patience=brief)
         return premises.premises(self.site, service, regions=everywhere)
 
-    def usd(self, folder: Path) -> float:
-        """What the job in `folder` has cost until now, attempts that were taken away included."""
-        return metering.usd(stretches(folder), now=datetime.now(UTC), known=self.machines)
+    def usd(self, folder: Path) -> float | None:
+        """What the job in `folder` has cost until now; None where there is no order or no price."""
+        rented = stretches(folder)
+        try:
+            return metering.usd(rented, now=datetime.now(UTC), known=self.machines) if rented else None
+        except ParamsError as error:
+            log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
+            return None
 
     @cached_property
     def machines(self) -> Sequence[catalog.Machine]:
@@ -191,10 +195,7 @@ class Vertex:
         self._exchange(book, alive=name in ALIVE)
         times = {"started_at": _iso(job.start_time), "ended_at": _iso(job.end_time)}
         if state := STATES.get(name):
-            order = book.change(attempt, state=state, **times)
-            if order and state == "succeeded":
-                with suppress(ParamsError):  # a machine without a price has been used all the same
-                    log.info("job %s has cost $%.2f", order.job, self.usd(book.folder))
+            book.change(attempt, state=state, **times)
             return state
         known = bool(job.error.code or job.error.message) or name != "FAILED"
         ended = job.end_time or job.update_time

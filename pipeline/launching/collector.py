@@ -113,5 +113,6 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
         start_s=lives.start_s(submissions, starts),
         spot_lives=lives.lives(submissions, starts=starts, heartbeats=beats, losses=losses),
         noise_scale=result.noise_scale,
-        rungs=tuple(asked.taken),
+        # An early end that was put off again was none.
+        rungs=tuple(t for t in asked.taken if t.name != "finish early" or result.stopped_by != "finished"),
     )

@@ -10,13 +10,16 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import Literal
 
 from pipeline.backends import LIVE, Backend
-from pipeline.errors import NotYet
+from pipeline.errors import JobError, NotYet
 from pipeline.launching import attempts, ladder
-from pipeline.launching.attempts import Attempts
+from pipeline.launching.attempts import Attempt, Attempts
+from pipeline.launching.jobs import job_of
 from pipeline.launching.meter import Meter
 from pipeline.launching.reconciler import Reconciler
 from pipeline.params import Params
@@ -24,7 +27,7 @@ from pipeline.planning.catalog import LOCAL
 from pipeline.records import Champion, Dataset, Night, Plan, Training
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.preemptions import mean_time_to_loss_s
-from pipeline.spot.steering import usd_per_hour
+from pipeline.spot.steering import TICK_S, usd_per_hour
 from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
 
 log = logging.getLogger(__name__)
@@ -61,7 +64,7 @@ def look_after(
     """`train` by another clock, in seconds since 1970."""
     recipe = recipe_of(night, dataset, plan, champion, params)
     workers, confidence = params.train.num_workers, params.plan.confidence
-    first = ladder.first(plan, train_until=night.train_until, confidence=confidence)
+    first = ladder.first(plan, train_until=recipe.train_until, confidence=confidence)
     name = name_of(recipe, first, num_workers=workers)
     folder = JOBS / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,9 +124,15 @@ def recipe_of(
         else plan.mean_time_to_loss_s
         or mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
         checkpoints_s=() if told.checkpoint_every_s else plan.checkpoints_s,
-        train_until=night.train_until,
+        train_until=_until(night, plan),
         checkpoints=told.checkpoints,
     )
+
+
+def _until(night: Night, plan: Plan) -> datetime:
+    """When training has to be done: earlier than the night says, where what follows needs that to decide."""
+    after_s = sum(portion.expected_s for portion in plan.after)
+    return min(night.train_until, night.decide_until - timedelta(seconds=ceil(after_s)))
 
 
 def _batching(told: Literal["auto", "by_speed", "even"], *, num_machines: int) -> Literal["by_speed", "even"]:
@@ -143,6 +152,24 @@ def _alone(name: str) -> Iterator[None]:
         yield
 
 
+def _attached(backend: Backend, folder: Path, asked: Attempts, *, now: float) -> Attempt | None:
+    """The newest attempt with its handle, where the one who asked was killed before it had that.
+
+    Asking again tells, as a backend attaches to a job of the same name; if none is there, one begins, to be
+    ended at once. None where the backend refuses: nobody can tell.
+    """
+    last = asked.last
+    assert last
+    planned = last.name == folder.name
+    job = job_of(folder, last.rung, planned=planned, num_workers=1, timeout_s=TICK_S)
+    try:
+        asked.submit(now, handle=backend.submit(job))
+    except JobError as error:
+        log.warning("job %s was asked for, and whether it is there is not known: %s", last.name, error)
+        return None
+    return asked.last
+
+
 def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = time.time) -> list[str]:
     """End the jobs of the night in this folder, except the one named; what they saved is kept.
 
@@ -152,7 +179,11 @@ def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = ti
     for path in JOBS.glob(f"*/{attempts.FILE}"):
         folder, asked = path.parent, Attempts(path.parent)
         last = asked.last
-        if folder.name == but or last is None or not last.live or not last.handle:
+        if folder.name == but or last is None or not last.live:
+            continue
+        if not last.handle:
+            last = _attached(backend, folder, asked, now=clock())
+        if last is None:
             continue
         if backend.state(last.handle) in LIVE:
             why = "plan or params were changed" if but else "interrupted"

@@ -1,8 +1,9 @@
 """What has training cost so far? `meter.json` in the folder of a job, moved on at each look at it.
 
-A machine is paid for from the last look at which it was only queued for until the look that finds it ended,
-whatever the backend bills in between: so the meter is never behind, and ahead by two looks at most for each
-time that machines were asked for. Where the job itself tells when it ended, that is taken.
+Where the backend can tell what the job has cost, attempts that were taken away included, that is it. Else it
+is estimated: a machine is paid for from the last look at which it was only queued for until the look that
+finds it ended, whatever was billed in between: so the meter is never behind, and ahead by two looks at most
+for each time that machines were asked for. Where the job itself tells when it ended, that is taken.
 """
 
 import json
@@ -23,11 +24,15 @@ class Meter:
         self.usd: float = told.get("usd", 0.0)
         self._time: float | None = told.get("time")
 
-    def move(self, now: float, *, usd_per_s: float) -> None:
-        """It is `now`; since the last look, a second has cost so much: 0 where no machine was held."""
+    def move(self, now: float, *, usd_per_s: float, billed_usd: float | None = None) -> None:
+        """It is `now`; since the last look, a second has cost so much: 0 where no machine was held.
+
+        `billed_usd` counts instead where it is known: all that the job has cost until now.
+        """
         since_s = now - self._time if self._time is not None else 0.0
         if usd_per_s and since_s > 0:
             self.usd += since_s * usd_per_s
+        self.usd = self.usd if billed_usd is None else billed_usd
         self._time = now if self._time is None else max(now, self._time)
         told = {"night": self._night, "time": self._time, "usd": self.usd}
         replace_text(self._path, json.dumps(told) + "\n")

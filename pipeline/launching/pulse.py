@@ -15,7 +15,9 @@ IN_PLACE_S = 120.0  # more, in which torchrun may have started the workers again
 class Pulse:
     """The newest heartbeats of a job; times are seconds since 1970."""
 
-    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, lines: Sequence[Mapping[str, Any]], *, moved_at: float = 0.0) -> None:
+        """`moved_at`: when a heartbeat was last lost for want of room on the disk."""
+        self._moved_at = moved_at
         self.beats = [
             Progress(**{**line, "time": datetime.fromisoformat(str(line["time"]))}) for line in lines
         ]
@@ -35,8 +37,13 @@ class Pulse:
         return [beat for beat in self.beats if beat.time.timestamp() >= at]
 
     def rate(self, *, since: float) -> Rate | None:
-        """The rate of those from that time on."""
-        return measured(self.since(since))
+        """The rate of those from that time on, since the batch last grew: larger ones are faster."""
+        found: list[Progress] = []
+        for beat in reversed(self.since(since)):
+            if found and beat.batch_size != found[0].batch_size:
+                break
+            found.append(beat)
+        return measured(found[::-1])
 
     def hang(self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float) -> str:
         """The sentence of a job of which nothing is heard any more, or "".
@@ -44,7 +51,7 @@ class Pulse:
         It was asked for and first seen running then; its first heartbeat may take `start_s`.
         """
         beats = self.since(asked_at)
-        quiet_s = now - max(run_at, beats[-1].time.timestamp() if beats else 0.0)
+        quiet_s = now - max(run_at, self._moved_at, beats[-1].time.timestamp() if beats else 0.0)
         most_s = start_s
         if beats:
             updates = beats[-1].num_updates - beats[0].num_updates

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipeline import records
-from pipeline.backends import LIVE, Backend, Job, State
+from pipeline.backends import LIVE, Backend, Job, Rents, State
 from pipeline.errors import JobError, NotYet
 from pipeline.launching import collector, ladder
 from pipeline.launching.attempts import Attempts
@@ -29,7 +29,7 @@ from pipeline.spot import steering
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.steering import usd_per_hour
 from pipeline.training import faults, lines
-from pipeline.training.recipe import END_BY, Recipe, Result
+from pipeline.training.recipe import END_BY, MOVING, Recipe, Result
 from pipeline.training.worker import ended_early_by
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,11 @@ class Reconciler:
         self.deadline = recipe.train_until.timestamp()
         self.attempts = Attempts(folder)
         self.meter = Meter(folder, night=recipe.night)
-        self.pulse = Pulse(lines.newest(folder / "progress.jsonl"))
+        moving = folder / MOVING
+        self.pulse = Pulse(
+            lines.newest(folder / "progress.jsonl"),
+            moved_at=moving.stat().st_mtime if moving.exists() else 0.0,
+        )
 
     def act(self) -> Training:
         """Collect, or do what is next and raise NotYet."""
@@ -169,13 +173,15 @@ class Reconciler:
             self.attempts.run(now)
 
     def _pay(self, now: float, state: State | None) -> None:
-        """Move the meter on to now, or to the end that the job itself tells of."""
+        """Move the meter on: to what is billed, else by what was held until now, or until it ended."""
         last = self.attempts.last
         if not usd_per_hour(last.rung if last else self.first):
             return  # one's own machine
         held = last if last and last.live and state != "queued" else None
         until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
-        self.meter.move(until, usd_per_s=usd_per_hour(held.rung) / HOUR_S if held else 0.0)
+        billed_usd = self.backend.usd(self.folder) if isinstance(self.backend, Rents) else None
+        usd_per_s = usd_per_hour(held.rung) / HOUR_S if held else 0.0
+        self.meter.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
 
     @property
     def _left_usd(self) -> float:
@@ -291,5 +297,6 @@ class Reconciler:
         result = records.read(Result, self.folder)
         if result.stopped_by != "finished" and not self._has_taken("checkpoint"):
             self._note_early_end(now, result.num_samples)
+        self._pay(now, None)  # what has ended since costs no more
         usd = spent_usd(self.folder.parent, night=self.recipe.night)
         return collector.collect(self.folder, self.attempts, cost_usd=usd)

@@ -21,6 +21,7 @@ from pipeline.records import Dataset, Profile, Strategy
 if TYPE_CHECKING:
     from pipeline.params import Params, PlanParams
 
+NO_ENGINE = "the trainer has no engine for TPUs"  # it would train on the processor beside them
 RENTS_NOTHING = "pipeline.backends.local:Local"  # the backend that has only the machine at hand
 
 
@@ -75,8 +76,8 @@ def candidates(
                     job, machine, strategy, params,
                     batch_size=size, num_samples=num_samples, among=among, told=told,
                 )  # fmt: skip
-                hindrance = _hindrance(machine, backend)
-                yield from (replace(each, hindrance=hindrance) for each in found) if hindrance else found
+                told_off = hindrance(machine, backend)
+                yield from (replace(each, hindrance=told_off) for each in found) if told_off else found
 
 
 def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
@@ -132,8 +133,10 @@ def _counts(
             yield Candidate(estimate=found, num_samples=count, wait_s=wait_s)
 
 
-def _hindrance(machine: Machine, backend: str) -> str:
-    """Why the backend cannot run a job on that machine; "" where it can."""
+def hindrance(machine: Machine, backend: str) -> str:
+    """Why no job can be run on that machine; "" where it can."""
+    if machine.is_tpu:
+        return NO_ENGINE
     rents = backend != RENTS_NOTHING
     return "" if rents or machine.name == LOCAL else f"backend {backend.rpartition(':')[2]} rents no machine"
 
@@ -148,6 +151,11 @@ def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:
             f"plan.machines names {', '.join(dict.fromkeys(m.name for m in named))}, for which there is no "
             f"{'' if told.spot else 'on-demand '}price in {', '.join(told.regions)}; name another machine"
             f"{'' if told.spot else ', or allow plan.spot'}, or read it: python -m pipeline prices --refresh"
+        )
+    if all(machine.is_tpu for machine in priced):
+        raise PlanError(
+            f"plan.machines names {', '.join(dict.fromkeys(m.name for m in priced))}, and {NO_ENGINE}; "
+            f"name a machine with GPUs"
         )
     if params.backend.use == RENTS_NOTHING and all(machine.name != LOCAL for machine in priced):
         raise PlanError(

@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, PlanError
 from pipeline.planning import catalog
-from pipeline.planning.candidates import Job, Way, allowed, candidates
+from pipeline.planning.candidates import Job, Way, allowed, candidates, hindrance
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.planning.efficiency import Efficiency, alike
 from pipeline.planning.fallback import ladder, on_spot
 from pipeline.planning.growth import sizes
 from pipeline.planning.history import Known
 from pipeline.planning.options import basis, options, portions
-from pipeline.planning.refusals import epochs_that_help, infeasible, of_epochs, too_little_memory
+from pipeline.planning.refusals import (
+    epochs_that_help,
+    infeasible,
+    nothing_at_once,
+    of_epochs,
+    too_little_memory,
+)
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
 from pipeline.planning.window import window
 from pipeline.profiling import remedies
@@ -88,8 +94,12 @@ def plan(
         return list(found)
 
     offered = candidates_for(tonight.num_samples)
-    if not offered:
-        raise PlanError(too_little_memory(profile, machines))
+    runnable = [candidate for candidate in offered if not candidate.hindrance]
+    if not runnable:
+        had = [machine for machine in machines if not hindrance(machine, params.backend.use)]
+        raise PlanError(too_little_memory(profile, had))
+    if all(candidate.wait_s for candidate in runnable):
+        raise PlanError(nothing_at_once(runnable))
     choice = search(offered, limits=limits, objective=told.objective)
     if choice is None:
         epochs = epochs_that_help(candidates_for, tonight, limits)

@@ -23,6 +23,16 @@ def too_little_memory(profile: Profile, machines: Sequence[Machine]) -> str:
     )
 
 
+def nothing_at_once(waiting: Sequence[Candidate]) -> str:
+    """All that could be had is waited for in a queue, and may never come."""
+    names = ", ".join(dict.fromkeys(candidate.machine.name for candidate in waiting))
+    return (
+        f"{names} can only be waited for, for {waiting[0].wait_s / 3600:g} h (plan.flex_wait_hours), and "
+        f"nothing else of plan.machines could be rented at once if it does not come; name a machine with an "
+        f"on-demand price in plan.machines, or allow plan.spot"
+    )
+
+
 def epochs_that_help(
     candidates_for: Callable[[int, Collection[Way] | None], list[Candidate]], tonight: Course, limits: Limits
 ) -> float | None:

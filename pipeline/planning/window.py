@@ -102,8 +102,9 @@ def window(
 
 def _part(name: str, prior_s: float, took_s: Sequence[float]) -> Part:
     """A stage by its prior, or by the median of the nights that it took."""
-    seconds, spread = typical([each for each in took_s if each > 0])
-    return Part(seconds=seconds if took_s else prior_s, spread=spread, name=name)
+    told = [each for each in took_s if each > 0]
+    seconds, spread = typical(told)
+    return Part(seconds=seconds if told else prior_s, spread=spread, name=name)
 
 
 def _up(hours: float) -> float:

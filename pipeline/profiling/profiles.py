@@ -11,7 +11,6 @@ backend on that machine (`worker --profile`).
 """
 
 import inspect
-import json
 import logging
 import os
 import time
@@ -30,6 +29,7 @@ from pipeline.planning.catalog import LOCAL, rented
 from pipeline.profiling import profiler
 from pipeline.profiling.profiler import ARRAYS
 from pipeline.records import Dataset, Night, Profile, Record
+from pipeline.training import faults, lines
 from pipeline.workload import Batch, Workload
 
 log = logging.getLogger(__name__)
@@ -244,11 +244,10 @@ def _wait_for(job: Job, backend: Backend) -> None:
 
 def _reason(folder: Path) -> str:
     """The last that a worker said; the next call begins anew."""
-    path = folder / "errors.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    path.unlink(missing_ok=True)
-    if lines:
-        return str(json.loads(lines[-1])["error"])
+    told = lines.whole(folder / faults.FILE)
+    faults.forget(folder)
+    if told:
+        return str(told[-1]["error"])
     return (
         f"the profile of job {folder.name} ended without a word; look at {folder / 'log.txt'}, run it again"
     )

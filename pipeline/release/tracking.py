@@ -1,8 +1,9 @@
 """Where does MLflow live, and what if it does not answer?
 
-`$MLFLOW_TRACKING_URI`, or a SQLite file under $PIPELINE_HOME/var. One MLflow run a night, found or made
-by its tag `night`, in the experiment `daybreak`. A server that does not answer is asked again for some
-seconds; then it is one JobError, and the stage can be run again.
+`$MLFLOW_TRACKING_URI`, or a SQLite file under $PIPELINE_HOME/var; artifacts beside it, or, of an experiment
+that is yet to be made, in `$MLFLOW_ARTIFACTS_DESTINATION` (a folder, gs://...). One MLflow run a night, found
+or made by its tag `night`, in the experiment `daybreak`. A server that does not answer is asked again for
+some seconds; then it is one JobError, and the stage can be run again.
 """
 
 import contextlib
@@ -112,9 +113,11 @@ def _experiment(client: "MlflowClient") -> str:
 
 
 def _artifacts() -> str | None:
-    """Folder of the artifacts; a server knows its own."""
+    """Folder of the artifacts; a server knows its own, by the same variable."""
     if tracking_uri().startswith(("http:", "https:")):
         return None
+    if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
+        return elsewhere
     return (ledger.home() / "var" / "artifacts").as_uri()
 
 

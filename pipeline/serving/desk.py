@@ -66,7 +66,9 @@ def _answered(answers: Answers, asked: list[Asked]) -> list[Found]:
         found = dict(zip(users, answers.of(users), strict=True))
     except Exception as error:  # whatever a workload raises is the version's fault, not the router's
         log.exception("version %d does not answer %d users", answers.version, len(users))
-        return [(future, f"{type(error).__name__}: {error}"[:200]) for _, _, future in asked]
+        # In ASCII, which any database takes.
+        told = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()
+        return [(future, told[:200].replace("\0", " ")) for _, _, future in asked]
     return [(future, found[user]) for _, user, future in asked]
 
 

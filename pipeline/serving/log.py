@@ -173,7 +173,7 @@ class Log:
 
     def unit_of(self, user: str) -> str:
         """The user as the log knows it: a hash keyed by this log's own secret."""
-        return blake2b(user.encode(), key=self._secret, digest_size=8).hexdigest()
+        return blake2b(user.encode(errors="surrogatepass"), key=self._secret, digest_size=8).hexdigest()
 
     def expose(self, exposure: Exposure) -> None:
         """Keep an exposure."""

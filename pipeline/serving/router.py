@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -38,6 +39,7 @@ TOP = 20  # items, where a request does not say
 MAX_NAME = 200  # characters of a user or an item
 JSON = "application/json"
 USED = ("/recommend", "/outcomes")
+ID = re.compile("[0-9a-f]{32}")
 
 
 class Router:
@@ -57,8 +59,8 @@ class Router:
 
     async def recommend(self, receive: Receive) -> Response:
         """Items for a user."""
-        began = time.perf_counter()
         told = await self._body(receive)
+        began = time.perf_counter()  # a slow client is not the version's fault
         user, top = told.get("user"), told.get("top", TOP)
         if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME:
             raise HTTPException(422, f"user is {user!r:.50}; name one by 1 to {MAX_NAME} characters")
@@ -100,7 +102,7 @@ class Router:
         """Keep what a user took."""
         told = await self._body(receive)
         exposure, items = told.get("exposure"), told.get("items")
-        if not isinstance(exposure, str) or len(exposure) != 32:
+        if not isinstance(exposure, str) or not ID.fullmatch(exposure):
             raise HTTPException(422, f"exposure is {exposure!r:.50}; give the id that /recommend gave")
         if not isinstance(items, list) or not all(isinstance(i, str) and len(i) <= MAX_NAME for i in items):
             raise HTTPException(422, f"items is {items!r:.50}; list the codes of the items that were taken")

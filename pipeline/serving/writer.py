@@ -77,9 +77,9 @@ class Writer:
         told = [self._outcomes.popleft() for _ in range(min(len(self._outcomes), MAX_ROWS))]
         # All exposures that were there before the outcomes were taken, and so all that these are of.
         exposures = [self._exposures.popleft() for _ in range(len(self._exposures))]
+        known: list[bool] | JobError
         try:
-            known: list[bool] | JobError = self._log.write(exposures, [outcome for outcome, _ in told])
-            self.fault = ""
+            known, self.fault = self._log.write(exposures, [outcome for outcome, _ in told]), ""
         except JobError as error:
             if not self.fault:
                 log.error("%s", error)
@@ -87,6 +87,9 @@ class Writer:
             room = MAX_WAITING - len(self._exposures)
             self.num_lost += max(0, len(exposures) - room)
             self._exposures.extendleft(reversed(exposures[-room:] if room else []))
+        except Exception as error:  # the next commit may do: what no database takes is not tried again
+            log.exception("%d exposures and %d outcomes are not kept", len(exposures), len(told))
+            known, self.num_lost = JobError(str(error)), self.num_lost + len(exposures)
         if told:
             self._loop.call_soon_threadsafe(_acknowledge, told, known)
         return not self.fault

@@ -125,6 +125,7 @@ class TorchEngine:
         self._gradients = self._made_gradients()
         self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
         self._updates = 0
+        self._sample_weights: dict[int, Tensor] = {}
         self._base = [{name: group.get(name) for name in TOLD} for group in self.optimizer.param_groups]
         self._warn_of_passes = normalised(self.model)
         # One more shape would be compiled for, and statistics be taken over half a pass.
@@ -218,7 +219,7 @@ class TorchEngine:
                 whole = self._tuner.batch(self._loader.get(part))
                 for batch in halves(whole, len(part)) if halved else (whole,):
                     loss = self._tuner.loss(self._workload, self.model, batch).sum()
-                    loss.backward(loss.new_tensor(1 / batch_size))  # type: ignore[no-untyped-call]
+                    loss.backward(self._weight(loss, batch_size))  # type: ignore[no-untyped-call]
                     losses.append(loss.detach())
                     if looks and first is None:
                         first = self._gradients.square(), len(part) // 2 if halved else len(part)
@@ -228,6 +229,12 @@ class TorchEngine:
             # Others are waiting in the all-reduce: join them, and tell.
             return losses, None, 1
         return losses, first if len(losses) > 1 else None, 0
+
+    def _weight(self, loss: Tensor, batch_size: int) -> Tensor:
+        """What a loss counts in the mean of its batch; kept, since to make it takes as long as a layer."""
+        if batch_size not in self._sample_weights:
+            self._sample_weights = {batch_size: loss.new_tensor(1 / batch_size)}
+        return self._sample_weights[batch_size]
 
     def _sow(self) -> None:
         """Seed by position: dropout is repeatable with no generator state to save."""
@@ -333,6 +340,10 @@ class TorchEngine:
 
 def device() -> torch.device:
     """The device of this worker."""
+    if os.environ.get("PJRT_DEVICE"):  # as machines with a TPU have it
+        from pipeline.training import tpu
+
+        return tpu.device()
     if not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 CHAMPION = Path("data/champion")
 END_BY = "end_by.json"  # where money ends before time: left by the launcher, read by worker 0
+MOVING = "moving"  # touched by worker 0 where a heartbeat found no room on the disk
 
 
 @dataclass(frozen=True, kw_only=True)

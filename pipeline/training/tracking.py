@@ -15,12 +15,13 @@ from typing import Any
 
 from pipeline.errors import PipelineError
 from pipeline.release import tracking
-from pipeline.training.lines import whole
+from pipeline.training.lines import after
 
 log = logging.getLogger(__name__)
 
 METRICS = ("loss", "rate", "samples_per_s", "memory_bytes")
 EVERY_S = 2.0
+AT_ONCE = 200  # lines; MLflow takes 1000 metrics
 LAST_WORD_S = 5.0  # to deliver the rest after training has ended
 
 
@@ -32,18 +33,20 @@ def follow(path: Path, *, night: str) -> None:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    run_id, monitor, sent, until = os.environ.get("MLFLOW_RUN_ID", ""), None, 0, float("inf")
+    run_id, monitor, until = os.environ.get("MLFLOW_RUN_ID", ""), None, float("inf")
+    position, waiting = 0, list[dict[str, Any]]()
     while time.monotonic() < until:
         if until == float("inf") and _ended(EVERY_S):
             until = time.monotonic() + LAST_WORD_S
         try:
             run_id = run_id or tracking.run_of(night)
             monitor = monitor or _monitor(run_id)
-            lines = whole(path)
-            for start in range(sent, len(lines), 200):
-                metrics = [metric for line in lines[start : start + 200] for metric in _metrics(line)]
+            told, position = after(path, position)
+            waiting += told
+            while waiting:
+                metrics = [metric for line in waiting[:AT_ONCE] for metric in _metrics(line)]
                 MlflowClient().log_batch(run_id, metrics=metrics)
-                sent = min(len(lines), start + 200)
+                del waiting[:AT_ONCE]
             if until < float("inf"):
                 break
         except (MlflowException, PipelineError, OSError) as error:

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
 TOLD = 20  # samples that an error names
+REGAIN = 0.1  # share of all samples by which an early end has to be too early to be put off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Trainer:
         self.seen = 0
         self.num_updates = 0
         self.tally = self._new_tally(begin=0)
-        self.end = recipe.num_samples  # where this run ends; a deadline makes it less, nothing makes it more
+        self.end = recipe.num_samples  # where this run ends; a deadline makes it less
         self._meter = _Meter(clock())
         # Places, shares, and sizes of all workers' shares to come, this update's first.
         self._ahead: deque[tuple[int, Indices, Sizes]] = deque()
@@ -122,7 +123,7 @@ class Trainer:
             if signals.grow_to:
                 self._grow(signals.grow_to)
             if signals.end_in:
-                self.end = min(self.end, self._after(signals.end_in - 1))
+                self.end = self._after(signals.end_in - 1)
             if signals.save or signals.stop:
                 self.save()
             if signals.stop and self.seen < self.end:
@@ -221,10 +222,12 @@ class Trainer:
         return position
 
     def _end_in(self) -> int:
-        """Updates after which to end, counted from 1 for the next, if the deadline is before the end; or 0.
+        """Updates after which to end, counted from 1 for the next; 0 to leave the end where it is.
 
-        Decided as late as it can be: when the time left is what the decay of the rate needs. The launcher
-        may tell of a nearer end, where money ends before time does.
+        It comes before all samples where the deadline does, and that is decided as late as it can be: when
+        the time left is what the decay of the rate needs. The launcher may tell of a nearer end, where money
+        ends before time does. An end that proves too early, since a pause was taken for the speed or since
+        the machine is a faster one now, is put off again.
         """
         until = min(self.recipe.train_until.timestamp(), self._end_by())
         left_s = until - self._clock() - 2 * self.saver.takes_s - 1.0
@@ -235,10 +238,15 @@ class Trainer:
             return 1
         if not self._meter.samples_per_s:
             return 0
+        total, size = self.recipe.num_samples, self.pace.size(self.seen)
         reach = (1 - MARGIN) * left_s * self._meter.samples_per_s
-        if self.seen + reach >= self.end or reach > self.recipe.decay * (self.seen + reach):
-            return 0
-        return max(1, int(reach / self.pace.size(self.seen)))
+        end = self.seen + reach
+        too_early = self.end < total and (end >= total or end > self.end + REGAIN * total)
+        if end >= total or reach > self.recipe.decay * end:  # there is time for all, or to decide later
+            end = total
+        if end < self.end:
+            return max(1, int(reach / size))
+        return math.ceil((end - self.seen) / size) + 1 if too_early else 0
 
     def _tell(self, rate: float) -> None:
         now = self._clock()

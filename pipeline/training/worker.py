@@ -4,6 +4,7 @@ FOLDER holds `job.json` (a Recipe). The worker goes on from the newest checkpoin
 
     checkpoints/    see checkpoint.py                starts.jsonl    one line per start of worker 0
     progress.jsonl  heartbeats of worker 0           errors.jsonl    what ended a worker
+    moving          touched in place of a heartbeat that found no room on the disk
     model/          model.safetensors, model.json    result.json     written last: the model is complete
 
 The launcher may leave `end_by.json`: a time before `train_until` to end by, since the budget ends first.
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from pipeline.params import Plug
 from pipeline.records import Epoch
 from pipeline.training import faults, lines
 from pipeline.training.notice import Notice, unheard
-from pipeline.training.recipe import END_BY, Progress, Recipe, Result
+from pipeline.training.recipe import END_BY, MOVING, Progress, Recipe, Result
 from pipeline.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -170,6 +171,10 @@ def _kind(recipe: Recipe) -> "Callable[..., TorchEngine]":
     from pipeline.training.engine import TorchEngine
     from pipeline.training.periodic import PeriodicEngine
 
+    if os.environ.get("PJRT_DEVICE"):
+        from pipeline.training.tpu import TpuEngine
+
+        return TpuEngine
     if recipe.sync_every > 1:
         return partial(PeriodicEngine, sync_every=recipe.sync_every)
     if recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -249,12 +254,16 @@ class _Limit:
 
     def poll(self) -> None:
         """Look again."""
-        self.time = json.loads(self._path.read_text())["time"] if self._path.exists() else math.inf
+        self.time = math.inf
+        with suppress(FileNotFoundError):  # the launcher may just have taken it away
+            self.time = json.loads(self._path.read_text())["time"]
 
 
 def _report(folder: Path, progress: Progress) -> None:
     _check_attempt(folder)
-    lines.append(folder / "progress.jsonl", json.loads(records.dumps(progress)))
+    if not lines.append(folder / "progress.jsonl", json.loads(records.dumps(progress))):
+        with suppress(OSError):
+            (folder / MOVING).touch()  # takes no room, and tells the launcher that this is no hang
 
 
 def _check_attempt(folder: Path) -> None:

@@ -80,6 +80,9 @@ class Renting:
     def state(self, handle: str) -> State:
         return "running"
 
+    def usd(self, folder: Path) -> None:
+        return None
+
     def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         raise NotImplementedError
 

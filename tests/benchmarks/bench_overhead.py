@@ -42,7 +42,6 @@ from tests.workloads.arrays import make_shop, write
 BATCH, NUM_CANDIDATES = 16, 80  # the default model, on less than its batches of 64 x 300
 NUM_BATCHES = 8
 ROUNDS = 12 if frame.QUICK else 60
-RENEWED = 3  # rounds
 SAVES = 4 if frame.QUICK else 10
 KILLS = 1 if frame.QUICK else 3
 
@@ -232,20 +231,18 @@ class Large:
 def compared(workload: Any, batches: list[Any], *, updates: int) -> dict[str, NDArray[np.float64]]:
     """Seconds of an update of each loop, shape [ROUNDS]; twice by hand, which tells the noise.
 
-    Where its tensors happen to lie makes one loop faster than the same again, so all are made anew often.
+    Where its tensors happen to lie makes one loop faster than the same again, so all are made anew each
+    time, and each is made and run first as often as the others.
     """
     kept = Kept(batches)
     times: dict[str, list[float]] = {"by hand": [], "ours": [], "by hand again": []}
     for number in range(ROUNDS):
-        if number % RENEWED == 0:
-            loops = {
-                "by hand": loop_by_hand(workload, kept),
-                "ours": loop_of_ours(workload, kept),
-                "by hand again": loop_by_hand(workload, kept),
-            }
-            for loop in loops.values():
-                loop(NUM_BATCHES)  # the first update makes the optimizer's moments
-        for name in list(loops)[:: 1 if number % 2 else -1]:
+        makers = {"by hand": loop_by_hand, "ours": loop_of_ours, "by hand again": loop_by_hand}
+        turn = [*makers, *makers][number % 3 : number % 3 + 3]
+        loops = {name: makers[name](workload, kept) for name in turn}
+        for loop in loops.values():
+            loop(NUM_BATCHES)  # the first update makes the optimizer's moments
+        for name in turn:
             began = time.process_time()
             loops[name](updates)
             times[name].append((time.process_time() - began) / updates)

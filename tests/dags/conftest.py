@@ -21,12 +21,12 @@ def in_airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     folder = tmp_path_factory.mktemp("airflow")
     (folder / "home").mkdir()
 
-    def run(code: str, *arguments: str, home: Path | None = None) -> Any:
+    def run(code: str, *arguments: str, home: Path | None = None, seconds: float = 300) -> Any:
         given = environment(folder) | {"PYTHONPATH": str(ROOT / "dags")}
         given |= {"PIPELINE_HOME": str(home)} if home else {}
         call = [sys.executable, "-c", textwrap.dedent(code), *arguments]
         done = subprocess.run(
-            call, env=given, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+            call, env=given, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return json.loads(done.stdout.splitlines()[-1])

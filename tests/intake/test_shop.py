@@ -73,6 +73,7 @@ def test_another_seed_is_another_shop(tmp_path: Path) -> None:
     assert not fetched(shop(), day, tmp_path / "a").equals(fetched(shop(seed=8), day, tmp_path / "b"))
 
 
+@pytest.mark.slow
 def test_half_a_year_takes_less_than_five_seconds(tmp_path: Path) -> None:
     started = time.process_time()
     source = shop()

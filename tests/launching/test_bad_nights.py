@@ -58,6 +58,7 @@ def test_spot_that_is_too_slow_is_left_while_it_runs_and_training_goes_on_from_t
     assert (training.stopped_by, training.num_samples, training.num_restarts) == ("finished", 7680, 1)
 
 
+@pytest.mark.slow
 def test_spot_that_is_lost_again_and_again_is_no_failure():
     cloud = play(plan_of(strategy="spot", share=0.25), Luck(life_s=0.2 * HOUR_S, seed=3))
     assert isinstance(cloud.decision, Training)
@@ -160,6 +161,25 @@ def test_a_job_of_which_nothing_is_heard_is_given_time_to_start_and_to_start_aga
     assert not slow.hang(1160 + 120 + 800.0, **told)  # 20 updates of 40 s
     assert slow.hang(1160 + 120 + 801.0, **told)
     assert not slow.hang(3000.0, **{**told, "asked_at": 1500.0, "run_at": 1600.0})
+    without_room = Pulse(beats, moved_at=2000.0)
+    assert not without_room.hang(2000 + 120 + 800.0, **told)
+    assert without_room.hang(2000 + 120 + 801.0, **told)
+
+
+def test_the_rate_is_that_of_batches_as_large_as_they_are_now():
+    """A job whose batch doubles trains on half as many samples a second more from then on."""
+    beats, seen = [], 0
+    for second in range(100):
+        size = 32 if second < 80 else 64
+        seen += 320 if second < 80 else 480
+        beats.append(
+            {"time": datetime.fromtimestamp(1000.0 + second, UTC).isoformat(), "seen": seen,
+             "num_updates": second, "loss": 1.0, "rate": 0.1, "samples_per_s": 480.0, "memory_bytes": 1,
+             "batch_size": size}
+        )  # fmt: skip
+    assert Pulse(beats[:80]).rate(since=0).samples_per_s == pytest.approx(320)
+    assert Pulse(beats).rate(since=0).samples_per_s == pytest.approx(480)
+    assert Pulse(beats[:81]).rate(since=0) is None
 
 
 @pytest.mark.slow

@@ -1,8 +1,11 @@
 """The reconciler with a scripted backend: one next action a call, whatever the world looks like."""
 
 import json
+import os
+import resource
 import shutil
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
@@ -12,17 +15,18 @@ import pytest
 import torch
 
 from pipeline import records
+from pipeline.backends import Rental
 from pipeline.errors import JobError, NotYet
 from pipeline.launching import ladder, launcher, reconciler
 from pipeline.launching.attempts import Attempts
 from pipeline.launching.collector import MODEL
 from pipeline.launching.launcher import JOBS, recipe_of
-from pipeline.records import Champion, Rung
-from pipeline.training import checkpoint
+from pipeline.records import Champion, Portion, Rung
+from pipeline.training import checkpoint, worker
 from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
 from pipeline.training.order import indices
-from pipeline.training.recipe import Recipe, Result
+from pipeline.training.recipe import MOVING, Progress, Recipe, Result
 from pipeline.training.tally import Tally
 from pipeline.training.worker import write_facts
 from tests.fakes import ScriptedBackend
@@ -214,6 +218,31 @@ def test_a_job_that_was_asked_for_by_one_who_was_killed_is_attached_to():
     assert json.loads(log.read_text().splitlines()[1])["handle"] == json.loads(submitted)["handle"]
 
 
+def test_a_job_whose_heartbeats_find_no_room_on_the_disk_is_no_hang():
+    backend = ScriptedBackend("running")
+    for at_s in (0, 20):
+        with pytest.raises(NotYet):
+            call(backend, at_s=at_s)
+    path = job_folder()
+    beat = Progress(
+        time=NIGHT.started_at, seen=1, num_updates=1, loss=1, rate=1, samples_per_s=1, memory_bytes=1
+    )
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        worker._report(path, beat)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    at = NIGHT.started_at.timestamp() + 600
+    os.utime(path / MOVING, (at, at))
+    with pytest.raises(NotYet, match="starting"):
+        call(backend, at_s=600 + reconciler.LOCAL_START_S)
+    assert not backend.cancelled
+    with suppress(NotYet):
+        call(backend, at_s=601 + reconciler.LOCAL_START_S)
+    assert backend.cancelled
+
+
 def test_machines_are_paid_for_from_the_last_look_at_the_queue_until_they_are_seen_ended():
     backend = ScriptedBackend("queued")
     plan = replace(nights.plan(), usd_per_hour=3.6)  # a thousandth of a dollar a second
@@ -230,6 +259,36 @@ def test_machines_are_paid_for_from_the_last_look_at_the_queue_until_they_are_se
     records.write(replace(result, ended_at=NIGHT.started_at + timedelta(seconds=450)), job_folder())
     assert call(backend, plan=plan, at_s=5000).cost_usd == pytest.approx(0.35)
     assert call(backend, plan=plan, at_s=9000).cost_usd == pytest.approx(0.35)
+
+
+class Billed(ScriptedBackend):
+    """One that tells what jobs cost, if it can."""
+
+    bill: float | None = None
+
+    def live(self) -> list[Rental]:
+        return []
+
+    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+        yield from ()
+
+    def usd(self, folder: Path) -> float | None:
+        assert folder == job_folder()
+        return self.bill
+
+
+def test_what_the_backend_says_that_a_job_has_cost_counts_and_is_estimated_only_where_it_cannot_tell():
+    backend = Billed("running")
+    plan = replace(nights.plan(), usd_per_hour=3.6)
+    for at_s, bill in [(0, None), (100, None), (200, 0.5), (300, None)]:
+        backend.bill = bill
+        with pytest.raises(NotYet):
+            call(backend, plan=plan, at_s=at_s)
+        estimated = {0: 0, 100: 0.1, 200: 0.5, 300: 0.6}[at_s]
+        assert json.loads((job_folder() / "meter.json").read_text())["usd"] == pytest.approx(estimated)
+    finish(job_folder())
+    backend.bill = 0.55
+    assert call(backend, plan=plan, at_s=400).cost_usd == 0.55
 
 
 def test_ones_own_machine_is_not_metered():
@@ -361,6 +420,14 @@ def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_p
     assert nights.weights()["w"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(("after_s", "earlier_s"), [(30.0, 0.0), (90.5, 31.0)])
+def test_training_leaves_the_time_that_the_decision_needs(after_s, earlier_s):
+    """The night gives a minute to what follows training."""
+    after = (Portion(name="evaluation", expected_s=after_s, expected_usd=0.0),)
+    made = recipe_of(NIGHT, nights.dataset(), replace(nights.plan(), after=after), None, nights.told())
+    assert made.train_until == NIGHT.train_until - timedelta(seconds=earlier_s)
+
+
 def test_past_the_deadline_without_a_checkpoint_the_champion_stays():
     backend = ScriptedBackend("running")
     with pytest.raises(
@@ -391,6 +458,38 @@ def test_a_changed_plan_ends_the_job_of_the_old_one():
         call(backend, plan=nights.plan(num_samples=64))
     assert backend.cancelled == [old]
     assert len(backend.jobs) == 2
+
+
+def test_a_changed_plan_ends_the_job_of_one_who_was_killed_while_asking_for_it():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    old, log = backend.jobs[0], job_folder() / "submissions.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(NotYet):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert backend.cancelled == [old.folder]
+    assert [job.name == old.name for job in backend.jobs] == [True, True, False]
+    with pytest.raises(NotYet):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert len(backend.jobs) == 3
+
+
+def test_what_a_backend_refuses_to_attach_to_is_in_nobodys_way(caplog):
+    class Other(ScriptedBackend):
+        def submit(self, job):
+            if job.name == old.name:
+                raise JobError("it rents no such machine")
+            return super().submit(job)
+
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    old, log = backend.jobs[0], job_folder() / "submissions.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(NotYet, match="queued"):
+        call(Other("running"), plan=nights.plan(num_samples=64))
+    assert "whether it is there is not known: it rents no such machine" in caplog.text
 
 
 def test_two_calls_at_once_do_not_both_act():

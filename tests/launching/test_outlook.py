@@ -58,6 +58,7 @@ def test_the_plan_holds_until_something_was_measured_and_gives_way_where_it_is_w
     assert wrong.samples_per_s == pytest.approx(50, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slowly", [False, True])
 def test_the_interval_holds_in_nine_of_ten_runs(slowly):
     """Of runs whose updates vary, alone or over minutes; measured for a third of the time."""

@@ -169,6 +169,21 @@ def test_a_model_beyond_all_memory_is_told_with_both_sizes():
     assert "is 7.20 GB (local, less 10%)" in told
 
 
+def test_a_model_beyond_the_machine_at_hand_is_told_where_the_backend_rents_no_other():
+    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
+    with pytest.raises(PlanError, match=r"one sample needs 10\.30 GB .* is 7\.20 GB \(local, less 10%\)"):
+        plan(night(), DATASET, profile(sample_bytes=1e10), None, params)
+
+
+def test_a_queue_without_anything_to_fall_back_on_is_refused():
+    params = PlanParams(machines=("a3-highgpu-1g",), regions=("us-central1",), spot=False, flex_wait_hours=2)
+    assert refusal(params=params) == (
+        "a3-highgpu-1g can only be waited for, for 2 h (plan.flex_wait_hours), and nothing else of "
+        "plan.machines could be rented at once if it does not come; name a machine with an on-demand price "
+        "in plan.machines, or allow plan.spot"
+    )
+
+
 def test_machines_without_a_price_are_listed_and_not_planned():
     assert "no price in us-central1" in refusal(params=PlanParams(machines=("a4-highgpu-8g",)))
 
@@ -311,6 +326,7 @@ def test_an_unknown_machine_is_told():
         planned(params=PlanParams(machines=("b9-huge",)))
 
 
+@pytest.mark.slow
 def test_thousands_of_candidates_are_planned_in_three_seconds():
     params = PlanParams(machines=("local", "*-*"), max_machines=64)
     begin = time.process_time()

@@ -31,6 +31,11 @@ def test_without_nights_scoring_is_the_forward_third_of_a_step_for_two_models():
     assert evaluation.seconds == pytest.approx(10 + 2 * 1e6 / 243 * (0.1 + 1e-5), rel=0.01)
 
 
+def test_nights_that_tell_no_time_leave_what_was_taken_before_any():
+    before, after = found().after, found(took(0.0, 0.0)).after
+    assert [part.seconds for part in after] == [part.seconds for part in before]
+
+
 def test_an_evaluation_that_was_slow_moves_the_end_of_training():
     slow = found(*[took(7200)] * 5, gap_hours=1)
     assert slow.after[0].seconds == pytest.approx(7200)

@@ -53,6 +53,7 @@ def test_a_user_who_is_not_known_sees_what_is_popular(router: Running) -> None:
     told = router.recommend("somebody", top=2)
     assert told["items"] == ["popular/0", "popular/1"]
     assert kept(router.log, told["exposure"], "").fallback
+    assert router.recommend("\ud800 \0")["items"][0] == "popular/0"
 
 
 def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> None:
@@ -74,6 +75,7 @@ def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> N
     ("recommend", {"user": "u1", "top": True}, 422, "ask for 1 to 100 items"),
     ("recommend", ["u1"], 400, "no JSON object"),
     ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),
+    ("outcomes", {"exposure": "\ud800" * 32, "items": []}, 422, "exposure is '"),
     ("outcomes", {"exposure": "0" * 32, "items": "22423"}, 422, "items is '22423'"),
     ("recommend", {"user": "u" * 20_000}, 413, "16,384 are allowed"),
 ])  # fmt: skip

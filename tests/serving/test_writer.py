@@ -1,6 +1,7 @@
 """Group commit, on a real log."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,27 @@ def test_a_log_that_is_away_loses_nothing_that_it_acknowledged_and_is_written_to
 
     asyncio.run(tell())
     assert [found.taken for found in log.exposures("a")] == [("22423",)]
+    log.close()
+
+
+def test_what_no_database_takes_does_not_end_the_writer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
+
+    async def tell() -> int:
+        writes = Writer(log)
+        writes.expose(replace(exposure(1), error="\ud800"))
+        with pytest.raises(JobError, match="surrogates"):
+            await writes.outcome(Outcome(exposure=exposure(1).id, items=()))
+        writes.expose(exposure(2))
+        assert await writes.outcome(Outcome(exposure=exposure(2).id, items=()))
+        await asyncio.to_thread(writes.close)
+        return writes.num_lost
+
+    assert asyncio.run(tell()) == 1
+    assert [found.id for found in log.exposures("a")] == [exposure(2).id]
+    assert "1 exposures and 1 outcomes are not kept" in caplog.text
     log.close()
 
 

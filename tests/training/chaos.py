@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pipeline.training.bucket import Bucket
 from tests.training.forked import Job, Seen, Strikes
 
 INTO_A_START_S = 0.2  # at most, for a kill
@@ -58,7 +59,7 @@ def once_saved(job: Job, workers: list[int]) -> bool:
 
 def once_copied(job: Job, workers: list[int]) -> bool:
     """Kill them as soon as there is a copy of a checkpoint."""
-    if not any(job.copies.glob("**/manifest.json")):
+    if not any(head.read_bytes() for head in job.copies.glob("**/heads/*1.json")):
         return False
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
@@ -119,7 +120,8 @@ def moved(folder: Path) -> bool:
     due, job = alone(folder / "alone", 1), Job(folder / "moved", seen=Seen(), copied=True)
     job.start(1, once_copied)
     shutil.rmtree(job.checkpoints)
-    job.due = max(int(path.parent.name[5:]) for path in job.copies.glob("**/manifest.json"))
+    (heads,) = job.copies.glob("**/heads")
+    job.due = max(int(copy[5:20]) for copy in Bucket(str(heads.parent)).copies())
     job.start(1)
     assert job.result and job.seen.from_another == 0
     return bool(job.result["model_digest"] == due["model_digest"])

@@ -3,20 +3,25 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
 
 from pipeline import records
-from pipeline.errors import ParamsError, PlanError
+from pipeline.errors import JobError, ParamsError, PlanError
 from pipeline.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training import divided as divisions
 from pipeline.training import engine as engines
+from pipeline.training.divided import DividedEngine
+from pipeline.training.gradients import Signals
 from pipeline.training.periodic import PeriodicEngine
 from tests.fakes import LineWorkload, write_curve
 from tests.training import divided
@@ -84,6 +89,54 @@ def test_two_workers_hold_half_of_the_weights_and_moments_each(shared):
     weights, moments = divided.held(whole)
     for own in torch.load(shared / "adamw.pt")["held"]:
         assert own == (pytest.approx(weights / 2, rel=0.05), pytest.approx(moments / 2, rel=0.05))
+
+
+class Short(LineWorkload):
+    """Memory suffices for passes of so many samples."""
+
+    most = 4
+
+    def loss(self, model, batch):
+        if len(batch["x"]) > self.most:
+            raise MemoryError
+        return super().loss(model, batch)
+
+
+@pytest.fixture
+def alone():
+    """A world of one worker, who waits for nobody in the middle of a pass."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_who_runs_out_of_memory_ends_and_begins_again_with_passes_of_half_the_size(folder, alone):
+    """In the middle of a pass others wait, so it cannot be taken again at once."""
+    remembered, batch = [32], np.arange(32)
+    losses: list[torch.Tensor] = []
+    while not losses:
+        engine = DividedEngine(
+            Short(), Short().dataset(folder, "train"), seed=1, micro_batch_size=remembered[-1],
+            tuning=divided.DIVIDED, shrunk=remembered.append,
+        )  # fmt: skip
+        engine.prepare(batch)
+        with suppress(MemoryError):
+            losses, _, _ = engine._accumulate(batch, 32)
+        engine._loader.close()
+    assert (remembered, len(losses)) == ([32, 16, 8, 4], 8)
+    assert all(weight.grad is not None for weight in engine.model["net"].parameters())
+
+
+def test_a_sample_that_does_not_fit_is_told_and_not_tried_for_ever(folder, alone, monkeypatch):
+    monkeypatch.setattr(Short, "most", 0)
+    engine = DividedEngine(
+        Short(), Short().dataset(folder, "train"), seed=1, micro_batch_size=1, tuning=divided.DIVIDED
+    )
+    engine.prepare(np.arange(2))
+    with pytest.raises(JobError, match="for a step on one sample, with weights divided among 1 workers"):
+        engine.step(np.arange(2), batch_size=2, rate=0.01, signals=Signals())
+    engine._loader.close()
 
 
 def test_models_that_cannot_be_divided_are_refused():

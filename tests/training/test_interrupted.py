@@ -1,4 +1,8 @@
-"""Real jobs, really killed: they resume, and end as if nothing had happened."""
+"""Real jobs, really killed: they resume, and end as if nothing had happened.
+
+What workers do, alone and together, in any number and with dropout, is for test_chaos.py; here they are
+started and ended by torchrun.
+"""
 
 import json
 import os
@@ -17,7 +21,7 @@ from pipeline.backends import Job
 from pipeline.backends.local import Local
 from pipeline.errors import JobError
 from pipeline.launching import jobs
-from pipeline.records import Epoch, Training, replace_text
+from pipeline.records import Training, replace_text
 from pipeline.training.recipe import END_BY
 from tests.fakes import read_lines
 from tests.launching import trouble
@@ -105,21 +109,9 @@ def test_a_job_killed_at_any_moment_ends_bit_equal_to_one_left_alone(tmp_path, a
     assert training.model_digest == alone.training.model_digest
 
 
-def test_so_does_one_on_two_workers_with_dropout(tmp_path):
-    params = nights.told(num_workers=2, **SLOW)
-    nights.lay_out(tmp_path / "alone")
-    assert nights.train(nights.night(), params).num_restarts == 0
-    left_alone = nights.weights()
-    nights.lay_out(tmp_path / "killed")
-    killer = Killer("worker", "all", seed=2)
-    nights.train(nights.night(), params, between=killer)
-    assert not killer.victims
-    assert equal(nights.weights(), left_alone)
-
-
-def run_directly(folder: Path, *, num_workers: int, until: Callable[[], bool]) -> None:
-    """The job in `folder` on so many workers, until it ends or is killed."""
-    command = ("torchrun", "--nnodes=1", f"--nproc-per-node={num_workers}", "-m", "pipeline.training.worker")
+def run_directly(folder: Path, *, meanwhile: Callable[[], None]) -> None:
+    """The job in `folder`, until it ends."""
+    command = ("torchrun", "--nnodes=1", "--nproc-per-node=1", "-m", "pipeline.training.worker")
     backend = Local()
     handle = backend.submit(
         Job(
@@ -133,37 +125,8 @@ def run_directly(folder: Path, *, num_workers: int, until: Callable[[], bool]) -
         )
     )
     while backend.state(handle) == "running":
-        if until():
-            for process in processes(folder)["all"]:
-                process.kill()
+        meanwhile()
         time.sleep(0.02)
-
-
-def test_a_job_goes_on_with_other_numbers_of_workers(tmp_path, alone):
-    nights.lay_out(tmp_path)
-    resized = tmp_path / "resized"
-    resized.mkdir()
-    (resized / "job.json").write_bytes((alone.job / "job.json").read_bytes())
-    saved_at = [0]
-
-    def newest() -> int:
-        names = sorted(path.name for path in (resized / "checkpoints").glob("seen=*"))
-        return int(names[-1].removeprefix("seen=")) if names else 0
-
-    for num_workers in (1, 2, 3):
-        run_directly(resized, num_workers=num_workers, until=lambda: newest() > saved_at[-1])
-        assert not (resized / "result.json").exists()
-        saved_at.append(newest())
-    run_directly(resized, num_workers=1, until=lambda: False)
-    assert 0 < saved_at[1] < saved_at[2] < saved_at[3] < alone.training.num_samples
-    result = json.loads((resized / "result.json").read_text())
-    assert tuple(Epoch(**told) for told in result["epochs"]) == alone.training.epochs
-    assert (result["num_samples"], result["num_updates"]) == (
-        alone.training.num_samples,
-        alone.training.num_updates,
-    )
-    for name, weight in nights.weights(resized / "model").items():
-        torch.testing.assert_close(weight, alone.weights[name], rtol=1e-6, atol=1e-6)
 
 
 def test_a_job_that_would_be_late_ends_before_the_deadline_with_a_model(tmp_path):
@@ -203,6 +166,8 @@ def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path
     assert stop.sent_at
     assert training.num_restarts == 1
     assert training.epochs == alone.training.epochs
+    for name, weight in nights.weights().items():
+        torch.testing.assert_close(weight, alone.weights[name], rtol=1e-6, atol=1e-6)
     (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
     (fault,) = read_lines(job / "errors.jsonl")
     assert fault["error"].startswith("no update for ")
@@ -219,12 +184,11 @@ def test_a_job_that_is_told_of_a_nearer_end_lets_the_rate_decay_to_be_done_by_th
     told = {**json.loads((alone.job / "job.json").read_text()), "num_samples": 10**6}
     (job / "job.json").write_text(json.dumps(told))
 
-    def poor() -> bool:
+    def poor() -> None:
         if (job / "progress.jsonl").exists() and not (job / END_BY).exists():
             replace_text(job / END_BY, json.dumps({"time": time.time() + 6}))
-        return False
 
-    run_directly(job, num_workers=1, until=poor)
+    run_directly(job, meanwhile=poor)
     result = json.loads((job / "result.json").read_text())
     assert result["stopped_by"] == "budget"
     assert 0 < result["num_samples"] < 10**6

@@ -185,11 +185,48 @@ def test_an_early_end_survives_a_restart(tmp_path):
     first = CountingEngine(num_samples=40, step_s=0.5)
     told = Run(tmp_path, first, made, stop_after=95)
     assert told.run().stopped_by == "told"
-    second = CountingEngine(num_samples=40, step_s=0.001)
+    second = CountingEngine(num_samples=40, step_s=0.5)
     second.now = first.now
     again = Run(tmp_path, second, made)
     assert again.trainer.end == told.trainer.end < 10_000
     assert again.run().stopped_by == "deadline"
+    assert again.trainer.end == told.trainer.end
+    assert second.now < 60
+
+
+def test_an_early_end_is_put_off_on_a_faster_machine(tmp_path):
+    made = recipe(num_samples=40_000, batch_size=8, train_until=datetime.fromtimestamp(600, UTC))
+    first = CountingEngine(num_samples=40, step_s=0.5)
+    told = Run(tmp_path, first, made, stop_after=900)
+    assert told.run().stopped_by == "told"
+    assert told.trainer.end < 10_000
+    for step_s, least in ((0.03, 40_000), (0.06, 22_000)):
+        second = CountingEngine(num_samples=40, step_s=step_s)
+        second.now = first.now
+        outcome = Run(tmp_path, second, made).run()
+        assert outcome.seen >= least
+        assert second.now < 600
+        assert second.rates[-1] < 0.05
+
+
+def test_a_pause_is_not_taken_for_the_speed_of_all_that_is_left(tmp_path):
+    """A restart near the end whose first update takes long, as one that is compiled does."""
+    made = recipe(num_samples=10_000, batch_size=8, train_until=datetime.fromtimestamp(3600, UTC))
+    first = Run(tmp_path, CountingEngine(num_samples=40, step_s=0.5), made, stop_after=900)
+    assert first.run().seen == 7200
+    engine = CountingEngine(num_samples=40, step_s=0.5)
+    engine.now = 900.0
+    step = engine.step
+
+    def slow_at_first(*given: Any, **told: Any) -> Any:
+        engine.now += 0.0 if engine.rates else 200.0
+        return step(*given, **told)
+
+    engine.step = slow_at_first
+    run = Run(tmp_path, engine, made)
+    assert run.run().stopped_by == "finished"
+    assert any(beat.end < 10_000 for beat in run.heartbeats)
+    assert engine.now < 1500
 
 
 def test_past_the_deadline_it_ends_with_the_next_update(tmp_path):

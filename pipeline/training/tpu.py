@@ -1,0 +1,69 @@
+"""How is an update taken on a TPU? By torch_xla, which gathers operations and runs them as one program.
+
+Nothing is computed until `torch_xla.sync()`, and each new program is compiled first, seconds to minutes. So
+an update is two programs and no more: loss and gradients of all passes, then the optimizer's step. Batches of
+one shape run the same two; a workload whose samples differ in size compiles anew for each size, and wants to
+be padded. Rates and seeds are handed over as values, not compiled in.
+
+A job has one chip: machines with more are not planned (pipeline/planning/candidates.py). torch_xla belongs to
+one release of torch, so the image for TPUs is built with that one (docs/vertex.md). PJRT_DEVICE=CPU runs the
+same programs without a TPU; that is how this was tried, since there was none to try it on.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.errors import JobError
+from pipeline.training.engine import TorchEngine
+from pipeline.training.order import Indices
+
+
+def device() -> torch.device:
+    """The chip of this worker. JobError where torch_xla is missing."""
+    try:
+        import torch_xla
+    except ImportError as error:
+        raise JobError(
+            f"PJRT_DEVICE asks for torch_xla, and it cannot be imported ({error}); use the image that was "
+            f"built for TPUs (docs/vertex.md), or unset PJRT_DEVICE"
+        ) from None
+    found: torch.device = torch_xla.device()
+    return found
+
+
+class TpuEngine(TorchEngine):
+    """Training on one chip."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.world_size > 1:
+            raise JobError(
+                f"{self.world_size} workers were started on TPUs, and the trainer drives one chip a job; set "
+                f"train.num_workers to 1"
+            )
+        self._may_halve = False  # a program more, for a look at the noise
+
+    def _accumulate(
+        self, indices: Indices, batch_size: int
+    ) -> tuple[list[Tensor], tuple[Tensor, int] | None, int]:
+        found = super()._accumulate(indices, batch_size)
+        _run()  # before the loss is read, which alone would run the forward pass twice
+        return found
+
+    def _update(self) -> None:
+        super()._update()
+        _run()
+
+    def _sow(self) -> None:
+        import torch_xla
+
+        super()._sow()
+        torch_xla.manual_seed(torch.default_generator.initial_seed() % (1 << 63))
+
+
+def _run() -> None:
+    import torch_xla
+
+    torch_xla.sync()

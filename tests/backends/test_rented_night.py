@@ -1,0 +1,93 @@
+"""A whole night through the DAG on rented machines, with a stock-out and a machine that is taken away."""
+
+import json
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import params, records
+from pipeline.records import Night, Training, Verdict, Version
+from tests.benchmarks.frame import SMALL
+from tests.dags.conftest import checkout, database, in_airflow  # noqa: F401
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+RUN = """
+    import json, retrain
+    dag = retrain.dag
+    dag.deadline = None
+    for task in dag.tasks:
+        task.poke_interval = 1
+    run = dag.test(run_conf={"reason": "on rented machines"})
+    states = {task.task_id: str(task.state) for task in run.get_task_instances()}
+    print(json.dumps({"run": str(run.state.value), "run_id": run.run_id, "states": states}))
+"""
+L4 = ("us-central1", "g2-standard-8")
+
+
+@pytest.fixture
+def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
+    """A home whose nights rent, and ask again after seconds where they would wait for minutes."""
+    folder, bucket = tmp_path / "rented", f"file://{tmp_path}/bucket"
+    git = ["git", "-C", str(folder)]
+    subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
+    vertex = {"use": "pipeline.backends.vertex:Vertex", "project": "p", "image": "eu.example/trainer:1",
+              "endpoint": service.url, "bucket": bucket}  # fmt: skip
+    told = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{L4[1]}]", f"plan.regions=[{L4[0]}]",
+            f"train.checkpoints={bucket}/checkpoints", "train.checkpoint_every_s=1",
+            "train.epochs=6"]  # fmt: skip
+    params.override(folder, told, into=folder)
+    ladder = folder / "pipeline" / "launching" / "ladder.py"
+    assert "PATIENCE_S = 2 * TICK_S" in ladder.read_text()
+    ladder.write_text(ladder.read_text().replace("PATIENCE_S = 2 * TICK_S", "PATIENCE_S = 2.0"))
+    for key, value in (("user.name", "A Test"), ("user.email", "test@example.org")):
+        subprocess.run([*git, "config", key, value], check=True)
+    subprocess.run([*git, "commit", "--all", "--quiet", "-m", "rent"], check=True)
+    return folder
+
+
+def test_one_model_in_time_from_one_job_at_any_instant(
+    home: Path,
+    service: Any,
+    in_airflow: Any,  # noqa: F811
+    database: None,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    service.market.stock[L4] = 0
+    taken, most = False, 0
+    with ThreadPoolExecutor(1) as aside:
+        night = aside.submit(in_airflow, RUN, home=home, seconds=1100)
+        while not night.done():
+            live = service.live()
+            most = max(most, len(live))
+            if service.jobs and not live:  # refused: now there is one
+                service.market.stock[L4] = 1
+            if live and not taken and any((tmp_path / "bucket").glob("checkpoints/**/heads/*.json")):
+                live[0].tell("preempt")
+                taken = True
+            time.sleep(0.01)
+    ended = night.result()
+    assert (ended["run"], taken, most) == ("success", True, 1), ended
+    asked = [running.job for running in service.jobs.values()]
+    failed, done = "JOB_STATE_FAILED", "JOB_STATE_SUCCEEDED"
+    assert [job.state.name for job in asked] == [failed, failed, done]  # none to be had, taken away, finished
+    assert [running.preemptions for running in service.jobs.values()] == [0, 1, 0]
+    for one, other in pairwise(asked):
+        assert one.end_time <= other.create_time
+    folder = next((home / "nights").iterdir()) / "data" / "run"
+    opened, training = records.read(Night, folder), records.read(Training, folder)
+    assert training.ended_at and training.ended_at <= opened.train_until
+    assert (training.num_restarts, training.stopped_by) == (1, "finished")
+    assert training.cost_usd > 0
+    assert "going on from" in service.log()
+    verdict = records.read(Verdict, folder)
+    assert verdict.decided_at and verdict.decided_at <= opened.decide_until
+    assert (verdict.challenger, records.read(Version, folder).number) == (1, 1)
+    log = subprocess.check_output(["git", "log", "--format=%B", "nights", "--"], cwd=home, text=True)
+    assert log.count(f"Night: {opened.id}\n") == 1
+    assert not service.live()

@@ -1,0 +1,174 @@
+"""The images: linted, of files that are there, by no root, and each with all that its processes import."""
+
+import ast
+import fnmatch
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[1]
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+BEGINNINGS = {
+    "trainer": ["training.worker", "backends.replica", "workloads.recommender", "workloads.regression"],
+    "serving": [
+        "__main__",
+        "serving.server",
+        "release.served",
+        "release.trial",
+        "workloads.recommender",
+        "workloads.regression",
+    ],  # fmt: skip
+}
+# What only functions ask for that are called elsewhere: no night is recorded there.
+# torch_xla is in the image that is built for TPUs.
+ELSEWHERE = {"trainer": {"dvc", "tenacity", "mlflow", "torch_xla"}, "serving": {"dvc", "torch_xla"}}
+# What trains a small model to its end while everything that the image lacks cannot be imported.
+TRAIN = """
+import os, sys
+from importlib.machinery import PathFinder
+class Installed:
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {lacking} else PathFinder.find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Installed()
+import pipeline.backends.courier, pipeline.backends.replica, pipeline.profiling.profiler
+import pipeline.training.divided, pipeline.training.periodic, pipeline.training.bucket, gcsfs
+from pathlib import Path
+from pipeline import records
+from pipeline.training import worker
+from tests.training import nights
+folder = Path(sys.argv[1])
+nights.lay_out(folder)
+from pipeline.launching.launcher import recipe_of
+os.chdir(folder)
+plan = nights.plan(num_samples=64)
+recipe = recipe_of(nights.night(seconds=600), nights.dataset(), plan, None, nights.told())
+(folder / "job").mkdir()
+(folder / "job" / "job.json").write_text(records.dumps(recipe))
+sys.exit(worker.main(folder / "job"))
+"""
+
+
+def group(name: str) -> list[Requirement]:
+    """The packages that an image is built from."""
+    found: list[Requirement] = []
+    for each in PROJECT["dependency-groups"][name]:
+        found += group(each["include-group"]) if isinstance(each, dict) else [Requirement(each)]
+    return found
+
+
+def closure(wanted: list[Requirement]) -> set[str]:
+    """Names of the distributions that come with them."""
+    found: set[tuple[str, str]] = set()
+    todo = [(canonicalize_name(each.name), extra) for each in wanted for extra in ("", *each.extras)]
+    while todo:
+        if (one := todo.pop()) in found:
+            continue
+        found.add(one)
+        try:
+            told = importlib.metadata.requires(one[0]) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another device or system
+        for each in map(Requirement, told):
+            if each.marker is None or each.marker.evaluate({"extra": one[1]}):
+                todo += [(canonicalize_name(each.name), extra) for extra in ("", *each.extras)]
+    return {name for name, _ in found}
+
+
+def modules(names: set[str]) -> set[str]:
+    """What can be imported of these distributions."""
+    owners = importlib.metadata.packages_distributions()
+    return {top for top, of in owners.items() if any(canonicalize_name(name) in names for name in of)}
+
+
+def reached(beginnings: list[str]) -> set[str]:
+    """What the modules and all that they import, at any time, import from outside."""
+    todo, seen, outside = [f"pipeline.{name}" for name in beginnings], set[str](), set[str]()
+    while todo:
+        name = todo.pop()
+        path = ROOT / (name.replace(".", "/") + ".py")
+        if name in seen or not path.exists():
+            continue
+        seen.add(name)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            else:
+                continue
+            todo += [each for each in found if each.startswith("pipeline.")]
+            outside |= {each.partition(".")[0] for each in found}
+    return outside - {"pipeline"} - sys.stdlib_module_names
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    lint = [str(Path(sys.executable).with_name("hadolint")), "Dockerfile"]
+    done = subprocess.run(lint, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_every_file_that_is_copied_is_there_and_is_sent_to_the_builder() -> None:
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line]
+    sent = [line[1:].rstrip("/") for line in ignored if line.startswith("!")]
+    assert ignored[0] == "*"
+    copies = [line.split()[1:-1] for line in re.findall(r"^COPY (?!--from).*", DOCKERFILE, re.MULTILINE)]
+    for name in ("x", *(name for names in copies for name in names)):
+        there = (ROOT / name).exists() and any(name == one or name.startswith(f"{one}/") for one in sent)
+        assert there == (name != "x"), name
+    assert not any(fnmatch.fnmatch(name, "*.env") for names in copies for name in names)
+
+
+def test_each_image_is_of_a_pinned_one_and_runs_as_somebody_who_is_not_root() -> None:
+    stages: dict[str, str] = {}
+    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]:
+        base, name = re.match(r"(\S+) AS (\S+)", stage).groups()  # type: ignore[union-attr]
+        users = re.findall(r"^USER (\S+)", stage, re.MULTILINE)
+        stages[name] = users[-1] if users else stages.get(base, "root")
+        assert base in stages or base == "python:${PYTHON}"
+    assert re.search(r"^ARG PYTHON=3\.11\.\d+-slim-bookworm$", DOCKERFILE, re.MULTILINE)
+    assert {stages[name] for name in ("trainer", "serving", "airflow")} == {"$UID"}
+    assert re.search(r"^ARG UID=[1-9]\d*$", DOCKERFILE, re.MULTILINE)
+    for place in YAML(typ="safe").load((ROOT / "compose.yaml").read_text())["services"].values():
+        assert place.get("build", {}).get("target", "airflow") in stages
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_an_image_takes_a_part_of_the_dependencies_in_versions_that_ran(name: str) -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    known = {*PROJECT["project"]["dependencies"], *extras["gcp"], *extras["postgres"], "torch"}
+    assert {str(each) for each in group(name)} <= {str(Requirement(each)) for each in known}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    assert {canonicalize_name(each.name) for each in group(name)} <= pinned | {"torch"}
+    lacking = {"apache-airflow", "dvc", "google-cloud-aiplatform", "great-expectations"}
+    lacking |= {"mlflow"} if name == "trainer" else set()
+    assert not closure(group(name)) & lacking
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_an_image_has_all_that_its_processes_import(name: str) -> None:
+    missing = reached(BEGINNINGS[name]) - modules(closure(group(name)))
+    assert missing <= ELSEWHERE[name]
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_with_what_is_in_the_image(tmp_path: Path) -> None:
+    installed = {canonicalize_name(each.name) for each in importlib.metadata.distributions()}
+    has = closure(group("trainer"))
+    lacking = modules(installed - has - {"daybreak"}) - modules(has)
+    assert {"airflow", "mlflow", "dvc", "great_expectations", "pandas"} <= lacking
+    script = TRAIN.format(lacking=sorted(lacking))
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "job" / "model" / "model.safetensors").exists()

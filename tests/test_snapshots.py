@@ -1,0 +1,90 @@
+"""Data and artifacts in a bucket: what a night leaves there, another clone has again."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline import snapshots
+from pipeline.release import tracking
+from tests import cloud_storage
+
+pytestmark = [
+    pytest.mark.slow,  # the clients take seconds to import
+    pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning"),  # dvc 3.67 on pygtrie 2.5
+]
+
+REMOTE = """
+[core]
+    analytics = false
+    remote = bucket
+['remote "bucket"']
+    url = gs://bucket/dvc
+    allow_anonymous_login = true
+    projectname = p
+"""
+STAGES = "stages:\n  ingest: {cmd: 'true', outs: [data/raw]}\n"
+
+
+@pytest.fixture
+def storage() -> Iterator[cloud_storage.Store]:
+    with cloud_storage.served() as store, cloud_storage.told(store):
+        yield store
+
+
+@pytest.fixture
+def night(repository: Path, commit: Callable[[str], str], storage: cloud_storage.Store) -> Path:
+    """A night whose data is recorded and whose remote is a bucket."""
+    (repository / ".dvc" / "config").write_text(REMOTE)
+    (repository / "dvc.yaml").write_text(STAGES)
+    for day in ("2026-01-01", "2026-01-02"):
+        (repository / "data" / "raw" / f"day={day}").mkdir(parents=True)
+        (repository / "data" / "raw" / f"day={day}" / "part.parquet").write_bytes(day.encode() * 500)
+    snapshots.record("ingest")
+    commit("Close a night")
+    return repository
+
+
+def test_what_a_night_pushed_is_restored_in_another_clone(
+    night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert snapshots.push()
+    other = tmp_path / "other"
+    subprocess.run(["git", "clone", "--quiet", str(night), str(other)], check=True)
+    monkeypatch.chdir(other)
+    snapshots.restore(["data/raw"])
+    for path in (night / "data" / "raw").rglob("*.parquet"):
+        assert (other / path.relative_to(night)).read_bytes() == path.read_bytes()
+    assert len(list((other / "data" / "raw").rglob("*.parquet"))) == 2
+
+
+def test_a_remote_that_refuses_is_asked_again_and_warned_of_once(
+    night: Path,
+    storage: cloud_storage.Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(snapshots, "PUSH_WAIT_S", 0.0)
+    storage.read_only = True
+    assert not snapshots.push()
+    (warning,) = (record for record in caplog.records if record.name == "pipeline.snapshots")
+    assert "not in DVC's remote" in warning.getMessage()
+    assert f"3 tries); run dvc push in {night} once it answers" in warning.getMessage()
+    storage.read_only = False
+    assert snapshots.push()
+
+
+def test_artifacts_lie_where_the_variable_says(
+    repository: Path, storage: cloud_storage.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ARTIFACTS_DESTINATION", "gs://bucket/mlflow")
+    (tmp_path / "report.html").write_text("a report")
+    with tracking.session() as client:
+        run = tracking.find_or_make_run(client, "2026-01-02")
+        assert client.get_run(run).info.artifact_uri.startswith("gs://bucket/mlflow/")
+        client.log_artifact(run, str(tmp_path / "report.html"))
+        (tmp_path / "back").mkdir()
+        found = client.download_artifacts(run, "report.html", str(tmp_path / "back"))
+    assert Path(found).read_text() == "a report"
+    assert [name for name in storage.storage.objects["bucket"] if name.endswith("report.html")]

@@ -1,0 +1,130 @@
+"""What becomes of copies when two writers race? `python -m tests.training.racing ROUNDS SEED`.
+
+In each round two processes send two checkpoints each, as far on as the other's or nearly so; in some rounds
+one of them is killed. Meanwhile a reader brings the newest there is, again and again. Afterwards what the
+newest head names is fetched and held against its hashes. Prints what was seen as JSON; `careless` as a third
+word takes a service that does not honour preconditions.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tests import cloud_storage
+
+os.environ |= cloud_storage.ENVIRONMENT
+
+import gcsfs  # noqa: F401  before the forks
+
+from pipeline.training import checkpoint
+from pipeline.training.bucket import Bucket
+
+URL = "gs://bucket/checkpoints/night/job"
+COMMITS = 2  # by each writer, a round
+KILLED = 0.3  # share of the rounds in which a writer is
+DELAY_S = 0.02  # of each call, at most
+FORK = multiprocessing.get_context("fork")
+
+
+def saved(folder: Path, seen: int, chance: random.Random) -> Path:
+    """A checkpoint with nobody's weights."""
+    path = folder / f"seen={seen:015d}"
+    path.mkdir(parents=True)
+    for name in ("model.safetensors", "optimizer.safetensors", checkpoint.SCALARS):
+        (path / name).write_bytes(chance.randbytes(chance.randint(1, 5000)))
+    told = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
+    (path / checkpoint.MANIFEST).write_text(json.dumps(told))
+    return path
+
+
+def write(folder: Path, plan: list[int], seed: int, said: Connection) -> None:
+    """Send a checkpoint after the other, and say which are there."""
+    chance = random.Random(seed)
+    bucket = Bucket(URL)
+    for seen in plan:
+        if bucket.send(saved(folder, seen, chance)):
+            said.send(seen)
+    said.close()
+
+
+def read(folder: Path, known: int, over: Connection, said: Connection) -> None:
+    """Bring the newest until told, then see all that the newest head names; say what was wrong."""
+    bucket, looks, torn, lost = Bucket(URL), 0, 0, 0
+    heard = False
+    while not heard:
+        heard = over.poll()
+        shutil.rmtree(folder, ignore_errors=True)
+        bucket.bring(folder)
+        found = [int(path.name[5:]) for path in folder.glob("seen=*") if not checkpoint.fault(path)]
+        looks, lost = looks + 1, lost + (max(found, default=0) < known)
+    for name, files in bucket.copies().items():
+        torn += bool(bucket._get(name, files, folder / "again"))
+    said.send((looks, torn, lost, sorted(int(name[5:20]) for name in bucket.copies())))
+
+
+def race(folder: Path, known: int, chance: random.Random) -> tuple[dict[str, int], int]:
+    """One round: what was seen, and how far the bucket is."""
+    plans = [sorted(known + 1 + chance.randrange(3) for _ in range(COMMITS)) for _ in range(2)]
+    plans = [[seen + COMMITS * n for n, seen in enumerate(plan)] for plan in plans]
+    ears, mouths = zip(*(FORK.Pipe(duplex=False) for _ in plans), strict=True)
+    over_here, over = FORK.Pipe(duplex=False)
+    told, tell = FORK.Pipe(duplex=False)
+    reader = FORK.Process(target=read, args=(folder / "reader", known, over_here, tell))
+    writers = [
+        FORK.Process(target=write, args=(folder / str(n), plan, chance.random(), mouth))
+        for n, (plan, mouth) in enumerate(zip(plans, mouths, strict=True))
+    ]
+    for process in (reader, *writers):
+        process.start()
+    for mouth in mouths:
+        mouth.close()
+    if killed := chance.random() < KILLED:
+        time.sleep(chance.uniform(0.05, 0.3))
+        os.kill(writers[0].pid or 0, signal.SIGKILL)
+    for process in writers:
+        process.join()
+    done: list[int] = []
+    for ear in ears:
+        while ear.poll():
+            try:
+                done.append(ear.recv())
+            except EOFError:
+                break
+    over.send("")
+    looks, torn, lost, there = told.recv()
+    reader.join()
+    missed = sum(
+        seen not in there and sum(other > seen for other in there) < checkpoint.KEEP for seen in done
+    )
+    facts = {"looks": looks, "torn": torn, "lost": lost + missed, "commits": len(done), "kills": int(killed)}
+    return facts, max([known, *there])
+
+
+def main(*, rounds: int, seed: int, honours: bool) -> dict[str, int]:
+    """What was seen in all rounds."""
+    chance, sums, known = (
+        random.Random(seed),
+        dict.fromkeys(("looks", "torn", "lost", "commits", "kills"), 0),
+        0,
+    )
+    with cloud_storage.served(honours=honours, delay_s=DELAY_S) as store, cloud_storage.told(store):
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                facts, known = race(Path(folder), known, chance)
+            sums = {name: sums[name] + facts[name] for name in sums}
+        return {**sums, "refused": store.refused, "rounds": rounds}
+
+
+if __name__ == "__main__":
+    print(
+        json.dumps(main(rounds=int(sys.argv[1]), seed=int(sys.argv[2]), honours="careless" not in sys.argv))
+    )
