@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline import ledger, params, records, snapshots
 from pipeline.backends import reaper
-from pipeline.errors import JobError, NothingToDo, ParamsError, ReleaseError
+from pipeline.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
 from pipeline.params import Params
 from pipeline.records import Approval, Champion, Night, Verdict
 from pipeline.release import approval
@@ -92,6 +92,8 @@ def close(night: Night, params: Params) -> None:
     from pipeline.release import review
 
     reaper.end_night(night, params.backend)
+    if params.gate.scores != "replay":
+        _end_experiment(night, params)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
     failure = f"{failures[0].stem} failed: {failures[0].read_text().strip()}" if failures else ""
     verdict = records.find(Verdict)
@@ -107,6 +109,16 @@ def close(night: Night, params: Params) -> None:
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
+
+
+def _end_experiment(night: Night, params: Params) -> None:
+    """Let nobody meet tonight's challenger any more; the night stands, also where the log does not answer."""
+    from pipeline.release import traffic
+
+    try:
+        traffic.end(night.id, params)
+    except PipelineError as error:
+        log.warning("the experiment is left to the next watch: %s", error)
 
 
 def _no_evidence(failure: str) -> Verdict:

@@ -200,6 +200,24 @@ class GateParams(Section):
     max_start_s: float = Field(120, gt=0)  # until it has answered the first request
     max_p99_s: float = Field(5, gt=0)  # of requests for one sample
     max_memory_bytes: int = Field(0, ge=0)  # of the process that serves; 0: any
+    # What judges a challenger: held-out scores of both models on the same samples (replay), users who meet
+    # one or the other (live), or both: live traffic only meets what the scores promote, and may reject it.
+    scores: Literal["replay", "live", "both"] = "replay"
+    ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.01, 0.05, 0.25, 0.5), min_length=1)
+    ramp_users: int = Field(200, ge=1)  # that meet the challenger at a share, before the next one
+    ramp_hours: float = Field(1, ge=0)  # at a share, before the next one
+    outcome_hours: float = Field(1, gt=0)  # after which a user's outcomes do not count any more
+    # Guardrails of live traffic: what the challenger may be worse by. They act at once.
+    max_errors: float = Field(0.01, gt=0, lt=1)  # share of users whose model did not answer
+    max_fallbacks: float = Field(0.05, gt=0, lt=1)  # share of users without a list of their own
+    max_p99_rise_s: float = Field(0.1, gt=0)
+    max_shift: float = Field(0.5, gt=0, lt=1)  # total variation distance between the items shown
+
+    @model_validator(mode="after")
+    def _ramp_climbs(self) -> Self:
+        if list(self.ramp) != sorted(set(self.ramp)):
+            raise ValueError(f"ramp {list(self.ramp)} does not climb")
+        return self
 
 
 class ReleaseParams(Section):
@@ -213,6 +231,7 @@ class WatchParams(Section):
     """What the hourly look at the champion may do."""
 
     alias_edits: Literal["report", "revert", "adopt"] = "revert"
+    holdback: float = Field(0, ge=0, le=0.5)  # share of users who still meet the version that was replaced
 
 
 class ServingParams(Section):

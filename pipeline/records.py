@@ -341,6 +341,24 @@ class Check(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Live(Record):
+    """What users showed who met the challenger, or the champion meanwhile."""
+
+    experiment: str
+    began_at: datetime
+    foretold: str  # before the first user: the smallest effect that the traffic can show
+    tuned_at: float  # users that the interval is tightest for, as pipeline/release/unpaired.py counts them
+    share: float = 0.0  # of the challenger, at last
+    num_challenger: int = 0  # users whose arm was left to chance
+    num_champion: int = 0
+    effect: float | None = None  # challenger - champion; None without evidence
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
+    checks: tuple[Check, ...] = ()  # the guardrails
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict(Record):
     """A decision at release time. Versions are 0 where there is none."""
 
@@ -356,6 +374,7 @@ class Verdict(Record):
     inconclusive: bool = False  # rejected for want of proof only
     checks: tuple[Check, ...] = ()  # of the gate on itself, and of the model's fitness to serve
     approve_until: datetime | None = None  # a person has to approve before then; None: nobody is asked
+    live: Live | None = None  # where users met the challenger
 
 
 @dataclass(frozen=True, kw_only=True)

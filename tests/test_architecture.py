@@ -40,8 +40,9 @@ PURE = {
     "spot.steering", "spot.traces",
     "training.batching", "launching.ladder", "training.noise", "training.order", "launching.outlook",
     "training.pace", "launching.pulse", "training.scaling", "training.tally",
-    "release.approval", "release.compare", "release.metrics", "release.quantiles", "release.ratio",
-    "release.selftest", "release.sequential",
+    "release.approval", "release.betting", "release.compare", "release.forecast", "release.live",
+    "release.metrics", "release.observations", "release.offpolicy", "release.quantiles", "release.ramp",
+    "release.ratio", "release.selftest", "release.sequential", "release.shift", "release.unpaired",
     "report.formats",
     "serving.assignment",
 }  # fmt: skip

@@ -13,6 +13,7 @@ from pipeline.records import (
     Champion,
     Dataset,
     Evaluation,
+    Live,
     Night,
     Plan,
     Profile,
@@ -95,8 +96,21 @@ def with_verdict(
             ["looked at", "", "what was seen"],
             [[check.name, "ok" if check.ok else "**failed**", check.text] for check in verdict.checks],
         ),
+        _in_live(verdict.live) if verdict.live else "",
     ]
     return "\n\n".join(part for part in parts if part) + RULE + rest
+
+
+def _in_live(live: Live) -> str:
+    effect = "not known"
+    if live.effect is not None and live.low is not None and live.high is not None:
+        effect = f"{live.effect:+.4f} ({live.low:+.4f} to {live.high:+.4f})"
+    broken = [check.name for check in live.checks if not check.ok]
+    return (
+        f"**On live traffic:** {live.num_challenger:,} users met the challenger (at last {live.share:.0%} of "
+        f"the traffic) and {live.num_champion:,} the champion; effect on the score {effect}; guardrails "
+        f"{'broken: ' + ', '.join(broken) if broken else 'held'}. Foretold: {live.foretold}."
+    )
 
 
 def with_first(description: str, paragraph: str) -> str:

@@ -4,6 +4,9 @@ A challenger of the champion's recipe on newer data is a refresh: promoted when 
 than the margin, since freshness is why one retrains. A changed recipe must be proven better. The first
 night there is no champion: promoted when proven better than the popularity baseline. Whatever cannot be
 judged keeps the champion, with the reason.
+
+By `gate.scores`, held-out scores decide, or users who meet one model or the other
+(pipeline/release/experiment.py), or both.
 """
 
 import logging
@@ -18,7 +21,7 @@ from pipeline import ledger, records
 from pipeline.errors import ReleaseError
 from pipeline.params import GateParams, Params
 from pipeline.records import Approval, Champion, Check, Evaluation, Night, Release, Verdict, Version
-from pipeline.release import aliases, approval, registry, review, saga
+from pipeline.release import aliases, approval, experiment, holdback, registry, review, saga
 from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
 from pipeline.release.fitness import fitness
 from pipeline.release.followers import Follower, followers
@@ -43,17 +46,30 @@ def gate(
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
     refresh = champion is not None and champion.lineage.get("recipe") == recipe(params)
-    verdict = decide(
-        read_scores(),
-        evaluation=evaluation,
-        version=version,
-        champion=champion,
-        rules=_rules(params.gate, refresh=refresh),
-        success=params.gate.success,
-        guardrails=params.gate.guardrails,
-    )
+    rules = _rules(params.gate, refresh=refresh)
+
+    def replayed() -> Verdict:
+        verdict = decide(
+            read_scores(),
+            evaluation=evaluation,
+            version=version,
+            champion=champion,
+            rules=rules,
+            success=params.gate.success,
+            guardrails=params.gate.guardrails,
+        )
+        if params.gate.scores == "live" and champion is not None:  # users decide, these only advise
+            verdict = replace(verdict, checks=())
+        elif verdict.action != "promote":  # what stays out need not be fit
+            return verdict
+        return fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
+
+    if params.gate.scores == "replay" or champion is None:
+        verdict = replayed()
+    else:
+        verdict = experiment.judge(night, version, champion, params, rules=rules, replayed=replayed)
     verdict = approval.asked(verdict, params.release, until=night.decide_until)
-    if verdict.action == "promote" or verdict.approve_until:  # what stays out need not be fit
+    if verdict.approve_until and verdict.action != "promote":
         verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
     registry.tell(version, verdict, records.find(Approval))
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
@@ -69,8 +85,11 @@ def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
     unfit = [f"{check.name}: {check.text}" for check in checks if not check.ok]
     if not unfit:
         return verdict
-    else_ = "it would have been put to a person" if verdict.inconclusive else "it would have been promoted"
-    reason = f"not fit to serve: {'; '.join(unfit)}; {else_}: {verdict.reason}"
+    if verdict.action == "promote":
+        would = "it would have been promoted"
+    else:
+        would = "it would have been put to a person" if verdict.inconclusive else "its held-out scores"
+    reason = f"not fit to serve: {'; '.join(unfit)}; {would}: {verdict.reason}"
     return replace(verdict, action="reject", reason=reason, inconclusive=False, approve_until=None)
 
 
@@ -129,12 +148,22 @@ def watch(params: Params) -> Verdict:
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
     `watch.alias_edits`. The verdict is `reject`, and the champion rolled back, only where the version it
-    replaced has proven better; `wait` where it has not; `no data` where nothing compares them.
+    replaced has proven better, on live traffic or on the scores of the night that promoted it; `wait` where
+    it has not; `no data` where nothing compares them. An experiment that no night wants any more, or that a
+    guardrail stops, is ended.
     """
-    edit = _look_at_alias(params)
+    now = datetime.now(UTC)
+    edit = _look_at_alias(params) + experiment.clean(params, now=now)
     serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None:
         return _watched("no data", None, 0, None, f"{edit}no version was ever promoted")
+    held = holdback.judge(serving, params, rules=_rules(params.gate, refresh=True), now=now)
+    if held and held.worse:
+        registry.rollback(params, to=serving.replaced, reason=held.reason)
+        holdback.keep(serving, ledger.history(limit=1), params)
+        return _watched("reject", serving, held.num_users, held.effect, f"{edit}rolled back: {held.reason}")
+    holdback.keep(serving, ledger.history(), params)
+    edit += f"{held.reason}; " if held else ""
     pair = _newest_scores(serving)
     if pair is None:
         return _watched(

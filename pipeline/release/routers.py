@@ -99,12 +99,18 @@ class Routers:
 
 def routers(client: "MlflowClient", model: str, home: Path) -> Routers | None:
     """The follower; None where nobody has ever served from this home, so that there is no log."""
-    url = log_url(params.load(home).serving, home)
+    log = existing_log(params.load(home).serving, home)
+    return None if log is None else Routers(client, model, log)
+
+
+def existing_log(told: ServingParams, home: Path) -> "Log | None":
+    """The log of serving; None where nobody has ever served from this home."""
+    url = log_url(told, home)
     if url == _own(home) and not (home / LOG).exists():
         return None
     from pipeline.serving.log import open_log  # SQLAlchemy takes longer to import than the rest of a stage
 
-    return Routers(client, model, open_log(url))
+    return open_log(url)
 
 
 def log_url(told: ServingParams, home: Path) -> str:

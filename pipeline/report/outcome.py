@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.ledger import Entry
-from pipeline.records import Epoch, Verdict
+from pipeline.records import Epoch, Live, Verdict
 from pipeline.release import approval
-from pipeline.report.formats import count
+from pipeline.report.formats import count, effect, percent
 
 State = Literal["done", "failed", "skipped", "not reached"]
 Outcome = Literal["promoted", "kept", "failed", "rollback", "open"]
@@ -95,6 +95,20 @@ def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) 
     else:
         sentence = _refusal(verdict, serving, stays)
     return Headline(outcome=what, sentence=sentence, reason=reason)
+
+
+def in_live(live: Live) -> str:
+    """What an A/B test on live traffic showed, in a paragraph."""
+    measured = (
+        ""
+        if live.effect is None or live.low is None or live.high is None
+        else f" Their scores differ by {effect(live.effect)} ({effect(live.low)} to {effect(live.high)})."
+    )
+    return (
+        f"{count(live.num_challenger)} users met the challenger and {count(live.num_champion)} the champion, "
+        f"the challenger at last {percent(live.share)} of the traffic.{measured} Foretold: {live.foretold}. "
+        f"In the end: {live.reason}."
+    )
 
 
 def proven(epochs: Sequence[Epoch]) -> str:

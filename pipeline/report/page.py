@@ -87,6 +87,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         priced=rationale.price(entry.plan) if entry.plan and entry.plan.region else "",
         chance=rationale.percent,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
+        in_live=outcome.in_live,
         explained=_UNIT.sub("\N{NO-BREAK SPACE}", explain(entry.profile)) if entry.profile else "",
         evidence=grouped({k: v for k, v in entry.profile.evidence.items() if k != "timeline"})
         if entry.profile

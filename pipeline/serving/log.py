@@ -135,6 +135,7 @@ class Exposure:
     error: str = ""  # why the model did not answer
     fallback: bool = False  # the popular items were shown, not the model's
     taken: tuple[str, ...] | None = None  # by the user; None where nobody told (yet)
+    taken_at: float | None = None  # when that was told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,14 +203,18 @@ class Log:
                 connection.execute(self._insert(_outcomes), rows)
         return [told.exposure in known for told in outcomes]
 
-    def exposures(self, experiment: str, *, since: float = 0.0) -> Iterator[Exposure]:
-        """Exposures of an experiment from a time on, oldest first, each with its outcome."""
+    def exposures(self, experiment: str | None, *, since: float = 0.0) -> Iterator[Exposure]:
+        """Exposures of an experiment, or of all, from a time on, oldest first, each with its outcome."""
         both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
         asked = (
-            sa.select(*_exposures.columns, _outcomes.c["items"].label("taken")).select_from(both)
-            .where(_exposures.c.experiment == experiment, _exposures.c.time >= since)
+            sa.select(
+                *_exposures.columns, _outcomes.c["items"].label("taken"), _outcomes.c.time.label("taken_at")
+            ).select_from(both)
+            .where(_exposures.c.time >= since)
             .order_by(_exposures.c.time, _exposures.c.id)
         )  # fmt: skip
+        if experiment is not None:
+            asked = asked.where(_exposures.c.experiment == experiment)
         with self._reading() as connection:
             for row in connection.execution_options(yield_per=10_000).execute(asked).mappings():
                 taken = None if row["taken"] is None else tuple(json.loads(row["taken"]))

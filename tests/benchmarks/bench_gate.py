@@ -2,6 +2,7 @@
 
     false promotions   of challengers that are no better, one-sided, promoted at any of 1,440 looks
     power              of challengers better by what the gate says beforehand that it can show
+    live users         the same two, of users who meet one model or the other while the traffic ramps up
     sample ratio       a leak of one user in a hundred at 100,000 users, and false alarms without a leak
     reference values   of four public packages, to their printed digits
 
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
-from pipeline.release import quantiles, ratio
+from pipeline.release import quantiles, ratio, unpaired
 from pipeline.release.compare import Rules, detectable, interval, judge
 from pipeline.release.sequential import (
     crossing,
@@ -38,10 +39,14 @@ ALPHA = 0.05
 RULES = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=False)
 NUM_TESTS = 2_000 if frame.QUICK else 20_000
 USERS, USERS_PER_LOOK = 100_000, 1_000
+CHANCES = np.repeat([0.01, 0.05, 0.25, 0.5], [SIZE // 8, SIZE // 8, SIZE // 4, SIZE // 2])  # of the ramp
+CLOCK = float((CHANCES * (1 - CHANCES)).sum())
 TARGETS = {
     "false promotions, horizon known": ("<=", ALPHA),
     "false promotions, no horizon": ("<=", ALPHA),
     "power at the stated effect": (">=", 0.8),
+    "false promotions, live users": ("<=", ALPHA),
+    "power at the stated effect, live users": (">=", 0.8),
     "leak found": (">=", 0.95),
     "false alarms of the ratio": ("<=", 0.001),
     "reference values that differ": ("==", 0.0),
@@ -73,9 +78,31 @@ def promoted(values: np.ndarray, *, horizon: int | None) -> bool:
     return False
 
 
+def met(number: int, *, gain: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Who of a night met the challenger, and their scores, which rise with the hours; shape [SIZE] each."""
+    rng = np.random.default_rng([8, number])
+    arm = rng.random(SIZE) < CHANCES
+    return arm, stream(number) + 0.3 + np.linspace(0, 0.2, SIZE) + gain * arm
+
+
+def promoted_live(number: int, *, gain: float = 0.0) -> bool:
+    """Is the challenger promoted by its users at any look?"""
+    arm, scores = met(number, gain=gain)
+    for n in range(PER_LOOK, SIZE + 1, PER_LOOK):
+        if min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples:
+            continue
+        if unpaired.effect(arm[:n], CHANCES[:n], scores[:n], alpha=ALPHA, tuned_at=CLOCK).low > 0:
+            return True
+    return False
+
+
 def trial(job: tuple[str, int]) -> bool:
     """One stream: was it promoted?"""
     kind, number = job
+    if kind == "live":
+        return promoted_live(number)
+    if kind == "live power":  # 0.21: the spread of scores within an hour, and their rise over the night
+        return promoted_live(number, gain=unpaired.detectable(sd=0.21, clock=CLOCK, alpha=ALPHA))
     if kind == "power":
         mean = detectable(sd=0.2, num_samples=SIZE, alpha=ALPHA)
         return promoted(stream(number, mean=mean), horizon=SIZE)
@@ -193,7 +220,8 @@ def main() -> None:
     """Run all streams, and hold what came out against the targets."""
     figures: dict[str, float] = {}
     names = {"horizon": "false promotions, horizon known", "none": "false promotions, no horizon",
-             "power": "power at the stated effect"}  # fmt: skip
+             "power": "power at the stated effect", "live": "false promotions, live users",
+             "live power": "power at the stated effect, live users"}  # fmt: skip
     with get_context("fork").Pool(2) as pool:
         for kind, name in names.items():
             jobs = [(kind, number) for number in range(NUM_STREAMS)]

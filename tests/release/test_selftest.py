@@ -94,7 +94,7 @@ MUTANTS = [
     (compare, "if ours.size < max(min_samples, 2):", "if ours.size < 2:"),
     (compare, "(~np.isfinite(ours)).sum()", "0 * ours.size"),
     (metrics, "for action in _IN_ORDER:", "for action in ():"),
-    (metrics, "if won.action != \"promote\":", "if False:"),
+    (metrics, "if won.action != \"promote\" and not won.inconclusive:", "if False:"),
     (metrics, "    if missing:",
      "    pairs = {**dict.fromkeys(missing, ([1.0] * 99, [0.0] * 99)), **pairs}\n    if False:"),
     (metrics, "(*success, *guardrails) if name not in pairs]", "success if name not in pairs]\n"

@@ -1,0 +1,61 @@
+"""What can tonight's traffic show? Said before the first user comes, from the traffic of the last days.
+
+A user of a day counts once, as in an experiment (`observations`); how many come in an hour and how much their
+scores differ give the smallest effect that is shown at 80 % power (`unpaired.detectable`). Pure.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.release import unpaired
+from pipeline.release.observations import Shown, ndcg
+from pipeline.release.ramp import Pace, clock_by
+
+DAY_S, HOUR_S = 86_400.0, 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What came in the last days."""
+
+    users_per_hour: float
+    sd: float  # of a user's score, on the scale of users with an outcome; NaN where none is known
+    days: float  # looked at
+
+
+def traffic(exposures: Iterable[Shown], *, now: float, days: float) -> Traffic:
+    """Users an hour and the spread of their scores, by the exposures of the last `days`, oldest first."""
+    scores: dict[tuple[str, int], list[float | None]] = {}
+    first = now
+    for shown in exposures:
+        first = min(first, shown.time)
+        score = None if shown.taken is None else ndcg(shown.items, shown.taken)
+        scores.setdefault((shown.unit, int((now - shown.time) // DAY_S)), []).append(score)
+    told = [[score for score in found if score is not None] for found in scores.values()]
+    means = np.array([sum(found) / len(found) if found else 0.0 for found in told])
+    rate = sum(map(bool, told)) / len(told) if told else 0.0
+    hours = min(max((now - first) / HOUR_S, 1.0), days * 24)
+    return Traffic(
+        users_per_hour=len(told) / hours,
+        sd=float(means.std()) / rate if rate else math.nan,
+        days=hours / 24,
+    )
+
+
+def forecast(before: Traffic, *, pace: Pace, hours: float, alpha: float, margin: float) -> tuple[str, float]:
+    """What can be shown within so many hours, in words, and the clock that `unpaired.effect` is tuned at."""
+    clock = clock_by(pace, units_per_hour=before.users_per_hour, hours=hours)
+    if clock <= 0 or not before.sd > 0:
+        text = "no outcomes of the last days tell how much users differ, so what can be shown is not known"
+        return text, max(clock, unpaired.TUNED_AT)
+    least = unpaired.detectable(sd=before.sd, clock=clock, alpha=alpha)
+    text = (
+        f"at {before.users_per_hour:,.0f} users an hour, as in the last {before.days:.1f} days, "
+        f"{hours:.1f} hours show {least:.4f} at 80 % power"
+    )
+    if least > margin:
+        text += f", more than the margin {margin:g}, so that it may stay inconclusive"
+    return text, clock

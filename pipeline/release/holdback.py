@@ -1,0 +1,86 @@
+"""Does the version that was replaced do better after all? A few users still meet it, and `watch` compares.
+
+After a promotion a share `watch.holdback` of the users goes on to meet the version before, as an experiment
+in the traffic row like the gate's; the gate's own comes first. The version that serves is judged against the
+one that it replaced by the same guardrails and the same effect as a challenger (`live`): proven worse, or a
+guardrail broken, it is rolled back. Nobody is held back on a version that was rolled back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pipeline.ledger import Entry
+from pipeline.params import Params
+from pipeline.records import Release
+from pipeline.release import experiment, unpaired
+from pipeline.release.compare import Effect, Rules
+from pipeline.release.live import ARMS
+from pipeline.release.observations import observe
+from pipeline.release.traffic import HOLDBACK, open_log
+
+if TYPE_CHECKING:
+    from pipeline.serving.log import Traffic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What users say of the version that serves, against the one that it replaced."""
+
+    worse: bool
+    effect: Effect | None
+    num_users: int
+    reason: str
+
+
+def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> Held | None:
+    """What the users say; None where nobody was held back."""
+    log = open_log(params) if serving.replaced else None
+    if log is None:
+        return None
+    window_s = params.gate.outcome_hours * experiment.HOUR_S
+    seen = observe(log.exposures(name_of(serving)), window_s=window_s).swapped
+    if not seen.observations:
+        return None
+    found = experiment.look(seen, params, rules=rules, now=now, tuned_at=unpaired.TUNED_AT)
+    told = f"on live traffic {serving.champion} against {serving.replaced}"
+    broken = [text for text in found.broken if not text.startswith(ARMS)]
+    if len(broken) < len(found.broken):
+        return Held(worse=False, effect=None, num_users=found.num_ours, reason=f"{told}: {found.broken[0]}")
+    if broken:
+        reason = f"{told}: {'; '.join(broken)}"
+        return Held(worse=True, effect=found.effect, num_users=found.num_ours, reason=reason)
+    worse = found.effect is not None and found.effect.high < 0
+    return Held(worse=worse, effect=found.effect, num_users=found.num_ours, reason=f"{told}: {found.reason}")
+
+
+def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
+    """Hold users back, or no longer, as `watch.holdback` says; the gate's experiments are left alone."""
+    log = open_log(params)
+    if log is None:
+        return
+    made = next((entry for entry in entries if entry.release), None)
+    promoted = made is not None and not made.rollback and serving.replaced > 0
+    share = params.watch.holdback if promoted else 0.0
+
+    def held(traffic: "Traffic") -> "Traffic":
+        if traffic.experiment and not traffic.experiment.startswith(HOLDBACK):
+            return traffic
+        if not share:
+            free = replace(traffic, challenger=0, share=0.0, experiment="")
+            return free if traffic.experiment else traffic
+        return replace(
+            traffic,
+            champion=serving.champion,
+            challenger=serving.replaced,
+            share=share,
+            experiment=name_of(serving),
+        )
+
+    log.change_traffic(held)
+
+
+def name_of(serving: Release) -> str:
+    """Name of the experiment, which salts who is held back."""
+    return f"{HOLDBACK}{serving.champion}-{serving.replaced}"

@@ -1,0 +1,174 @@
+"""What is one independent thing in the log of an experiment? A unit, each time something is left to chance.
+
+Exposures of a user hang together, and a ramp turns users of the champion into users of the challenger. Both
+are dealt with by asking what was still left to chance. A unit's place in [0, 1) is drawn once; it meets the
+challenger where its place is below the share. Before its first exposure the place may be anywhere; after
+an exposure at share s it is known to be below s (challenger) or not (champion). So where all that was seen
+leaves [low, high), the chance to meet the challenger at share s is
+
+    (s - low) / (high - low), within [0, 1]
+
+An exposure whose chance is between 0 and 1 opens an observation, and what the unit does within the window
+after it counts with it; all else was certain and tells nothing of the models. A user who saw the champion at
+5 % so counts anew at 25 %, with chance 20/95: in order of time the arms are a sequence of coins with known
+chances, which is all that `betting`, `ratio` and `unpaired` ask for. Pure.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOP = 20  # of the list that are looked at, as by the workload offline
+CHALLENGER = "challenger"
+Floats = NDArray[np.float64]
+
+
+class Shown(Protocol):
+    """An exposure as the log has it (pipeline/serving/log.py), and what came of it."""
+
+    @property
+    def time(self) -> float:
+        """Seconds since 1970."""
+
+    @property
+    def unit(self) -> str:
+        """The user."""
+
+    @property
+    def arm(self) -> str:
+        """Who answered: champion or challenger."""
+
+    @property
+    def share(self) -> float:
+        """The challenger's, when the arm was drawn."""
+
+    @property
+    def items(self) -> Sequence[str]:
+        """What was shown, best first."""
+
+    @property
+    def latency_s(self) -> float:
+        """Of the answer."""
+
+    @property
+    def error(self) -> str:
+        """Why the model did not answer."""
+
+    @property
+    def fallback(self) -> bool:
+        """Were popular items shown, not the model's?"""
+
+    @property
+    def taken(self) -> Sequence[str] | None:
+        """What the user took; None where nobody told."""
+
+    @property
+    def taken_at(self) -> float | None:
+        """When that was told."""
+
+
+@dataclass
+class Observation:
+    """Exposures of a unit that count together; the arm of the first was left to chance."""
+
+    treated: bool  # met the challenger
+    chance: float  # to meet it
+    share: float
+    time: float  # of the first exposure
+    exposures: list[Shown] = field(default_factory=list)
+
+    def score(self, *, window_s: float) -> float | None:
+        """Mean NDCG@20 of the exposures that an outcome was told of within the window; None: of none."""
+        until = self.time + window_s
+        found = [
+            ndcg(shown.items, shown.taken)
+            for shown in self.exposures
+            if shown.taken is not None and (shown.taken_at or 0.0) <= until
+        ]
+        return sum(found) / len(found) if found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """All observations of an experiment, in order of time."""
+
+    observations: tuple[Observation, ...]
+    impossible: int  # exposures in an arm that the unit could not be in
+    latencies_s: dict[bool, Floats]  # by whether the challenger answered; at the last share above 0
+
+    @property
+    def treated(self) -> NDArray[np.bool_]:
+        """Which observations met the challenger, shape [n]."""
+        return np.array([one.treated for one in self.observations], dtype=bool)
+
+    @property
+    def chance(self) -> Floats:
+        """Chance of each to meet the challenger, shape [n]."""
+        return np.array([one.chance for one in self.observations], dtype=np.float64)
+
+    @property
+    def swapped(self) -> "Seen":
+        """The same with the arms exchanged: is the champion worse than the challenger?"""
+        return Seen(
+            observations=tuple(
+                replace(one, treated=not one.treated, chance=1 - one.chance) for one in self.observations
+            ),
+            impossible=self.impossible,
+            latencies_s={not ours: values for ours, values in self.latencies_s.items()},
+        )
+
+    def counts(self, share: float | None = None) -> tuple[int, int]:
+        """Observations of challenger and champion; at one share only, if given."""
+        at = [one.treated for one in self.observations if share is None or one.share == share]
+        return sum(at), len(at) - sum(at)
+
+
+def ndcg(items: Sequence[str], taken: Sequence[str], top: int = TOP) -> float:
+    """NDCG@top of a list against what was taken; 0 where nothing was.
+
+    >>> ndcg(["a", "b"], ["a"]), round(ndcg(["b", "a"], ["a"]), 4), ndcg(["a"], [])
+    (1.0, 0.6309, 0.0)
+    """
+    wanted = set(taken)
+    if not wanted:
+        return 0.0
+    gains = 1 / np.log2(np.arange(2.0, top + 2))
+    hits = [rank for rank, item in enumerate(dict.fromkeys(items[:top])) if item in wanted]
+    return float(gains[hits].sum() / gains[: min(len(wanted), top)].sum())
+
+
+def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
+    """What an experiment's exposures, oldest first, say of units whose arm was left to chance."""
+    places: dict[str, tuple[float, float]] = {}
+    opened: dict[str, Observation] = {}
+    found: list[Observation] = []
+    latencies: dict[bool, list[float]] = {True: [], False: []}
+    impossible, share = 0, 0.0
+    for shown in exposures:
+        ours = shown.arm == CHALLENGER
+        if shown.share > 0:
+            if shown.share != share:  # the hours of another share may have been busier ones
+                share, latencies = shown.share, {True: [], False: []}
+            latencies[ours].append(shown.latency_s)
+        low, high = places.get(shown.unit, (0.0, 1.0))
+        chance = min(max((shown.share - low) / (high - low), 0.0), 1.0)
+        if chance == (0.0 if ours else 1.0) or math.isnan(shown.share):
+            impossible += 1
+            continue
+        last = opened.get(shown.unit)
+        if 0 < chance < 1:
+            last = Observation(treated=ours, chance=chance, share=shown.share, time=shown.time)
+            opened[shown.unit] = last
+            found.append(last)
+            places[shown.unit] = (low, shown.share) if ours else (shown.share, high)
+        if last and last.treated == ours and last.share == shown.share and shown.time <= last.time + window_s:
+            last.exposures.append(shown)
+    return Seen(
+        observations=tuple(found),
+        impossible=impossible,
+        latencies_s={ours: np.array(values, dtype=np.float64) for ours, values in latencies.items()},
+    )

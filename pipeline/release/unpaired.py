@@ -1,0 +1,99 @@
+"""Is the challenger better, if other users meet it than meet the champion? An effect that may be watched.
+
+User k met the challenger (A = 1) with chance p, known beforehand, and scored y. With m the mean of y among
+the users of the same chance,
+
+    U = sum of u, u = (A - p)(y - m)      T = sum of p (1 - p)      effect = U / T
+
+weights each user by how much was left to chance (overlap weights, Li, Morgan & Zaslavsky 2018): a ramp from
+1 % to 50 % needs no weights of 100, and hours of different traffic are never mixed up with the arms, since
+within each the arms were drawn alike. Given what came before, u - p (1 - p) effect has mean 0 and variance
+p (1 - p) s^2. So its sum is followed on the clock T by the normal mixture of `sequential`, as paired
+differences are by `compare`: the effect is out of the interval where
+
+    |U - T effect| > c sqrt(T V),   V = sum of (u - p (1 - p) effect)^2,   c = mixture_bound(T) / T
+
+V at the effect that is tested, as Student's t has it: a quadratic, solved for both ends. An end is moved
+out, never in, by skewness (Johnson 1978). It holds for large n: `gate.min_samples` users of either arm are
+asked for, and `tests/benchmarks/bench_gate.py` looks every minute of simulated nights that ramp up. Pure.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from pipeline.release.compare import POWER, Effect
+from pipeline.release.sequential import mixture_bound, mixture_rho
+
+TUNED_AT = 250.0  # T of a thousand users at halves
+Floats = NDArray[np.float64]
+
+
+def effect(
+    treated: ArrayLike, chance: ArrayLike, values: ArrayLike, *, alpha: float, tuned_at: float = TUNED_AT
+) -> Effect:
+    """Mean of the challenger's users - mean of the champion's; either end is ever passed with chance alpha.
+
+    Args:
+        treated: which users met the challenger, shape [n], in order of time.
+        chance: of each to meet it, between 0 and 1, shape [n].
+        values: score of each, shape [n].
+        alpha: chance of either end to be wrong at any look.
+        tuned_at: T at which the interval is to be tightest; fixed before the first user comes.
+    """
+    arm = np.asarray(treated, dtype=bool)
+    p, y = np.asarray(chance, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if not (np.isfinite(y).all() and ((p > 0) & (p < 1)).all()):
+        raise ValueError(f"{y.size} values, not all finite, or chances that are none")
+    u, weight = _centred(arm, p, y)
+    clock = float(weight.sum())
+    if clock <= 0 or arm.all() or not arm.any():
+        return Effect(mean=0.0, low=-math.inf, high=math.inf, sd=math.inf, num_samples=y.size)
+    total = float(u.sum())
+    mean = total / clock
+    rest = u - weight * mean
+    sd = math.sqrt(float(rest @ rest) / clock)
+    c = half_width(clock, alpha=alpha, tuned_at=tuned_at)
+    square = clock**2 - c**2 * clock * float(weight @ weight)
+    if square <= 0:
+        return Effect(mean=mean, low=-math.inf, high=math.inf, sd=sd, num_samples=y.size)
+    middle = total * clock - c**2 * clock * float(u @ weight)
+    last = total**2 - c**2 * clock * float(u @ u)
+    root = math.sqrt(max(middle**2 - square * last, 0.0))
+    low, high = (middle - root) / square, (middle + root) / square
+    if sd > 0:
+        skew = float((rest**3).sum()) / clock / sd**3
+        lean = skew * sd * (1 / clock + 2 * ((high - low) / 2 / sd) ** 2) / 6
+        low, high = low + min(lean, 0.0), high + max(lean, 0.0)
+    return Effect(mean=mean, low=low, high=high, sd=sd, num_samples=y.size)
+
+
+def half_width(clock: float, *, alpha: float, tuned_at: float) -> float:
+    """Half of the interval at T = clock, in standard deviations of a user's score; about so for large T."""
+    rho = mixture_rho(tuned_at, alpha=2 * alpha)
+    return mixture_bound(clock, alpha=alpha, rho=rho, sides=1) / clock
+
+
+def detectable(*, sd: float, clock: float, alpha: float, power: float = POWER) -> float:
+    """Smallest true effect that is shown with this power by T = clock, where the interval is tightest.
+
+    >>> round(detectable(sd=0.25, clock=2500, alpha=0.05), 4)
+    0.018
+    """
+    if clock <= 0:
+        return math.inf
+    room = -float(special.ndtri(1 - power)) / math.sqrt(clock)
+    return sd * (half_width(clock, alpha=alpha, tuned_at=clock) + room)
+
+
+def _centred(arm: NDArray[np.bool_], p: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """U and p (1 - p) of each user, the latter less what its own part in the mean takes away."""
+    u, weight = np.zeros_like(y), np.zeros_like(y)
+    for one in np.unique(p):
+        among = p == one
+        size = int(among.sum())
+        u[among] = (arm[among] - one) * (y[among] - y[among].mean())
+        weight[among] = one * (1 - one) * (size - 1) / size
+    return u, weight

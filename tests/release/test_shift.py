@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from pipeline.release.betting import alarm, log_evidence
+from pipeline.release.shift import witnessed
+
+
+def lists(rng: np.random.Generator, arm: np.ndarray, *, moved: float) -> list[list[str]]:
+    """Ten items each of a hundred; of the challenger's, a share is of another hundred."""
+    found = []
+    for ours in arm:
+        other = (rng.random(10) < moved) & ours
+        found.append([f"{'new' if new else 'old'}{rng.integers(100)}" for new in other])
+    return found
+
+
+@pytest.mark.parametrize(("moved", "raised"), [(0.0, False), (0.3, False), (0.9, True)])
+def test_lists_that_moved_farther_than_the_margin_are_found_and_others_are_not(
+    moved: float, raised: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    arm = rng.random(3000) < 0.05
+    shown = witnessed(arm, lists(rng, arm, moved=moved))
+    assert alarm(arm, np.full(arm.size, 0.05), shown, margin=0.5).raised == raised
+
+
+def test_at_the_margin_false_alarms_are_rare() -> None:
+    rng = np.random.default_rng(1)
+    raised = 0
+    for _ in range(60):
+        arm = rng.random(400) < 0.25
+        shown = witnessed(arm, lists(rng, arm, moved=0.3))
+        raised += log_evidence(arm, np.full(arm.size, 0.25), shown, margin=0.3).max() >= np.log(20)
+    assert raised <= 3
+
+
+def test_what_a_list_shows_is_judged_by_lists_before_it_alone() -> None:
+    rng = np.random.default_rng(2)
+    arm = rng.random(200) < 0.5
+    shown = lists(rng, arm, moved=0.5)
+    whole = witnessed(arm, shown)
+    for n in (1, 10, 100):
+        np.testing.assert_array_equal(witnessed(arm[:n], shown[:n]), whole[:n])
+
+
+def test_empty_lists_and_none_at_all_have_an_answer() -> None:
+    assert witnessed([], []).size == 0
+    assert witnessed([True, False], [[], ["a"]]).tolist() == [0.0, 1.0]

@@ -1,0 +1,49 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nights import lay, whole
+
+from pipeline.records import Check, Live
+from pipeline.release.description import with_verdict
+from pipeline.report.outcome import in_live
+from pipeline.report.page import page
+
+LIVE = Live(
+    experiment="2011-11-08", began_at=datetime(2011, 11, 9, 4, tzinfo=UTC),
+    foretold="at 100 users an hour 10 hours show 0.0212 at 80 % power", tuned_at=250.0, share=0.25,
+    num_challenger=1234, num_champion=4321, effect=0.0171, low=0.0012, high=0.0333, reason="proven better",
+    checks=(Check(name="errors", ok=True, text="none"), Check(name="items shown", ok=False, text="far off")),
+)  # fmt: skip
+
+
+def test_the_page_tells_what_users_showed(tmp_path: Path) -> None:
+    entry = whole()
+    assert entry.verdict is not None
+    told = replace(entry, verdict=replace(entry.verdict, live=LIVE))
+    text = page(lay(told, tmp_path), []).replace("\xa0", " ")
+    for figure in ("1,234", "4,321", "25 %", "+0.0171", "+0.0012 to +0.0333", "0.0212 at 80 %", "far off"):
+        assert figure in text
+    assert "What users showed" not in page(lay(entry, tmp_path / "other"), [])
+
+
+def test_an_experiment_without_evidence_says_so_without_figures() -> None:
+    text = in_live(replace(LIVE, effect=None, low=None, high=None, reason="nobody came"))
+    assert "differ" not in text
+    assert "In the end: nobody came." in text
+
+
+def test_a_reviewer_reads_of_it_below_the_verdict_once() -> None:
+    entry = whole()
+    assert entry.verdict is not None
+    page = with_verdict("**Verdict: awaited.**\n\nNight one.\n\nA table.", entry.verdict)
+    assert page.count("\n\n") == 2
+    for _ in range(2):
+        page = with_verdict(page, replace(entry.verdict, live=LIVE))
+    first, second, third, _ = page.split("\n\n")
+    assert first.startswith("**Verdict: promote.**")
+    assert second.startswith(
+        "**On live traffic:** 1,234 users met the challenger (at last 25% of the traffic)"
+    )
+    assert "guardrails broken: items shown" in second
+    assert third == "Night one."
