@@ -69,7 +69,8 @@ def clock_by(pace: Pace, *, units_per_hour: float, hours: float) -> float:
     total, left = 0.0, hours
     for number, share in enumerate(pace.shares):
         last = number == len(pace.shares) - 1
-        needed = max(pace.hours, pace.units / (share * units_per_hour)) if units_per_hour > 0 else left
+        enough = pace.units < share * units_per_hour * left  # of users, before the end
+        needed = max(pace.hours, pace.units / (share * units_per_hour)) if enough else left
         held = left if last else min(needed, left)
         total += units_per_hour * held * share * (1 - share)
         left -= held
