@@ -25,7 +25,7 @@ LAYERS = [
     {"records", "params"},
     {"workload", "backends", "intake.source", "training.recipe"},
 ]
-TOP = ["__main__", "cli", "check", "stages"]
+TOP = ["__main__", "cli", "commands", "check", "stages"]
 PURE = {
     "backends.faults", "backends.metering", "backends.orders",
     "planning.candidates", "planning.catalog", "planning.costs", "planning.efficiency",

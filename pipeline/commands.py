@@ -1,0 +1,225 @@
+"""What can be asked for besides stages and nights? One function a command: its signature is its options.
+
+`python -m pipeline` finds them in COMMANDS (pipeline/cli.py), shows the first line of their docstrings as
+help, and takes what they return as its exit status.
+"""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pipeline import ledger, params, records
+from pipeline.errors import NothingToDo, without_password
+from pipeline.records import Check
+
+log = logging.getLogger("pipeline")
+
+
+def status(*, last: int = 14) -> int:
+    """Show the last nights as a table.
+
+    Args:
+        last: number of nights
+    """
+    from rich.console import Console
+
+    from pipeline.report.board import status_table
+
+    entries = ledger.history(limit=last)
+    if not entries:
+        raise NothingToDo("the ledger has no night yet; run one with: make night")
+    Console().print(status_table(entries))
+    return 0
+
+
+def why(version: int) -> int:
+    """Show what a version was made of, who judged it, and when it served.
+
+    Args:
+        version: its number
+    """
+    from pipeline.release import provenance
+
+    for name, text in provenance.why(version):
+        print(f"{name:9} {text}")
+    return 0
+
+
+def who_used(what: str) -> int:
+    """Show which nights and versions used a day or a digest.
+
+    Args:
+        what: a day as 2011-09-30, or the digest of data or of a model, or how it begins
+    """
+    from pipeline.release import provenance
+
+    uses = provenance.who_used(what)
+    if not uses:
+        raise NothingToDo(f"no night of the ledger used {what}")
+    for use in uses:
+        version = f"version {use.version}{', serves' if use.serves else ''}" if use.version else "no version"
+        print(f"{use.night}  {version}: {use.how}")
+    return 0
+
+
+def audit() -> int:
+    """Hold ledger, aliases, DVC objects and MLflow against each other."""
+    from pipeline.release.audit import audit as found
+
+    return _shown(found(params.load(ledger.home())))
+
+
+def drill() -> int:
+    """See that the version which a rollback would bring back could be restored."""
+    from pipeline.release.drill import drill as found
+
+    return _shown(found(params.load(ledger.home())))
+
+
+def serve(*, host: str = "", port: int = -1) -> int:
+    """Answer users with the champion, and with a challenger where the gate lets it, until Ctrl-C.
+
+    Args:
+        host: address to listen on; that of params.yaml if left out
+        port: port to listen on, 0 for any that is free; that of params.yaml if left out
+    """
+    from pipeline.serving import server
+
+    server.serve(params.load(ledger.home()), host=host, port=None if port < 0 else port)
+    return 0
+
+
+def _shown(checks: Iterable[Check]) -> int:
+    """Print checks as they come; 1 if one of them failed."""
+    failed = 0
+    for one in checks:
+        print(f"{'ok  ' if one.ok else 'FAIL'} {one.name}: {one.text}", flush=True)
+        failed += not one.ok
+    return 1 if failed else 0
+
+
+def check() -> int:
+    """Examine the set-up and params.yaml before anything runs."""
+    from pipeline.check import findings
+
+    told = list(findings())
+    for finding in told:
+        print(f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {without_password(finding.text)}")
+    return 0 if all(finding.ok for finding in told) else 1
+
+
+def report(*, night: str = "", open: bool = False) -> int:
+    """Write the board over all nights and print where it and the newest night's report are.
+
+    Args:
+        night: the night whose report is wanted; the newest if left out
+        open: show it in a browser
+    """
+    import webbrowser
+
+    from pipeline.report import board
+
+    entries = ledger.history()
+    pages = [ledger.home() / "nights" / entry.night.id / records.RUN / "report.html" for entry in entries
+             if entry.night.id == night or not night]  # fmt: skip
+    page = next((page for page in pages if page.exists()), None)
+    if page is None:
+        raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
+    overview = ledger.home() / "var" / "board.html"
+    records.replace_text(overview, board.board(entries))
+    print(overview, page, sep="\n")
+    if open:
+        webbrowser.open(page.as_uri())
+    return 0
+
+
+def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url: str = "") -> int:
+    """Show what machines cost, each price with its date and source, or read the prices anew.
+
+    Args:
+        refresh: read them from the Cloud Billing Catalog API, with the key in CLOUD_BILLING_API_KEY
+        machine: only these, a name or a pattern such as "g2-*"
+        region: only these, a name or a pattern
+        url: address of the API; Google's if left out
+    """
+    from pipeline.planning import pricelist
+    from pipeline.planning import prices as list_prices
+
+    kept = ledger.home() / pricelist.REFRESHED
+    if not refresh:
+        print("\n".join(list_prices.table(kept, machine=machine, region=region)))
+        return 0
+    found = list_prices.refresh(kept, url=url or list_prices.URL)
+    for sentence in found.refused:
+        log.warning("refused: %s", sentence)
+    log.info("%d prices are in %s, %d were refused, %d are not in the provider's list",
+             len(found.accepted), kept, len(found.refused), found.num_missing)  # fmt: skip
+    return 0
+
+
+def simulate(
+    *,
+    nights: int = 365,
+    traces: str = "",
+    seed: int = 0,
+    work_hours: float = 12.0,
+    deadline_hours: float = 18.0,
+    json: str = "",
+    plot: str = "",
+) -> int:
+    """Replay nights on spot machines: misses, dollars and preemptions of our policy and of others.
+
+    Args:
+        nights: how many nights
+        traces: table of spot capacity and prices; drawn from measured lifetimes if left out
+        seed: another one, other nights
+        work_hours: what training takes on a machine that is never lost
+        deadline_hours: from the start of a night until training must be done
+        json: file to write the figures to
+        plot: file to draw them into, as nights.svg or nights.png
+    """
+    from rich.console import Console
+    from tqdm import tqdm
+
+    from pipeline.report import simulated
+    from pipeline.spot import simulator
+    from pipeline.spot import traces as market
+
+    simulated.check_files(plot=plot, json=json)
+    job = simulator.nightly_job(work_hours=work_hours, deadline_hours=deadline_hours)
+    zones = market.read(Path(traces)) if traces else market.draw(seed=seed, num_ticks=366 * 24 * 6)
+    played = simulator.simulate(job, zones, num_nights=nights, seed=seed)
+    shown = tqdm(played, desc="simulate", unit="night", total=nights, disable=not sys.stderr.isatty())
+    tallies = [tally for night in shown for tally in night]
+    found = simulated.rows(tallies)
+    places = f"{', '.join(zone.zone for zone in zones)}{'' if traces else ' (drawn)'}"
+    print(f"{nights} nights, {work_hours:g} hours of work in {deadline_hours:g}; {places}")
+    Console().print(simulated.table(found), simulated.LEGEND, sep="\n")
+    about: dict[str, object] = {"traces": traces, "seed": seed, "nights": nights, "work_hours": work_hours,
+                                "deadline_hours": deadline_hours}  # fmt: skip
+    if json:
+        records.replace_text(Path(json), simulated.document(found, tallies, about=about))
+    if plot:
+        simulated.plot(tallies, Path(plot))
+    return 0
+
+
+def notify(*, text: str = "") -> int:
+    """Tell whoever params.yaml names (notify.command) of a failure or a missed deadline.
+
+    Args:
+        text: the message; standard input if left out
+    """
+    message = text or sys.stdin.read()
+    command = params.load(ledger.home()).notify.command
+    log.warning("%s", message)
+    if not command:
+        return 0
+    return subprocess.run(command, shell=True, input=message, text=True, check=False).returncode
+
+
+COMMANDS: tuple[Callable[..., int], ...] = (
+    status, why, who_used, audit, drill, serve, check, report, prices, simulate, notify,
+)  # fmt: skip
