@@ -135,7 +135,7 @@ endef
 export DOWN
 
 test: setup ## the whole test suite
-	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
 check: .venv/ready ## lint and types
 	ruff check .

@@ -1,8 +1,11 @@
 """Group commit, on a real log."""
 
 import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,12 @@ from pipeline.serving import writer
 from pipeline.serving.log import Log, Outcome, open_log
 from pipeline.serving.writer import Writer
 from tests.serving.test_log import exposure
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """In a thread of its own: a browser of other tests may have left a loop running in this one."""
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(asyncio.run, work).result()
 
 
 def test_everything_is_written_and_every_outcome_acknowledged_once_it_is(tmp_path: Path) -> None:
@@ -30,7 +39,7 @@ def test_everything_is_written_and_every_outcome_acknowledged_once_it_is(tmp_pat
         writes.expose(exposure(1000))
         await asyncio.to_thread(writes.close)
 
-    asyncio.run(tell())
+    run(tell())
     assert len(list(log.exposures("a"))) == 60
     log.close()
 
@@ -61,7 +70,7 @@ def test_a_log_that_is_away_loses_nothing_that_it_acknowledged_and_is_written_to
         assert (writes.fault, writes.num_lost) == ("", 0)
         await asyncio.to_thread(writes.close)
 
-    asyncio.run(tell())
+    run(tell())
     assert [found.taken for found in log.exposures("a")] == [("22423",)]
     log.close()
 
@@ -81,7 +90,7 @@ def test_what_no_database_takes_does_not_end_the_writer(
         await asyncio.to_thread(writes.close)
         return writes.num_lost
 
-    assert asyncio.run(tell()) == 1
+    assert run(tell()) == 1
     assert [found.id for found in log.exposures("a")] == [exposure(2).id]
     assert "1 exposures and 1 outcomes are not kept" in caplog.text
     log.close()
@@ -103,4 +112,4 @@ def test_exposures_that_find_no_room_are_counted(tmp_path: Path, monkeypatch: py
         await asyncio.to_thread(writes.close)
         return writes.num_lost + len(writes._exposures)
 
-    assert asyncio.run(tell()) == 5
+    assert run(tell()) == 5
