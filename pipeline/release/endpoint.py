@@ -89,7 +89,7 @@ class Endpoint:
 
 
 class OnVertex:
-    """Follower, and Traffic: one model's endpoint."""
+    """Follower: one model's endpoint."""
 
     def __init__(self, told: Endpoint, client: "MlflowClient", model: str) -> None:
         self.told, self.client, self.model = told, client, model

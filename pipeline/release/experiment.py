@@ -200,7 +200,7 @@ def _foretell(log: "Log", night: Night, params: Params, *, rules: Rules) -> Live
     """What the traffic of the last days lets one expect of tonight's."""
     now = datetime.now(UTC).replace(microsecond=0)
     since = now.timestamp() - HISTORY_DAYS * 24 * HOUR_S
-    before = forecast.traffic(log.exposures(None, since=since), now=now.timestamp(), days=HISTORY_DAYS)
+    before = forecast.volume(log.exposures(None, since=since), now=now.timestamp(), days=HISTORY_DAYS)
     hours = max((night.decide_until - now).total_seconds() / HOUR_S - params.gate.outcome_hours, 0.0)
     text, tuned_at = forecast.forecast(
         before, pace=pace(params.gate), hours=hours, alpha=rules.alpha, margin=rules.margin

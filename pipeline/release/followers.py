@@ -41,16 +41,6 @@ class Follower(Protocol):
         """Drop what was laid ready for a version that is not to serve after all."""
 
 
-class Traffic(Protocol):
-    """Divides users between champion and challenger."""
-
-    def share(self, champion: int, challenger: int, share: float) -> None:
-        """Let that share of the traffic, from 0 to 1, meet the challenger, and the rest the champion.
-
-        Versions are 0 where there is none. ReleaseError unless those that get any have been prepared.
-        """
-
-
 class Alias:
     """The alias `champion` in MLflow, the tags, and the words that a reviewer reads."""
 

@@ -18,15 +18,15 @@ DAY_S, HOUR_S = 86_400.0, 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """What came in the last days."""
+class Volume:
+    """How many users came in the last days, and how unlike they were."""
 
     users_per_hour: float
     sd: float  # of a user's score, on the scale of users with an outcome; NaN where none is known
     days: float  # looked at
 
 
-def traffic(exposures: Iterable[Shown], *, now: float, days: float) -> Traffic:
+def volume(exposures: Iterable[Shown], *, now: float, days: float) -> Volume:
     """Users an hour and the spread of their scores, by the exposures of the last `days`, oldest first."""
     scores: dict[tuple[str, int], list[float | None]] = {}
     first = now
@@ -38,14 +38,14 @@ def traffic(exposures: Iterable[Shown], *, now: float, days: float) -> Traffic:
     means = np.array([sum(found) / len(found) if found else 0.0 for found in told])
     rate = sum(map(bool, told)) / len(told) if told else 0.0
     hours = min(max((now - first) / HOUR_S, 1.0), days * 24)
-    return Traffic(
+    return Volume(
         users_per_hour=len(told) / hours,
         sd=float(means.std()) / rate if rate else math.nan,
         days=hours / 24,
     )
 
 
-def forecast(before: Traffic, *, pace: Pace, hours: float, alpha: float, margin: float) -> tuple[str, float]:
+def forecast(before: Volume, *, pace: Pace, hours: float, alpha: float, margin: float) -> tuple[str, float]:
     """What can be shown within so many hours, in words, and the clock that `unpaired.effect` is tuned at."""
     clock = clock_by(pace, units_per_hour=before.users_per_hour, hours=hours)
     if clock <= 0 or not before.sd > 0:

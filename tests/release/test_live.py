@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.release.compare import Judgement, Rules
-from pipeline.release.forecast import forecast, traffic
+from pipeline.release.forecast import forecast, volume
 from pipeline.release.live import Finding, Limits, decide, find
 from pipeline.release.observations import observe
 from pipeline.release.ramp import Pace, Step
@@ -189,11 +189,11 @@ def test_with_a_look_every_few_users_a_ramp_promotes_nothing_that_is_not_better(
 
 def test_the_traffic_of_the_last_days_tells_what_can_be_shown() -> None:
     log = [*exposures(np.random.default_rng(0), users(0, 2400), share=0.0, start=0, apart_s=36)]
-    before = traffic(log, now=86_400, days=7)
+    before = volume(log, now=86_400, days=7)
     assert before.users_per_hour == pytest.approx(100)
     text, clock = forecast(before, pace=PACE, hours=10, alpha=0.05, margin=0.01)
     assert "at 100 users an hour, as in the last 1.0 days, 10.0 hours show 0." in text
     assert "more than the margin 0.01, so that it may stay inconclusive" in text
     assert clock == pytest.approx(1000 * 0.01 * 0.99)
-    nothing, _ = forecast(traffic([], now=0, days=7), pace=PACE, hours=10, alpha=0.05, margin=0.01)
+    nothing, _ = forecast(volume([], now=0, days=7), pace=PACE, hours=10, alpha=0.05, margin=0.01)
     assert "what can be shown is not known" in nothing
