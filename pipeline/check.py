@@ -48,6 +48,7 @@ def findings() -> Iterator[Finding]:
     yield _machines(home, told)
     yield from _premises(told)
     yield from _serving(told)
+    yield from _router(home, told)
     yield _suite(home / told.validate_.suite)
     yield _registry()
 
@@ -108,6 +109,24 @@ def _serving(told: params.Params) -> Iterator[Finding]:
         return
     for what, ok, text in made.premises():
         yield Finding(what=what, ok=ok, text=text)
+
+
+def _router(home: Path, told: params.Params) -> Iterator[Finding]:
+    """Whether users can meet a challenger, where they are to judge it."""
+    if told.gate.scores == "replay":
+        return
+    from pipeline.release.routers import existing_log
+
+    try:
+        log = existing_log(told.serving, home)
+        live = log.routers() if log else ()
+    except PipelineError as error:
+        yield Finding(what="router", ok=False, text=str(error))
+        return
+    text = f"gate.scores: {told.gate.scores} asks users, and no router lives; run python -m pipeline serve"
+    if live:
+        text = f"{len(live)} that live{'s' if len(live) == 1 else ''}: {', '.join(one.id for one in live)}"
+    yield Finding(what="router", ok=bool(live), text=text)
 
 
 def _suite(path: Path) -> Finding:

@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline.check import Finding, findings
+from pipeline.serving.log import RouterState, open_log
 
 PARAMS = """\
 source: tests.fakes:TwoDays
@@ -51,3 +52,22 @@ def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path
     found = machines(tmp_path, monkeypatch, "g2-standard-4")
     assert not found.ok
     assert "has only the machine at hand; add local to plan.machines" in found.text
+
+
+def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.delenv("DAYBREAK_LOG", raising=False)
+    told = PARAMS.format(machines="local")
+
+    def found() -> Finding:
+        return next(finding for finding in findings() if finding.what in ("router", "expectations"))
+
+    (tmp_path / "params.yaml").write_text(told)
+    assert found().what == "expectations"
+    (tmp_path / "params.yaml").write_text(f"{told}gate: {{scores: live}}\n")
+    assert (found().what, found().ok) == ("router", False)
+    assert "python -m pipeline serve" in found().text
+    (tmp_path / "var").mkdir()
+    log = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
+    log.beat(RouterState(id="here:1", champion=1))
+    assert (found().ok, found().text) == (True, "1 that lives: here:1")

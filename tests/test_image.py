@@ -154,6 +154,7 @@ def test_an_image_takes_a_part_of_the_dependencies_in_versions_that_ran(name: st
     assert not closure(group(name)) & lacking
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_an_image_has_all_that_its_processes_import(name: str) -> None:
     missing = reached(BEGINNINGS[name]) - modules(closure(group(name)))

@@ -123,6 +123,7 @@ def test_close_chains_nights_with_the_code_commit_as_second_parent(
     assert entries[0].verdict and entries[0].verdict.action == "no data"
 
 
+@pytest.mark.slow
 def test_closing_twice_makes_one_commit(repository: Path) -> None:
     opened(repository)
     stages.run("close")
@@ -160,6 +161,7 @@ def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: 
     assert len(ledger.history()) == 1
 
 
+@pytest.mark.slow
 def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -122,6 +122,7 @@ def test_cancellations_pop_the_most_recent_purchases(rows: list[Row], tmp_path_f
     assert sorted((line["invoice"], line["quantity"]) for line in left) == popped(rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(rows=st.lists(lines, min_size=1, max_size=100))
 def test_netting_never_adds_a_piece_and_takes_no_more_than_was_cancelled(

@@ -184,6 +184,7 @@ def test_few_items_and_customers_make_most_of_the_trade(rows: pa.Table) -> None:
     assert shares(rows, "customer")[:100].sum() > 0.35
 
 
+@pytest.mark.slow
 def test_weeks_and_the_year_have_seasons() -> None:
     source = shop(start="2023-01-01", closed_weekday=None)
     sold = {day: len(np.unique(source._sales(day)["invoice"])) for day in source.days()[::3]}

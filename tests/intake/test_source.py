@@ -77,6 +77,7 @@ def test_csv_and_parquet_of_the_same_rows_give_the_same_bytes(tmp_path: Path) ->
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6))
 def test_the_bytes_do_not_depend_on_how_the_rows_came(
     sizes: list[int], tmp_path_factory: pytest.TempPathFactory
@@ -235,6 +236,7 @@ def test_wrong_params_name_the_key() -> None:
         Files("memory://s/{day:%d}.csv").days()
 
 
+@pytest.mark.slow
 def test_what_an_address_carries_is_in_no_log_and_no_record(
     repository: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

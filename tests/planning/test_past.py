@@ -81,12 +81,14 @@ def test_the_ratio_stands_when_the_model_changes(nights):
     )
 
 
+@pytest.mark.slow
 def test_intervals_that_did_not_hold_are_wider_tonight(nights, caplog):
     tonight = nights([0.5, 1.6, 0.6, 1.9] * 5)
     assert width(planned(tonight)) > 2 * width(planned(night()))
     assert "the 90 % interval held on 0% of the last 20 nights" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_cannot_be_learned_from_is_widened_for(nights):
     tonight = nights([1.0, 1.3, 0.8, 1.4] * 5, num_restarts=1)  # the time of a restart is no update's
     assert past.known(past.before(tonight), num_workers=1).past == []
@@ -178,6 +180,7 @@ def test_machines_that_took_longer_to_come_are_expected_to_take_longer():
     assert now_s == pytest.approx(3 * before_s, rel=0.1)
 
 
+@pytest.mark.slow
 def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_program():
     lives = tuple((60.0 * 2**k, True) for k in range(10))
     entries = [after(on_spot(), number=k, spot_lives=(*lives, (30_000.0, False))) for k in range(4)]

@@ -123,6 +123,7 @@ def test_what_cannot_be_done_is_told_with_the_least_that_helps():
     assert re.search(r"train\.epochs 0\.\d+ \([\d,]+ samples\)", told)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.floats(0.3, 3), st.floats(0, 5), st.floats(1e-3, 0.2))
 def test_doing_what_the_refusal_says_helps(hours, budget_usd, step_s):

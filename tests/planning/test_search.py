@@ -69,6 +69,7 @@ def test_the_fastest_is_the_one_that_brute_force_finds(offered, hour, dollar):
     assert (choice and choice.best.expected_s) == brute_force(offered, within, lambda c: c.expected_s)
 
 
+@pytest.mark.slow
 @given(catalogs, hours, dollars, st.floats(0, 10), st.floats(0, 100))
 def test_more_hours_or_dollars_never_make_it_worse(offered, hour, dollar, longer, richer):
     for objective in ("cost", "time"):

@@ -61,6 +61,7 @@ def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse)
     assert sum(variances) / 20 == pytest.approx(DIM * DEVIATION**2, rel=0.1)
 
 
+@pytest.mark.slow
 def test_every_sample_is_loaded_once_before_one_is_loaded_again():
     rig = Rig(Mean(), Path(), seed=0)
     seen = torch.cat([rig.load(500) for _ in range(10)])

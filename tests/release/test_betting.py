@@ -13,6 +13,7 @@ def drawn(rng: np.random.Generator, *, chance: float, ours: float, theirs: float
     return arm, np.full(size, chance), (rng.random(size) < np.where(arm, ours, theirs)).astype(float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chance", [0.01, 0.25, 0.5])
 @pytest.mark.parametrize(("ours", "theirs"), [(0.01, 0.0), (0.06, 0.05), (0.51, 0.5)])
 def test_at_the_margin_false_alarms_are_rare_however_often_one_looks(

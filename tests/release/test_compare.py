@@ -47,6 +47,7 @@ def null_streams(kind: str, shape: tuple[int, int]) -> np.ndarray:
     return np.where(rng.random(shape) < 0.5, 0.0, rng.beta(1, 4, shape) - 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "sign"), [("normal", 1), ("baskets", 1), ("baskets", -1)])
 @pytest.mark.parametrize("horizon", [120, None])
 def test_false_promotions_stay_below_alpha_when_looking_again_and_again(
@@ -160,6 +161,7 @@ def test_a_slice_that_suffers_stops_a_better_challenger() -> None:
     assert "on new customers" in found.reason
 
 
+@pytest.mark.slow
 def test_slices_of_equal_models_are_rarely_called_worse() -> None:
     rng = np.random.default_rng(3)
     masks = {str(k): np.arange(800) % 8 == k for k in range(8)}

@@ -98,6 +98,7 @@ def test_before_the_horizon_an_open_guardrail_waits() -> None:
     assert found.action == "wait"
 
 
+@pytest.mark.slow
 def test_many_success_metrics_do_not_raise_the_chance_of_a_false_promotion() -> None:
     rng, names = np.random.default_rng(1), [str(k) for k in range(5)]
     promoted = [judged({name: rng.normal(0, 1, N) for name in names}).action == "promote" for _ in range(300)]

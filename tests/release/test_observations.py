@@ -25,6 +25,7 @@ def test_a_score_is_that_of_the_workload_offline(items: list[str], taken: list[s
     assert 0 <= ndcg(items, taken) <= 1
 
 
+@pytest.mark.slow
 def test_a_user_counts_again_where_a_ramp_leaves_something_to_chance() -> None:
     crowd = users(0, 4000)
     log = [shown for share in (0.05, 0.25, 0.5)

@@ -33,6 +33,7 @@ def world(seed: int, size: int, *, wrong: float = 0.0) -> dict[str, Any]:
 VALUE = float(np.mean([WANTED[c] @ (TRUE + 0.1 * c) for c in (0, 1)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [0.0, 0.3])
 def test_the_estimates_are_unbiased_where_the_truth_is_known(wrong: float) -> None:
     found = [advise(**world(seed, 1000, wrong=wrong)) for seed in range(300)]

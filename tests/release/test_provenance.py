@@ -32,6 +32,7 @@ def in_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
 
 
+@pytest.mark.slow
 def test_why_tells_what_made_a_version_who_judged_it_and_when_it_served() -> None:
     told = dict(provenance.why(501))
     night = "2023-05-16"
@@ -87,6 +88,7 @@ def test_a_version_that_the_ledger_does_not_know_is_said() -> None:
         provenance.why(5000)
 
 
+@pytest.mark.slow
 def test_the_command_line_answers_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["why", "501"]) == 0
     assert "verdict   promote: better" in capsys.readouterr().out

@@ -211,6 +211,7 @@ def test_a_promotion_that_waits_may_be_rejected_or_left_and_the_champion_stays(w
     assert "version 1 stays" in headline
 
 
+@pytest.mark.slow
 def test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened(waiting: Any) -> None:
     verdict = waiting("always", weight=0.2)
     assert (verdict.action, verdict.approve_until) == ("reject", None)
@@ -242,6 +243,7 @@ def test_what_is_put_to_a_person_is_fit_to_serve_and_what_is_not_is_not_put(wait
     assert "| latency | **failed** |" in described(2)[0]
 
 
+@pytest.mark.slow
 def test_without_approval_nobody_is_asked(waiting: Any) -> None:
     verdict = waiting("never")
     assert verdict.approve_until is None
@@ -250,6 +252,7 @@ def test_without_approval_nobody_is_asked(waiting: Any) -> None:
     assert promote().champion == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["write", "tell"])
 def test_an_answer_that_was_cut_short_is_given_again(
     waiting: Any, monkeypatch: pytest.MonkeyPatch, stop: str

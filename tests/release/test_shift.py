@@ -24,6 +24,7 @@ def test_lists_that_moved_farther_than_the_margin_are_found_and_others_are_not(
     assert alarm(arm, np.full(arm.size, 0.05), shown, margin=0.5).raised == raised
 
 
+@pytest.mark.slow
 def test_at_the_margin_false_alarms_are_rare() -> None:
     rng = np.random.default_rng(1)
     raised = 0

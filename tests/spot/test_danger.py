@@ -41,6 +41,7 @@ def test_few_preemptions_move_the_prior_a_little_and_censored_lives_lengthen_it(
     assert f"{lost} preemption{'s' if lost != 1 else ''} of {lost + 1} seen" in found.says
 
 
+@pytest.mark.slow
 def test_many_preemptions_choose_the_curve_that_they_came_from():
     young = learned(lives(Weibull(shape=0.4, scale_s=20 * HOUR_S), count=200))
     assert not young.memoryless

@@ -39,6 +39,7 @@ def night(works: list[bool]) -> float:
     return usd
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_no_night_costs_more(works):

@@ -95,6 +95,7 @@ def test_kaplan_meier_lies_in_its_interval_and_agrees_with_nelson_aalen():
     assert same == pytest.approx(np.exp(-hazards), abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curve", CURVES[:2], ids=lambda curve: curve.name)
 def test_the_family_that_was_drawn_from_is_chosen_or_as_good(curve):
     choice = choose(drawn(curve, number=1000))

@@ -45,12 +45,14 @@ def test_it_is_what_trying_everything_finds(up, restart, work):
     assert optimum_usd(told, zones) == pytest.approx(by_trying(told, zones))
 
 
+@pytest.mark.slow
 def test_it_is_so_with_two_regions_and_a_checkpoint_that_moves():
     told = job(work=2, deadline=5, restart=1, egress_usd=0.1)
     zones = [trace("##..#", zone="a-1-a"), trace(".#.##", zone="b-1-a", spot=1.3)]
     assert optimum_usd(told, zones) == pytest.approx(by_trying(told, zones))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.text("#.", min_size=40, max_size=40), min_size=1, max_size=3), st.integers(5, 36))
 def test_nobody_pays_less(ups, work):

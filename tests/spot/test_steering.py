@@ -102,6 +102,7 @@ def test_it_never_waits_or_asks_for_spot_without_time_for_a_start_after_it(hours
         assert chosen is not None
 
 
+@pytest.mark.slow
 @given(st.floats(0.05, 10))
 def test_a_job_however_short_beside_a_start_asks_for_spot_at_once(hours):
     short = replace(PLAN, expected_s=hours * HOUR_S, usd_per_hour=1.8)

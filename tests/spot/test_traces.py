@@ -96,6 +96,7 @@ def test_drawn_capacity_comes_and_goes_and_spot_is_cheaper_than_on_demand():
         assert len(set(trace.spot_usd_per_hour)) > 3
 
 
+@pytest.mark.slow
 def test_outages_are_drawn_as_they_were_measured():
     traces = read(measured("skynomad_h100_merged_rle.csv.gz"))
     assert (len(traces), len(traces[0].up)) == (13, 2114)

@@ -114,6 +114,7 @@ def test_one_long_pause_moves_nothing():
     assert batching.sizes == (32, 32)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 3), st.floats(0.1, 0.7), st.integers(0, 2**32), st.integers(10, 80))
 def test_a_straggler_that_appears_is_absorbed_and_forgiven(rank, left, seed, before):
     speeds = np.ones(4)

@@ -194,6 +194,7 @@ def test_an_early_end_survives_a_restart(tmp_path):
     assert second.now < 60
 
 
+@pytest.mark.slow
 def test_an_early_end_is_put_off_on_a_faster_machine(tmp_path):
     made = recipe(num_samples=40_000, batch_size=8, train_until=datetime.fromtimestamp(600, UTC))
     first = CountingEngine(num_samples=40, step_s=0.5)

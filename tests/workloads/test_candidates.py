@@ -38,6 +38,7 @@ def test_train_days_leaves_only_the_newest_training_days(folder: Path) -> None:
     assert days.min() > recent.lines.last_day - 7
 
 
+@pytest.mark.slow
 @given(cut=st.integers(5, 39), seed=st.integers(0, 1000))
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_sample_sees_lines_of_its_own_day_or_later(cut: int, seed: int, tmp_path: Path) -> None:
