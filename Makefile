@@ -71,6 +71,7 @@ night: setup ## one night through Airflow, in this terminal: [DAY=2026-11-20]
 define PROGRESS
 /Running command: .* -m pipeline [a-z]+/ {
   sub(/.* -m pipeline /, ""); sub(/[^a-z].*/, ""); if ($$0 != stage) { stage = $$0; print; fflush() }; next }
+/^make night: / { sub(/^make night: /, "          "); print; fflush() }
 /Tmp dir root|Output:|Temporary script|Running command|exited with|Return code|new reschedule|Poking/ { next }
 /\] loc=(subprocess|bash)\.py/ {
   sub(/^[^ ]* \[[a-z ]*\] /, ""); sub(/ *\[airflow\.task.*/, ""); if (!/^{/) { print "          " $$0; fflush() } }
@@ -135,7 +136,7 @@ endef
 export DOWN
 
 test: setup ## the whole test suite
-	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
+	python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=30
 
 check: .venv/ready ## lint and types
 	ruff check .

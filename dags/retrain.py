@@ -12,6 +12,7 @@ Run as a script, this file is one night in the terminal, without a scheduler.
 
 import json
 import os
+import shlex
 import sys
 from datetime import timedelta
 from typing import Any
@@ -30,6 +31,7 @@ from airflow.sdk import (
     SyncCallback,
     chain,
 )
+from airflow.sdk.exceptions import ParamValidationError
 from asked import Asked
 
 HOURS = 18  # Airflow's alert only; the deadline that acts is night.train_hours
@@ -91,6 +93,7 @@ OPEN = " ".join(
     ]
 )
 IN_NIGHT = "/nights/{{ run_id | night }}"
+OPENED = f'[ -d {shlex.quote(str(notify.HOME))}{IN_NIGHT} ] || {{ echo "no night was opened"; exit 99; }}; '
 ONLY_PLAN = "{{ ' && exit 99' if params.plan_only }}"
 
 
@@ -161,7 +164,7 @@ with DAG(
     tags=["daybreak"],
 ) as dag:
     close = BashOperator(
-        task_id="close", bash_command=notify.command("close", IN_NIGHT), trigger_rule="all_done"
+        task_id="close", bash_command=OPENED + notify.command("close", IN_NIGHT), trigger_rule="all_done"
     )
     close.operator_extra_links = (MlflowLink(), ReportLink())
     gate = reconciler("gate")
@@ -197,5 +200,12 @@ if __name__ == "__main__":
         "review"
     ).pre_execute = review.skip  # nor end a wait; who is asked answers by the command line
     promote.bash_command = notify.command("promote --wait", IN_NIGHT)
-    run = dag.test(run_conf={"day": os.environ.get("DAY") or None, "reason": " ".join(sys.argv[1:]) or None})
+    for task in dag.tasks:
+        task.retries = 0  # who reads the sentence tries again
+    try:
+        run = dag.test(
+            run_conf={"day": os.environ.get("DAY") or None, "reason": " ".join(sys.argv[1:]) or None}
+        )
+    except ParamValidationError as error:
+        sys.exit(f"make night: {str(error).splitlines()[0]}")
     sys.exit(run.state != "success")

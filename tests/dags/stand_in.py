@@ -13,9 +13,6 @@ from pathlib import Path
 
 home = Path(os.environ["PIPELINE_HOME"])
 stage = sys.argv[1]
-if stage == "open":
-    night = home / "nights" / sys.argv[sys.argv.index("--night") + 1]
-    shutil.copytree(home / "pipeline", night / "pipeline", dirs_exist_ok=True)
 calls = home / "calls.jsonl"
 with calls.open("a") as file:
     file.write(json.dumps({"folder": str(Path.cwd().relative_to(home)), "arguments": sys.argv[1:]}) + "\n")
@@ -27,4 +24,8 @@ if stage == "gate":
         path.write_text(json.dumps(record))
 made = sum(json.loads(line)["arguments"][0] == stage for line in calls.read_text().splitlines())
 print(json.dumps({"stage": stage}))
-sys.exit(said[min(made, len(said)) - 1])
+status = said[min(made, len(said)) - 1]
+if stage == "open" and not status:
+    night = home / "nights" / sys.argv[sys.argv.index("--night") + 1]
+    shutil.copytree(home / "pipeline", night / "pipeline", dirs_exist_ok=True)
+sys.exit(status)
