@@ -50,7 +50,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
         super().__init__(store.storage, *given)
 
     def _answer(self, act: Any) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._whole(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
         if self.store.delay_s:
             time.sleep(self.store.chance.random() * self.store.delay_s)
         with self.store.lock:
@@ -62,6 +62,15 @@ class Handler(RequestHandler):  # type: ignore[misc]
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def _whole(self, body: bytes) -> bytes:
+        """The body; its last line end as CRLF, else the emulator takes a last CR for a part of it."""
+        kind = self.headers.get("Content-Type", "")
+        if not kind.startswith("multipart/related") or body.partition(b"\n")[0].endswith(b"\r"):
+            return body
+        body = b"\r\n--".join(body.rsplit(b"\n--", 1))
+        self.headers.replace_header("Content-Length", str(len(body)))
+        return body
 
     def _refusal(self, body: bytes) -> int:
         if self.store.read_only and self.command != "GET":

@@ -1,9 +1,10 @@
 """What becomes of copies when two writers race? `python -m tests.training.racing ROUNDS SEED`.
 
-In each round two processes send two checkpoints each, as far on as the other's or nearly so; in some rounds
-one of them is killed. Meanwhile a reader brings the newest there is, again and again. Afterwards what the
-newest head names is fetched and held against its hashes. Prints what was seen as JSON; `careless` as a third
-word takes a service that does not honour preconditions.
+In each round two processes go on from the newest checkpoint, as runs on two machines would, and send two
+each, as far on as the other's or nearly so; in some rounds one of them is killed. Meanwhile a reader brings
+the newest there is, again and again. Afterwards what the newest head names is fetched and held against its
+hashes. Prints what was seen as JSON; `careless` as a third word takes a service that does not honour
+preconditions.
 """
 
 import hashlib
@@ -46,14 +47,23 @@ def saved(folder: Path, seen: int, chance: random.Random) -> Path:
     return path
 
 
-def write(folder: Path, plan: list[int], seed: int, said: Connection) -> None:
+def write(folder: Path, seed: float, said: Connection) -> None:
     """Send a checkpoint after the other, and say which are there."""
     chance = random.Random(seed)
     bucket = Bucket(URL)
-    for seen in plan:
+    bucket.bring(folder)
+    seen = far_on(folder)
+    for _ in range(COMMITS):
+        seen += chance.randint(1, 3)
         if bucket.send(saved(folder, seen, chance)):
             said.send(seen)
     said.close()
+
+
+def far_on(folder: Path) -> int:
+    """Samples that the newest whole checkpoint of a folder has seen; 0 where there is none."""
+    whole = [int(path.name[5:]) for path in folder.glob("seen=*") if not checkpoint.fault(path)]
+    return max(whole, default=0)
 
 
 def read(folder: Path, known: int, over: Connection, said: Connection) -> None:
@@ -64,8 +74,7 @@ def read(folder: Path, known: int, over: Connection, said: Connection) -> None:
         heard = over.poll()
         shutil.rmtree(folder, ignore_errors=True)
         bucket.bring(folder)
-        found = [int(path.name[5:]) for path in folder.glob("seen=*") if not checkpoint.fault(path)]
-        looks, lost = looks + 1, lost + (max(found, default=0) < known)
+        looks, lost = looks + 1, lost + (far_on(folder) < known)
     for name, files in bucket.copies().items():
         torn += bool(bucket._get(name, files, folder / "again"))
     said.send((looks, torn, lost, sorted(int(name[5:20]) for name in bucket.copies())))
@@ -73,15 +82,13 @@ def read(folder: Path, known: int, over: Connection, said: Connection) -> None:
 
 def race(folder: Path, known: int, chance: random.Random) -> tuple[dict[str, int], int]:
     """One round: what was seen, and how far the bucket is."""
-    plans = [sorted(known + 1 + chance.randrange(3) for _ in range(COMMITS)) for _ in range(2)]
-    plans = [[seen + COMMITS * n for n, seen in enumerate(plan)] for plan in plans]
-    ears, mouths = zip(*(FORK.Pipe(duplex=False) for _ in plans), strict=True)
+    ears, mouths = zip(*(FORK.Pipe(duplex=False) for _ in range(2)), strict=True)
     over_here, over = FORK.Pipe(duplex=False)
     told, tell = FORK.Pipe(duplex=False)
     reader = FORK.Process(target=read, args=(folder / "reader", known, over_here, tell))
     writers = [
-        FORK.Process(target=write, args=(folder / str(n), plan, chance.random(), mouth))
-        for n, (plan, mouth) in enumerate(zip(plans, mouths, strict=True))
+        FORK.Process(target=write, args=(folder / str(n), chance.random(), mouth))
+        for n, mouth in enumerate(mouths)
     ]
     for process in (reader, *writers):
         process.start()

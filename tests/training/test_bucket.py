@@ -220,7 +220,8 @@ def test_cloud_storage_is_such_a_bucket(tmp_path, storage, caplog):
         assert bucket.send(path)
     assert names(bucket) == ["2", "3"]
     assert brought(bucket, tmp_path / "new") == "3"
-    bucket._system.pipe_file(there(bucket, 3, "model.safetensors"), b"torn")
+    bucket._system.pipe_file(there(bucket, 3, "model.safetensors"), b"torn\r")
+    assert bucket._system.cat_file(there(bucket, 3, "model.safetensors")) == b"torn\r"
     assert brought(bucket, tmp_path / "newer") == "2"
     storage.read_only = True
     (four,) = saved(tmp_path / "old", 4)
