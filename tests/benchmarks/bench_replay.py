@@ -43,6 +43,7 @@ SETTINGS = [
     "gate.scores=live", "gate.ramp=[0.2,0.5]", "gate.ramp_users=150", "gate.ramp_hours=0",
     f"gate.outcome_hours={WINDOW_S / 3600}",
     "gate.max_p99_rise_s=1", "serving.timeout_s=10", f"serving.port={PORT}", "serving.max_requests_per_s=0",
+    "night.train_hours=1", "night.decide_hours=2",  # as much as its users can show, at 900 an hour
     "watch.holdback=0.25",
 ]  # fmt: skip
 TARGETS = {
