@@ -127,6 +127,9 @@ class Batching:
         if not certain.any():
             return False
         self._learn_most(errors)
+        least_s = self._batch_size / float((sizes / self._mean).sum())  # of an update, were shares not whole
+        if self.sizes == self._even and least_s > (1 - MIN_GAIN) * float(self._mean.max()):
+            return False  # as `_proposal` would find, which takes longer than equal workers have to lose
         found = self._proposal(sizes * mean / self._mean)
         apart = np.abs(np.array(found) - sizes) / sizes > DEAD_BAND
         if not (apart & certain).any():
