@@ -27,7 +27,9 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import mlflow  # noqa: F401  before the forks
+# Before the forks: what MLflow imports when it is first asked is most of what a trial would take.
+import mlflow.store.model_registry.sqlalchemy_store  # noqa: F401
+import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 from pipeline import ledger, params, records
 from pipeline.errors import NothingToDo, ReleaseError
