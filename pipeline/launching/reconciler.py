@@ -285,8 +285,10 @@ class Reconciler:
         if last and last.live and last.handle:
             self.backend.cancel(last.handle)
             state = self.backend.state(last.handle)
-            if state in LIVE and now < limit + ENDING_S:
-                raise NotYet(f"job {self.folder.name} is told to end, and has not yet")
+            if state in LIVE:
+                if now < limit + ENDING_S:
+                    raise NotYet(f"job {self.folder.name} is told to end, and has not yet")
+                self._pay(now + ENDING_S, state)  # nobody looks again
             self._note(now, state)
         if not collector.has_ended(self.folder):
             result = collector.from_checkpoint(self.folder, self.recipe, now=now)

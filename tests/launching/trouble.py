@@ -116,7 +116,7 @@ def real_night(number: int) -> Ended:
         except JobError as error:
             decision = error
         late_s = (datetime.now(UTC) - night.train_until).total_seconds()
-        left = left_behind(Path(folder))
+        _, left = psutil.wait_procs(left_behind(Path(folder)), timeout=30)  # workers wind up after their model
         os.chdir(before)
     return Ended(
         name=f"{number} {kind}, {workers} worker{'s' if workers > 1 else ''}",
