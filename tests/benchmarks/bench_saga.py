@@ -28,7 +28,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # Before the forks: what MLflow imports when it is first asked is most of what a trial would take.
-import mlflow.store.model_registry.sqlalchemy_store  # noqa: F401
+import mlflow.store.model_registry.sqlalchemy_store
 import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 from pipeline import ledger, params, records

@@ -116,7 +116,8 @@ def real_night(number: int) -> Ended:
         except JobError as error:
             decision = error
         late_s = (datetime.now(UTC) - night.train_until).total_seconds()
-        _, left = psutil.wait_procs(left_behind(Path(folder)), timeout=30)  # workers wind up after their model
+        working = left_behind(Path(folder))  # workers wind up after their model
+        _, left = psutil.wait_procs(working, timeout=30)
         os.chdir(before)
     return Ended(
         name=f"{number} {kind}, {workers} worker{'s' if workers > 1 else ''}",
