@@ -40,7 +40,7 @@ def database(in_airflow: Callable[..., Any]) -> None:
     in_airflow("from airflow.utils.db import initdb; initdb(); print(1)")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A running Airflow whose stages are played by a stand-in.
 
@@ -58,7 +58,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
         yield airflow
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def page() -> Iterator[Any]:
     """A page of a headless Chromium."""
     if CHROMIUM is None:
