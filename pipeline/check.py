@@ -125,7 +125,7 @@ def _router(home: Path, told: params.Params) -> Iterator[Finding]:
         return
     text = f"gate.scores: {told.gate.scores} asks users, and no router lives; run python -m pipeline serve"
     if live:
-        text = f"{len(live)} that live{'s' if len(live) == 1 else ''}: {', '.join(one.id for one in live)}"
+        text = f"{len(live)} live{'s' if len(live) == 1 else ''}: {', '.join(one.id for one in live)}"
     yield Finding(what="router", ok=bool(live), text=text)
 
 

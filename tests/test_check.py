@@ -70,4 +70,4 @@ def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
     (tmp_path / "var").mkdir()
     log = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
     log.beat(RouterState(id="here:1", champion=1))
-    assert (found().ok, found().text) == (True, "1 that lives: here:1")
+    assert (found().ok, found().text) == (True, "1 lives: here:1")
