@@ -51,7 +51,7 @@ setup: .venv/ready $(AIRFLOW_HOME)/ready ## virtual environment and Airflow data
 
 $(AIRFLOW_HOME)/ready: .venv/ready
 	@echo "Setting up the databases of Airflow and MLflow"
-	mkdir -p $(AIRFLOW_HOME)
+	mkdir -p $(AIRFLOW_HOME) $(VAR)
 	airflow db migrate > $(VAR)/setup.log 2>&1 || { tail -5 $(VAR)/setup.log; exit 1; }
 	python -c 'from pipeline.release import tracking; tracking.reachable()' >> $(VAR)/setup.log 2>&1 \
 	  || { tail -5 $(VAR)/setup.log; exit 1; }
