@@ -1,5 +1,6 @@
 """Would a night run here? What `python -m pipeline check` looks at, before a cent is spent."""
 
+import contextlib
 import importlib.metadata
 import shutil
 import sys
@@ -126,7 +127,28 @@ def _router(home: Path, told: params.Params) -> Iterator[Finding]:
     text = f"gate.scores: {told.gate.scores} asks users, and no router lives; run python -m pipeline serve"
     if live:
         text = f"{len(live)} live{'s' if len(live) == 1 else ''}: {', '.join(one.id for one in live)}"
+    elif told.serving.endpoint:
+        yield from _asked_by_endpoint(told, told.serving.endpoint)
+        return
     yield Finding(what="router", ok=bool(live), text=text)
+
+
+def _asked_by_endpoint(told: params.Params, plug: params.Plug) -> Iterator[Finding]:
+    """Whether an endpoint can share its requests out as the gate will ask, and tell what came of it."""
+    from pipeline.release.endpoint import is_whole
+
+    broken = [share for share in (*told.gate.ramp, told.watch.holdback) if not is_whole(share)]
+    with contextlib.suppress(PipelineError):  # told of already
+        keeps = bool(plug.make().log)
+        text = "the endpoint's containers keep the log of who met what"
+        if not keeps:
+            text = (
+                f"gate.scores: {told.gate.scores} asks users, and the endpoint keeps no log of who met what; "
+                f"set serving.endpoint.log, or run python -m pipeline serve"
+            )
+        elif broken:
+            text = f"the endpoint gives whole percent, not {broken[0]:g}; mend gate.ramp or watch.holdback"
+        yield Finding(what="router", ok=keeps and not broken, text=text)
 
 
 def _suite(path: Path) -> Finding:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline import check, params
 from pipeline.check import Finding, findings
 from pipeline.serving.log import RouterState, open_log
 
@@ -71,3 +72,19 @@ def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
     log = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
     log.beat(RouterState(id="here:1", champion=1))
     assert (found().ok, found().text) == (True, "1 lives: here:1")
+
+
+def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    told = PARAMS.format(machines="local")
+    told += "serving: {endpoint: {use: 'pipeline.release.endpoint:Endpoint', project: p, image: i, bucket: b"
+
+    def found(more: str, scores: str) -> Finding:
+        (tmp_path / "params.yaml").write_text(f"{told}{more}}}}}\ngate: {{scores: live{scores}}}\n")
+        [finding] = check._router(tmp_path, params.load(tmp_path))
+        return finding
+
+    assert "set serving.endpoint.log, or run python -m pipeline serve" in found("", "").text
+    assert found(", log: l", "").ok
+    odd = found(", log: l", ", ramp: [0.015, 0.5]")
+    assert (odd.ok, odd.text.split(";")[0]) == (False, "the endpoint gives whole percent, not 0.015")

@@ -3,27 +3,16 @@
 Vertex says by AIP_STORAGE_URI where the files of the version are, and by AIP_HTTP_PORT, AIP_HEALTH_ROUTE and
 AIP_PREDICT_ROUTE how it wants to ask. The files are held against MODEL_DIGEST before anything of them is
 loaded, then the program starts itself anew with the code that the version carries, so that it answers as it
-did when it was judged. A request is
-
-    {"instances": [{"user": "17850", "top": 10}]}   ->   {"predictions": [{"items": [...], "known": true}]}
-
-for a workload that recommends (pipeline/workload.py), from the arrays of the version's own night. Of any
-workload, instances {"sample": 3} name samples of the arrays' test split, and predictions are their scores.
+did when it was judged (pipeline/serving/predictions.py). LOG_FROM names a file that holds the URL of the log
+of serving: what stands in a container's environment can be read in Vertex's registry, and a URL may hold a
+password. Without it, nothing is kept of who met what.
 """
 
-import asyncio
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-TOP = 20  # items, where none are asked for
-MAX_BYTES = 1_500_000  # of a request: Vertex's own limit
-MAX_INSTANCES = 1_000
 
 
 def lay_out(told: Mapping[str, str], root: Path) -> None:
@@ -44,90 +33,23 @@ def lay_out(told: Mapping[str, str], root: Path) -> None:
         Depot(url=told["ARRAYS_BUCKET"]).bring_thing(told["ARRAYS"], root / "arrays")
 
 
-class Answers:
-    """A loaded version, and the arrays that it answers from."""
+def log_url(uri: str) -> str:
+    """What stands in the file: the URL of the log. ParamsError where nothing can be read there."""
+    import fsspec
 
-    def __init__(self, root: Path) -> None:
-        from pipeline.params import Plug
-        from pipeline.release.evaluator import load_model
+    from pipeline.backends.luggage import options
+    from pipeline.errors import ParamsError
 
-        folder = root / "version" / "artifacts" / "model"
-        facts = json.loads((folder / "model.json").read_text())
-        self.workload: Any = Plug(use=facts["workload"], **facts["arguments"]).make()
-        self.model = load_model(self.workload, folder)
-        self.arrays = root / "arrays"
-
-    @cached_property
-    def tested(self) -> Any:
-        """The samples that were held out."""
-        return self.workload.dataset(self.arrays, "test")
-
-    @cached_property
-    def known(self) -> Any:
-        """All that is known by now."""
-        return self.workload.dataset(self.arrays, "serve")
-
-    def predict(self, instances: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """A prediction for each instance; KeyError, TypeError or ValueError where one makes no sense."""
-        if instances and "sample" in instances[0]:
-            return self._scores([int(one["sample"]) for one in instances])
-        if not hasattr(self.workload, "recommend"):
-            raise ValueError(f"{type(self.workload).__qualname__} scores samples only")
-        users = [str(one["user"]) for one in instances]
-        tops = [int(one.get("top", TOP)) for one in instances]
-        most = max(tops, default=TOP)
-        popular = self.workload.popular(self.known, most)
-        found = self.workload.recommend(self.model, self.known, users, most)
-        return [
-            {"items": list(items or popular)[:top], "known": bool(items)}
-            for items, top in zip(found, tops, strict=True)
-        ]
-
-    def _scores(self, numbers: list[int]) -> list[Any]:
-        import torch
-
-        from pipeline.release.evaluator import batch_of, placed
-
-        if not all(0 <= number < len(self.tested) for number in numbers):
-            raise ValueError(f"samples are numbered from 0 to {len(self.tested) - 1}")
-        with torch.inference_mode():
-            batch = placed(batch_of(self.tested, numbers), self.model)
-            scores: list[Any] = self.workload.score(self.model, batch).cpu().tolist()
-        return scores
-
-
-def app(answers: Answers, *, health: str, predict: str) -> Any:
-    """The two routes, for a server of ASGI."""
-    from fastapi import FastAPI
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
-
-    made = FastAPI(openapi_url=None)
-
-    async def well(_: Request) -> Response:
-        return JSONResponse({"version": os.environ.get("MODEL_VERSION", "")})
-
-    async def asked(request: Request) -> Response:
-        text = b""
-        async for chunk in request.stream():
-            text += chunk
-            if len(text) > MAX_BYTES:
-                return JSONResponse({"error": f"a request is of at most {MAX_BYTES:,} bytes"}, 413)
-        try:
-            instances = json.loads(text)["instances"]
-            if len(instances) > MAX_INSTANCES:
-                raise ValueError(
-                    f"{len(instances):,} instances, at most {MAX_INSTANCES:,} are answered at once"
-                )
-            found = await asyncio.to_thread(answers.predict, instances)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            return JSONResponse({"error": f"{told}; look at docs/vertex.md for what is understood"}, 400)
-        return JSONResponse({"predictions": found})
-
-    made.add_route(health, well, methods=["GET"])
-    made.add_route(predict, asked, methods=["POST"])
-    return made
+    try:
+        with fsspec.open(uri, "rt", **options(uri)) as file:
+            found, told = str(file.read()).strip(), "it is empty"
+    except OSError as error:
+        found, told = "", f"{type(error).__name__}: {error}"
+    if found:
+        return found
+    raise ParamsError(
+        f"no URL of a log can be read from {uri} ({told}); write it there, or mend serving.endpoint.log"
+    )
 
 
 def main(words: Sequence[str]) -> None:
@@ -141,13 +63,12 @@ def main(words: Sequence[str]) -> None:
         os.execve(sys.executable, again, {**told, "PYTHONPATH": os.pathsep.join(paths)})
     import uvicorn
 
-    made = app(
-        Answers(Path(words[1])),
-        health=told.get("AIP_HEALTH_ROUTE", "/health"),
-        predict=told.get("AIP_PREDICT_ROUTE", "/predict"),
-    )
+    from pipeline.serving.predictions import app
+
     host = told.get("SERVE_HOST", "0.0.0.0")  # the service asks from outside of the container
-    uvicorn.run(made, host=host, port=int(told.get("AIP_HTTP_PORT", "8080")), log_level="warning")
+    port = int(told.get("AIP_HTTP_PORT", "8080"))
+    log = log_url(told["LOG_FROM"]) if told.get("LOG_FROM") else ""
+    uvicorn.run(app(Path(words[1]), told, log=log), host=host, port=port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """How does Vertex AI show who serves? An endpoint whose traffic follows the ledger, one step a call.
 
 `prepare` has a version in Vertex's registry, with labels to MLflow and a tag in MLflow to it, and deployed
-where nobody meets it; `show` gives it all of the traffic; `share` gives a challenger some. A deployment takes
-minutes, so none is waited for: what is missing is begun, and NotYet says what; the next call looks again.
+where nobody meets it; `show` lets it serve; `split` shares the requests out between champion and challenger
+as the traffic row of the log has it, and tells the log, whose experiments count nothing before. A deployment
+takes minutes, so none is waited for: what is missing is begun, and NotYet says what; the next call looks
+again.
 
 What takes long is begun once (asked.py), and deployments are named by their version, so there is never a
 second one of it.
@@ -10,6 +12,7 @@ second one of it.
 
 import logging
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,16 +32,21 @@ from pipeline.errors import NotYet, ParamsError, ReleaseError
 from pipeline.records import Dataset, Release
 from pipeline.release import aliases, packaging
 from pipeline.release.asked import Begun, Book
+from pipeline.release.container import log_url
+from pipeline.serving.assignment import STALE_S
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import Endpoint as Served
     from mlflow import MlflowClient
+
+    from pipeline.serving.log import Log, Traffic
 
 log = logging.getLogger(__name__)
 
 CONTAINER = ("python", "-m", "pipeline.release.container")
 PORT, HEALTH, PREDICT = 8080, "/health", "/predict"
 TAG = "vertex_model"  # of the version in MLflow
+NIGHTS_BACK = 30  # whose arrays are looked for
 
 
 class Endpoint:
@@ -56,6 +64,7 @@ class Endpoint:
         max_replicas: int = 0,  # as many as `replicas` if left out
         service_account: str = "",  # of the containers; the project's default if left out
         spare: bool = True,  # the version that was replaced stays deployed, so that a rollback is at once
+        log: str = "",  # file in which the containers find the URL of serving.log; "": they keep none
         command: Sequence[str] = CONTAINER,
         endpoint: str = "",  # of the service; the region's own if left out
         patience: Patience | None = None,
@@ -67,7 +76,7 @@ class Endpoint:
             spare,
             command,
         )
-        self.patience = patience or Patience()
+        self.log, self.patience = log, patience or Patience()
         self.machine = {
             "machine_spec": {"machine_type": machine},
             "min_replica_count": replicas,
@@ -82,17 +91,24 @@ class Endpoint:
         )
         for what, well, text in premises.premises(site, service, regions=[self.region]):
             yield f"endpoint's {what}", well, text.replace("backend.", "serving.endpoint.")
+        if self.log:
+            try:
+                log_url(self.log)
+            except ParamsError as error:
+                yield "endpoint's log", False, str(error)
+            else:
+                yield "endpoint's log", True, f"its URL stands in {self.log}"
 
-    def follower(self, client: "MlflowClient", model: str) -> "OnVertex":
-        """The follower for a model of MLflow."""
-        return OnVertex(self, client, model)
+    def follower(self, client: "MlflowClient", model: str, log: "Log | None") -> "OnVertex":
+        """The follower for a model of MLflow, and for the traffic row of a log if there is one."""
+        return OnVertex(self, client, model, log)
 
 
 class OnVertex:
     """Follower: one model's endpoint."""
 
-    def __init__(self, told: Endpoint, client: "MlflowClient", model: str) -> None:
-        self.told, self.client, self.model = told, client, model
+    def __init__(self, told: Endpoint, client: "MlflowClient", model: str, log: "Log | None") -> None:
+        self.told, self.client, self.model, self.log = told, client, model, log
         self.name = f"Vertex AI's endpoint of {model}"
         self.book = Book(ledger.home() / "var" / "endpoint.json")
 
@@ -119,48 +135,54 @@ class OnVertex:
             self._lay_ready(release)
 
     def show(self, release: Release) -> None:
-        """Give it all of the traffic, and take down what does not serve; NotYet while it is not deployed."""
+        """Let it serve, and take down what does not; NotYet while it is not deployed.
+
+        A test that runs on it goes on.
+        """
         number = release.champion
         with self._asking():
             self.book.want(number)
             self._lay_ready(release)
-            served = self.there.served()
-            if served and dict(served.traffic_split) != {str(number): 100}:
-                self.there.split({str(number): 100})
-                log.info("version %d of %s has all of the traffic", number, self.model)
-            kept = {number}
+            served, traffic = self.there.served(), self._traffic()
+            parts, kept = {str(number): 100}, {number}
+            if traffic and traffic.champion == number:
+                kept |= set(traffic.wanted)
+                parts = _parts(traffic) if traffic.challenger in {0, *_deployed(served)} else parts
+            self._share_out(parts, served, traffic)
             if self.told.spare and release.replaced < number:  # after a rollback it is not to come back
                 kept.add(release.replaced)
             self.book.unwant(*(set(_deployed(served)) - kept))
             self._sweep()
 
-    def share(self, champion: int, challenger: int, share: float) -> None:
-        """Let that share of the requests meet the challenger, in whole percent; 0: none.
+    def split(self) -> None:
+        """Share the requests out as the traffic row says; NotYet while the service does not answer.
 
-        ReleaseError unless both are deployed: `prepare` it first.
+        ReleaseError, with all as it was, where a version of the row is not deployed.
         """
-        percent = round(100 * share)
-        if not 0 <= percent <= 100 or abs(percent - 100 * share) > 1e-9:
-            raise ParamsError(f"a share of {share:g} is no whole percent, which Vertex AI wants; round it")
-        parts = {str(champion): 100 - percent, str(challenger): percent}
-        parts = {number: part for number, part in parts.items() if part}
         with self._asking():
-            served = self.there.served()
+            if (traffic := self._traffic()) is None:
+                return
+            if not is_whole(traffic.share):
+                told = f"a share of {traffic.share:g} is no whole percent, as Vertex AI wants it"
+                raise ParamsError(f"{told}; mend gate.ramp or watch.holdback")
+            served, parts = self.there.served(), _parts(traffic)
             missing = [number for number in parts if int(number) not in _deployed(served)]
             if missing:
                 raise ReleaseError(
                     f"version {missing[0]} of {self.model} is not deployed, so it cannot get "
                     f"{parts[missing[0]]} % of the traffic; have it laid ready first"
                 )
-            if served and dict(served.traffic_split) != parts:
-                self.there.split(parts)
+            self._share_out(parts, served, traffic)
+            self._sweep()
 
     def shown(self) -> int:
-        """Version with the most traffic, at a tie the older one; 0 where there is none."""
+        """Version that serves, by the traffic row or as the one with the most traffic; 0: none."""
         with self._asking():
             self._sweep()
-            served = self.there.served()
+            served, traffic = self.there.served(), self._traffic()
             split = dict(served.traffic_split) if served else {}
+            if traffic and split == _parts(traffic):
+                return traffic.champion
             return max((int(one) for one in split), key=lambda one: (split[str(one)], -one), default=0)
 
     def forget(self, release: Release) -> None:
@@ -195,6 +217,29 @@ class OnVertex:
             there.endpoint,
             lambda: there.deploy(number, version=name, machine=self.told.machine, account=self.told.account),
         )
+
+    def _traffic(self) -> "Traffic | None":
+        """The traffic row, once it names a champion."""
+        traffic = self.log.traffic() if self.log else None
+        return traffic if traffic and traffic.champion else None
+
+    def _share_out(self, parts: dict[str, int], served: "Served | None", traffic: "Traffic | None") -> None:
+        """Have the requests split so, and where that is what the traffic row says, let it count."""
+        name, revision = self.there.endpoint, -1
+        if traffic and parts == _parts(traffic) and is_whole(traffic.share):
+            revision = traffic.revision
+        if served and dict(served.traffic_split) != parts:
+            if self.log:
+                self.log.follow(name, -1, since=0.0)  # nothing counts while the split is another one
+            if traffic and traffic.experiment:  # what containers read before the row was moved
+                time.sleep(max(0.0, traffic.changed_at + STALE_S - time.time()))
+            self.there.split(parts)
+            told = ", ".join(f"version {number} {part} %" for number, part in parts.items())
+            log.info("of the requests to %s have: %s", self.model, told)
+        elif not self.log or self.log.followed(name)[0] == revision:
+            return
+        if self.log:
+            self.log.follow(name, revision, since=time.time() + self.told.patience.settle_s)
 
     def _sweep(self) -> None:
         """Begin to take down what is not wanted and has no traffic; forget what is gone."""
@@ -240,28 +285,48 @@ class OnVertex:
             uri = f"models:/{self.model}/{number}"
             model = packaging.fetch_model(uri, release.model_digest, into=Path(scratch))
             bucket.send_thing(model.parents[1], thing)
-        environment = {"MODEL_DIGEST": release.model_digest, "MODEL_VERSION": str(number)}
+        environment = {
+            "MODEL_DIGEST": release.model_digest, "MODEL_VERSION": str(number), "NIGHT": release.night,
+            "ENDPOINT": self.there.endpoint, "LOG_FROM": self.told.log,
+        }  # fmt: skip
         if arrays := self._send_arrays(release.night):
             environment |= {"ARRAYS_BUCKET": bucket.url, "ARRAYS": arrays}
         container = {
             "image_uri": self.told.image, "command": list(self.told.command),
             "ports": [{"container_port": PORT}], "health_route": HEALTH, "predict_route": PREDICT,
-            "env": [{"name": name, "value": value} for name, value in environment.items()],
+            "env": [{"name": name, "value": value} for name, value in environment.items() if value],
         }  # fmt: skip
         artifacts = f"{bucket.url.rstrip('/')}/things/{thing}"
         return self.there.upload(number, night=release.night, artifacts=artifacts, container=container)
 
     def _send_arrays(self, night: str) -> str:
-        """Send the arrays of the version's night, from which users are answered; "" where they are gone."""
-        folder = ledger.home() / "nights" / night
-        dataset = records.find(Dataset, folder / records.RUN)
-        if dataset is None or not (folder / "data" / "arrays").exists():
-            log.warning("the arrays of night %s are gone; its version answers without them", night)
-            return ""
-        self.told.bucket.send_thing(folder / "data" / "arrays", dataset.digest)
-        return dataset.digest
+        """Send the arrays that users are answered from; "" where there are none.
+
+        They are the version's own night's, or, of an old version, the newest night's that is still here.
+        """
+        nights = ledger.home() / "nights"
+        for one in (night, *(commit.night for commit in ledger.commits(limit=NIGHTS_BACK))):
+            folder = nights / one
+            dataset = records.find(Dataset, folder / records.RUN)
+            if dataset and (folder / "data" / "arrays").exists():
+                self.told.bucket.send_thing(folder / "data" / "arrays", dataset.digest)
+                return dataset.digest
+        log.warning("no night has its arrays here any more; version of %s answers no users", night)
+        return ""
 
 
 def _deployed(served: "Served | None") -> list[int]:
     """Versions that are deployed, with or without traffic."""
     return [int(one.id) for one in served.deployed_models] if served else []
+
+
+def _parts(traffic: "Traffic") -> dict[str, int]:
+    """Percent of the requests that each version gets by the traffic row."""
+    percent = round(100 * traffic.share)
+    parts = {str(traffic.champion): 100 - percent, str(traffic.challenger): percent}
+    return {number: part for number, part in parts.items() if part}
+
+
+def is_whole(share: float) -> bool:
+    """Whether Vertex AI can give it, which takes whole percent."""
+    return abs(100 * share - round(100 * share)) < 1e-9

@@ -19,14 +19,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline import ledger, records
-from pipeline.errors import NotYet
+from pipeline.errors import NotYet, ParamsError, ReleaseError
 from pipeline.params import GateParams, Params
-from pipeline.records import Champion, Live, Night, Verdict, Version
+from pipeline.records import Champion, Live, Night, Release, Verdict, Version
 from pipeline.release import forecast, ramp
 from pipeline.release.compare import Judgement, Rules
+from pipeline.release.followers import endpoint
 from pipeline.release.live import Finding, Limits, decide, find
 from pipeline.release.observations import Seen, observe
-from pipeline.release.traffic import HOLDBACK, end, move, open_log
+from pipeline.release.traffic import HOLDBACK, end, move, open_log, share_out
 
 if TYPE_CHECKING:
     from pipeline.serving.log import Log, Traffic
@@ -54,7 +55,7 @@ def judge(
         shutil.rmtree(FOLDER)
     if DECIDED.exists():
         decided = records.loads(Verdict, DECIDED.read_text(), source=str(DECIDED))
-        end(night.id, params)
+        end(night.id, params, keep=decided.action == "promote")
         return decided
     log = open_log(params)
     told = records.find(Live, FOLDER)
@@ -114,8 +115,15 @@ def _look(
     if judged.action != "wait":
         verdict = _verdict(first, judged, told, both=params.gate.scores == "both")
         return _decided(verdict, params, experiment=night.id)
-    if step.share != share:
-        traffic = move(log, replace(traffic, share=step.share))
+    try:
+        _lay_ready(night, version, champion)
+        if step.share != share:
+            traffic = move(log, replace(traffic, share=step.share))
+        share_out(params)
+    except (ReleaseError, ParamsError) as error:
+        reason = f"live: users cannot meet version {version.number}: {error}"
+        verdict = replace(first, action="no data", inconclusive=False, reason=reason)
+        return _decided(verdict, params, experiment=night.id)
     raise NotYet(_sentence(told, judged, step, log, traffic, now=now))
 
 
@@ -164,10 +172,18 @@ def clean(params: Params, *, now: datetime) -> str:
     return f"ended the experiment {experiment}: {'; '.join(finding.broken)}; "
 
 
+def _lay_ready(night: Night, version: Version, champion: Champion) -> None:
+    """Have an endpoint, where there is one, hold the challenger deployed; NotYet until it does."""
+    with endpoint(version.name) as there:
+        if there:
+            ours, theirs, digest = version.number, champion.champion, version.model_digest
+            there.prepare(Release(champion=ours, replaced=theirs, model_digest=digest, night=night.id))
+
+
 def _decided(verdict: Verdict, params: Params, *, experiment: str) -> Verdict:
     """The verdict, kept before nobody meets the challenger any more."""
     records.replace_text(DECIDED, records.dumps(verdict))
-    end(experiment, params)
+    end(experiment, params, keep=verdict.action == "promote")
     return verdict
 
 

@@ -6,15 +6,19 @@ and an endpoint on Vertex AI (pipeline/release/endpoint.py).
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline import ledger, params
 from pipeline.records import Release, Verdict
-from pipeline.release import aliases, description
-from pipeline.release.routers import routers
+from pipeline.release import aliases, description, tracking
+from pipeline.release.routers import Routers, existing_log
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+    from pipeline.release.endpoint import OnVertex
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +85,22 @@ class Alias:
 
 def followers(client: "MlflowClient", model: str) -> list[Follower]:
     """All that follow, in the order in which they are told; what serves is the home's, not a night's."""
+    told = params.load(ledger.home()).serving
+    kept = existing_log(told, ledger.home())
     found: list[Follower] = [Alias(client, model)]
-    if live := routers(client, model, ledger.home()):
-        found.append(live)
-    if endpoint := params.load(ledger.home()).serving.endpoint:
-        found.append(endpoint.make().follower(client, model))
+    if kept:
+        found.append(Routers(client, model, kept))
+    if told.endpoint:
+        found.append(told.endpoint.make().follower(client, model, kept))
     return found
+
+
+@contextmanager
+def endpoint(model: str) -> Iterator["OnVertex | None"]:
+    """What shares requests out by itself, and so has to be told of every change of the traffic row."""
+    told = params.load(ledger.home()).serving
+    if told.endpoint is None:
+        yield None
+        return
+    with tracking.session() as client:
+        yield told.endpoint.make().follower(client, model, existing_log(told, ledger.home()))

@@ -6,11 +6,13 @@ one that it replaced by the same guardrails and the same effect as a challenger 
 guardrail broken, it is rolled back. Nobody is held back on a version that was rolled back.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pipeline.errors import ParamsError, ReleaseError
 from pipeline.ledger import Entry
 from pipeline.params import Params
 from pipeline.records import Release
@@ -18,10 +20,12 @@ from pipeline.release import experiment, unpaired
 from pipeline.release.compare import Effect, Rules
 from pipeline.release.live import ARMS
 from pipeline.release.observations import observe
-from pipeline.release.traffic import HOLDBACK, open_log
+from pipeline.release.traffic import HOLDBACK, open_log, share_out
 
 if TYPE_CHECKING:
     from pipeline.serving.log import Traffic
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +40,11 @@ class Held:
 
 def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> Held | None:
     """What the users say; None where nobody was held back."""
-    log = open_log(params) if serving.replaced else None
-    if log is None:
+    kept = open_log(params) if serving.replaced else None
+    if kept is None:
         return None
     window_s = params.gate.outcome_hours * experiment.HOUR_S
-    seen = observe(log.exposures(name_of(serving)), window_s=window_s).swapped
+    seen = observe(kept.exposures(name_of(serving)), window_s=window_s).swapped
     if not seen.observations:
         return None
     found = experiment.look(seen, params, rules=rules, now=now, tuned_at=unpaired.TUNED_AT)
@@ -57,8 +61,8 @@ def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> H
 
 def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
     """Hold users back, or no longer, as `watch.holdback` says; the gate's experiments are left alone."""
-    log = open_log(params)
-    if log is None:
+    kept = open_log(params)
+    if kept is None:
         return
     made = next((entry for entry in entries if entry.release), None)
     promoted = made is not None and not made.rollback and serving.replaced > 0
@@ -78,7 +82,11 @@ def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
             experiment=name_of(serving),
         )
 
-    log.change_traffic(held)
+    kept.change_traffic(held)
+    try:
+        share_out(params)
+    except (ReleaseError, ParamsError) as error:
+        log.warning("the endpoint holds nobody back: %s", error)
 
 
 def name_of(serving: Release) -> str:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import params
 from pipeline.errors import ReleaseError
 from pipeline.params import ServingParams
 from pipeline.records import Release
@@ -95,12 +94,6 @@ class Routers:
                     f"{f' ({first.fault})' if first.fault else ''}; look at its log, or end it"
                 )
             time.sleep(POLL_S)
-
-
-def routers(client: "MlflowClient", model: str, home: Path) -> Routers | None:
-    """The follower; None where nobody has ever served from this home, so that there is no log."""
-    log = existing_log(params.load(home).serving, home)
-    return None if log is None else Routers(client, model, log)
 
 
 def existing_log(told: ServingParams, home: Path) -> "Log | None":

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from pipeline import ledger
 from pipeline.errors import NotYet, ReleaseError
 from pipeline.params import Params
+from pipeline.records import Release
+from pipeline.release.followers import endpoint
 from pipeline.release.routers import existing_log
 
 if TYPE_CHECKING:
@@ -29,21 +31,40 @@ def move(log: "Log", traffic: "Traffic") -> "Traffic":
         raise NotYet(str(error)) from None
 
 
-def end(experiment: str, params: Params) -> bool:
+def share_out(params: Params) -> None:
+    """Have an endpoint share its requests out as the traffic row says; routers read that by themselves.
+
+    NotYet where it does not answer, ReleaseError where it cannot.
+    """
+    with endpoint(params.register_.name) as there:
+        if there:
+            there.split()
+
+
+def end(experiment: str, params: Params, *, keep: bool = False) -> bool:
     """Let nobody meet the challenger of this experiment any more; was it on?
 
-    Raises ReleaseError where it is on again when read back.
+    With `keep` an endpoint holds the challenger deployed, since it is about to be promoted. Raises
+    ReleaseError where the experiment is on again when read back, NotYet where an endpoint does not answer.
     """
     log = open_log(params)
-    if log is None or log.traffic().experiment != experiment:
+    if log is None:
         return False
+    before = log.traffic()
+    was_on = before.experiment == experiment
 
     def ended(traffic: "Traffic") -> "Traffic":
         if traffic.experiment != experiment:
             return traffic
         return replace(traffic, challenger=0, share=0.0, experiment="")
 
-    log.change_traffic(ended)
-    if (left := log.traffic()).experiment == experiment:
-        raise ReleaseError(f"experiment {experiment} is on again at {left.share:.0%}; see who else moves it")
-    return True
+    with endpoint(params.register_.name) as there:
+        if there and was_on and not keep:  # noted before the row forgets who it was
+            there.forget(Release(champion=before.challenger, replaced=before.champion))
+        log.change_traffic(ended)
+        if (left := log.traffic()).experiment == experiment:
+            told = f"experiment {experiment} is on again at {left.share:.0%}; see who else moves it"
+            raise ReleaseError(told)
+        if there:
+            there.split()
+    return was_on

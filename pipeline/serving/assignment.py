@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
+STALE_S = 5.0  # after which a container of an endpoint no longer believes what it read of the traffic
 
 
 def place(unit: str, experiment: str) -> float:

@@ -14,12 +14,14 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.errors import PipelineError
 from pipeline.release import aliases, tracking
 from pipeline.serving.answers import Answers
+from pipeline.serving.assignment import arm_of
 from pipeline.serving.loading import Arrays, Shelf, newest_arrays
 from pipeline.serving.log import Log, RouterState, Traffic
 
@@ -44,6 +46,15 @@ class Standing:
     share: float = 0.0
     experiment: str = ""
     revision: int = 0
+
+
+def warm(found: Answers, users: Sequence[str], *, ended: threading.Event) -> None:
+    """Answer these users, so that they are answered at once when they come."""
+    until = time.monotonic() + WARM_S
+    for start in range(0, len(users), WARM_BATCH):
+        if time.monotonic() > until or ended.is_set():
+            break
+        found.of(users[start : start + WARM_BATCH])
 
 
 class Keeper:
@@ -77,6 +88,11 @@ class Keeper:
             self._log.leave(self.id)
         except PipelineError as error:
             log.warning("%s", error)
+
+    def draw(self, user: str, now: Standing) -> tuple[str, str]:
+        """The user's unit, and the arm that its hash gives it."""
+        unit = self._log.unit_of(user)
+        return unit, arm_of(unit, experiment=now.experiment, share=now.share)
 
     def state(self) -> RouterState:
         """What this router serves."""
@@ -143,11 +159,7 @@ class Keeper:
         """Answer the users that came last, since they come again; before anybody came, those likely to."""
         before = self.standing.champion
         users = (before.newest_users(WARM_USERS) if before else []) or found.likely(WARM_USERS)
-        until = time.monotonic() + WARM_S
-        for start in range(0, len(users), WARM_BATCH):
-            if time.monotonic() > until or self._ended.is_set():
-                break
-            found.of(users[start : start + WARM_BATCH])
+        warm(found, users, ended=self._ended)
 
     def _aliased(self) -> int:
         with tracking.session() as client:

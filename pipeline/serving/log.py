@@ -4,6 +4,7 @@
     outcomes    what the user then took; the first one told of an exposure stays
     traffic     one row: which versions serve, and the challenger's share; moved by compare-and-swap
     routers     what each router that lives serves right now, written by its heartbeat
+    endpoints   which revision of the traffic an endpoint does, that draws versions by itself, and since when
 
 It is the only channel between gate, saga and routers, for any number of routers. A SQLite file in WAL mode by
 default, PostgreSQL by `serving.log`. What is committed here is on the disk (synchronous=FULL).
@@ -83,6 +84,12 @@ _routers = sa.Table(
     sa.Column("loaded", sa.Text, nullable=False),  # JSON
     sa.Column("fault", sa.Text, nullable=False),
     sa.Column("seen_at", sa.Double, nullable=False),
+)  # fmt: skip
+_endpoints = sa.Table(
+    "endpoints", _metadata,
+    sa.Column("id", sa.String(300), primary_key=True),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("since", sa.Double, nullable=False),
 )  # fmt: skip
 
 
@@ -271,6 +278,20 @@ class Log:
         with self._reading() as connection:
             rows = connection.execute(asked).mappings().all()
         return tuple(RouterState(**{**row, "loaded": tuple(json.loads(row["loaded"]))}) for row in rows)
+
+    def follow(self, endpoint: str, revision: int, *, since: float) -> None:
+        """Keep that an endpoint does what the traffic said at that revision, from a time on."""
+        told = {"id": endpoint, "revision": revision, "since": since}
+        insert = self._dialect.insert(_endpoints)
+        with self._writing() as connection:
+            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=told), told)
+
+    def followed(self, endpoint: str) -> tuple[int, float]:
+        """The revision that an endpoint does, and since when; -1 where it does none."""
+        asked = sa.select(_endpoints.c.revision, _endpoints.c.since).where(_endpoints.c.id == endpoint)
+        with self._reading() as connection:
+            found = connection.execute(asked).one_or_none()
+        return (found.revision, found.since) if found else (-1, 0.0)
 
     def leave(self, router: str) -> None:
         """Forget a router that ends, and those that ended long ago without saying so."""

@@ -19,21 +19,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, HTTPException, Request, Response
 
 from pipeline.errors import JobError
 from pipeline.params import ServingParams
 from pipeline.serving.answers import Answer, Answers
-from pipeline.serving.assignment import CHALLENGER, arm_of, propensity
+from pipeline.serving.assignment import CHALLENGER, propensity
 from pipeline.serving.desk import Desk, NoAnswer
-from pipeline.serving.keeper import Keeper
+from pipeline.serving.keeper import Keeper, Standing
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import Shelf
-from pipeline.serving.log import Exposure, Log, Outcome
+from pipeline.serving.log import Exposure, Log, Outcome, RouterState
 from pipeline.serving.meters import Meters
-from pipeline.serving.writer import Writer
+from pipeline.serving.writer import FLUSH_S, Nowhere, Writer
 
 TOP = 20  # items, where a request does not say
 MAX_NAME = 200  # characters of a user or an item
@@ -42,13 +42,33 @@ USED = ("/recommend", "/outcomes")
 ID = re.compile("[0-9a-f]{32}")
 
 
-class Router:
-    """What the four paths do. Made inside the event loop that serves."""
+class Keeps(Protocol):
+    """Who says what serves, and draws who meets it."""
 
-    def __init__(self, kept: Log, keeper: Keeper, params: ServingParams) -> None:
-        self._log, self.keeper, self._params = kept, keeper, params
+    fault: str
+
+    @property
+    def standing(self) -> Standing:
+        """What serves now."""
+
+    def draw(self, user: str, now: Standing) -> tuple[str, str]:
+        """Unit of the log, and arm, of a request."""
+
+    def state(self) -> RouterState:
+        """What serves, for the log."""
+
+    def close(self) -> None:
+        """End."""
+
+
+class Router:
+    """What the four paths do. Made inside the event loop that serves; without a log, nothing is kept."""
+
+    def __init__(self, kept: Log | None, keeper: Keeps, params: ServingParams) -> None:
+        self.keeper, self._params = keeper, params
         self.meters = Meters()
-        self._desk, self._writer = Desk(), Writer(kept)
+        self._desk, self._writer = Desk(), Writer(kept) if kept else Nowhere()
+        self.keeps = kept is not None
         self._prefix, self._count = secrets.token_hex(8), itertools.count()  # ids in order: quick to index
 
     def close(self) -> None:
@@ -59,7 +79,10 @@ class Router:
 
     async def recommend(self, receive: Receive) -> Response:
         """Items for a user."""
-        told = await self._body(receive)
+        return Response(await self.recommended(await self._read(receive)), media_type=JSON)
+
+    async def recommended(self, told: dict[str, Any]) -> str:
+        """Items for a user, as JSON; HTTPException says why there are none."""
         began = time.perf_counter()  # a slow client is not the version's fault
         user, top = told.get("user"), told.get("top", TOP)
         if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME:
@@ -69,8 +92,7 @@ class Router:
         now = self.keeper.standing
         if now.champion is None:
             raise HTTPException(503, f"no version serves: {self.keeper.fault}")
-        unit = self._log.unit_of(user)
-        arm = arm_of(unit, experiment=now.experiment, share=now.share)
+        unit, arm = self.keeper.draw(user, now)
         answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
         meters = self.meters.arms[arm]
         answer, error = answers.kept(user), ""
@@ -95,12 +117,17 @@ class Router:
             meters.fallbacks.inc()
         if error:
             meters.errors.inc()
-        body = f'{{"items": {text}, "exposure": "{exposure.id}", "version": {answers.version}}}'
-        return Response(body, media_type=JSON)
+        kept = f', "exposure": "{exposure.id}"' if self.keeps else ""
+        return f'{{"items": {text}{kept}, "version": {answers.version}}}'
 
     async def outcomes(self, receive: Receive) -> Response:
         """Keep what a user took."""
-        told = await self._body(receive)
+        return Response(await self.kept(await self._read(receive)), media_type=JSON)
+
+    async def kept(self, told: dict[str, Any]) -> str:
+        """Keep what a user took, as JSON said once it is on the disk; HTTPException says why it is not."""
+        if not self.keeps:
+            raise HTTPException(404, "no log of exposures is kept here; name one by serving.endpoint.log")
         exposure, items = told.get("exposure"), told.get("items")
         if not isinstance(exposure, str) or not ID.fullmatch(exposure):
             raise HTTPException(422, f"exposure is {exposure!r:.50}; give the id that /recommend gave")
@@ -108,7 +135,11 @@ class Router:
             raise HTTPException(422, f"items is {items!r:.50}; list the codes of the items that were taken")
         try:
             async with asyncio.timeout(self._params.timeout_s):
-                known = await self._writer.outcome(Outcome(exposure=exposure, items=tuple(items)))
+                outcome = Outcome(exposure=exposure, items=tuple(items))
+                known = await self._writer.outcome(outcome)
+                if not known:  # another router may have answered, and not have written it yet
+                    await asyncio.sleep(2 * FLUSH_S)
+                    known = await self._writer.outcome(outcome)
         except TimeoutError:
             raise HTTPException(503, "the outcome may not be kept yet; send it again") from None
         except JobError:
@@ -119,7 +150,7 @@ class Router:
             self.meters.unknown.inc()
             raise HTTPException(404, "there is no such exposure; give the id that /recommend gave")
         self.meters.outcomes.inc()
-        return Response('{"kept": true}', media_type=JSON)
+        return '{"kept": true}'
 
     async def health(self, receive: Receive) -> Response:
         """What is loaded."""
@@ -142,6 +173,9 @@ class Router:
         meters.challenger.set(state.challenger)
         return Response(meters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    async def _read(self, receive: Receive) -> dict[str, Any]:
+        return await read(receive, within_s=self._params.timeout_s)
+
     async def _computed(self, answers: Answers, user: str) -> tuple[Answer, str]:
         """The model's answer, or what is popular and why."""
         try:
@@ -152,25 +186,27 @@ class Router:
         except NoAnswer as error:
             return answers.popular, str(error)
 
-    async def _body(self, receive: Receive) -> dict[str, Any]:
-        body = b""
-        try:
-            async with asyncio.timeout(self._params.timeout_s):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise HTTPException(400, "the body ended too early; send it whole")
-                    body += message.get("body", b"")
-                    more = message.get("more_body", False)
-            told = json.loads(body)
-        except TimeoutError:
-            raise HTTPException(408, f"the body took more than {self._params.timeout_s:g} s") from None
-        except ValueError:
-            raise HTTPException(400, "the body is no JSON; send an object") from None
-        if not isinstance(told, dict):
-            raise HTTPException(400, "the body is no JSON object; send one")
-        return told
+
+async def read(receive: Receive, *, within_s: float) -> dict[str, Any]:
+    """The object that a request brings; HTTPException where it brings none, or takes longer."""
+    body = b""
+    try:
+        async with asyncio.timeout(within_s):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise HTTPException(400, "the body ended too early; send it whole")
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+        told = json.loads(body)
+    except TimeoutError:
+        raise HTTPException(408, f"the body took more than {within_s:g} s") from None
+    except ValueError:
+        raise HTTPException(400, "the body is no JSON; send an object") from None
+    if not isinstance(told, dict):
+        raise HTTPException(400, "the body is no JSON object; send one")
+    return told
 
 
 class ShortCut:
@@ -189,7 +225,7 @@ class ShortCut:
         try:
             response = await handler(receive)
         except HTTPException as error:
-            response = _told(error)
+            response = sentence(error)
         await response(scope, receive, send)
 
 
@@ -223,5 +259,6 @@ def _endpoint(app: FastAPI, path: str) -> Any:
     return endpoint
 
 
-def _told(error: HTTPException) -> Response:
+def sentence(error: HTTPException) -> Response:
+    """The answer that says why."""
     return Response(json.dumps({"error": error.detail}), status_code=error.status_code, media_type=JSON)

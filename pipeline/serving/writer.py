@@ -95,6 +95,22 @@ class Writer:
         return not self.fault
 
 
+class Nowhere:
+    """In the place of a writer where no log is kept."""
+
+    num_lost, fault = 0, ""
+
+    def expose(self, exposure: Exposure) -> None:
+        """Nobody asks for it."""
+
+    def outcome(self, outcome: Outcome) -> "asyncio.Future[bool]":
+        """Nothing can be kept."""
+        raise JobError("no log is kept here")
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
 def _acknowledge(told: list[Told], known: "list[bool] | JobError") -> None:
     for place, (_, future) in enumerate(told):
         if future.done():

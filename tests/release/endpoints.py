@@ -14,7 +14,7 @@ from pipeline.backends.calls import Patience
 from pipeline.errors import NotYet
 from pipeline.records import Release
 from pipeline.release.endpoint import Endpoint, OnVertex
-from tests.release.toy import Toy
+from pipeline.serving.log import Log
 
 QUICK = Patience(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
 ANSWERING = ("python", "-m", "tests.backends.fake.answering")
@@ -29,9 +29,11 @@ def arguments(service: Any, folder: Path, **told: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def follower(service: Any, folder: Path, client: MlflowClient, **told: Any) -> OnVertex:
+def follower(
+    service: Any, folder: Path, client: MlflowClient, kept: Log | None = None, **told: Any
+) -> OnVertex:
     """A new one, as each call of a stage makes it: nothing is known but what is written down."""
-    return Endpoint(**arguments(service, folder, **told)).follower(client, MODEL)
+    return Endpoint(**arguments(service, folder, **told)).follower(client, MODEL, kept)
 
 
 def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Release]:
@@ -67,35 +69,21 @@ def until_done(call: Any, *, most: int = 200) -> list[str]:
 
 def asked(service: Any, follower: OnVertex, *, times: int = 1) -> list[int]:
     """Versions that answer to so many requests."""
-    return [int(asked_for(service, follower, [{"user": "1"}])[0]) for _ in range(times)]
+    return [int(asked_for(service.url, follower, [{"user": "1"}])[0]) for _ in range(times)]
 
 
-def asked_for(service: Any, follower: OnVertex, instances: list[dict[str, Any]]) -> list[Any]:
+def asked_for(url: str, follower: OnVertex, instances: list[dict[str, Any]]) -> list[Any]:
     """Predictions, by the client's own PredictionService."""
     from google.api_core.client_options import ClientOptions
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.aiplatform_v1.services.prediction_service import PredictionServiceClient
 
-    options = ClientOptions(api_endpoint=service.url)
+    options = ClientOptions(api_endpoint=url)
     client = PredictionServiceClient(
         credentials=AnonymousCredentials(), client_options=options, transport="rest"
     )
     answer = client.predict(endpoint=follower.there.endpoint, instances=instances, timeout=30)
     return list(answer.predictions)
-
-
-class Recommends(Toy):
-    """The workload, online: it knows one user."""
-
-    def dataset(self, folder: Path, split: str) -> Any:
-        return split
-
-    def recommend(self, model: Any, samples: Any, users: list[str], top: int) -> list[list[str]]:
-        weight = next(model.parameters()).item()
-        return [[f"{user}/{weight:g}/{rank}" for rank in range(top * (user == "known"))] for user in users]
-
-    def popular(self, samples: Any, top: int) -> list[str]:
-        return [f"sells/{rank}" for rank in range(top)]
 
 
 class Killed(BaseException):

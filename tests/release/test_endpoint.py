@@ -1,8 +1,10 @@
 """Serving on Vertex AI, on loopback with real containers: whatever goes wrong, one deployment a version."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import pytest
 
 from pipeline.errors import NotYet, ParamsError, ReleaseError
 from pipeline.release import tracking
+from pipeline.serving.assignment import STALE_S
+from pipeline.serving.log import Traffic, open_log
 from tests.release.endpoints import (
     MODEL,
+    QUICK,
     Killed,
     asked,
     follower,
@@ -19,7 +24,6 @@ from tests.release.endpoints import (
     make_versions,
     until_done,
 )
-from tests.release.folders import FIRST, make_model
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -151,27 +155,75 @@ def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers
     assert deployed(service) == ["1"]
 
 
-def test_traffic_is_shared_in_whole_percent_among_what_is_deployed(
-    client: Any, service: Any, tmp_path: Path
+def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_since_when(
+    client: Any, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pipeline.release.endpoint.STALE_S", 0.1)
     first, second = make_versions(client, tmp_path, 2)
-    here = follower(service, tmp_path, client)
+    kept = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
+    here = follower(service, tmp_path, client, kept)
+    here.split()  # nothing is asked of it yet
     until_done(lambda: here.prepare(first))
     here.show(first)
+    row = kept.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
     with pytest.raises(ReleaseError, match=r"version 2 of daybreak is not deployed, so it cannot get 25 %"):
-        here.share(1, 2, 0.25)
+        here.split()
     until_done(lambda: here.prepare(second))
-    here.share(1, 2, 0.25)
+    assert kept.followed(here.there.endpoint)[0] != row.revision
+    here.split()
+    revision, since = kept.followed(here.there.endpoint)
+    assert revision == row.revision
+    assert 0 < since - time.time() <= QUICK.settle_s
+    here.split()
+    assert kept.followed(here.there.endpoint) == (revision, since)  # it did so before
     assert here.shown() == 1
     found = Counter(asked(service, here, times=80))
     assert 5 <= found[2] <= 40
     assert found.total() == 80
+
+    service.endpoints.served[here.there.endpoint].endpoint.traffic_split = {"1": 10, "2": 90}
+    assert here.shown() == 2  # somebody's hand
+    here.show(first)  # an experiment goes on
+    assert dict(here.there.served().traffic_split) == {"1": 75, "2": 25}
+    assert kept.followed(here.there.endpoint)[1] > since
+    row = kept.set_traffic(replace(row, share=0.005))
     with pytest.raises(ParamsError, match=r"a share of 0\.005 is no whole percent"):
-        here.share(1, 2, 0.005)
-    here.share(1, 0, 0.0)
+        here.split()
+    here.forget(second)
+    assert deployed(service) == ["1", "2"]  # as long as users meet it
+    kept.set_traffic(replace(row, challenger=0, share=0.0, experiment=""))
+    here.split()
     assert dict(here.there.served().traffic_split) == {"1": 100}
+    until_done(lambda: none_but(service, here, 1))
     with pytest.raises(ReleaseError, match="does not add up to 100"), here._asking():
         here.there.split({"1": 90, "2": 5})
+    kept.close()
+
+
+def test_what_is_drawn_otherwise_than_the_row_says_counts_for_nothing(
+    client: Any, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases = make_versions(client, tmp_path, 2)
+    kept = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
+    here = follower(service, tmp_path, client, kept)
+    for release in releases:
+        until_done(lambda release=release: here.prepare(release))
+    row = kept.set_traffic(Traffic(champion=1, challenger=2, experiment="a"))
+    here.show(releases[0])
+    row = kept.set_traffic(replace(row, share=0.25))
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    here.split()
+    assert 0 < waited[-1] <= STALE_S  # containers may have read the row before
+    assert kept.followed(here.there.endpoint)[0] == row.revision
+    with service.troubled(*[trouble("refuse")] * 99, method="update_endpoint"):
+        kept.set_traffic(replace(row, share=0.5))
+        with pytest.raises(NotYet):
+            here.split()
+    assert kept.followed(here.there.endpoint)[0] == -1
+    here.split()
+    assert kept.followed(here.there.endpoint)[0] == row.revision + 1
+    kept.close()
 
 
 def test_what_is_not_to_serve_is_taken_down_even_if_it_comes_up_later(
@@ -198,19 +250,3 @@ def test_what_is_not_to_serve_is_taken_down_even_if_it_comes_up_later(
     here.show(second)
     assert here.shown() == 2
     assert deployed(service) == ["2"]
-
-
-def test_a_container_recommends_to_whom_the_version_knows_and_shows_others_what_sells(tmp_path: Path) -> None:
-    from pipeline.release.container import Answers
-
-    model = tmp_path / "version" / "artifacts" / "model"
-    make_model(model, 0.5, last_day=FIRST)
-    facts = json.loads((model / "model.json").read_text())
-    (model / "model.json").write_text(json.dumps({**facts, "workload": "tests.release.endpoints:Recommends"}))
-    answers = Answers(tmp_path)
-    told = answers.predict([{"user": "known", "top": 2}, {"user": "new", "top": 1}, {"user": "known"}])
-    assert told[0] == {"items": ["known/0.5/0", "known/0.5/1"], "known": True}
-    assert told[1] == {"items": ["sells/0"], "known": False}
-    assert len(told[2]["items"]) == 20
-    with pytest.raises(KeyError, match="user"):
-        answers.predict([{"top": 3}])

@@ -2,7 +2,10 @@
 
 import json
 import os
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,14 @@ import pytest
 from pipeline import ledger, params, records
 from pipeline.errors import NotYet, ReleaseError
 from pipeline.params import Params
-from pipeline.records import Night
+from pipeline.records import Champion, Evaluation, Night, Verdict, Version
 from pipeline.release import aliases, gate, registry, saga, tracking
 from pipeline.release.audit import audit
-from pipeline.release.endpoint import CONTAINER
+from pipeline.release.endpoint import CONTAINER, OnVertex
+from pipeline.release.followers import endpoint
 from pipeline.release.scores import SCORES, read_scores
+from pipeline.serving.deployed import POLL_S
+from pipeline.serving.log import Log, open_log
 from tests.backends.rented import wait
 from tests.release.conftest import judge_night, promote_night
 from tests.release.endpoints import (
@@ -58,7 +64,7 @@ def standing(service: Any) -> tuple[int, int, int, int]:
     """What ledger, alias, endpoint and a user's request say."""
     now = ledger.champion_at(ledger.ledger_tip())
     with tracking.session() as client:
-        (found,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "share"))
+        (found,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "split"))
         (answer,) = asked(service, found)
         return now.champion if now else 0, aliases.alias(client, MODEL), found.shown(), answer
 
@@ -102,7 +108,7 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert gate.watch(told).action in ("wait", "no data")
 
     with tracking.session() as client:
-        (vertex,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "share"))
+        (vertex,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "split"))
         service.endpoints.served[vertex.there.endpoint].endpoint.traffic_split = {}
     assert faults(told) == ["followers: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
     assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in gate.watch(told).reason
@@ -154,13 +160,13 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
     (home_with_endpoint / "params.yaml").write_text(text)
     wait(lambda: is_done(promote_night), timeout_s=120)
     with tracking.session() as client:
-        (found,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "share"))
-        told = asked_for(service, found, [{"sample": number} for number in range(5)])
+        (found,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "split"))
+        told = asked_for(service.url, found, [{"sample": number} for number in range(5)])
     scores = read_scores(SCORES)
     assert scores
     assert told == pytest.approx(list(scores["challenger"][:5]), abs=1e-6)
     (container,) = next(iter(service.endpoints.served.values())).containers.values()
-    assert b"TypeError" in refused(container, b'{"instances": [7]}')
+    assert b"instances are missing" in refused(container, b'{"instances": [7]}')
     assert b"samples are numbered from 0 to 199" in refused(container, b'{"instances": [{"sample": 200}]}')
 
 
@@ -178,3 +184,119 @@ def refused(container: Any, body: bytes) -> bytes:
     with pytest.raises(Refusal) as told:
         container.ask(body)
     return str(told.value).encode()
+
+
+LIVE = (
+    "fit_samples: 0, scores: live, ramp: [0.1, 0.5], ramp_users: 20, ramp_hours: 0, "
+    "outcome_hours: 0.0003, min_samples: 20, margin: 0.3"
+)
+
+
+@pytest.fixture
+def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    """A champion that serves by the image's own container; the log of who meets whom."""
+    home = home_with_endpoint
+    kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
+    (tmp_path / "log").write_text(f"{kept.url}\n")
+    text = (home / "params.yaml").read_text().replace("tests.backends.fake.answering", CONTAINER[-1])
+    text = text.replace('"bucket"', f'"log": "{tmp_path / "log"}", "bucket"')
+    monkeypatch.setattr("tests.release.folders.PARAMS", text)
+    (home / "params.yaml").write_text(text)
+    prepared(home, 0)
+    wait(lambda: is_done(promote_night), timeout_s=120)
+    close()
+    monkeypatch.setattr("pipeline.release.endpoint.STALE_S", 2.0)
+    monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("fit_samples: 0", LIVE))
+    with vertex() as there:
+        come(kept, there, 30)
+    return kept
+
+
+@contextmanager
+def vertex() -> Iterator[OnVertex]:
+    with endpoint(MODEL) as found:
+        assert found is not None
+        yield found
+
+
+def come(log: Log, there: OnVertex, number: int, taken: Callable[[dict[str, Any]], list[str]] = list) -> None:
+    """Let requests come to the endpoint, and tell it what was taken of each answer."""
+    for first in range(0, number, 10):
+        users = [{"user": f"u{place}"} for place in range(first, first + 10)]
+        answers = [asked_for(there.told.address, there, [user])[0] for user in users]
+        told = [{"exposure": one["exposure"], "items": taken(one)} for one in answers]
+        assert asked_for(there.told.address, there, told) == [{"kept": True}] * len(told)
+    wait(lambda: sum(1 for _ in log.exposures(None)) >= number, timeout_s=10)
+
+
+@pytest.mark.parametrize("liked", [1, 2])
+def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_down(
+    night_with_users: Log, home_with_endpoint: Path, service: Any, liked: int
+) -> None:
+    log = night_with_users
+    folder = make_night(home_with_endpoint, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip()))
+    os.chdir(folder)
+    night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
+    records.write(night)
+    with pytest.raises(NotYet, match="Vertex AI's endpoint of daybreak: upload 2 has begun"):
+        judge_night()
+    assert (log.traffic().challenger, log.traffic().share) == (2, 0.0)
+    shares = []
+    for _ in range(40):
+        try:
+            ask_gate()
+        except NotYet as told:
+            with vertex() as there:
+                split = dict(there.there.served().traffic_split)
+                shares.append(split.get("2", 0))
+                assert gate.watch(params.load(home_with_endpoint)).action in ("wait", "no data")
+                assert dict(there.there.served().traffic_split) == split  # the hourly look lets it go on
+                if shares[-1]:
+                    wait(lambda: followed(log, there), timeout_s=10)
+                    come(log, there, 60, taken=lambda answer: first_of(answer, liked))
+                else:
+                    assert "has " in str(told)
+                    time.sleep(0.2)
+        else:
+            break
+    verdict = records.read(Verdict)
+    assert verdict.action == ("promote" if liked == 2 else "reject"), verdict.reason
+    assert sorted({*shares} - {0}) in ([10], [10, 50])
+    assert verdict.live is not None
+    seen = list(log.exposures(night.id))
+    assert {one.arm: one.version for one in seen} == {"champion": 1, "challenger": 2}
+    assert len({one.unit for one in seen}) == len(seen)  # each request is drawn anew
+    assert (log.traffic().champion, log.traffic().challenger) == (1, 0)
+    with vertex() as there:
+        assert dict(there.there.served().traffic_split) == {"1": 100}
+        if liked == 1:
+            until_done(lambda: only(there, service, "1"))
+            return
+    assert deployed(service) == ["1", "2"]
+    promote_night()  # it is deployed: at once
+    with vertex() as there:
+        assert there.shown() == 2
+        assert asked_for(service.url, there, [{"user": "u1"}])[0]["version"] == 2
+    assert len(service.endpoints.started) == 2
+
+
+def first_of(answer: dict[str, Any], liked: int) -> list[str]:
+    """Users take the first item of the version that they like, and nothing of the other's."""
+    return [answer["items"][0] if answer["version"] == liked else "nothing of it"]
+
+
+def followed(log: Log, there: OnVertex) -> bool:
+    """Whether containers count by now."""
+    revision, since = log.followed(there.there.endpoint)
+    return revision == log.traffic().revision and time.time() > since + 2 * POLL_S
+
+
+def only(there: OnVertex, service: Any, version: str) -> None:
+    there.shown()
+    if deployed(service) != [version]:
+        raise NotYet(str(deployed(service)))
+
+
+def ask_gate() -> None:
+    told = [records.read(kind) for kind in (Night, Evaluation, Version)]
+    records.write(gate.gate(*told, records.find(Champion), params.load()))  # type: ignore[arg-type]

@@ -15,10 +15,10 @@ from pipeline import ledger, records
 from pipeline.errors import DataError, NothingToDo, ReleaseError
 from pipeline.params import Params
 from pipeline.records import Night, Release, Version
-from pipeline.release import aliases, registry, routers, saga, tracking
+from pipeline.release import aliases, registry, saga, tracking
 from pipeline.release.audit import audit
 from pipeline.release.drill import drill
-from pipeline.release.followers import Alias, Follower
+from pipeline.release.followers import Alias, Follower, followers
 from pipeline.release.routers import Routers
 from pipeline.serving.log import open_log
 from tests.fakes import Shelf
@@ -79,8 +79,7 @@ def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
 
 
 def routers_of(client: Any) -> Routers:
-    found = routers.routers(client, "daybreak", ledger.home())
-    assert found is not None
+    (found,) = (one for one in followers(client, "daybreak") if isinstance(one, Routers))
     return found
 
 

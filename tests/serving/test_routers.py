@@ -13,6 +13,7 @@ from pipeline.errors import ReleaseError
 from pipeline.records import Release
 from pipeline.release import registry, routers, tracking
 from pipeline.release.audit import audit
+from pipeline.release.followers import followers
 from pipeline.release.routers import Routers
 from pipeline.serving.log import Log, RouterState, open_log
 from tests.release.folders import PARAMS
@@ -89,9 +90,10 @@ def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.Monk
 
 
 def test_no_log_means_no_follower(repository: Path) -> None:
-    assert routers.routers(ANY, "daybreak", repository) is None
+    (repository / "params.yaml").write_text(PARAMS)
+    assert [one.name for one in followers(ANY, "daybreak")] == ["MLflow's alias champion"]
     open_log(f"sqlite:///{repository / 'var' / 'serving.db'}").close()
-    assert routers.routers(ANY, "daybreak", repository) is not None
+    assert [one.name for one in followers(ANY, "daybreak")][1:] == ["the routers"]
 
 
 @pytest.mark.slow
@@ -123,7 +125,5 @@ def test_the_first_promotion_reaches_a_router_that_waited_for_it(
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"desk", "writer", "keeper", "heartbeat"}
     with tracking.session() as client:
-        found = routers.routers(client, "daybreak", repository)
-        assert found is not None
+        _, found = followers(client, "daybreak")
         assert found.shown() == 1
-        found.log.close()

@@ -1,0 +1,160 @@
+"""A version on an endpoint that draws by itself: what counts for whom, and what its instances answer."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+
+from pipeline.release.observations import observe
+from pipeline.serving.answers import Answers
+from pipeline.serving.assignment import STALE_S
+from pipeline.serving.deployed import Deployed
+from pipeline.serving.log import Log, Traffic, open_log
+from pipeline.serving.predictions import MAX_INSTANCES, Loaded, Predictions
+from tests.release.folders import FIRST, make_arrays, make_model
+from tests.release.toy import Guess, Toy
+
+HERE = "projects/p/locations/here/endpoints/one"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    found = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
+    yield found
+    found.close()
+
+
+def version(number: int) -> Answers:
+    return Answers(number, night="", workload=Toy(), model=Guess(), samples=None, top=20, keep=10)
+
+
+def following(log: Log, number: int) -> Deployed:
+    made = Deployed(version(number), log, endpoint=HERE)
+    made.look()
+    return made
+
+
+def test_answers_count_for_the_arm_that_the_row_gives_the_version(log: Log) -> None:
+    row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
+    log.follow(HERE, row.revision, since=time.time() - 1)
+    told = {}
+    for number in (1, 2, 3):
+        keeper = following(log, number)
+        now = keeper.standing
+        told[number] = (keeper.draw("u1", now)[1], now.experiment, now.share)
+    assert told[1] == ("champion", "a", 0.25)
+    assert told[2] == ("challenger", "a", 0.25)
+    assert told[3] == ("champion", "", 0.0)  # it is no part of this
+    units = {keeper.draw("u1", keeper.standing)[0] for _ in range(100)}
+    assert len(units) == 100  # each request was drawn anew
+
+
+def test_nothing_counts_while_the_endpoint_does_not_do_what_the_row_says(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
+    assert following(log, 2).standing.experiment == ""  # nobody has asked the endpoint
+    log.follow(HERE, row.revision, since=time.time() + 60)
+    assert following(log, 2).standing.experiment == ""  # it needs a moment
+    log.follow(HERE, row.revision, since=time.time())
+    keeper = following(log, 2)
+    assert keeper.standing.experiment == "a"
+    log.set_traffic(replace(row, share=0.5))
+    keeper.look()
+    assert keeper.standing.experiment == ""
+    log.follow(HERE, row.revision + 1, since=time.time())
+    keeper.look()
+    assert (keeper.standing.experiment, keeper.standing.share) == ("a", 0.5)
+    later = time.monotonic() + STALE_S
+    monkeypatch.setattr("time.monotonic", lambda: later)
+    assert keeper.standing.experiment == ""  # the log does not answer any more
+
+
+def make_version(folder: Path) -> Path:
+    model = folder / "version" / "artifacts" / "model"
+    make_model(model, 0.5, last_day=FIRST)
+    make_arrays(folder / "arrays", FIRST)
+    return folder
+
+
+def ask(folder: Path, log: str, *requests: Any, number: int = 2) -> list[Any]:
+    """What each request in turn is answered, as Vertex would hear it; a dict is an answer to be filled in."""
+
+    async def told() -> list[Any]:
+        made = Predictions(Loaded(folder), {"MODEL_VERSION": str(number), "ENDPOINT": HERE}, log=log)
+        assert made.keeper is not None
+        made.keeper.start()
+        made.keeper.look()
+        found: list[Any] = []
+        for request in requests:
+            try:
+                found.append(await made.predict(request(found) if callable(request) else request))
+            except HTTPException as error:
+                found.append((error.status_code, error.detail))
+        assert made.router is not None
+        await asyncio.to_thread(made.router.close)
+        return found
+
+    return asyncio.run(told())
+
+
+def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, log: Log) -> None:
+    row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
+    log.follow(HERE, row.revision, since=time.time() - 1)
+    answers, kept, scores, mixed = ask(
+        make_version(tmp_path), str(log.url),
+        [{"user": "u1", "top": 2}, {"user": "stranger", "top": 1}],
+        lambda found: [{"exposure": found[0][0]["exposure"], "items": ["0.5/u1/1"]}],
+        [{"sample": 3}, {"sample": 0}],
+        [{"user": 7}, {"user": "u2", "top": 1}],
+    )  # fmt: skip
+    assert [one["items"] for one in answers] == [["0.5/u1/0", "0.5/u1/1"], ["popular/0"]]
+    assert {one["version"] for one in answers} == {2}
+    assert kept == [{"kept": True}]
+    assert scores == pytest.approx(Loaded(tmp_path).scores([3, 0]))
+    assert mixed[0] == {"error": "user is 7; name one by 1 to 200 characters"}
+    assert mixed[1]["items"] == ["0.5/u2/0"]
+    found = list(log.exposures("a"))
+    assert [(one.arm, one.version, one.share, one.propensity) for one in found] == [
+        ("challenger", 2, 0.25, 0.25)
+    ] * 3
+    assert [one.taken for one in found] == [("0.5/u1/1",), None, None]
+    seen = observe(found, window_s=60.0)
+    assert (len(seen.observations), seen.impossible) == (3, 0)
+
+
+def test_without_a_log_users_are_answered_and_nothing_is_promised(tmp_path: Path) -> None:
+    answer, outcome = ask(
+        make_version(tmp_path), "", [{"user": "u1", "top": 1}], [{"exposure": "0" * 32, "items": []}]
+    )
+    assert answer == [{"items": ["0.5/u1/0"], "version": 2}]
+    assert outcome == (404, "no log of exposures is kept here; name one by serving.endpoint.log")
+
+
+def test_what_makes_no_sense_is_a_sentence(tmp_path: Path) -> None:
+    folder = make_version(tmp_path)
+    told = ask(
+        folder, "", None, [7], [{"top": 3}], [{"sample": 200}], [{"sample": 1}, {"user": "u1"}],
+        [{"user": "u1"}] * (MAX_INSTANCES + 1),
+    )  # fmt: skip
+    assert [status for status, _ in told] == [400, 400, 422, 400, 400, 400]
+    assert told[0][1] == 'instances are missing; send {"instances": [{"user": "17850"}]}'
+    assert told[2][1] == "user is None; name one by 1 to 200 characters"
+    assert told[3][1] == "ValueError: samples are numbered from 0 to 199; name samples alone"
+    assert told[5][1] == "1,001 instances, at most 1,000 are answered at once"
+    facts = json.loads((folder / "version/artifacts/model/model.json").read_text())
+    assert facts["workload"] == "tests.release.toy:Toy"
+    (folder / "arrays").rename(folder / "gone")
+
+    async def asked() -> None:
+        await Predictions(Loaded(folder), {}, log="").predict([{"user": "u1"}])
+
+    with pytest.raises(HTTPException) as error:
+        asyncio.run(asked())
+    assert error.value.detail == "Toy answers no users here: it scores samples only, or has no arrays"
