@@ -132,7 +132,7 @@ def test_what_serves_is_looked_at_too(service, registry, tmp_path):
     (tmp_path / "bucket").mkdir()
     plug = {
         "use": "pipeline.release.endpoint:Endpoint", "project": "q", "image": f"{registry}/nothing:7",
-        "bucket": str(tmp_path / "bucket"), "endpoint": service.url,
+        "bucket": str(tmp_path / "bucket"), "endpoint": service.url, "log": str(tmp_path / "log"),
     }  # fmt: skip
     told = params.check(
         {**dict.fromkeys(("source", "workload", "backend"), "a:B"), "serving": {"endpoint": plug}}
@@ -141,6 +141,11 @@ def test_what_serves_is_looked_at_too(service, registry, tmp_path):
     assert not found["endpoint's vertex in us-central1"].ok
     assert found["endpoint's bucket"].ok
     assert found["endpoint's image"].text.startswith("serving.endpoint.image ")
+    assert found["endpoint's log"].text.startswith(
+        f"no URL of a log can be read from {tmp_path / 'log'} (File"
+    )
+    (tmp_path / "log").write_text("sqlite:///serving.db\n")
+    assert {finding.what: finding.ok for finding in _serving(told)}["endpoint's log"]
 
 
 def test_a_region_without_the_machine_is_found_by_the_catalog(check, monkeypatch):
