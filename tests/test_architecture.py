@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import importlib
 import subprocess
 import sys
@@ -54,6 +55,7 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
+@functools.cache
 def imports_of(path: Path, *, top_only: bool = False) -> set[str]:
     tree = ast.parse(path.read_text())
     nodes = tree.body if top_only else ast.walk(tree)

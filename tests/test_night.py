@@ -132,6 +132,7 @@ def test_closing_twice_makes_one_commit(repository: Path) -> None:
     assert ledger.ledger_tip() == tip
 
 
+@pytest.mark.slow
 def test_of_two_nights_that_follow_the_same_one_wins_and_the_other_says_so(repository: Path) -> None:
     one = opened(repository, night="one")
     two = opened(repository, night="two")

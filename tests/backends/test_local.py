@@ -112,6 +112,7 @@ def test_cancel_of_what_has_ended_or_never_was_is_no_error(tmp_path):
     assert Local().state(handle) == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_job_that_does_not_listen_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("pipeline.backends.local.STOP_S", 0.3)
     handle = Local().submit(job(tmp_path, f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 1; done"))
@@ -120,6 +121,7 @@ def test_a_job_that_does_not_listen_is_killed(tmp_path, monkeypatch):
     assert over(handle)
 
 
+@pytest.mark.slow
 def test_a_job_ends_after_its_time_even_if_nobody_asks(tmp_path):
     handle = Local().submit(job(tmp_path, "exec sleep 60", timeout_s=0.5))
     wait(lambda: over(handle))

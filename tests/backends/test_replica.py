@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def test_how_the_command_ended_is_told_as_a_shell_tells_it():
         process.communicate()
 
 
+@pytest.mark.slow
 def test_the_command_ends_at_its_time_although_nobody_asks():
     process = run("exec sleep 60", until=time.time() + 0.5)
     assert process.wait(30) == 128 + signal.SIGTERM

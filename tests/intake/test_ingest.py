@@ -138,6 +138,7 @@ def test_a_file_in_the_cache_is_never_written_to(deliver: Deliver, tmp_path: Pat
     assert part_of(nth(0)).read_bytes() != before
 
 
+@pytest.mark.slow
 def test_after_a_rollback_of_the_data_the_days_come_again(deliver: Deliver) -> None:
     deliver(*range(30))
     run(28)

@@ -236,6 +236,7 @@ def test_other_rows_than_those_validated_are_refused() -> None:
         prepare(night(5), report, PrepareParams())
 
 
+@pytest.mark.slow
 def test_a_second_engine_gives_the_same_tables(tmp_path: Path) -> None:
     table = pa.Table.from_pylist(small_shop(), SCHEMA)
     pq.write_table(table, tmp_path / "rows.parquet")
@@ -251,6 +252,7 @@ def test_a_second_engine_gives_the_same_tables(tmp_path: Path) -> None:
     assert others_too == others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["bigquery", "databricks", "postgres"])  # Databricks SQL is Spark SQL
 def test_the_same_expressions_compile_to(dialect: str) -> None:
     lines = ibis.table(ibis.Schema.from_pyarrow(SCHEMA), name="clean")

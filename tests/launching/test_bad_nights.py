@@ -45,6 +45,7 @@ def test_an_undisturbed_night_costs_what_the_plan_says():
     assert (live.job.region, live.job.strategy, live.job.max_wait_s) == ("us-central1", "on-demand", 0)
 
 
+@pytest.mark.slow
 def test_spot_that_is_too_slow_is_left_while_it_runs_and_training_goes_on_from_there():
     cloud = play(plan_of(strategy="spot", share=0.5), Luck(factors={"a": 0.57}))
     assert ways(cloud) == [("a", "spot"), ("a", "on-demand")]
@@ -73,6 +74,7 @@ def test_training_that_is_half_as_fast_is_moved_to_a_faster_machine_before_it_wo
     assert cloud.decision.stopped_by == "finished"
 
 
+@pytest.mark.slow
 def test_with_no_money_for_a_faster_machine_it_ends_early_with_the_rate_decayed():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}), budget_usd=13)
     assert ways(cloud) == [("a", "on-demand")]

@@ -106,6 +106,7 @@ def test_intervals_learn_how_much_nights_differ(deviation):
     assert hours(LOCAL, ran).interval[1] / hours(LOCAL, ran).expected_s < 1 + 2.6 * deviation + 0.03
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=8), st.integers(1, 4))
 def test_corrections_stay_within_what_nights_saw(ratios, count):

@@ -30,6 +30,7 @@ def kept() -> Path:
     return Path("var/machines") / f"{digest(fingerprint())}.json"
 
 
+@pytest.mark.slow
 def test_ceilings_are_rates_of_a_real_machine():
     found = ceilings(ARRAYS)
     assert found.machine["num_cores"] >= 1
@@ -40,11 +41,13 @@ def test_ceilings_are_rates_of_a_real_machine():
     assert found.gathers[0].bytes_per_s < found.gathers[-1].bytes_per_s  # narrow rows waste their cache line
 
 
+@pytest.mark.slow
 def test_nothing_is_left_on_the_disk_but_what_is_kept(home):
     ceilings(ARRAYS)
     assert {path.suffix for path in home.rglob("*") if path.is_file()} == {".json", ".lock"}
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_kept_and_read_again():
     assert ceilings(ARRAYS) == ceilings(ARRAYS) == records.loads(Ceilings, kept().read_text())
 
@@ -80,6 +83,7 @@ def test_what_is_old_is_measured_anew():
     assert ceilings(ARRAYS).measured_at < first.measured_at
 
 
+@pytest.mark.slow
 def test_outside_of_a_home_it_is_measured_and_not_kept(home, monkeypatch):
     monkeypatch.delenv("PIPELINE_HOME")
     monkeypatch.setenv("GIT_DIR", str(home / "nowhere"))

@@ -21,6 +21,7 @@ def rows(folder: Path, *, batch_size: int = 16, micro_batch_size: int = 16, **tu
     return timeline(workload, workload.dataset(folder, "train"), TrainParams(), way, update_s=DELAY_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_loaders", [0, 1, 3])
 def test_a_batch_is_loaded_before_its_step_and_steps_take_turns(tmp_path, num_loaders):
     found = rows(tmp_path, num_loaders=num_loaders)
@@ -32,6 +33,7 @@ def test_a_batch_is_loaded_before_its_step_and_steps_take_turns(tmp_path, num_lo
     assert all(end <= row[2] for end, row in zip(ends, found[1:], strict=False))
 
 
+@pytest.mark.slow
 def test_without_loaders_a_load_waits_for_the_step_before(tmp_path):
     found = rows(tmp_path)
     assert all(later[0] >= earlier[3] for earlier, later in itertools.pairwise(found))
@@ -56,5 +58,6 @@ def test_passes_of_an_update_are_one_load_and_one_step(tmp_path):
     assert all(load_end - load_start >= 4 * DELAY_S for load_start, load_end, _, _ in found)
 
 
+@pytest.mark.slow
 def test_a_data_set_smaller_than_the_batch_is_one_update(tmp_path):
     assert len(rows(tmp_path, batch_size=500)) == 1

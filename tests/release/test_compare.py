@@ -81,6 +81,7 @@ def test_the_detectable_effect_is_detected_at_the_stated_power() -> None:
     assert np.mean(found) == pytest.approx(0.8, abs=0.03)
 
 
+@pytest.mark.slow
 @given(scores, scores)
 def test_swapped_arms_flip_the_sign(ours: list[float], theirs: list[float]) -> None:
     n = min(len(ours), len(theirs))
@@ -93,6 +94,7 @@ def test_swapped_arms_flip_the_sign(ours: list[float], theirs: list[float]) -> N
     assert "promote" not in (one.action, other.action) or one.action != other.action
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(wild | st.none(), wild | st.none(), st.booleans(), st.integers(0, 100))
 def test_every_input_has_a_verdict_with_a_reason(ours: Any, theirs: Any, refresh: bool, horizon: int) -> None:

@@ -101,6 +101,7 @@ def test_permuted_labels_are_refused() -> None:
     assert found.action == "reject"
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.lists(st.floats(-1, 1, width=32) | st.just(math.nan), max_size=60),

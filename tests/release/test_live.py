@@ -36,6 +36,7 @@ def stream(challenger: Model, *, share: float = 0.5, number: int = 2000, seed: i
     return [*exposures(np.random.default_rng(seed), crowd, share=share, start=0, challenger=challenger)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("challenger", "guardrail"),
     [
@@ -123,6 +124,7 @@ def test_outcomes_that_nobody_told_are_no_proof() -> None:
     assert decided(finding, over=True)[0].action == "no data"
 
 
+@pytest.mark.slow
 def test_the_effect_is_on_the_scale_of_users_with_an_outcome() -> None:
     told = found(stream(Model(hit=0.9), number=6000)).effect
     log = [*exposures(np.random.default_rng(0), users(0, 12_000), share=0.5, start=0,

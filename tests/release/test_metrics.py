@@ -108,6 +108,7 @@ def test_many_success_metrics_do_not_raise_the_chance_of_a_false_promotion() -> 
 column = st.lists(st.floats(-1, 1, width=32) | st.just(math.nan), max_size=40) | st.none()
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.dictionaries(st.sampled_from("abc"), st.tuples(column, column), max_size=3),

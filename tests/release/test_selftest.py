@@ -42,6 +42,7 @@ def test_the_gate_passes_whatever_the_night(refresh: bool, mean: float) -> None:
     assert len(checks) == 5
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.integers(0, 2**32 - 1),

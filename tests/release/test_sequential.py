@@ -110,6 +110,7 @@ def test_quadratic_spending_agrees_with_spotify() -> None:
     assert round(z * math.sqrt(sum(variances)), 3) == pytest.approx((high - low) / 2, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_many_looks_agree_with_spotify_as_far_as_its_own_search_goes() -> None:
     # Its search ends once a look spends within 1e-7 of what it should, which at first is most of it.
     listed = reference()["spotify_confidence"]["sequential_bounds"]

@@ -2,6 +2,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from nights import lay, whole
 
 from pipeline.records import Check, Live
@@ -17,6 +18,7 @@ LIVE = Live(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_page_tells_what_users_showed(tmp_path: Path) -> None:
     entry = whole()
     assert entry.verdict is not None

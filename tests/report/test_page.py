@@ -264,6 +264,7 @@ def test_zeros_are_drawn_like_other_numbers(folder: Path) -> None:
     assert "$0.00 of $0.00 planned" in text
 
 
+@pytest.mark.slow
 def test_forty_slices_with_long_names_are_all_in_the_table(folder: Path) -> None:
     entry = whole()
     assert entry.evaluation

@@ -1,5 +1,6 @@
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def test_propensities_of_both_arms_add_up_to_one(share: float) -> None:
     assert math.isclose(propensity(CHAMPION, share) + propensity(CHALLENGER, share), 1)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.floats(0.01, 0.99))
 @settings(max_examples=10)
 def test_as_many_meet_the_challenger_as_its_share_says(seed: int, share: float) -> None:

@@ -34,6 +34,7 @@ def test_where_spot_comes_and_goes_all_the_time_no_deadline_is_missed_for_less_t
     assert found[OPTIMUM].usd < found[OURS].usd < found["all on-demand"].usd
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, capsys):
     words = [
         "simulate",

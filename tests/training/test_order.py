@@ -21,6 +21,7 @@ def test_each_sample_comes_once_per_epoch(seed, num_samples, epoch):
     assert sorted(order.tolist()) == list(range(num_samples))
 
 
+@pytest.mark.slow
 @given(
     seed=seeds,
     num_samples=st.sampled_from([1, 2, 3, 17, 1000, PART - 1, PART, PART + 1, 3 * PART + 5]),

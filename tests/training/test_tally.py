@@ -147,6 +147,7 @@ def test_the_sum_of_many_workers_does_not_overflow():
     assert tallies[0].proven() == tallies[1].proven()
 
 
+@pytest.mark.slow
 def test_a_batch_of_several_epochs_and_parts_is_taken_apart():
     stop = 3 * N + 11
     (*whole, part) = settled(indices(seed=5, num_samples=N, start=0, stop=stop)).proven()

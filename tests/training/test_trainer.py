@@ -54,6 +54,7 @@ class Run:
         return self.trainer.run()
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     stops=st.lists(st.integers(1, 9), max_size=5),

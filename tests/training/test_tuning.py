@@ -29,6 +29,7 @@ def test_moving_data_and_recomputing_change_no_bit(folder, tuning):
     assert all(torch.equal(weight, tuned[name]) for name, weight in plain.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_fused_optimizer_differs_by_rounding_only(folder, sparse):
     tuning = Tuning(fused=not sparse)  # there is no fused kernel for sparse gradients
