@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ def fitness(
         return (Check(name="loads", ok=False, text="there are no scores of the trainer to compare with"),)
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.fit_samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
-    found = _tried(version.name, version.number, version.model_digest, numbers=numbers)
-    checks = tuple(judged(found, scores[chosen], params))
-    if champion is None:
-        return checks
-    before = _tried(version.name, champion.champion, champion.model_digest, numbers=numbers[:1], scored=False)
+    with _trial() as ours, _trial() if champion else nullcontext() as theirs:  # both import at the same time
+        found = _tried(ours, version.name, version.number, version.model_digest, numbers=numbers)
+        checks = tuple(judged(found, scores[chosen], params))
+        if champion is None or theirs is None:
+            return checks
+        number, digest = champion.champion, champion.model_digest
+        before = _tried(theirs, version.name, number, digest, numbers=numbers[:1], scored=False)
     text = before.get("error") or f"version {champion.champion} loads in {before['start_s']:.1f} s"
     return (*checks, Check(name="rollback", ok="error" not in before, text=text))
 
@@ -83,37 +86,41 @@ def judged(told: dict[str, Any], expected: NDArray[Any], params: GateParams) -> 
     yield Check(name="memory", ok=not limit or told["memory_bytes"] <= limit, text=text)
 
 
-def _tried(name: str, number: int, digest: str, *, numbers: list[int], scored: bool = True) -> dict[str, Any]:
+def _tried(
+    process: "subprocess.Popen[str]", name: str, number: int, digest: str, *, numbers: list[int],
+    scored: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """What a clean process found of a version, or under `error` why it found nothing."""
     uri = f"models:/{name}/{number}"
+    case = {"uri": uri, "folder": str(ARRAYS.resolve()), "numbers": numbers, "scored": scored}
     try:
         with tempfile.TemporaryDirectory() as scratch, session() as client:
             packaging.check_files(client, uri, digest, into=Path(scratch))
+        told, wrong = process.communicate(json.dumps(case) + "\n", timeout=LIMIT_S)
     except PipelineError as error:
         return {"error": str(error)}
-    case = {
-        "uri": uri,
-        "folder": str(ARRAYS.resolve()),
-        "numbers": numbers,
-        "scored": scored,
-    }
-    unset = ("PYTHONPATH", "PIPELINE_HOME", "DVC_STAGE", "DVC_ROOT")
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "case.json"
-        path.write_text(json.dumps(case))
-        try:
-            done = subprocess.run(
-                [sys.executable, "-I", str(Path(__file__).with_name("trial.py")), str(path)],
-                cwd=scratch, capture_output=True, text=True, check=False, timeout=LIMIT_S,
-                env={
-                    **{key: value for key, value in os.environ.items() if key not in unset},
-                    "MLFLOW_TRACKING_URI": tracking_uri(),
-                },
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return {"error": f"{uri} was not done after {LIMIT_S:g} s"}
-    if done.returncode:
-        told = without_password(" ".join(done.stderr.split()))[-300:]
-        return {"error": f"{uri} does not load: ... {told}"}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"error": f"{uri} was not done after {LIMIT_S:g} s"}
+    if process.returncode:
+        why = without_password(" ".join(wrong.split()))[-300:]
+        return {"error": f"{uri} does not load: ... {why}"}
+    found: dict[str, Any] = json.loads(told.splitlines()[-1])
     return found
+
+
+@contextmanager
+def _trial() -> Iterator["subprocess.Popen[str]"]:
+    """A process that imports and waits for its case, and is gone at the end."""
+    unset = ("PYTHONPATH", "PIPELINE_HOME", "DVC_STAGE", "DVC_ROOT")
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
+    with tempfile.TemporaryDirectory() as scratch:
+        process = subprocess.Popen(
+            [sys.executable, "-I", str(Path(__file__).with_name("trial.py"))],
+            cwd=scratch, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**environment, "MLFLOW_TRACKING_URI": tracking_uri()},
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
