@@ -16,7 +16,7 @@ from pipeline import ledger, params, records, snapshots
 from pipeline.backends import reaper
 from pipeline.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
 from pipeline.params import Params
-from pipeline.records import Approval, Champion, Night, Verdict
+from pipeline.records import Approval, Champion, Night, Release, Verdict, Version
 from pipeline.release import approval
 
 log = logging.getLogger(__name__)
@@ -112,11 +112,17 @@ def close(night: Night, params: Params) -> None:
 
 
 def _end_experiment(night: Night, params: Params) -> None:
-    """Let nobody meet tonight's challenger any more; the night stands, also where the log does not answer."""
+    """Let nobody meet tonight's challenger any more, and an endpoint not hold it, unless it was promoted.
+
+    The night stands, also where the log or the endpoint does not answer.
+    """
     from pipeline.release import traffic
 
+    version = None if records.find(Release) else records.find(Version)
     try:
         traffic.end(night.id, params)
+        if version:
+            traffic.take_down(version.number, params)
     except PipelineError as error:
         log.warning("the experiment is left to the next watch: %s", error)
 

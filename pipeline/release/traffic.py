@@ -41,6 +41,13 @@ def share_out(params: Params) -> None:
             there.split()
 
 
+def take_down(version: int, params: Params) -> None:
+    """Have an endpoint no longer hold a version deployed, once nobody meets it."""
+    with endpoint(params.register_.name) as there:
+        if there:
+            there.forget(Release(champion=version, replaced=0))
+
+
 def end(experiment: str, params: Params, *, keep: bool = False) -> bool:
     """Let nobody meet the challenger of this experiment any more; was it on?
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from pipeline import ledger, params, records
+from pipeline import night as night_stages
 from pipeline.errors import NotYet, ReleaseError
 from pipeline.params import Params
-from pipeline.records import Champion, Evaluation, Night, Verdict, Version
+from pipeline.records import Champion, Evaluation, Night, Release, Verdict, Version
 from pipeline.release import aliases, gate, registry, saga, tracking
 from pipeline.release.audit import audit
 from pipeline.release.endpoint import CONTAINER, OnVertex
@@ -184,6 +185,23 @@ def refused(container: Any, body: bytes) -> bytes:
     with pytest.raises(Refusal) as told:
         container.ask(body)
     return str(told.value).encode()
+
+
+def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
+    home_with_endpoint: Path, service: Any
+) -> None:
+    prepared(home_with_endpoint, 0)
+    until_done(promote_night)
+    close()
+    prepared(home_with_endpoint, 1)
+    told = params.load()
+    told = told.model_copy(update={"gate": told.gate.model_copy(update={"scores": "live"})})
+    digest = records.read(Version).model_digest
+    with vertex() as there:
+        until_done(lambda: there.prepare(Release(champion=2, replaced=1, model_digest=digest)))
+        assert deployed(service) == ["1", "2"]
+        night_stages._end_experiment(records.read(Night), told)
+        until_done(lambda: only(there, service, "1"))
 
 
 LIVE = (
