@@ -65,13 +65,10 @@ def end(experiment: str, params: Params, *, keep: bool = False) -> bool:
             return traffic
         return replace(traffic, challenger=0, share=0.0, experiment="")
 
-    with endpoint(params.register_.name) as there:
-        if there and was_on and not keep:  # noted before the row forgets who it was
-            there.forget(Release(champion=before.challenger, replaced=before.champion))
-        log.change_traffic(ended)
-        if (left := log.traffic()).experiment == experiment:
-            told = f"experiment {experiment} is on again at {left.share:.0%}; see who else moves it"
-            raise ReleaseError(told)
-        if there:
-            there.split()
+    log.change_traffic(ended)
+    if (left := log.traffic()).experiment == experiment:
+        raise ReleaseError(f"experiment {experiment} is on again at {left.share:.0%}; see who else moves it")
+    share_out(params)
+    if was_on and not keep:
+        take_down(before.challenger, params)
     return was_on
