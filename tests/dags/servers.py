@@ -51,7 +51,8 @@ class Standalone:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read() or b"null")
+            told = error.read()
+            return error.code, json.loads(told) if told.startswith((b"{", b"[")) else told.decode()
 
     def until(self, found: Callable[[], Any], *, seconds: float = 180) -> Any:
         """What `found` returns once it is true."""

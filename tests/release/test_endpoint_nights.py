@@ -206,7 +206,7 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
 
 LIVE = (
     "fit_samples: 0, scores: live, ramp: [0.1, 0.5], ramp_users: 20, ramp_hours: 0, "
-    "outcome_hours: 0.0003, min_samples: 20, margin: 0.3"
+    "outcome_hours: 0.0003, min_samples: 20, margin: 0.3, max_p99_rise_s: 60"
 )
 
 
@@ -219,7 +219,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     text = (home / "params.yaml").read_text().replace("tests.backends.fake.answering", CONTAINER[-1])
     text = text.replace('"bucket"', f'"log": "{tmp_path / "log"}", "bucket"')
     monkeypatch.setattr("tests.release.folders.PARAMS", text)
-    (home / "params.yaml").write_text(text)
+    (home / "params.yaml").write_text(text.replace("fit_samples: 0", "max_p99_rise_s: 60"))
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
     close()
@@ -240,7 +240,7 @@ def vertex() -> Iterator[OnVertex]:
 def come(log: Log, there: OnVertex, number: int, taken: Callable[[dict[str, Any]], list[str]] = list) -> None:
     """Let requests come to the endpoint, and tell it what was taken of each answer."""
     for first in range(0, number, 10):
-        users = [{"user": f"u{place}"} for place in range(first, first + 10)]
+        users = [{"user": f"u{100 + place}"} for place in range(first, first + 10)]
         answers = [asked_for(there.told.address, there, [user])[0] for user in users]
         told = [{"exposure": one["exposure"], "items": taken(one)} for one in answers]
         assert asked_for(there.told.address, there, told) == [{"kept": True}] * len(told)
