@@ -12,7 +12,7 @@ FROM python:${PYTHON} AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc git libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/venv && /opt/venv/bin/python -m pip install --no-cache-dir pip==26.3 uv==0.13.8
-ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON=/opt/venv/bin/python
+ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md ./
 ARG TORCH="torch==2.13.0" XLA="2.9.0" DEVICE=cuda

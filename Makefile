@@ -45,7 +45,7 @@ setup: .venv/ready $(AIRFLOW_HOME)/ready ## virtual environment and Airflow data
 	$(PYTHON) -m venv .venv
 	python -m pip install --upgrade pip==26.3 uv==0.13.8
 	python -m pip install $(TORCH)
-	uv pip install --python .venv/bin/python -e '.[dev]' -c constraints.txt \
+	uv pip install --compile-bytecode --python .venv/bin/python -e '.[dev]' -c constraints.txt \
 	  || python -m pip install -e '.[dev]' -c constraints.txt
 	touch $@
 
