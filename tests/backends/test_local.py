@@ -82,6 +82,7 @@ def test_asking_at_the_same_instant_starts_one_job(tmp_path):
     assert Local().state(handle) == "preempted"
 
 
+@pytest.mark.slow
 def test_a_failed_job_starts_again_and_one_that_succeeded_does_not(tmp_path):
     for attempt, script in enumerate(["exit 1", "exit 0", "exit 1"]):
         handle = Local().submit(job(tmp_path, f"echo x >> {tmp_path}/starts; {script}"))
@@ -90,6 +91,7 @@ def test_a_failed_job_starts_again_and_one_that_succeeded_does_not(tmp_path):
     assert (tmp_path / "starts").read_text() == "x\nx\n"
 
 
+@pytest.mark.slow
 def test_the_job_outlives_who_asked_for_it_and_the_death_of_its_supervisor(tmp_path):
     handle = Local().submit(job(tmp_path, "sleep 30; true"))
     supervisor = Path(handle) / "pid"

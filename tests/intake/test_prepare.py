@@ -139,6 +139,7 @@ def test_a_cancellation_on_a_held_out_day_does_not_reach_back(tmp_path: Path) ->
     assert [line["quantity"] for line in netted(rows, tmp_path / "rows.parquet")] == [5]
 
 
+@pytest.mark.slow
 def test_what_is_no_product_is_left_out() -> None:
     rows = [row(d, "1", "10002", 1) for d in (0, 1)]
     other = ["POST", "m", "gift_0001_20", "TEST001", "BANK CHARGES", "22222"]
@@ -156,6 +157,7 @@ def small_shop(seed: int = 3, *, days: int = 6) -> list[Row]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_arrays_are_as_training_expects_them() -> None:
     dataset = run(small_shop(), day=5, test_days=2)
     day, invoice, item, customer = (array(name) for name in ("day", "invoice", "item", "customer"))
@@ -194,6 +196,7 @@ def test_the_order_of_rows_does_not_change_a_byte(order: random.Random, tmp_path
         assert run(rows, day=5).digest == digest
 
 
+@pytest.mark.slow
 def test_a_key_is_the_same_on_every_night() -> None:
     assert stable_key("85123A") == 653010168509564521
     run(small_shop(), day=5)
@@ -203,6 +206,7 @@ def test_a_key_is_the_same_on_every_night() -> None:
     assert items[0]["description"] == f"THE {items[0]['code']}"
 
 
+@pytest.mark.slow
 def test_the_window_and_the_held_out_days_bound_what_is_read() -> None:
     dataset = run(small_shop(), day=4, window_days=3)
     assert (dataset.first_day, dataset.last_day) == (date(2025, 1, 8), date(2025, 1, 9))
@@ -229,6 +233,7 @@ def test_an_engine_that_is_not_there_is_refused() -> None:
         run(small_shop(), day=5, engine="abacus")
 
 
+@pytest.mark.slow
 def test_other_rows_than_those_validated_are_refused() -> None:
     run(small_shop(), day=5)
     report = Report(num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest="x")

@@ -35,6 +35,7 @@ def ways(cloud: Cloud) -> list[tuple[str, str]]:
     return [(live.job.machine, live.job.strategy) for live in cloud.jobs]
 
 
+@pytest.mark.slow
 def test_an_undisturbed_night_costs_what_the_plan_says():
     cloud = play(plan_of(), Luck())
     training = cloud.decision
@@ -67,6 +68,7 @@ def test_spot_that_is_lost_again_and_again_is_no_failure():
     assert cloud.decision.stopped_by == "finished"
 
 
+@pytest.mark.slow
 def test_training_that_is_half_as_fast_is_moved_to_a_faster_machine_before_it_would_end_early():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}))
     assert ways(cloud) == [("a", "on-demand"), ("b", "on-demand")]
@@ -90,6 +92,7 @@ def test_a_budget_that_ends_before_the_deadline_is_kept():
     assert 6 < cloud.usd <= cloud.decision.cost_usd <= 8
 
 
+@pytest.mark.slow
 def test_a_job_that_hangs_is_ended_and_goes_on_from_its_checkpoint(caplog):
     cloud = play(plan_of(share=0.4), Luck(hangs_at=4000))
     assert cloud.decision.stopped_by == "finished"

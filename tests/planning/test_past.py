@@ -68,12 +68,14 @@ def width(told: Plan) -> float:
     return told.interval[1] / told.interval[0]
 
 
+@pytest.mark.slow
 def test_a_machine_that_takes_longer_than_predicted_is_planned_longer(nights):
     plain, tonight = planned(night()), nights([1.3] * 8)
     assert planned(tonight).expected_s / plain.expected_s == pytest.approx(1.3, rel=0.04)
     assert len(past.known(past.before(tonight), num_workers=1).past) == 8
 
 
+@pytest.mark.slow
 def test_the_ratio_stands_when_the_model_changes(nights):
     tonight, slower = nights([1.3] * 8), profile(step_s=4e-3)
     assert planned(tonight, slower).expected_s / planned(night(), slower).expected_s == pytest.approx(

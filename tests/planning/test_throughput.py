@@ -89,6 +89,7 @@ def test_steps_that_differ_more_from_run_to_run_have_wider_intervals():
     assert loud.predict(at)[1][0] > 1.5 * quiet.predict(at)[1][0]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.floats(1e-3, 1e3))
 def test_the_unit_of_time_does_not_matter(unit):

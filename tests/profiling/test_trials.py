@@ -68,6 +68,7 @@ def test_the_bounds_enclose_the_median_and_too_few_say_nothing(ratios):
     )
 
 
+@pytest.mark.slow
 def test_samples_in_memory_are_told_to_be_faster():
     made = rig(Slow(num_samples=64, load_s=SLOW_S))
     found = Trials(made.workload, made.data, TRAINING).compare(

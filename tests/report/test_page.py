@@ -226,6 +226,7 @@ def test_a_refused_night_names_who_stays(folder: Path) -> None:
     assert "Champion kept: version 12 is rejected, version 11 stays." in text
 
 
+@pytest.mark.slow
 def test_too_few_samples_are_told_from_no_new_data(folder: Path) -> None:
     entry = whole(action="reject")
     assert entry.verdict

@@ -12,6 +12,7 @@ shares = st.floats(0, 1)
 NUM = 20_000
 
 
+@pytest.mark.slow
 @given(units, experiments, shares, shares)
 def test_a_ramp_takes_nobody_back(unit: str, experiment: str, one: float, other: float) -> None:
     low, high = sorted((one, other))

@@ -51,6 +51,7 @@ def test_seeds_and_epochs_give_other_orders():
     assert len(orders) == 400
 
 
+@pytest.mark.slow
 def test_every_place_is_as_likely_for_every_sample():
     n, rounds = 10, 2000
     counts = np.zeros((n, n))
