@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -27,8 +28,15 @@ def test_it_is_kept_until_it_is_asked_for():
     notice.listen()
     assert not notice()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert notice()
-    assert notice()
+    for _ in range(3):
+        heard(notice)
+
+
+def heard(notice: Notice) -> None:
+    """Asked again and again, as training does: a thread that took the signal may not have told yet."""
+    until = time.monotonic() + 5
+    while not notice():
+        assert time.monotonic() < until
 
 
 def test_it_is_kept_when_another_thread_takes_it():
@@ -39,7 +47,7 @@ def test_it_is_kept_when_another_thread_takes_it():
     os.kill(os.getpid(), signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     assert signal.SIGTERM not in signal.sigpending()
-    assert notice()
+    heard(notice)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from google.protobuf import json_format
 
 from tests.backends.fake.faults import Refusal
 from tests.backends.fake.operations import Failed
-from tests.backends.fake.processes import family, free_port
+from tests.backends.fake.processes import end_all, family, free_port
 
 if TYPE_CHECKING:
     from tests.backends.fake_vertex import FakeVertex
@@ -69,8 +69,7 @@ class Container:
             raise Refusal(503, "UNAVAILABLE", str(error)) from None
 
     def end(self) -> None:
-        for one in family(self.process.pid):
-            one.kill()
+        end_all(family(self.process.pid))
         self.process.wait()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from google.cloud.aiplatform_v1.types import CustomJob, JobState, Scheduling
 
-from tests.backends.fake.processes import family, free_port
+from tests.backends.fake.processes import end_all, family, free_port
 
 if TYPE_CHECKING:
     from tests.backends.fake.jobs import Jobs
@@ -226,8 +226,6 @@ class Running:
                 self.wake.clear()
         for process in living:
             members += family(process.pid)
-        for one in members:
-            if one.is_running():
-                one.kill()
+        end_all(members)
         for process in self.processes:
             process.wait()
