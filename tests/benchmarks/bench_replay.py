@@ -50,7 +50,7 @@ TARGETS = {
     "nights": ("==", NUM_NIGHTS),
     "nights that contradict the held-out scores": ("==", 0),
     "nights without a reason": ("==", 0),
-    "bad model stopped by what is looked at all the time": ("==", 1),
+    "bad model stopped by a guardrail": ("==", 1),
     "share at which it was stopped": ("==", 0.2),
     "promoted bad model rolled back by watch": ("==", 1),
     "share of the challenger after all": ("==", 0),
@@ -290,9 +290,7 @@ def main() -> None:
             "nights that contradict the held-out scores": sum(map(contradicts, rows)),
             "nights without a reason": sum(not row["reason"] for row in rows),
             "promoted by live traffic": sum(row["live"] == "promote" for row in rows),
-            "bad model stopped by what is looked at all the time": float(
-                str(planted["reason"]).startswith(("stopped by ", "worse than the champion"))
-            ),  # a guardrail, or the effect that is proven worse: both hold at any look
+            "bad model stopped by a guardrail": float(str(planted["reason"]).startswith("stopped by ")),
             "share at which it was stopped": float(str(planted["at share"])),
             "promoted bad model rolled back by watch": float(before == after != forced),
             "share of the challenger after all": health["share"],

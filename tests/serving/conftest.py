@@ -5,11 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.serving.log import Traffic
+from pipeline.serving.log import Log, Traffic, open_log
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """A log of its own."""
+    found = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,7 @@
 """A version on an endpoint that draws by itself: what counts for whom, and what its instances answer."""
 
 import asyncio
-import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +13,12 @@ from pipeline.release.observations import observe
 from pipeline.serving.answers import Answers
 from pipeline.serving.assignment import STALE_S
 from pipeline.serving.deployed import Deployed
-from pipeline.serving.log import Log, Traffic, open_log
+from pipeline.serving.log import Log, Traffic
 from pipeline.serving.predictions import MAX_INSTANCES, Loaded, Predictions
 from tests.release.folders import FIRST, make_arrays, make_model
 from tests.release.toy import Guess, Toy
 
 HERE = "projects/p/locations/here/endpoints/one"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    found = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
-    yield found
-    found.close()
 
 
 def version(number: int) -> Answers:
@@ -84,7 +75,7 @@ def make_version(folder: Path) -> Path:
 
 
 def ask(folder: Path, log: str, *requests: Any, number: int = 2) -> list[Any]:
-    """What each request in turn is answered, as Vertex would hear it; a dict is an answer to be filled in."""
+    """What each request in turn is answered, as Vertex would hear it; one may be made of those before."""
 
     async def told() -> list[Any]:
         made = Predictions(Loaded(folder), {"MODEL_VERSION": str(number), "ENDPOINT": HERE}, log=log)
@@ -148,8 +139,6 @@ def test_what_makes_no_sense_is_a_sentence(tmp_path: Path) -> None:
     assert told[2][1] == "user is None; name one by 1 to 200 characters"
     assert told[3][1] == "ValueError: samples are numbered from 0 to 199; name samples alone"
     assert told[5][1] == "1,001 instances, at most 1,000 are answered at once"
-    facts = json.loads((folder / "version/artifacts/model/model.json").read_text())
-    assert facts["workload"] == "tests.release.toy:Toy"
     (folder / "arrays").rename(folder / "gone")
 
     async def asked() -> None:

@@ -13,13 +13,6 @@ from pipeline.serving.log import Exposure, Log, Outcome, RouterState, Traffic, o
 from tests.postgres import postgresql
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    found = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
-    yield found
-    found.close()
-
-
 def exposure(number: int, *, experiment: str = "a", time: float = 0.0) -> Exposure:
     return Exposure(
         id=f"{number:032x}", time=time or float(number), experiment=experiment, unit="9f3c", arm="champion",

@@ -1,7 +1,6 @@
 """Routers that live follow promotions and rollbacks, or stop them with all as it was."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +20,6 @@ from tests.serving.homes import add_version
 from tests.serving.running import running
 
 ANY = MlflowClient.__new__(MlflowClient)  # never asked here
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    found = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
-    yield found
-    found.close()
 
 
 def test_where_no_router_lives_the_traffic_is_what_counts(log: Log) -> None:
