@@ -9,7 +9,9 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from pipeline import ledger, params, records, snapshots
@@ -119,12 +121,13 @@ def _end_experiment(night: Night, params: Params) -> None:
     from pipeline.release import traffic
 
     version = None if records.find(Release) else records.find(Version)
-    try:
-        traffic.end(night.id, params)
-        if version:
-            traffic.take_down(version.number, params)
-    except PipelineError as error:
-        log.warning("the experiment is left to the next watch: %s", error)
+    todo: list[Callable[[], object]] = [partial(traffic.end, night.id, params)]
+    todo += [partial(traffic.take_down, version.number, params)] if version else []
+    for call in todo:  # each, whatever became of the one before
+        try:
+            call()
+        except PipelineError as error:
+            log.warning("the experiment is left to the next watch: %s", error)
 
 
 def _no_evidence(failure: str) -> Verdict:
