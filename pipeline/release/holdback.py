@@ -2,8 +2,8 @@
 
 After a promotion a share `watch.holdback` of the users goes on to meet the version before, as an experiment
 in the traffic row like the gate's; the gate's own comes first. The version that serves is judged against the
-one that it replaced by the same guardrails and the same effect as a challenger (`live`): proven worse, or a
-guardrail broken, it is rolled back. Nobody is held back on a version that was rolled back.
+one that it replaced by the same guardrails as a challenger (`live`): where one is broken, also because users
+prove it worse, it is rolled back. Nobody is held back on a version that was rolled back.
 """
 
 import logging
@@ -52,11 +52,8 @@ def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> H
     broken = [text for text in found.broken if not text.startswith(ARMS)]
     if len(broken) < len(found.broken):
         return Held(worse=False, effect=None, num_users=found.num_ours, reason=f"{told}: {found.broken[0]}")
-    if broken:
-        reason = f"{told}: {'; '.join(broken)}"
-        return Held(worse=True, effect=found.effect, num_users=found.num_ours, reason=reason)
-    worse = found.effect is not None and found.effect.high < 0
-    return Held(worse=worse, effect=found.effect, num_users=found.num_ours, reason=f"{told}: {found.reason}")
+    reason = f"{told}: {'; '.join(broken) or found.reason}"
+    return Held(worse=bool(broken), effect=found.effect, num_users=found.num_ours, reason=reason)
 
 
 def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:

@@ -5,10 +5,12 @@
     personal lists   users who got a list of popular items instead of their own
     latency          P99 of the answers at the present share (`quantiles`)
     items shown      distance between the lists of the arms (`shift`)
-    score            NDCG@20 lower by more than `gate.margin`, by bets that hold from the first user on
+    score            NDCG@20 lower by more than `gate.margin`, by bets that hold from the first user on; or
+                     lower at all, by the effect: what is to be improved must not have deteriorated
 
 All may be asked at any time and as often as one likes; each raises a false alarm in at most one of 1,000
-experiments. If the arms were not as drawn, nothing is believed: no data. Any other broken guardrail rejects.
+experiments, the effect in `gate.alpha` of them. If the arms were not as drawn, nothing is believed: no data.
+Any other broken guardrail rejects.
 
 The effect is `unpaired`'s, of users whose window for outcomes is over. A user of whom nobody told what was
 taken scores 0, so that a challenger whom fewer users answer to cannot win by that; divided by the share of
@@ -82,16 +84,14 @@ def find(
     return Finding(
         effect=measured,
         reason=why,
-        checks=guardrails(seen, over, scores, limits=limits),
+        checks=(*guardrails(seen, limits=limits), _score(over, scores, measured, margin=limits.margin)),
         num_ours=num_ours,
         num_theirs=num_theirs,
     )
 
 
-def guardrails(
-    seen: Seen, over: list[Observation], scores: list[float | None], *, limits: Limits
-) -> tuple[Check, ...]:
-    """What became of each guardrail; `over` are the users whose window is over, with their scores."""
+def guardrails(seen: Seen, *, limits: Limits) -> tuple[Check, ...]:
+    """What became of each guardrail that needs no outcome."""
     first = [one.exposures[0] for one in seen.observations]
     shown = [tuple(exposure.items) for exposure in first]
     bets = {
@@ -112,11 +112,7 @@ def guardrails(
         found = betting.alarm(seen.treated, seen.chance, np.asarray(values, dtype=float), margin=margin)
         checks.append(_told(name, said[name], found, margin=margin))
     checks.insert(3, _latency(seen, margin_s=limits.p99_s))
-    lost = [1 - (score or 0.0) for score in scores]
-    found = betting.alarm(_arm(over), _chance(over), lost, margin=limits.margin)
-    known = replace(found, ours=1 - found.ours, theirs=1 - found.theirs)
-    text = "{ours:.4f} with the challenger and {theirs:.4f} with the champion"
-    return (*checks, _told(SCORE, text, known, margin=limits.margin))
+    return tuple(checks)
 
 
 def decide(
@@ -158,9 +154,7 @@ def _judged(finding: Finding, *, rules: Rules, mode: Mode, done: bool, over: boo
     proven = measured.low > threshold
     action: Action = "wait"
     reason = f"{'proven' if proven else 'not yet proven'} {asked}: {measured}"
-    if measured.high < 0:
-        action, reason = "reject", f"worse than the champion: {measured}"
-    elif done and (proven or mode == "both"):
+    if done and (proven or mode == "both"):
         action = "promote"
         reason = reason if proven else f"live traffic does not object: {measured}"
     elif over:
@@ -232,6 +226,20 @@ def _latency(seen: Seen, *, margin_s: float) -> Check:
         quantile=0.99, margin=margin_s, alpha=betting.ALPHA, min_samples=2,
     )  # fmt: skip
     return Check(name="latency", ok=found.action != "reject", text=found.reason)
+
+
+def _score(
+    over: list[Observation], scores: list[float | None], measured: Effect | None, *, margin: float
+) -> Check:
+    """Is the score lower by more than the margin, as soon as that can be told, or proven lower at all?"""
+    lost = [1 - (score or 0.0) for score in scores]
+    found = betting.alarm(_arm(over), _chance(over), lost, margin=margin)
+    known = replace(found, ours=1 - found.ours, theirs=1 - found.theirs)
+    text = "{ours:.4f} with the challenger and {theirs:.4f} with the champion"
+    check = _told(SCORE, text, known, margin=margin)
+    if measured is None or measured.high >= 0:
+        return check
+    return replace(check, ok=False, text=f"{check.text}, proven worse: {measured}")
 
 
 def _told(name: str, text: str, found: betting.Alarm, *, margin: float) -> Check:

@@ -87,15 +87,17 @@ def test_a_better_challenger_is_promoted_at_the_end_of_the_ramp_and_not_before()
     assert judged.reason.startswith("proven no worse than the champion by the margin 0.03")
 
 
-def test_a_worse_challenger_is_rejected() -> None:
+def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin() -> None:
     rules = Rules(alpha=0.05, margin=0.5, min_samples=30, refresh=True)
     finding = find(
         observe(stream(Model(hit=0.3)), window_s=60), rules=rules, window_s=60, now=1e9, tuned_at=500,
         limits=Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
     )  # fmt: skip
-    judged, _ = decided(finding, rules=rules)
-    assert judged.action == "reject"
-    assert judged.reason.startswith("worse than the champion: ")
+    assert [check.name for check in finding.checks if not check.ok] == ["score"]
+    judged, step = decided(finding, rules=rules, share=0.01, units=10)
+    assert (judged.action, judged.inconclusive, step.action) == ("reject", False, "stop")
+    assert judged.reason.startswith("stopped by score: 0.")
+    assert judged.reason.endswith(f"proven worse: {finding.effect}")
 
 
 def test_what_is_not_proven_waits_and_at_the_end_keeps_the_champion() -> None:
