@@ -5,7 +5,7 @@ AIP_PREDICT_ROUTE how it wants to ask. The files are held against MODEL_DIGEST b
 loaded, then the program starts itself anew with the code that the version carries, so that it answers as it
 did when it was judged (pipeline/serving/predictions.py). LOG_FROM names a file that holds the URL of the log
 of serving: what stands in a container's environment can be read in Vertex's registry, and a URL may hold a
-password. Without it, nothing is kept of who met what.
+password. Without it, nothing is kept of who met what. SERVING holds the limits of params.yaml, as JSON.
 """
 
 import os

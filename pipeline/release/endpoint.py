@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import ledger, records
+from pipeline import ledger, params, records
 from pipeline.backends import premises
 from pipeline.backends.calls import Denied, Patience, Unanswered
 from pipeline.backends.deployments import Deployments
@@ -47,6 +47,7 @@ CONTAINER = ("python", "-m", "pipeline.release.container")
 PORT, HEALTH, PREDICT = 8080, "/health", "/predict"
 TAG = "vertex_model"  # of the version in MLflow
 NIGHTS_BACK = 30  # whose arrays are looked for
+LIMITS = {"timeout_s", "max_top", "keep_users"}  # of params.yaml's serving, that a container keeps to
 
 
 class Endpoint:
@@ -288,6 +289,7 @@ class OnVertex:
         environment = {
             "MODEL_DIGEST": release.model_digest, "MODEL_VERSION": str(number), "NIGHT": release.night,
             "ENDPOINT": self.there.endpoint, "LOG_FROM": self.told.log,
+            "SERVING": params.load(ledger.home()).serving.model_dump_json(include=LIMITS),
         }  # fmt: skip
         if arrays := self._send_arrays(release.night):
             environment |= {"ARRAYS_BUCKET": bucket.url, "ARRAYS": arrays}

@@ -75,7 +75,7 @@ class Predictions:
     """What Vertex asks for. Made inside the event loop that serves."""
 
     def __init__(self, loaded: Loaded, told: Mapping[str, str], *, log: str) -> None:
-        params, self.loaded = ServingParams(), loaded
+        params, self.loaded = ServingParams.model_validate_json(told.get("SERVING", "{}")), loaded
         kept = open_log(log) if log else None
         self.keeper = loaded.keeper(kept, told, top=params.max_top, keep=params.keep_users)
         self.router = Router(kept, self.keeper, params) if self.keeper else None

@@ -68,6 +68,8 @@ def test_a_version_is_registered_deployed_and_shown_and_both_registries_tell_of_
     assert [dict(one.labels)["version"] for one in model] == ["1", "2"]
     assert dict(model[1].labels)["night"] == "2026-01-02"
     assert client.get_model_version(MODEL, "2").tags["vertex_model"] == f"{here.there.model}@2"
+    environment = {one.name: one.value for one in model[1].container_spec.env}
+    assert json.loads(environment["SERVING"]) == {"timeout_s": 1.0, "max_top": 100, "keep_users": 100_000}
     where = Path(model[1].artifact_uri)
     assert json.loads((where / "artifacts/model/model.json").read_text()) == {"version": 2}
     assert service.operations.begun == ["create_endpoint", *["upload_model", "deploy_model"] * 2]

@@ -74,11 +74,12 @@ def make_version(folder: Path) -> Path:
     return folder
 
 
-def ask(folder: Path, log: str, *requests: Any, number: int = 2) -> list[Any]:
+def ask(folder: Path, log: str, *requests: Any, number: int = 2, **environment: str) -> list[Any]:
     """What each request in turn is answered, as Vertex would hear it; one may be made of those before."""
 
     async def told() -> list[Any]:
-        made = Predictions(Loaded(folder), {"MODEL_VERSION": str(number), "ENDPOINT": HERE}, log=log)
+        named = {"MODEL_VERSION": str(number), "ENDPOINT": HERE, **environment}
+        made = Predictions(Loaded(folder), named, log=log)
         assert made.keeper is not None
         made.keeper.start()
         made.keeper.look()
@@ -126,6 +127,12 @@ def test_without_a_log_users_are_answered_and_nothing_is_promised(tmp_path: Path
     )
     assert answer == [{"items": ["0.5/u1/0"], "version": 2}]
     assert outcome == (404, "no log of exposures is kept here; name one by serving.endpoint.log")
+
+
+def test_the_limits_are_those_of_params_yaml(tmp_path: Path) -> None:
+    folder, many = make_version(tmp_path), [{"user": "u1", "top": 3}]
+    assert len(ask(folder, "", many)[0][0]["items"]) == 3
+    assert ask(folder, "", many, SERVING='{"max_top": 2}') == [(422, "top is 3; ask for 1 to 2 items")]
 
 
 def test_what_makes_no_sense_is_a_sentence(tmp_path: Path) -> None:
