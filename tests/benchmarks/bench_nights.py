@@ -84,6 +84,8 @@ def main() -> None:
                     "quarantined": entry.report.num_quarantined,
                 }
             )
+            if entry.verdict.action != "promote":
+                print(f"{entry.night.day} keeps the champion: {entry.verdict.reason}")
         frame.table(rows)
         ratios = [row["score"] / row["own counts"] for row in rows]
         before = ledger.history(limit=1)[0]
