@@ -93,11 +93,11 @@ def drift(rows: Sequence[Drift]) -> str:
 
 
 def effect(verdict: Verdict, margin: float | None) -> str | None:
-    """The effect with its interval; None where there is no evidence."""
+    """The effect with its interval, and the margin of a refresh; None where there is no evidence."""
     if verdict.effect is None or verdict.low is None or verdict.high is None:
         return None
     low, high = (b if math.isfinite(b) else verdict.effect for b in (verdict.low, verdict.high))
-    return charts.effect(value=verdict.effect, low=low, high=high, margin=margin)
+    return charts.effect(value=verdict.effect, low=low, high=high, margin=margin if verdict.champion else None)
 
 
 def scores(now: Standing) -> str | None:

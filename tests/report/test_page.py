@@ -99,6 +99,15 @@ def test_the_verdict_comes_first(first: str) -> None:
     assert text.index("Promoted: version 12 replaces version 11.") < text.index("proven no worse") < 400
 
 
+def test_a_first_version_is_held_against_a_rule_and_no_margin_is_drawn(first: str, folder: Path) -> None:
+    assert "Challenger minus champion on the same 400" in text_of(first)
+    night = whole()
+    assert night.verdict
+    alone = text_of(made(replace(night, verdict=replace(night.verdict, champion=0)), [], folder))
+    assert "Challenger minus the rule that a first version has to beat on the same 400" in alone
+    assert "margin −" not in alone
+
+
 FIGURES = (
     "2,478", "2,441", "1.5 %", "29", "price_is_positive", "2011-11-06",  # the data
     "0.392 of 0.35", "3 of 4 rules hold",  # its drift and rules
