@@ -97,7 +97,8 @@ def effect(verdict: Verdict, margin: float | None) -> str | None:
     if verdict.effect is None or verdict.low is None or verdict.high is None:
         return None
     low, high = (b if math.isfinite(b) else verdict.effect for b in (verdict.low, verdict.high))
-    return charts.effect(value=verdict.effect, low=low, high=high, margin=margin if verdict.champion else None)
+    shown = margin if verdict.champion else None
+    return charts.effect(value=verdict.effect, low=low, high=high, margin=shown)
 
 
 def scores(now: Standing) -> str | None:
