@@ -291,6 +291,17 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
     assert ask().reason.startswith("live: stopped by errors")
 
 
+@pytest.mark.slow
+def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
+    waits()
+    come(log, 1500, Model(hit=0.2))
+    told = gate.watch(params.load()).reason
+    assert "ended the experiment 2025-01-11: score: " in told
+    assert ", proven worse: -0." in told
+    assert log.traffic().share == 0
+    assert ask().reason.startswith("live: stopped by score")
+
+
 def held_back(told: Params) -> Params:
     """The params with a fifth of the users held back, and outcomes that are soon there."""
     return told.model_copy(
