@@ -92,10 +92,11 @@ class Rig:
 
     def sizes(self, wanted: Sequence[int]) -> tuple[int, ...]:
         """Batch sizes that the data set can fill, ascending; two of them if it has two samples."""
-        sizes = sorted({size for size in wanted if 0 < size <= self.num_samples})
-        if len(sizes) < 2:
-            sizes = sorted({*sizes, max(1, self.num_samples // 2), self.num_samples})
-        return tuple(sizes)
+        sizes = {size for size in wanted if 0 < size <= self.num_samples} or {self.num_samples}
+        if len(sizes) == 1:  # a line takes two; half, as a larger one need not fit the memory
+            (size,) = sizes
+            sizes.add(size // 2 or min(2, self.num_samples))
+        return tuple(sorted(sizes))
 
     def load(self, size: int) -> Batch:
         """A batch of the next `size` samples in the order of training, on the device."""

@@ -50,7 +50,6 @@ def operators(run: Callable[[], object], *, cache_bytes: int = 0) -> list[Operat
     return log.operators
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse):
@@ -59,6 +58,19 @@ def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse)
     squares, variances = zip(*(rig.noise(32) for _ in range(20)), strict=True)
     assert sum(squares) / 20 == pytest.approx(DIM * MEAN**2, rel=0.1)
     assert sum(variances) / 20 == pytest.approx(DIM * DEVIATION**2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sizes"),
+    [
+        ((64, 16, 6000), (16, 64)),
+        ((64,), (32, 64)),  # not the whole data set, which need not fit the memory
+        ((1,), (1, 2)),
+        ((8000, 9000), (2500, 5000)),
+    ],
+)
+def test_a_line_has_two_batch_sizes_that_the_data_can_fill(wanted, sizes):
+    assert Rig(Mean(), Path(), seed=0).sizes(wanted) == sizes
 
 
 @pytest.mark.slow
