@@ -48,7 +48,6 @@ def test_a_folder_without_files_cannot_be_dropped(tmp_path):
     assert not drop(tmp_path / "nowhere")
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_two_workers_take_longer_for_more_bytes():
     line = sync.allreduce_s(1 << 20, num_workers=2)
@@ -110,13 +109,11 @@ def gains(workload: Ranker) -> dict[Bound, float] | None:
     return step_gains(rig, 64, batch, operators, None)  # type: ignore[arg-type]
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_a_step_with_gradients_that_go_straight_to_their_parameters_is_run_again():
     assert gains(Ranker()) is not None
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_a_step_that_breaks_without_its_operators_is_no_broken_job():
     assert gains(Overflowing()) is None

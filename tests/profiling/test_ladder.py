@@ -127,7 +127,6 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 # makes of processor.
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_activations_that_do_not_fit_are_computed_again():
     room = 300 * MIB
@@ -137,7 +136,6 @@ def test_activations_that_do_not_fit_are_computed_again():
     assert "MiB" in found["notes"]["activation checkpointing"]
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_moments_that_do_not_fit_are_shared_by_workers():
     found = limited(of_moments, room_bytes=3000 * MIB)  # 8 workers: 3.2 GiB without, 1.8 with
@@ -145,7 +143,6 @@ def test_moments_that_do_not_fit_are_shared_by_workers():
     assert "less than without" in found["notes"]["sharded optimizer"]
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_weights_that_do_not_fit_are_shared_by_workers():
     found = limited(of_weights, room_bytes=1400 * MIB)  # 8 workers: 1.8 GiB with shared moments alone
@@ -156,7 +153,6 @@ def test_weights_that_do_not_fit_are_shared_by_workers():
     assert 3 < found["flops"] / (2 * 2 * weights) < 4  # of forward passes: a part of one is done again
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_what_fits_on_no_rung_is_told_in_one_sentence():
     found = limited(of_one_worker, room_bytes=250 * MIB)

@@ -52,7 +52,6 @@ def test_what_was_measured_is_kept_and_read_again():
     assert ceilings(ARRAYS) == ceilings(ARRAYS) == records.loads(Ceilings, kept().read_text())
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", '{"machine": {', "[]", "\x00\xff"])
 def test_a_torn_file_is_measured_anew(text):
@@ -70,7 +69,6 @@ def test_tables_are_small_beside_what_a_limit_leaves(monkeypatch):
     assert machine._table_bytes(torch.device("cpu")) == machine.GATHER_BYTES
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_what_is_old_is_measured_anew():
     first = ceilings(ARRAYS)

@@ -55,7 +55,6 @@ class Dying(LineWorkload):
         os._exit(1)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
 @pytest.mark.parametrize(
@@ -103,7 +102,6 @@ class OfSentences(LineWorkload):
         return model(batch.exp().mean(1, keepdim=True))[:, 0] ** 2
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
 def test_passes_are_measured_on_the_largest_sample(tmp_path):

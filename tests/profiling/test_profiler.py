@@ -98,7 +98,6 @@ def test_a_job_that_waits_for_its_data_is_bound_by_io():
     assert "faster accelerator" not in applying
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_a_job_beyond_the_memory_of_its_container_is_bound_by_memory(monkeypatch, tmp_path):
     test_memory.cgroup(monkeypatch, tmp_path, limits={"memory.max": 128 << 20})
@@ -107,14 +106,12 @@ def test_a_job_beyond_the_memory_of_its_container_is_bound_by_memory(monkeypatch
     assert "more memory per worker" in {remedy.name for remedy in found.remedies if remedy.applies}
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_parameters_are_exchanged_in_four_bytes_each(compute_bound):
     num_parameters = (WIDTH + 1) * HIDDEN + (HIDDEN + 1) * HIDDEN + HIDDEN + 1
     assert compute_bound.sync_bytes(64) == 4 * num_parameters
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_operations_are_those_of_three_products_per_layer_less_the_unneeded(compute_bound):
     forward = 2 * (WIDTH * HIDDEN + HIDDEN * HIDDEN + HIDDEN)
@@ -122,14 +119,12 @@ def test_operations_are_those_of_three_products_per_layer_less_the_unneeded(comp
     assert compute_bound.flops_per_sample == pytest.approx(forward + backward, rel=0.01)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_memory_holds_weights_gradients_and_moments(compute_bound):
     assert compute_bound.memory_bytes.fixed >= 0
     assert compute_bound.memory_bytes(64) > 3 * compute_bound.sync_bytes(64)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_all_thirteen_remedies_are_there_in_the_order_of_the_thread(compute_bound):
     names = [remedy.name for remedy in compute_bound.remedies]
@@ -138,13 +133,11 @@ def test_all_thirteen_remedies_are_there_in_the_order_of_the_thread(compute_boun
     assert not any(remedy.applied for remedy in compute_bound.remedies if remedy.quality)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_a_profile_survives_its_file(compute_bound):
     assert loads(Profile, dumps(compute_bound)) == compute_bound
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "error", "told"),
@@ -163,7 +156,6 @@ def test_a_broken_job_is_told_in_one_sentence(job, error, told):
         profile(DATASET, job, PARAMS, TRAINING)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_a_data_set_smaller_than_every_batch_is_measured_with_what_it_has():
     found = profile(DATASET, Job(num_samples=7), PARAMS, TRAINING)
