@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -39,20 +40,15 @@ def beats(folder: Path, count: int) -> None:
     (folder / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"half')
 
 
-def new_run(uri: str, artifacts: Path) -> str:
-    script = (
-        f"from mlflow import MlflowClient; client = MlflowClient({uri!r});"
-        f"experiment = client.create_experiment('e', artifact_location={str(artifacts)!r});"
-        f"print(client.create_run(experiment).info.run_id)"
-    )
-    output = subprocess.check_output([sys.executable, "-c", script], text=True)
-    return output.split()[-1]
+def test_heartbeats_and_system_metrics_reach_mlflow_once_also_after_a_restart(tmp_path, empty_store):
+    from mlflow import MlflowClient
 
-
-def test_heartbeats_and_system_metrics_reach_mlflow_once_also_after_a_restart(tmp_path):
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    run = new_run(uri, tmp_path / "artifacts")
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+    store = shutil.copy(empty_store, tmp_path / "mlflow.db")
+    uri = f"sqlite:///{store}"
+    client = MlflowClient(uri)
+    experiment = client.create_experiment("e", artifact_location=str(tmp_path / "artifacts"))
+    run = client.create_run(experiment).info.run_id
+    with closing(sqlite3.connect(store)) as database:
         for count in (3, 5):
             beats(tmp_path, count)
             process = follower(tmp_path, MLFLOW_TRACKING_URI=uri, MLFLOW_RUN_ID=run)
