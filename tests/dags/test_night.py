@@ -46,12 +46,10 @@ class House:
 @pytest.fixture(scope="module")
 def house(checkout: Path, postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("servers")
-    params.override(
-        checkout, ["train.epochs=1", "release.approval=always"], into=checkout
-    )  # what is shown here needs no good model
-    subprocess.run(
-        ["git", *IDENTITY, "commit", "--all", "--quiet", "-m", "train less"], cwd=checkout, check=True
-    )
+    told = ["ingest.history_days=60", "train.epochs=1", "release.approval=always"]  # needs no good model
+    params.override(checkout, told, into=checkout)
+    commit = ["git", *IDENTITY, "commit", "--all", "--quiet", "--message", "train less"]
+    subprocess.run(commit, cwd=checkout, check=True)
     store = f"postgresql+psycopg2://airflow@/mlflow?host={postgres}"
     port = free_port()
     url = f"http://127.0.0.1:{port}"
