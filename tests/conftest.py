@@ -18,9 +18,13 @@ settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with tests that have to be alone come last, so that no worker waits for another before."""
-    alone = {item.path for item in items if item.get_closest_marker("alone")}
-    items.sort(key=lambda item: item.path in alone)
+    """Files with slow tests first, so that workers end together; with tests to run alone last: none waits."""
+
+    def with_mark(name: str) -> set[Path]:
+        return {item.path for item in items if item.get_closest_marker(name)}
+
+    slow, alone = with_mark("slow"), with_mark("alone")
+    items.sort(key=lambda item: (item.path in alone, item.path not in slow))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

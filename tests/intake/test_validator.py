@@ -1,6 +1,5 @@
 """Corruptions are caught, clean nights pass, and no row is lost on the way."""
 
-import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -17,15 +16,13 @@ from pipeline.errors import DataError, ParamsError
 from pipeline.intake import drift, suite
 from pipeline.intake.ingest import RAW, part_of
 from pipeline.intake.shop import Shop
-from pipeline.intake.source import SCHEMA, Files
-from pipeline.intake.validator import CLEAN, DOCS, QUARANTINE, RULES, partitions, validate
+from pipeline.intake.source import SCHEMA
+from pipeline.intake.validator import CLEAN, DOCS, QUARANTINE, partitions, validate
 from pipeline.params import ValidateParams
 from pipeline.records import Batch, Night, Report
 
 REPOSITORY = Path(__file__).parents[2]
 SUITE = REPOSITORY / "data/expectations.yaml"
-DATA = Path(os.environ.get("DAYBREAK_DATA", REPOSITORY.parent / "shared" / "data"))
-RETAIL = DATA / "online_retail/online_retail.parquet"
 TONIGHT = date(2025, 3, 14)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -266,49 +263,6 @@ def test_a_rule_that_great_expectations_does_not_know_is_refused(here: Path) -> 
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
     with pytest.raises(ParamsError, match="has no expect_wonders"):
         validate(night(TONIGHT), batch, ValidateParams(suite=str(wrong)))
-
-
-def replay(source: Any, days: list[date], tonight: list[date]) -> list[Report]:
-    """Nights in the current folder: the history with the first of them, then each day alone."""
-    reports = []
-    for day in days:
-        source.fetch(day, part_of(day).parent) if day <= tonight[0] else None
-    for day in tonight:
-        first = day == tonight[0]
-        if not first:
-            source.fetch(day, part_of(day).parent)
-        reports.append(judge(day, *(other for other in days if first and other < day)))
-    return reports
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 7])
-def test_fifteen_clean_nights_of_each_of_two_shops_pass(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shop = Shop(seed=seed, start=date(2025, 9, 1), today=date(2025, 11, 20), late_days={})
-    days = shop.days()
-    reports = replay(shop, days, days[-15:])
-    assert all(report.drift for report in reports)
-    assert max(report.num_quarantined / report.num_rows for report in reports) < 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not RETAIL.exists(), reason=f"{RETAIL} is not here")
-def test_thirty_real_nights_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    columns = {
-        "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
-        "time": "InvoiceDate", "price": "UnitPrice", "customer": "CustomerID", "country": "Country",
-    }  # fmt: skip
-    source = Files(url=str(RETAIL), columns=columns)
-    days = sorted(source.days())
-    first = next(n for n, day in enumerate(days) if day >= date(2011, 9, 1))
-    reports = replay(source, days, days[first : first + 30])
-    assert all(report.drift for report in reports)
-    assert RULES.exists()
-    assert 0 < max(report.num_quarantined / report.num_rows for report in reports[1:]) < 0.05
 
 
 def test_the_reviewed_suite_is_read_and_its_digest_is_of_the_row_rules() -> None:

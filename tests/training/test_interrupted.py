@@ -4,25 +4,19 @@ What workers do, alone and together, in any number and with dropout, is for test
 started and ended by torchrun.
 """
 
-import json
 import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline.backends import Job
-from pipeline.backends.local import Local
 from pipeline.errors import JobError
 from pipeline.launching import jobs
-from pipeline.records import Training, replace_text
-from pipeline.training.recipe import END_BY
+from pipeline.records import Training
 from tests.fakes import read_lines
 from tests.launching import trouble
 from tests.launching.trouble import processes
@@ -48,16 +42,13 @@ class Alone:
 
     training: Training
     weights: dict[str, torch.Tensor]
-    job: Path
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, surroundings) -> Alone:
-    folder = tmp_path_factory.mktemp("alone")
-    nights.lay_out(folder)
+    nights.lay_out(tmp_path_factory.mktemp("alone"))
     training = nights.train(nights.night(), nights.told(dropout=0.0, **SLOW))
-    (job,) = (path for path in (folder / "data/work/jobs").iterdir() if path.is_dir())
-    return Alone(training, nights.weights(), job)
+    return Alone(training, nights.weights())
 
 
 def seen(job: Path) -> int:
@@ -109,41 +100,6 @@ def test_a_job_killed_at_any_moment_ends_bit_equal_to_one_left_alone(tmp_path, a
     assert training.model_digest == alone.training.model_digest
 
 
-def run_directly(folder: Path, *, meanwhile: Callable[[], None]) -> None:
-    """The job in `folder`, until it ends."""
-    command = ("torchrun", "--nnodes=1", "--nproc-per-node=1", "-m", "pipeline.training.worker")
-    backend = Local()
-    handle = backend.submit(
-        Job(
-            name="j",
-            command=(*command, str(folder)),
-            machine="local",
-            num_machines=1,
-            folder=str(folder),
-            timeout_s=120,
-            environment={"OMP_NUM_THREADS": "1"},
-        )
-    )
-    while backend.state(handle) == "running":
-        meanwhile()
-        time.sleep(0.02)
-
-
-def test_a_job_that_would_be_late_ends_before_the_deadline_with_a_model(tmp_path):
-    nights.lay_out(tmp_path)
-    night = nights.night(seconds=30)
-    plan = nights.plan(num_samples=10**6)
-    training = nights.train(night, nights.told(**SLOW), by_plan=plan)
-    assert training.stopped_by == "deadline"
-    assert 0 < training.num_samples < 10**6
-    assert sum(epoch.num_samples for epoch in training.epochs) == training.num_samples
-    assert datetime.now(UTC) < night.train_until
-    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
-    rates = [line["rate"] for line in read_lines(job / "progress.jsonl")]
-    assert rates[-1] < 0.1 * max(rates)
-    assert nights.weights()
-
-
 def test_a_loss_that_is_not_a_number_is_tried_again_once_and_names_its_samples(tmp_path):
     nights.lay_out(tmp_path)
     named = (
@@ -175,24 +131,3 @@ def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path
     log = (job / "log.txt").read_text()
     assert "most recent call first" in log
     assert "in all_reduce" in log
-
-
-def test_a_job_that_is_told_of_a_nearer_end_lets_the_rate_decay_to_be_done_by_then(tmp_path, alone):
-    nights.lay_out(tmp_path)
-    job = tmp_path / "job"
-    job.mkdir()
-    told = {**json.loads((alone.job / "job.json").read_text()), "num_samples": 10**6}
-    (job / "job.json").write_text(json.dumps(told))
-
-    def poor() -> None:
-        if (job / "progress.jsonl").exists() and not (job / END_BY).exists():
-            replace_text(job / END_BY, json.dumps({"time": time.time() + 6}))
-
-    run_directly(job, meanwhile=poor)
-    result = json.loads((job / "result.json").read_text())
-    assert result["stopped_by"] == "budget"
-    assert 0 < result["num_samples"] < 10**6
-    beats = read_lines(job / "progress.jsonl")
-    assert beats[0]["end"] == 10**6
-    assert beats[-1]["end"] == result["num_samples"]
-    assert beats[-1]["rate"] < 0.25 * max(beat["rate"] for beat in beats)
