@@ -76,6 +76,7 @@ class Keeper:
 
     def start(self) -> None:
         """Begin to follow."""
+        self._tell()  # first: a release waits for every router that a user may have found up
         for thread in self._threads:
             thread.start()
 
