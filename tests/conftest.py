@@ -18,13 +18,17 @@ settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first, so that workers end together; with tests to run alone last: none waits."""
+    """Files in an order that lets workers of pytest-xdist wait for each other as little as may be.
+
+    First those with tests that have to be alone, when no worker is amid a long one; then those with slow
+    tests, so that workers end together.
+    """
 
     def with_mark(name: str) -> set[Path]:
         return {item.path for item in items if item.get_closest_marker(name)}
 
-    slow, alone = with_mark("slow"), with_mark("alone")
-    items.sort(key=lambda item: (item.path in alone, item.path not in slow))
+    alone, slow = with_mark("alone"), with_mark("slow")
+    items.sort(key=lambda item: (item.path not in alone, item.path not in slow))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

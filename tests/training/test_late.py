@@ -2,11 +2,10 @@
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,9 @@ def test_a_job_that_is_told_of_a_nearer_end_lets_the_rate_decay_to_be_done_by_th
     nights.lay_out(tmp_path)
     job = tmp_path / "job"
     job.mkdir()
-    shutil.copy(late.job / "job.json", job)
+    told = json.loads((late.job / "job.json").read_text())
+    told["train_until"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    (job / "job.json").write_text(json.dumps(told))
 
     def poor() -> None:
         if (job / "progress.jsonl").exists() and not (job / END_BY).exists():
