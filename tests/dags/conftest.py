@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.dags.servers import CHROMIUM, IDENTITY, ROOT, Standalone, airflow_standalone, environment
+from tests.dags.servers import CHROMIUM, IDENTITY, ROOT, Standalone, airflow_standalone, environment, stand_in
 from tests.postgres import postgresql
 
 
@@ -47,9 +47,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
     Its DAG files are the real ones with an alert after five seconds instead of 18 hours.
     """
     folder = tmp_path_factory.mktemp("standalone")
-    home, dags = folder / "home", folder / "dags"
-    (home / "pipeline").mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("stand_in.py"), home / "pipeline" / "__main__.py")
+    home, dags = stand_in(folder / "home"), folder / "dags"
     shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
     retrain = (dags / "retrain.py").read_text()
     assert "HOURS = 18" in retrain

@@ -34,6 +34,15 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+def stand_in(home: Path) -> Path:
+    """Let stand_in.py play the stages that are run in `home`; returns `home`."""
+    package = home / "pipeline"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()  # without it, another of that name on PYTHONPATH would be run
+    shutil.copy(Path(__file__).with_name("stand_in.py"), package / "__main__.py")
+    return home
+
+
 @dataclass(frozen=True)
 class Standalone:
     """A running `airflow standalone` and the PIPELINE_HOME that its stages run in."""

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.stages import CHAIN, STAGES
+from tests.dags.servers import stand_in
 
 Airflow = Callable[..., Any]
 
@@ -148,25 +148,22 @@ ROLLBACKS = """
 def test_the_form_of_a_rollback_reaches_the_command_line_and_nothing_in_it_is_run(
     in_airflow: Airflow, database: None, tmp_path: Path
 ) -> None:
-    (tmp_path / "pipeline").mkdir()
-    shutil.copy(Path(__file__).with_name("stand_in.py"), tmp_path / "pipeline" / "__main__.py")
+    home = stand_in(tmp_path)
     forms = [{"to": 3, "reason": REASON}, {"steps": 2, "reason": "worse"}, {"reason": ""}]
-    named, counted, unsaid = in_airflow(ROLLBACKS, json.dumps(forms), home=tmp_path)
+    named, counted, unsaid = in_airflow(ROLLBACKS, json.dumps(forms), home=home)
     assert named["how"] == counted["how"] == "success"
     told = f"{REASON} (by Airflow run {named['run_id']})"
     assert named["calls"] == [["rollback", "--to", "3", "--steps", "1", "--reason", told]]
     assert counted["calls"][0][:3] == ["rollback", "--steps", "2"]
     assert unsaid["how"] != "success"
     assert ["rollback"] not in [call[:1] for call in unsaid["calls"]]
-    assert not list(tmp_path.rglob("pwned"))
+    assert not list(home.rglob("pwned"))
 
 
 @pytest.fixture(scope="module")
 def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """How the nights of some scenarios ended, in the order of the list."""
-    home = tmp_path_factory.mktemp("home")
-    (home / "pipeline").mkdir()
-    shutil.copy(Path(__file__).with_name("stand_in.py"), home / "pipeline" / "__main__.py")
+    home = stand_in(tmp_path_factory.mktemp("home"))
     form = {"day": "2011-09-01", "train_hours": 2.5, "budget_usd": 0, "objective": "time",
             "spot": "not allowed", "reason": REASON}  # fmt: skip
     scenarios = [
