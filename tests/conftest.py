@@ -33,10 +33,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Of the workers of pytest-xdist, only one runs while a test that has to be alone runs."""
-    with Path(__file__).open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
-        return (yield)
+    """Of the workers of pytest-xdist, only one runs while a test that has to be alone runs.
+
+    Who waits for the room to be empty holds the door, so that those who come later do not go in before.
+    """
+    how = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with Path(__file__).open() as door, Path(__file__).with_name("__init__.py").open() as room:
+        fcntl.flock(door, how)
+        fcntl.flock(room, how)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(room, fcntl.LOCK_UN)  # also for children of the test that have it open
 
 
 PARAMS = """\
