@@ -101,6 +101,7 @@ def test_the_verdict_comes_first(first: str) -> None:
 
 def test_a_first_version_is_held_against_a_rule_and_no_margin_is_drawn(first: str, folder: Path) -> None:
     assert "Challenger minus champion on the same 400" in text_of(first)
+    assert "margin −" in text_of(first)
     night = whole()
     assert night.verdict
     alone = text_of(made(replace(night, verdict=replace(night.verdict, champion=0)), [], folder))
