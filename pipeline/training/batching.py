@@ -6,7 +6,8 @@ over samples, so shares change nothing of what is learned. What keeps it stable,
 
 1. times are averaged with exponential weights, anew after each change, and 5 updates at least;
 2. shares stay within bounds: one sample, three times up or down at once, and what a worker has shown to be
-   too much for it: if its throughput fell after a raise, the size before is its most, for 500 updates;
+   too much for it: if its throughput fell after a raise, beyond noise, the size before is its most, for
+   500 updates;
 3. they are brought to the sum of the batch inside these bounds, and rounded by largest remainder;
 4. a change is for all or none: for all where one differs by more than 5 %, and its time from the mean by
    more than noise does.
@@ -80,7 +81,7 @@ class Batching:
         self._updates = 0
         self._most = np.full(world_size, batch_size)
         self._most_until = np.zeros(world_size, dtype=int)
-        self._speeds_before: Floats | None = None  # before the last change
+        self._speeds_before: Floats | None = None  # before the last change, at least
         self._sizes_before = self._even
         self._forget()
 
@@ -134,7 +135,8 @@ class Batching:
         apart = np.abs(np.array(found) - sizes) / sizes > DEAD_BAND
         if not (apart & certain).any():
             return False
-        self._speeds_before, self._sizes_before = sizes / self._mean, self.sizes
+        self._speeds_before = sizes / (self._mean + NUM_DEVIATIONS * errors)
+        self._sizes_before = self.sizes
         self.sizes = found
         self._forget()
         return True

@@ -74,11 +74,21 @@ def test_whatever_the_times_the_sum_and_the_bounds_hold(times, batch_size, other
         assert sum(batching.shares(other)) == other
 
 
-@given(st.permutations([1, 2, 4]), st.integers(0, 2**32), st.floats(0, 0.05), st.integers(140, 2000))
+@given(st.permutations([1, 2, 4]), st.integers(0, 2**32), st.floats(0, 0.02), st.integers(140, 2000))
 def test_speeds_of_1_2_4_end_within_a_tenth_after_20_updates(speeds, seed, noise, batch_size):
     batching = Batching(batch_size=batch_size, world_size=3)
     drive(batching, speeds, updates=20, noise=noise, seed=seed)
     assert spread(batching.sizes, speeds) <= 0.1
+
+
+def test_noise_is_not_mistaken_for_what_is_too_much_for_a_worker():
+    """Throughputs before and after a raise are both noisy: none goes back to the share it had before."""
+    apart = []
+    for seed in range(300):
+        batching = Batching(batch_size=700, world_size=3)
+        drive(batching, [1, 4, 2], updates=20, noise=0.1, seed=seed)
+        apart.append(spread(batching.sizes, [1, 4, 2]))
+    assert max(apart) < 0.3
 
 
 @given(st.floats(0, 0.2), st.integers(0, 2**32))
@@ -129,11 +139,14 @@ def test_a_straggler_that_appears_is_absorbed_and_forgiven(rank, left, seed, bef
     assert spread(batching.sizes, speeds) <= 0.1
 
 
-def test_what_was_too_much_for_a_worker_is_not_tried_again_soon():
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_what_was_too_much_for_a_worker_is_not_tried_again_soon(noise):
     """Above 60 samples worker 1 runs out of cache, and is slower than it was with 50."""
+    random = np.random.default_rng(0)
 
     def seconds(sizes):
-        return [sizes[0] / 1.0, sizes[1] / (3.0 if sizes[1] <= 60 else 0.7)]
+        times = np.array([sizes[0] / 1.0, sizes[1] / (3.0 if sizes[1] <= 60 else 0.7)])
+        return (times * random.lognormal(0, noise, 2)).tolist()
 
     batching, taken = Batching(batch_size=100, world_size=2), []
     for _ in range(KEEP_MOST):
