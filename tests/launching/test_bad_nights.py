@@ -122,6 +122,7 @@ def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
     assert len(cloud.jobs) < 60  # nor asked for at every look
 
 
+@pytest.mark.slow
 def test_where_all_is_refused_the_champion_is_kept():
     cloud = play(plan_of(), Luck(refused=frozenset("abc")))
     assert isinstance(cloud.decision, JobError)

@@ -91,6 +91,7 @@ def test_samples_come_in_the_order_of_training(tmp_path):
     assert [*rig.load(100)["x"].tolist(), *rig.load(100)["x"].tolist()] == trained_on.tolist()
 
 
+@pytest.mark.slow
 def test_a_product_reads_both_and_writes_one():
     a, b = torch.ones(10, 20), torch.ones(20, 30)
     (product,) = operators(lambda: a @ b)

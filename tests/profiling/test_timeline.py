@@ -39,6 +39,7 @@ def test_without_loaders_a_load_waits_for_the_step_before(tmp_path):
     assert all(later[0] >= earlier[3] for earlier, later in itertools.pairwise(found))
 
 
+@pytest.mark.slow
 def test_loaders_load_several_batches_at_once(tmp_path):
     found = rows(tmp_path, num_loaders=3)
     assert all(row[0] < found[0][1] for row in found[:3])

@@ -89,6 +89,7 @@ def test_what_waits_is_mended_and_stays_so():
     assert found.evidence["ratio"][2] < 1
 
 
+@pytest.mark.slow
 def test_samples_that_differ_each_time_are_not_kept():
     made = rig(SmallJob(num_samples=64))  # noise, drawn anew
     assert mender.known(made, job(), TRAINING).columns_bytes == 0

@@ -71,6 +71,7 @@ def test_a_plain_test_would_promote_far_too_often_when_peeking() -> None:
     assert (d[:, 30:] > stats.norm.isf(ALPHA)).any(1).mean() > 0.2
 
 
+@pytest.mark.slow
 def test_the_detectable_effect_is_detected_at_the_stated_power() -> None:
     rng = np.random.default_rng(1)
     n, sd = 120, 0.1

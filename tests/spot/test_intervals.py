@@ -50,6 +50,7 @@ def test_an_old_machine_saves_more_rarely_than_a_young_one():
     assert old.expected_s < young.expected_s
 
 
+@pytest.mark.slow
 def test_the_expected_time_is_what_a_simulation_takes():
     save_s, restart_s, work_s = 60.0, 120.0, 2 * HOUR_S
     curve = Exponential(mean_s=2 * HOUR_S)
