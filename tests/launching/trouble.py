@@ -1,6 +1,5 @@
 """Small nights of real processes, in trouble: slowed, stopped, killed, and short of time or money."""
 
-import os
 import random
 import signal
 import tempfile
@@ -11,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
-import pytest
 
 from pipeline.errors import JobError
 from pipeline.launching.reconciler import ENDING_S, GRACE_S
@@ -104,10 +102,7 @@ def real_night(number: int) -> Ended:
     plan = priced(
         num_samples=10**6 if kind in ("late", "killed", "poor") else 3001, usd_per_hour=3.6 if poor else 0.0
     )
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(nights.ROOT))
-        patch.setenv("MLFLOW_TRACKING_URI", "")
+    with tempfile.TemporaryDirectory() as folder, nights.surroundings():
         nights.lay_out(Path(folder))
         try:
             decision: Training | JobError = nights.train(
@@ -118,7 +113,6 @@ def real_night(number: int) -> Ended:
         late_s = (datetime.now(UTC) - night.train_until).total_seconds()
         working = left_behind(Path(folder))  # workers wind up after their model
         _, left = psutil.wait_procs(working, timeout=30)
-        os.chdir(before)
     return Ended(
         name=f"{number} {kind}, {workers} worker{'s' if workers > 1 else ''}",
         decision=decision,

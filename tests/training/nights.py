@@ -2,10 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pipeline import params, records
 from pipeline.backends.local import Local
@@ -70,6 +73,16 @@ def told(
             },
         }
     )
+
+
+@contextmanager
+def surroundings() -> Iterator[None]:
+    """Jobs find this checkout and no MLflow; afterwards the current folder is what it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("MLFLOW_TRACKING_URI", "")
+        patch.chdir(Path.cwd())
+        yield
 
 
 def lay_out(folder: Path) -> None:

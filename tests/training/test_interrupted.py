@@ -28,12 +28,8 @@ SLOW = {"delay_s": 0.015}  # a batch: so that there is something to interrupt
 
 @pytest.fixture(autouse=True, scope="module")
 def surroundings():
-    before = Path.cwd()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(nights.ROOT))
-        patch.setenv("MLFLOW_TRACKING_URI", "")
+    with nights.surroundings():
         yield
-    os.chdir(before)
 
 
 @dataclass

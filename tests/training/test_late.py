@@ -1,7 +1,6 @@
 """A job that cannot be done in time, or whose money ends, leaves a model as good as that allows."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,17 +33,13 @@ class Late:
 
 @pytest.fixture(scope="module")
 def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
-    before = Path.cwd()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(nights.ROOT))
-        patch.setenv("MLFLOW_TRACKING_URI", "")
+    with nights.surroundings():
         nights.lay_out(tmp_path_factory.mktemp("late"))
         night = nights.night(seconds=30)
         training = nights.train(night, nights.told(delay_s=0.015), by_plan=nights.plan(num_samples=10**6))
         ended_at = datetime.now(UTC)
         (job,) = (path for path in Path("data/work/jobs").absolute().iterdir() if path.is_dir())
         yield Late(night, training, ended_at, job, nights.weights())
-    os.chdir(before)
 
 
 def run_directly(folder: Path, *, meanwhile: Callable[[], None]) -> None:

@@ -1,0 +1,53 @@
+"""Calls of the launcher with a scripted backend, and what a job leaves behind."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+from pipeline import records
+from pipeline.launching import ladder, launcher
+from pipeline.launching.launcher import JOBS
+from pipeline.training.recipe import Recipe, Result
+from pipeline.training.worker import write_facts
+from tests.training import nights
+
+NIGHT = nights.night(seconds=24 * 3600)
+RUNG = ladder.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
+
+
+def call(backend, *, night=NIGHT, plan=None, champion=None, params=None, at_s=0.0):
+    """A call so many seconds after the night has begun."""
+    return launcher.look_after(
+        night,
+        nights.dataset(),
+        plan or nights.plan(),
+        champion,
+        backend=backend,
+        params=params or nights.told(),
+        clock=lambda: night.started_at.timestamp() + at_s,
+    )
+
+
+def job_folder() -> Path:
+    (path,) = (path for path in JOBS.iterdir() if path.is_dir())
+    return path
+
+
+def finish(path: Path) -> None:
+    """Leave what a worker leaves at its end."""
+    recipe = records.loads(Recipe, (path / "job.json").read_text())
+    model = path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+    write_facts(model, recipe, seen=3001)
+    result = Result(
+        model_digest=records.digest(model),
+        num_samples=3001,
+        num_updates=94,
+        stopped_by="finished",
+        warm=False,
+        ended_at=NIGHT.started_at + timedelta(seconds=50),
+    )
+    starts = [NIGHT.started_at, NIGHT.started_at + timedelta(seconds=20)]
+    (path / "starts.jsonl").write_text("".join(json.dumps({"time": t.isoformat()}) + "\n" for t in starts))
+    records.write(result, path)

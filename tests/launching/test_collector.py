@@ -1,0 +1,106 @@
+"""What comes back: the model of the job, or past the deadline that of its newest good checkpoint."""
+
+import json
+
+import pytest
+import torch
+
+from pipeline.errors import JobError, NotYet
+from pipeline.launching import launcher
+from pipeline.launching.attempts import Attempts
+from pipeline.launching.collector import MODEL
+from pipeline.launching.launcher import JOBS, recipe_of
+from pipeline.training import checkpoint
+from pipeline.training.bucket import Bucket
+from pipeline.training.checkpoint import State
+from pipeline.training.order import indices
+from pipeline.training.tally import Tally
+from tests.fakes import ScriptedBackend
+from tests.launching.calls import RUNG, call, finish, job_folder
+from tests.training import nights
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes():
+    night, backend = nights.night(seconds=-60), ScriptedBackend("running")
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
+    path = JOBS / launcher.name_of(recipe, RUNG, num_workers=1)
+    path.mkdir(parents=True)
+    asked = Attempts(path)
+    asked.ask(0.0, name="j", rung=RUNG)
+    asked.submit(0.0, handle="h")
+    tally = Tally(seed=recipe.seed, first_sample=0, num_samples=1000)
+    tally.add(0, indices(seed=recipe.seed, num_samples=1000, start=0, stop=1320))
+    for seen, name in ((1320, "right"), (1321, "wrong")):
+        tally.settle(seen=seen, total=lambda own: own)
+        state = State(
+            tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 41, "tally": tally.save()}
+        )
+        checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
+        if name == "right":
+            told = [(epoch.num_samples, epoch.whole) for epoch in call(backend, night=night).epochs]
+            assert told == [(1000, True), (320, False)]
+            (path / "result.json").unlink()
+        else:
+            with pytest.raises(JobError, match="epoch 2 was trained on other samples than are due: 320 with"):
+                call(backend, night=night)
+
+
+def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
+    night = nights.night(seconds=-60)
+    backend = ScriptedBackend("running")
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
+    path = JOBS / launcher.name_of(recipe, RUNG, num_workers=1)
+    path.mkdir(parents=True)
+    asked = Attempts(path)
+    asked.ask(0.0, name="j", rung=RUNG)
+    asked.submit(0.0, handle="h")
+    for seen in (320, 640):
+        state = State(
+            tensors={"model": {"w": torch.full((2,), float(seen))}, "optimizer": {}},
+            scalars={"num_updates": seen // 32},
+        )
+        checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
+    (path / "checkpoints" / "seen=000000000000640" / "model.safetensors").write_bytes(b"torn")
+    training = call(backend, night=night)
+    assert backend.cancelled == ["h"]
+    assert (training.stopped_by, training.num_samples, training.num_updates) == ("deadline", 320, 10)
+    assert nights.weights()["w"].tolist() == [320, 320]
+    facts = json.loads((MODEL / "model.json").read_text())
+    assert facts["seen"] == 320
+    assert facts["workload"] == "tests.fakes:LineWorkload"
+
+
+def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_path):
+    night, params = nights.night(seconds=-60), nights.told()
+    params = params.model_copy(
+        update={"train": params.train.model_copy(update={"checkpoints": str(tmp_path / "copies")})}
+    )
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
+    state = State(tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10})
+    path = checkpoint.save(tmp_path / "lost", state, seen=320, identity=recipe.identity)
+    assert path
+    assert Bucket(recipe.copies).send(path)
+    assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
+    assert nights.weights()["w"].tolist() == [1, 1]
+
+
+def test_past_the_deadline_without_a_checkpoint_the_champion_stays():
+    backend = ScriptedBackend("running")
+    with pytest.raises(
+        JobError, match=r"did not reach a checkpoint by .* the champion stays; .*night\.train_hours"
+    ):
+        call(backend, night=nights.night(seconds=-60))
+    assert not backend.jobs
+
+
+def test_a_model_that_was_changed_after_training_is_refused():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    finish(job_folder())
+    (job_folder() / "model" / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(JobError, match="does not match its digest"):
+        call(backend)
+    assert not MODEL.exists()
