@@ -3,12 +3,11 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
-
-import pytest
+from unittest.mock import patch
 
 from pipeline import params, records
 from pipeline.backends.local import Local
@@ -78,10 +77,7 @@ def told(
 @contextmanager
 def surroundings() -> Iterator[None]:
     """Jobs find this checkout and no MLflow; afterwards the current folder is what it was."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("MLFLOW_TRACKING_URI", "")
-        patch.chdir(Path.cwd())
+    with patch.dict(os.environ, PYTHONPATH=str(ROOT), MLFLOW_TRACKING_URI=""), chdir(Path.cwd()):
         yield
 
 
