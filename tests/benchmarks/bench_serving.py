@@ -108,7 +108,7 @@ def make_home(folder: Path) -> Path:
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # which MLflow sets
     os.environ["PIPELINE_HOME"] = str(folder / "home")
     home = make_repository(folder / "home", store=folder / "store" / "var" / "mlflow.db")
-    (home / "params.yaml").write_text(PARAMS.replace("tests.release.toy:Toy", WORKLOAD))
+    (home / "params.yaml").write_text(PARAMS.replace("toy:Toy", WORKLOAD))
     shop = make_shop(num_days=300, num_customers=USERS, num_items=ITEMS, num_lines=LINES)
 
     def alter(night: Path) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from toy import Toy
 
 from pipeline import records
 from pipeline.errors import DataError, ParamsError
@@ -14,7 +15,6 @@ from pipeline.records import Champion, Dataset, Evaluation, Training
 from pipeline.release.evaluator import evaluate
 from pipeline.release.scores import read_scores
 from tests.release.folders import NUM_SAMPLES, make_arrays, make_model
-from tests.release.toy import Toy
 
 DAY = date(2025, 1, 10)
 BATCHES_OF_64 = EvaluateParams(batch_size=64)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fastapi import HTTPException
+from toy import Guess, Toy
 
 from pipeline.release.observations import observe
 from pipeline.serving.answers import Answers
@@ -16,7 +17,6 @@ from pipeline.serving.deployed import Deployed
 from pipeline.serving.log import Log, Traffic
 from pipeline.serving.predictions import MAX_INSTANCES, Loaded, Predictions
 from tests.release.folders import FIRST, make_arrays, make_model
-from tests.release.toy import Guess, Toy
 
 HERE = "projects/p/locations/here/endpoints/one"
 

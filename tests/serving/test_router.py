@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import requests
+import toy
 
 from pipeline.serving.assignment import CHALLENGER, CHAMPION, arm_of
 from pipeline.serving.log import Exposure, Log
-from tests.release import toy
 from tests.serving.running import Running, running, until
 
 pytestmark = [pytest.mark.slow]

@@ -15,6 +15,7 @@ import requests
 from pipeline import cli
 from pipeline.serving import server
 from pipeline.serving.log import open_log
+from tests.release.folders import OWN
 from tests.serving.running import until
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ def started(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`python -m pipeline serve` for that home, once it answers users, and its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "serve", "--port", "0"], cwd=ROOT,
-        env={**os.environ, "PIPELINE_HOME": str(home), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PIPELINE_HOME": str(home), "PYTHONPATH": str(OWN), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
