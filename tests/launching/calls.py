@@ -5,14 +5,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from pipeline import records
-from pipeline.launching import ladder, launcher
+from pipeline.launching import launcher
 from pipeline.launching.launcher import JOBS
 from pipeline.training.recipe import Recipe, Result
 from pipeline.training.worker import write_facts
 from tests.training import nights
 
 NIGHT = nights.night(seconds=24 * 3600)
-RUNG = ladder.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
 
 
 def call(backend, *, night=NIGHT, plan=None, champion=None, params=None, at_s=0.0):

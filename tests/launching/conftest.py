@@ -1,5 +1,6 @@
 """A night to train in, by nobody's MLflow."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.training import nights
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
-    nights.lay_out(tmp_path)
+def folder(tmp_path: Path) -> Iterator[None]:
+    with nights.surroundings():
+        nights.lay_out(tmp_path)
+        yield

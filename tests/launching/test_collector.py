@@ -1,35 +1,45 @@
 """What comes back: the model of the job, or past the deadline that of its newest good checkpoint."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from pipeline.errors import JobError, NotYet
-from pipeline.launching import launcher
+from pipeline.launching import ladder, launcher
 from pipeline.launching.attempts import Attempts
 from pipeline.launching.collector import MODEL
 from pipeline.launching.launcher import JOBS, recipe_of
+from pipeline.records import Night
 from pipeline.training import checkpoint
 from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
 from pipeline.training.order import indices
+from pipeline.training.recipe import Recipe
 from pipeline.training.tally import Tally
 from tests.fakes import ScriptedBackend
-from tests.launching.calls import RUNG, call, finish, job_folder
+from tests.launching.calls import NIGHT, call, finish, job_folder
 from tests.training import nights
 
 pytestmark = pytest.mark.usefixtures("folder")
+RUNG = ladder.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
 
 
-def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes():
-    night, backend = nights.night(seconds=-60), ScriptedBackend("running")
+def submitted(night: Night) -> tuple[Recipe, Path]:
+    """What the worker of a job that was submitted is told, and the job's folder."""
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
     path = JOBS / launcher.name_of(recipe, RUNG, num_workers=1)
     path.mkdir(parents=True)
     asked = Attempts(path)
     asked.ask(0.0, name="j", rung=RUNG)
     asked.submit(0.0, handle="h")
+    return recipe, path
+
+
+def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes():
+    night, backend = nights.night(seconds=-60), ScriptedBackend("running")
+    recipe, path = submitted(night)
     tally = Tally(seed=recipe.seed, first_sample=0, num_samples=1000)
     tally.add(0, indices(seed=recipe.seed, num_samples=1000, start=0, stop=1320))
     for seen, name in ((1320, "right"), (1321, "wrong")):
@@ -50,12 +60,7 @@ def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes
 def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
     night = nights.night(seconds=-60)
     backend = ScriptedBackend("running")
-    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
-    path = JOBS / launcher.name_of(recipe, RUNG, num_workers=1)
-    path.mkdir(parents=True)
-    asked = Attempts(path)
-    asked.ask(0.0, name="j", rung=RUNG)
-    asked.submit(0.0, handle="h")
+    recipe, path = submitted(night)
     for seen in (320, 640):
         state = State(
             tensors={"model": {"w": torch.full((2,), float(seen))}, "optimizer": {}},
