@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from pipeline.errors import JobError
 from pipeline.records import Strategy
 
 State = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
@@ -32,13 +33,18 @@ class Job:
     until: datetime | None = None
 
 
+class OutOfTime(JobError):
+    """The end of training came before the job could be submitted."""
+
+
 class Backend(Protocol):
     """Where a job runs."""
 
     def submit(self, job: Job) -> str:
         """Start the job, or attach to the one of that name, and return its handle.
 
-        Raises NotYet where that place cannot be asked now: calling again goes on.
+        Raises NotYet where that place cannot be asked now: calling again goes on; OutOfTime where training
+        has to end before a job could run. One that is submitted late is given the time that is left.
         """
 
     def state(self, handle: str) -> State:

@@ -2,7 +2,9 @@
 
 The service tells by a state, a code (google.rpc.Code) and a sentence. Codes do not settle it: 8 is a quota
 that is used up as well as a region without machines, and 3 an exception of the user as well as memory that
-ran out; so the sentence is read where it is one that is known.
+ran out; so the sentence is read where it is one that is known. What a replica printed may follow the
+sentence: its traceback can hold any word (a file named stockout.py), so that part is never read. How a
+replica exited goes before words, and an invalid argument (3) is no matter of capacity.
 """
 
 import re
@@ -25,17 +27,20 @@ SIGNS: tuple[tuple[Kind, str], ...] = (
     ),
     ("quota", r"quota"),
     ("expired", r"max.?wait|wait duration|did not obtain"),
-    ("out of memory", r"low on memory|out of memory|out-of-memory|oom|non-zero (?:exit )?status (?:of )?137"),
+    ("out of memory", r"low on memory|out of memory|out-of-memory|\boom"),
     ("preempted", r"preempt"),
-    (
-        "overtime",
-        r"non-zero (?:exit )?status (?:of )?143",
-    ),  # told to end, as pipeline/backends/replica.py has it
-    ("user error", r"non-zero (?:exit )?(?:status|code)|exited with"),
+    ("user error", r"exited with"),
     ("no such thing", r"not found|does not exist|no such|imagepullbackoff|failed to pull|cannot pull"),
     ("not allowed", r"permission|denied|unauthorized|forbidden"),
     ("overtime", r"timed? ?out|timeout"),
 )
+CAPACITY: frozenset[Kind] = frozenset(("stock-out", "quota", "expired", "preempted"))
+INVALID_ARGUMENT = 3
+EXITED = re.compile(r"non-zero (?:exit )?(?:status|code)(?: of)?:? (\d+)\b", re.IGNORECASE)
+# 137 is SIGKILL, as for memory; 143: told to end, as pipeline/backends/replica.py has it. Others: user error.
+STATUSES: dict[int, Kind] = {137: "out of memory", 143: "overtime"}
+REASON = re.compile(r"\.?\s*Termination reason: \w+", re.IGNORECASE)
+TRACEBACK = "Traceback (most recent call last)"
 CODES: dict[int, Kind] = {
     1: "cancelled", 3: "user error", 4: "overtime", 5: "no such thing", 7: "not allowed", 8: "quota",
     9: "user error", 10: "internal", 13: "internal", 14: "internal", 16: "not allowed",
@@ -98,10 +103,26 @@ def _kind(*, state: str, code: int, message: str) -> Kind:
         return "expired"
     if state == "CANCELLED":
         return "cancelled"
+    said = _own_words(message)
+    exited = EXITED.search(said)
+    if exited and int(exited[1]) in STATUSES:
+        return STATUSES[int(exited[1])]
     for kind, sign in SIGNS:
-        if re.search(sign, message, re.IGNORECASE):
+        if kind in CAPACITY and code == INVALID_ARGUMENT:
+            continue
+        if re.search(sign, said, re.IGNORECASE):
             return kind
-    return CODES.get(code, "internal")
+    return "user error" if exited else CODES.get(code, "internal")
+
+
+def _own_words(message: str) -> str:
+    """Returns what the service says itself, without what a replica printed."""
+    said = message.partition(TRACEBACK)[0]
+    exited = EXITED.search(said)
+    if exited is None:
+        return said
+    reason = REASON.match(said, exited.end())
+    return said[: reason.end() if reason else exited.end()]
 
 
 def is_device_quota(message: str) -> bool:

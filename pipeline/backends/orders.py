@@ -1,7 +1,8 @@
 """What is asked of Vertex AI? A job as a custom job: machines, strategy, times, labels, command.
 
 The service's own times are longer than a night (a job may run 7 days and wait 24 h for flex-start), so both
-are always set, and refused where they reach beyond the end of training.
+are always set, and cut to what is left until the end of training: a service that was slow to answer has used
+up some of it since the job was drawn up, which is no reason to go without the job.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any
 
-from pipeline.backends import Job
+from pipeline.backends import Job, OutOfTime
 from pipeline.errors import JobError
 from pipeline.planning.catalog import LOCAL, Machine
 from pipeline.records import Strategy
@@ -75,9 +76,9 @@ def machine_of(job: Job, *, region: str, known: Sequence[Machine]) -> Machine:
 def custom_job(
     job: Job, machine: Machine, *, site: Site, labels: Mapping[str, str], attempt: str, now: datetime
 ) -> dict[str, Any]:
-    """The custom job, as a mapping that `CustomJob` of the client takes.
+    """Returns the custom job, as a mapping that `CustomJob` of the client takes.
 
-    Raises JobError where it may run or wait until after `job.until`.
+    It neither runs nor waits beyond `job.until`. Raises OutOfTime where that has passed.
     """
     timeout, wait = _times(job, now=now)
     scheduling: dict[str, Any] = {
@@ -102,22 +103,21 @@ def custom_job(
 
 
 def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
-    """How long it may run, and wait for flex-start; whole seconds, rounded down."""
-    left_s = job.timeout_s if job.until is None else (job.until - now).total_seconds() + SLACK_S
-    for name, asked_s in (("run", job.timeout_s), ("wait for its machine", job.max_wait_s)):
-        if asked_s > left_s:
-            raise JobError(
-                f"job {job.name} may {name} for {asked_s:,.0f} s, but {left_s:,.0f} s are left until "
-                f"training ends; allow more by night.train_hours"
-            )
+    """Returns how long it may run, and wait for flex-start; whole seconds, rounded down."""
     flex = job.strategy == "flex-start"
     if job.timeout_s < 1 or (flex and job.max_wait_s < 1):  # the service takes 0 for: without end
         raise JobError(
             f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.max_wait_s:,.0f} s, "
             f"which is no time; allow more by night.train_hours or plan.flex_wait_hours"
         )
-    wait = timedelta(seconds=int(job.max_wait_s)) if flex else None
-    return timedelta(seconds=int(job.timeout_s)), wait
+    left_s = job.timeout_s if job.until is None else (job.until - now).total_seconds() + SLACK_S
+    if left_s < 1:
+        raise OutOfTime(
+            f"job {job.name} was not taken before training has to end, {SLACK_S - left_s:,.0f} s ago; "
+            f"allow more by night.train_hours"
+        )
+    wait = timedelta(seconds=int(min(job.max_wait_s, left_s))) if flex else None
+    return timedelta(seconds=int(min(job.timeout_s, left_s))), wait
 
 
 def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -> list[dict[str, Any]]:

@@ -70,8 +70,8 @@ class Vertex:
     def submit(self, job: Job) -> str:
         """Order the job unless it is there: alive, done, or on its way from an order that nobody saw taken.
 
-        Raises JobError where it cannot be had that way, or may run beyond the end of training; NotYet where
-        the service does not let itself be asked: calling again goes on from the book.
+        Raises JobError where it cannot be had that way, OutOfTime where training has to end before it could
+        run; NotYet where the service does not let itself be asked: calling again goes on from the book.
         """
         try:
             return self._submit(_told(job))

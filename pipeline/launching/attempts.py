@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import records
-from pipeline.records import Rung, Taken
+from pipeline.records import Rung, Taken, Way
 from pipeline.training import lines
 
 FILE = "submissions.jsonl"
@@ -72,6 +72,17 @@ class Attempts:
                 break
             found.append(attempt)
         return found[::-1]
+
+    def refused(self, *, since: float) -> dict[Way, float]:
+        """Returns when machines were last asked for that could not be had: refused, or waited for in vain."""
+        found: dict[Way, float] = {}
+        for attempt in self.all:
+            in_vain = attempt.to is not None and not attempt.run_at
+            if attempt.run_at or attempt.live:
+                found.pop(attempt.rung.way, None)
+            elif (attempt.ended == "refused" or in_vain) and attempt.ended_at > since:
+                found[attempt.rung.way] = attempt.ended_at
+        return found
 
     def ask(self, now: float, *, name: str, rung: Rung) -> None:
         """A job is about to be submitted."""

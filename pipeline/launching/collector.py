@@ -61,6 +61,7 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
         warm=bool(recipe.warm_from),
         ended_at=datetime.fromtimestamp(now, UTC),
         epochs=Tally.load(told["tally"]).proven() if "tally" in told else (),
+        device=told.get("device", ""),
     )
     records.write(result, folder)
     return result
@@ -113,6 +114,7 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
         start_s=lives.start_s(submissions, starts),
         spot_lives=lives.lives(submissions, starts=starts, heartbeats=beats, losses=losses),
         noise_scale=result.noise_scale,
+        device=result.device,
         # An early end that was put off again was none.
         rungs=tuple(t for t in asked.taken if t.name != "finish early" or result.stopped_by != "finished"),
     )

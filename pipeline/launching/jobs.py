@@ -6,6 +6,7 @@ from pathlib import Path
 from pipeline.backends import Job
 from pipeline.records import Rung
 from pipeline.release import tracking
+from pipeline.training import gpus
 
 WORKER_RESTARTS = 3  # by torchrun, of the workers in a job
 SHUTDOWN_S = 20  # for workers to save when told to end
@@ -34,7 +35,7 @@ def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout
         region=rung.region,
         strategy=rung.strategy,
         max_wait_s=rung.wait_s,
-        environment=_environment(),
+        environment={**_environment(), **gpus.environment(rung.machine, rung.gpus)},
     )
 
 

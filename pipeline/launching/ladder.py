@@ -8,23 +8,29 @@
     champion        there is none: the one who serves goes on to serve
 
 "Shorten the evaluation" is no rung here: it comes after `train_until`, in a time of its own, and would give
-training nothing. This module decides on the first three. A rung is taken as late as it can be: training that
-may be late goes on where it is, and is measured, until `PATIENCE_S` before the last rung that would still be
-in time could no longer be begun, or the trainer would begin to finish early. A queue is left in the same way,
-and machines that are refused at once.
+training nothing. This module decides on the first three. A faster rung is taken as late as it can be: work
+that may be late goes on where it is, and is measured, until `PATIENCE_S` before the last rung that would
+still be in time could no longer be begun, or the trainer would begin to finish early. A queue is left in the
+same way, so early that each of the others can be waited for as long.
+
+Machines that are refused are left at once, for the cheapest of those that were not refused too and still keep
+to both limits, slower or dearer as they may be. Where all of them were, the one that was refused the longest
+ago is asked for again, one every `PATIENCE_S`, until the deadline: capacity comes back. While there is time
+to wait for spot, only spot elsewhere is gone to, and what is bought is not gone back from to spot if it can
+be bought elsewhere.
 What training was slower than planned on one machine, it is taken to be on the others.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from math import exp, log
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from math import exp, inf, log
 from typing import Literal
 
 from pipeline.launching.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
 from pipeline.planning.catalog import LOCAL
 from pipeline.planning.startup import BEFORE_WORK
-from pipeline.records import Plan, Rung
+from pipeline.records import Plan, Rung, Way
 from pipeline.spot import steering
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.preemptions import mean_time_to_loss_s
@@ -33,6 +39,7 @@ from pipeline.training.scaling import MARGIN
 
 Standing = Literal["none", "queued", "running", "refused"]  # refused: some minutes ago at most
 PATIENCE_S = 2 * TICK_S
+FORGET_S = 3600.0  # after which machines that were refused count as ones that never were
 LEAST_SPREAD = 0.02  # of the logarithm of a time that a plan is sure of
 
 
@@ -51,7 +58,8 @@ class Sight:
     seen: int = 0  # samples trained on, as last heard
     starting_s: float = 0.0  # what is left of the start of the machines it is on
     rate: Rate | None = None  # measured on this rung
-    attempts: Sequence[steering.Attempt] = ()
+    attempts: Sequence[steering.Attempt] = ()  # on the machines of this rung, spot or not
+    refused: Mapping[Way, float] = field(default_factory=dict)  # when: asked for last, and not to be had
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,26 +86,31 @@ def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
         region=plan.region,
         wait_s=plan.wait_s,
         usd_per_hour=usd_per_hour(plan) / plan.num_machines,
+        gpus=plan.gpus,
     )
 
 
 def choose(plan: Plan, sight: Sight) -> Choice:
-    """The rung to be on now."""
+    """Returns the rung to be on now."""
     here = sight.rung
     best = _steered(plan, sight)
+    other = _elsewhere(plan, sight, best)
+    if other:
+        told = (
+            f"{_name(here)} cannot be had, {_name(other)} takes {_rest_s(plan, sight, other):,.0f} s at most"
+        )
+        return Choice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=told)
     if best is None:
         return Choice(rung=None)
-    if not (best.spot and on_demand(plan)):
+    if not (best.spot and on_demand(_named(plan, best))):
         faster = _up(plan, sight, best)
         if faster:
             chance = forecast(plan, sight, best).chance
-            told = {
-                "queued": f"{_name(best)} was waited for {sight.now - sight.since:,.0f} s",
-                "refused": f"{_name(best)} cannot be had",
-            }.get(sight.state, f"{_name(best)} would be done in time with a chance of {chance:.0%}")
+            told = f"{_name(best)} would be done in time with a chance of {chance:.0%}"
+            if sight.state == "queued":
+                told = f"{_name(best)} was waited for {sight.now - sight.since:,.0f} s"
             told += f", {_name(faster)} takes {_rest_s(plan, sight, faster):,.0f} s at most"
-            had = sight.state not in ("queued", "refused")
-            name: Literal["next rung", "scale up"] = "scale up" if had else "next rung"
+            name: Literal["next rung", "scale up"] = "next rung" if sight.state == "queued" else "scale up"
             return Choice(rung=faster, name=name, usd=_more_usd(plan, sight, faster), reason=told)
     if best.way == here.way or best.strategy != "on-demand":
         return Choice(rung=best)
@@ -140,54 +153,111 @@ def _before_s(plan: Plan, sight: Sight, rung: Rung) -> float:
 
 
 def _steered(plan: Plan, sight: Sight) -> Rung | None:
-    """Spot or the same machines bought, where the plan leaves that choice; else where the job is."""
-    here, bought = sight.rung, on_demand(plan)
-    running = sight.state == "running"
-    if not plan.spot or bought is None or _moved(plan, here) or (running and not here.spot):
+    """Returns spot or the same machines bought, where the plan leaves that choice; else where the job is."""
+    here, running = sight.rung, sight.state == "running"
+    spot = (
+        here
+        if here.spot
+        else next((r for r in _rungs(plan, sight) if r.spot and r.place == here.place), None)
+    )
+    held = not here.spot and sight.state in ("running", "queued")  # and not left for spot again
+    if not plan.spot or spot is None or held:
         return here
-    facts = steering.Facts(
+    there = _named(plan, spot)
+    bought = on_demand(there)
+    if bought is None:
+        return here
+    place = steering.place(there, _facts(sight))
+    if place is None:
+        return here if sight.state == "queued" else None
+    if place.spot:
+        return spot
+    if _rest_usd(plan, sight, bought) <= sight.left_usd:
+        return bought
+    # Money does not suffice to buy the rest, so it is spot until the time comes to spend what is left of it.
+    lasts_s = sight.left_usd / usd_per_hour(bought) * HOUR_S + steering.restart_s(plan) + PATIENCE_S
+    return spot if running or sight.deadline - sight.now > lasts_s else bought
+
+
+def _facts(sight: Sight) -> steering.Facts:
+    return steering.Facts(
         now=sight.now,
         deadline=sight.deadline,
         seen=sight.seen,
         samples_per_s=sight.rate.samples_per_s if sight.rate else None,
         attempts=sight.attempts,
         queued=sight.state in ("queued", "refused"),
-        running=running,
+        running=sight.state == "running",
         starting_s=sight.starting_s,
     )
-    place = steering.place(plan, facts)
-    if place is None:
-        return here if sight.state == "queued" else None
-    if place.spot:
-        return here if here.spot else _spot(plan, bought)
-    if _rest_usd(plan, sight, bought) <= sight.left_usd:
-        return bought
-    # Money does not suffice to buy the rest, so it is spot until the time comes to spend what is left of it.
-    lasts_s = sight.left_usd / usd_per_hour(bought) * HOUR_S + steering.restart_s(plan) + PATIENCE_S
-    if running or sight.deadline - sight.now > lasts_s:
-        return here if here.spot else _spot(plan, bought)
-    return bought
+
+
+def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
+    """Returns the rung to ask for instead of machines that were refused; None to stay, or to wait."""
+    if sight.state not in ("none", "refused"):
+        return None
+    if sight.rung.spot and sight.rung.way in sight.refused and (spot := _spot_elsewhere(plan, sight)):
+        return spot
+    wanted = best or sight.rung  # best is None: spot is waited for
+    if wanted.way not in sight.refused:
+        return None
+    others = [rung for rung in _rungs(plan, sight) if rung.way != wanted.way]
+    if wanted.spot and on_demand(_named(plan, wanted)):  # which is gone over to in time
+        others = [rung for rung in others if rung.spot]
+    kept = [rung for rung in others if _keeps(plan, sight, rung)]
+    if not kept and forecast(plan, sight, wanted).chance < sight.confidence:  # so some of the work is more
+        kept = sorted(others, key=lambda rung: -_share(plan, sight, rung))
+    else:  # cheapest first, and what is bought is not left for spot
+        kept.sort(key=lambda rung: (rung.spot > wanted.spot, _rest_usd(plan, sight, rung)))
+    fresh = [rung for rung in kept if rung.way not in sight.refused]
+    if fresh or sight.state == "refused":
+        return fresh[0] if fresh else None
+    oldest = min([wanted, *kept], key=lambda rung: sight.refused.get(rung.way, -inf))
+    return None if oldest.way == wanted.way else oldest
+
+
+def _spot_elsewhere(plan: Plan, sight: Sight) -> Rung | None:
+    """Returns the cheapest spot that was not refused and is as safe there as the policy wants it."""
+    left = [
+        r for r in _rungs(plan, sight) if r.spot and r.way not in sight.refused and _keeps(plan, sight, r)
+    ]
+    facts = replace(_facts(sight), attempts=(), queued=False, running=False)
+    for rung in sorted(left, key=lambda rung: _rest_usd(plan, sight, rung)):
+        place = steering.place(_named(plan, rung), facts)
+        if place and place.spot:
+            return rung
+    return None
 
 
 def _up(plan: Plan, sight: Sight, best: Rung) -> Rung | None:
-    """The next rung, if this is the last moment to take it; None to stay."""
-    refused, queued = sight.state == "refused", sight.state in ("queued", "refused")
-    if queued and not refused and sight.now - sight.since < PATIENCE_S:
+    """Returns the next rung, if this is the last moment to take it; None to stay."""
+    queued = sight.state == "queued"
+    if sight.state == "refused" or (queued and sight.now - sight.since < PATIENCE_S):
         return None
     late = forecast(plan, sight, best).chance < sight.confidence
     if not (late or queued):
         return None
-    later = [rung for rung in _after(plan, best) if not rung.wait_s and rung.way != best.way]
+    later = [r for r in _rungs(plan, sight) if r.way != best.way and r.way not in sight.refused]
+    later = [rung for rung in later if best.spot or not rung.spot]
     later = [rung for rung in later if queued or rung.expected_s < best.expected_s]
     left_s = sight.deadline - sight.now
-    paid = [rung for rung in later if _rest_usd(plan, sight, rung) <= sight.left_usd]
-    in_time = [rung for rung in paid if _rest_s(plan, sight, rung) <= left_s]
+    in_time = [rung for rung in later if _keeps(plan, sight, rung)]
     if in_time:
-        last = left_s - min(_rest_s(plan, sight, rung) for rung in in_time) < PATIENCE_S
-        return in_time[0] if last or refused or _finishes_early(plan, sight, best) else None
+        # Those that come to be waited for, too, each get as long.
+        patience_s = PATIENCE_S * (len(in_time) if queued else 1)
+        last = left_s - min(_rest_s(plan, sight, rung) for rung in in_time) < patience_s
+        if last or _finishes_early(plan, sight, best):
+            return min(in_time, key=lambda rung: _rest_usd(plan, sight, rung))
+        return None
     if queued and late and later:  # part of the work, on what can be had
         return max(later, key=lambda rung: _share(plan, sight, rung))
     return None
+
+
+def _keeps(plan: Plan, sight: Sight, rung: Rung) -> bool:
+    """Whether the rest is done there in time and within what is left of the budget."""
+    in_time = _rest_s(plan, sight, rung) <= sight.deadline - sight.now
+    return in_time and _rest_usd(plan, sight, rung) <= sight.left_usd
 
 
 def _finishes_early(plan: Plan, sight: Sight, rung: Rung) -> bool:
@@ -206,22 +276,19 @@ def _share(plan: Plan, sight: Sight, rung: Rung) -> float:
     return (time_s - start) / max(rest_s - start, 1e-9)
 
 
-def _after(plan: Plan, rung: Rung) -> Sequence[Rung]:
-    """The rungs of the ladder below that one."""
-    at = [index for index, each in enumerate(plan.ladder) if each.way == rung.way]
-    return plan.ladder[at[0] + 1 :] if at else plan.ladder
+def _rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
+    """Returns what the plan itself names and its ladder; nothing that is waited for in a queue of its own."""
+    until = datetime.fromtimestamp(sight.deadline, UTC)
+    ways = (first(plan, train_until=until, confidence=sight.confidence), *plan.ladder)
+    return [rung for rung in ways if not rung.wait_s]
 
 
-def _moved(plan: Plan, rung: Rung) -> bool:
-    """Whether it is of other machines than the plan's."""
-    return (rung.machine, rung.num_machines, rung.region) != (plan.machine, plan.num_machines, plan.region)
-
-
-def _spot(plan: Plan, bought: Rung) -> Rung:
-    """The plan's machines on spot again."""
+def _named(plan: Plan, rung: Rung) -> Plan:
+    """Returns the plan as if it named that rung."""
     return replace(
-        bought, spot=True, expected_s=plan.expected_s, expected_usd=plan.expected_usd,
-        usd_per_hour=usd_per_hour(plan) / plan.num_machines,
+        plan, machine=rung.machine, num_machines=rung.num_machines, region=rung.region, spot=rung.spot,
+        wait_s=rung.wait_s, expected_s=rung.expected_s, expected_usd=rung.expected_usd,
+        usd_per_hour=usd_per_hour(rung) / rung.num_machines,
     )  # fmt: skip
 
 
@@ -270,4 +337,5 @@ def _more_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
 
 
 def _name(rung: Rung) -> str:
-    return f"{rung.num_machines} x {rung.machine} {rung.strategy}"
+    where = f" in {rung.region}" if rung.region else ""
+    return f"{rung.num_machines} x {rung.machine} {rung.strategy}{where}"

@@ -25,6 +25,7 @@ from pipeline.launching.reconciler import Reconciler
 from pipeline.params import Params
 from pipeline.planning.catalog import LOCAL
 from pipeline.records import Champion, Dataset, Night, Plan, Training
+from pipeline.source_code import source_digest
 from pipeline.spot.curves import HOUR_S
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, usd_per_hour
@@ -126,6 +127,7 @@ def recipe_of(
         checkpoints_s=() if told.checkpoint_every_s else plan.checkpoints_s,
         train_until=_until(night, plan),
         checkpoints=told.checkpoints,
+        source_digest=source_digest(params.workload.use),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipeline import records
-from pipeline.backends import LIVE, Backend, Job, Rents, State
+from pipeline.backends import LIVE, Backend, Job, OutOfTime, Rents, State
 from pipeline.errors import JobError, NotYet
 from pipeline.launching import collector, ladder
 from pipeline.launching.attempts import Attempts
@@ -73,7 +73,7 @@ class Reconciler:
         now, last = self.clock(), self.attempts.last
         if last and last.live and not last.handle and now < self.deadline:
             # Killed while it was submitted, or not answered: attach to it.
-            self.attempts.submit(now, handle=self.backend.submit(self._job(last.rung, now)))
+            self._submit(now, self._job(last.rung, now))
             last = self.attempts.last
         state = self.backend.state(last.handle) if last and last.live and last.handle else None
         self._pay(now, state)
@@ -151,8 +151,17 @@ class Reconciler:
             records.replace_text(self.folder / "job.json", records.dumps(self.recipe))
         job = self._job(rung, now)
         self.attempts.ask(now, name=job.name, rung=rung)
-        self.attempts.submit(now, handle=self.backend.submit(job))
+        self._submit(now, job)
         raise NotYet(f"job {self.folder.name}: queued")
+
+    def _submit(self, now: float, job: Job) -> None:
+        """Submit the job, or attach to it; NotYet where its time has passed meanwhile."""
+        try:
+            handle = self.backend.submit(job)
+        except OutOfTime as error:
+            # What is trained already still counts: the next look takes the newest checkpoint.
+            raise NotYet(str(error)) from error
+        self.attempts.submit(now, handle=handle)
 
     def _job(self, rung: Rung, now: float) -> Job:
         return job_of(
@@ -229,7 +238,12 @@ class Reconciler:
             seen=self.pulse.seen,
             starting_s=0.0 if heard else max(0.0, ladder.start_s(self.plan) - (now - began)),
             rate=self.pulse.rate(since=here[0].at) if here else None,
-            attempts=[steering.Attempt(at=each.at, spot=each.rung.spot) for each in self.attempts.all],
+            attempts=[
+                steering.Attempt(at=each.at, spot=each.rung.spot)
+                for each in self.attempts.all
+                if last and each.rung.place == last.rung.place
+            ],
+            refused=self.attempts.refused(since=now - ladder.FORGET_S),
         )
 
     def _hang(self, now: float) -> str:

@@ -62,6 +62,11 @@ class Machine:
         """TPU slices of one machine only: spot ones cannot be joined."""
         return self.device.startswith("TPU")
 
+    @property
+    def gpus(self) -> str:
+        """What its workers must see, `2 x L4`; "" where they need no GPU."""
+        return f"{self.num_devices} x {self.device}" if self.num_devices and not self.is_tpu else ""
+
     def price(self, strategy: Strategy) -> float | None:
         """Dollars per hour, or None where it is not rented that way."""
         if strategy == "flex-start":

@@ -1,11 +1,23 @@
-"""What to fall back on, when at the latest, and at what price? The rungs of a plan's ladder.
+"""The ladder of a plan: what to fall back on, when at the latest, and at what price.
 
-A plan on spot falls back on its own machines on demand, which may cost more than the budget as a whole: what
-is bought is only what spot has left to do, and the launcher buys no more than the budget still allows.
+It answers three needs:
+
+    bought      a plan on spot or in a queue falls back on its own machines on demand, which may cost more
+                than the budget as a whole: what is bought is only what spot has left to do, and the launcher
+                buys no more than the budget still allows
+    faster      a job that turns out slow is bought a machine that takes `MUCH_LATER` of the time at most
+    elsewhere   machines that are refused or out of stock are left for others, even if slower or dearer: of
+                other regions, as capacity is a region's, and of other devices
+
+All keep to the deadline. Those that keep to the budget come first; while there is room others follow that
+cost up to `DEAREST` times as much, of which the launcher buys what the budget allows: part of the work is
+more than none. A rung trains in batches of the plan's size: checkpoints of another size are of another job.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from pipeline.planning.candidates import way_of
 from pipeline.planning.costs import time_to_save_s
@@ -18,36 +30,89 @@ from pipeline.spot import steering
 from pipeline.spot.danger import PRIOR, saves
 from pipeline.spot.exposure import exposure
 
-NUM_RUNGS = 5
-MUCH_LATER = 0.9  # of the time of the rung before; less is no other plan, only a dearer one
+NUM_FASTER = 4
+NUM_RUNGS = 12  # all of them can be asked within half an hour, one at each look of the launcher
+DEAREST = 2.0  # times the budget
+MUCH_LATER = 0.9  # of the time of the rung before; more is not faster, only dearer
 
 
 def ladder(
     night: Night, choice: Choice, offered: Sequence[Candidate], limits: Limits, there: Window
 ) -> tuple[Rung, ...]:
-    """What to fall back on, cheapest first: on-demand after the others, then what can start much later.
+    """Returns the rungs to fall back on: the plan's own machines on demand, then the others, cheapest first.
 
-    The plan's own machines on demand come first: that is what the launcher goes on with where spot fails.
+    The plan's own machines come first: that is what the launcher goes on with where spot fails.
     """
     best = choice.best
-    machine, region, strategy, batch_size, num_machines = way_of(best)
-    bought = (machine, region, "on-demand", batch_size, num_machines)
-    rungs = [
-        c for c in offered
-        if strategy != "on-demand" and way_of(c) == bought and limits.in_time(c) and not c.hindrance
+    own = _bought(best, offered, limits)
+    cheapest_first = [
+        c for c in sorted(offered, key=by_cost)
+        if c.estimate.batch_size == best.estimate.batch_size and c.strategy in ("on-demand", best.strategy)
+        and not (c.hindrance or c.wait_s) and limits.in_time(c)
+        and way_of(c) not in map(way_of, (best, *own))
     ]  # fmt: skip
-    least_s = min(each.time_s(limits.confidence) for each in (best, *rungs))
-    safe = strategy == "on-demand" or bool(rungs)
-    for candidate in sorted(choice.ranked, key=by_cost):
+    others = [c for c in cheapest_first if limits.in_budget(c)]
+    dear = [c for c in cheapest_first if limits.budget_usd < c.expected_usd <= DEAREST * limits.budget_usd]
+    faster = _faster((best, *own), [c for c in others if not c.estimate.spot], limits)
+    taken = [best, *own, *faster]
+    for candidate in chain(_elsewhere(taken, others), _elsewhere([best, *own, *others], dear)):
+        pair = [candidate, *_bought(candidate, offered, limits)]
+        if len(taken) + len(pair) > 1 + NUM_RUNGS:
+            break
+        taken += [c for c in pair if c not in taken]
+    rest = sorted(taken[1 + len(own) :], key=by_cost)
+    return tuple(_rung(each, night, limits, there) for each in (*own, *rest))
+
+
+def _bought(candidate: Candidate, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+    """Returns the same machines on demand, for what is not; none where they would not be in time."""
+    if candidate.strategy == "on-demand":
+        return []
+    machine, region, _, batch_size, num_machines = way_of(candidate)
+    way = (machine, region, "on-demand", batch_size, num_machines)
+    return [c for c in offered if way_of(c) == way and limits.in_time(c) and not c.hindrance]
+
+
+def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+    """Returns those that can start much later than all that are cheaper; the last one can wait longest."""
+    least_s = min(each.time_s(limits.confidence) for each in held)
+    found = []
+    for candidate in others:
         time_s = candidate.time_s(limits.confidence)
-        safer = not safe and candidate.strategy == "on-demand"
-        if time_s >= least_s * (1 if safer else MUCH_LATER):
-            continue
-        least_s, safe = time_s, safe or candidate.strategy == "on-demand"
-        rungs.append(candidate)
-    if len(rungs) > NUM_RUNGS:  # the last one can wait longest, so it stays
-        rungs = [*rungs[: NUM_RUNGS - 1], rungs[-1]]
-    return tuple(_rung(each, night, limits, there) for each in rungs)
+        if time_s < MUCH_LATER * least_s:
+            least_s = time_s
+            found.append(candidate)
+    return found if len(found) <= NUM_FASTER else [*found[: NUM_FASTER - 1], found[-1]]
+
+
+def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Yields the cheapest of each device in each region, then what is next best spread.
+
+    What is refused is a device in a region, and often the region: of each as few as can be are taken before
+    the next comes, cheapest first. Another number of the same machines in one place is no other place.
+    """
+    left: dict[tuple[str, str, bool], Candidate] = {}
+    for each in others:
+        left.setdefault(_place(each), each)
+    for each in taken:
+        left.pop(_place(each), None)
+    pools = Counter(_pool(each) for each in taken)
+    regions = Counter(each.machine.region for each in taken)
+    while left:
+        found = min(left.values(), key=lambda c: (pools[_pool(c)], regions[c.machine.region]))
+        del left[_place(found)]
+        pools[_pool(found)] += 1
+        regions[found.machine.region] += 1
+        yield found
+
+
+def _place(candidate: Candidate) -> tuple[str, str, bool]:
+    return candidate.machine.name, candidate.machine.region, candidate.estimate.spot
+
+
+def _pool(candidate: Candidate) -> tuple[str, str]:
+    """What runs out together."""
+    return candidate.machine.device, candidate.machine.region
 
 
 def on_spot(
@@ -98,4 +163,5 @@ def _rung(candidate: Candidate, night: Night, limits: Limits, there: Window) -> 
         region=candidate.machine.region,
         wait_s=candidate.wait_s,
         usd_per_hour=candidate.machine.price(candidate.strategy),
+        gpus=candidate.machine.gpus,
     )

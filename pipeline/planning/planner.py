@@ -191,6 +191,7 @@ def _plan(
         price_source=source,
         price_dated=dated,
         widened=found.widened,
+        gpus=best.machine.gpus,
     )
 
 

@@ -29,7 +29,7 @@ from pipeline.planning.catalog import LOCAL, rented
 from pipeline.profiling import profiler
 from pipeline.profiling.profiler import ARRAYS
 from pipeline.records import Dataset, Night, Profile, Record
-from pipeline.training import faults, lines
+from pipeline.training import faults, gpus, lines
 from pipeline.workload import Batch, Workload
 
 log = logging.getLogger(__name__)
@@ -214,13 +214,21 @@ def _by_job(request: Request, *, name: str, backend: Backend) -> Profile:
         num_machines=1,
         folder=place,
         timeout_s=LIMIT_S,
-        environment={"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        environment={
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            **gpus.environment(request.profile.machine, _gpus(request.profile.machine)),
+        },
     )  # fmt: skip
     _wait_for(job, backend)
     found = records.find(Profile, folder)
     if found is None:
         raise JobError(_reason(folder))
     return found
+
+
+def _gpus(machine: str) -> str:
+    """Returns the GPUs of a machine that can be rented; "" for others."""
+    return next((each.gpus for each in rented() if each.name == machine), "")
 
 
 def _wait_for(job: Job, backend: Backend) -> None:

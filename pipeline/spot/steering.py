@@ -88,7 +88,7 @@ def on_demand(plan: Plan) -> Rung | None:
     """The ladder's rung of the same machines on demand."""
     same = (plan.machine, plan.num_machines, plan.region)
     bought = (rung for rung in plan.ladder if rung.strategy == "on-demand")
-    return next((r for r in bought if (r.machine, r.num_machines, r.region) == same), None)
+    return next((rung for rung in bought if rung.place == same), None)
 
 
 def usd_per_hour(way: Plan | Rung) -> float:

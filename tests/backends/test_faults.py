@@ -54,6 +54,41 @@ def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, se
     assert not message or message.rstrip(".") in found.text
 
 
+@pytest.mark.parametrize(
+    "printed",
+    [
+        'File "/app/shop/stockout.py", line 7, in forecast\n    raise ValueError(7)\nValueError: 7',
+        "RuntimeError: quota of the feature store exceeded",
+        "KeyError: 'preempted'",
+        "FileNotFoundError: weights.pt does not exist; permission denied",
+        "RuntimeError: a child exited with a non-zero status of 137",
+    ],
+)
+@pytest.mark.parametrize(
+    ("ended", "kind", "state"),
+    [
+        (f"{EXITED} 1. Termination reason: Error.", "user error", "failed"),
+        (f"{EXITED} 137. Termination reason: OOMKilled.", "out of memory", "failed"),
+        (f"{EXITED} 143. Termination reason: Error.", "overtime", "preempted"),
+        ("The replica workerpool0-0 ran out-of-memory and exited with a non-zero status of 247.",
+         "out of memory", "failed"),
+    ],
+)  # fmt: skip
+def test_what_a_replica_printed_is_not_taken_for_the_service_s_word(ended, kind, state, printed):
+    for message in (
+        f"{ended} \nTraceback (most recent call last):\n  {printed}",
+        f"{ended} Traceback (most recent call last): {printed}",
+        f"{ended}\n{printed}",
+    ):
+        found = classify(ASKED, state="FAILED", code=3, message=message, ran=True)
+        assert (found.kind, found.state) == (kind, state), message
+
+
+def test_an_invalid_argument_is_no_matter_of_capacity_whatever_its_words():
+    found = classify(ASKED, state="FAILED", code=3, message="Unknown image shop/stockout:1", ran=False)
+    assert found.state == "failed"
+
+
 def test_no_two_causes_say_the_same():
     told = [
         (8, STOCKOUT, False), (8, STOCKOUT, True), (8, QUOTA, False), (3, "exited with 1", True),

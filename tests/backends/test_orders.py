@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends import Job
+from pipeline.backends import Job, OutOfTime
 from pipeline.backends.orders import SLACK_S, Site, custom_job, label, machine_of
 from pipeline.errors import JobError
 from pipeline.planning.catalog import Machine, rented
@@ -106,25 +106,38 @@ def test_what_is_at_home_only_or_secret_does_not_travel(store, there):
 
 
 @given(
-    timeout_s=st.floats(0, 10 * 86400),
-    max_wait_s=st.floats(0, 10 * 86400),
-    left_s=st.floats(-86400, 86400),
+    timeout_s=st.floats(1, 10 * 86400),
+    max_wait_s=st.floats(1, 10 * 86400),
+    left_s=st.floats(2 - SLACK_S, 86400),
     strategy=st.sampled_from(["on-demand", "spot", "flex-start"]),
 )
-def test_no_job_may_run_or_wait_until_after_the_end_of_training(timeout_s, max_wait_s, left_s, strategy):
+def test_a_job_may_run_and_wait_as_long_as_asked_but_not_beyond_the_end_of_training(
+    timeout_s, max_wait_s, left_s, strategy
+):
     told = job(
         timeout_s=timeout_s, max_wait_s=max_wait_s, strategy=strategy, until=NOW + timedelta(seconds=left_s)
     )
-    try:
-        scheduling = asked(told)["scheduling"]
-    except JobError as error:
-        assert re.search(r"; allow more by night\.train_hours", str(error))
-        return
-    assert timedelta(seconds=1) <= scheduling["timeout"] <= timedelta(seconds=left_s + SLACK_S)
+    scheduling = asked(told)["scheduling"]
+    second = timedelta(seconds=1)
+    most = timedelta(seconds=left_s + SLACK_S)
+    for key, asked_s in (("timeout", timeout_s), ("max_wait_duration", max_wait_s)):
+        if key in scheduling:
+            assert second <= scheduling[key] <= most
+            assert scheduling[key] > min(timedelta(seconds=asked_s), most) - second
     assert ("max_wait_duration" in scheduling) == (strategy == "flex-start")
-    if strategy == "flex-start":
-        wait = scheduling["max_wait_duration"]
-        assert timedelta(seconds=1) <= wait <= timedelta(seconds=left_s + SLACK_S)
+
+
+def test_a_job_that_was_drawn_up_before_a_brown_out_is_asked_for_with_the_time_that_is_left():
+    (pool,) = asked(late := job(timeout_s=3640, until=NOW + timedelta(seconds=3498)))["worker_pool_specs"]
+    assert asked(late)["scheduling"]["timeout"] == timedelta(seconds=3618)
+    assert pool["container_spec"]["command"][4] == f"{(NOW + timedelta(seconds=3618)).timestamp():.0f}"
+
+
+def test_a_job_whose_time_has_passed_is_not_asked_for():
+    with pytest.raises(OutOfTime, match=r"not taken before training has to end, 300 s ago; allow more by"):
+        asked(job(until=NOW - timedelta(seconds=300)))
+    with pytest.raises(JobError, match=r"may run for 0 s .*, which is no time; allow more by night\.train_h"):
+        asked(job(timeout_s=0.5))
 
 
 @pytest.mark.parametrize(

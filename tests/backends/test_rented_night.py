@@ -27,7 +27,7 @@ RUN = """
     states = {task.task_id: str(task.state) for task in run.get_task_instances()}
     print(json.dumps({"run": str(run.state.value), "run_id": run.run_id, "states": states}))
 """
-L4 = ("us-central1", "g2-standard-8")
+PLACE = ("us-central1", "n2-standard-8")  # of CPUs: its workers run here
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
     vertex = {"use": "pipeline.backends.vertex:Vertex", "project": "p", "image": "eu.example/trainer:1",
               "endpoint": service.url, "bucket": bucket}  # fmt: skip
-    told = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{L4[1]}]", f"plan.regions=[{L4[0]}]",
-            f"train.checkpoints={bucket}/checkpoints", "train.checkpoint_every_s=1",
-            "train.epochs=6"]  # fmt: skip
+    told = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
+            f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",
+            "train.checkpoint_every_s=1", "train.epochs=6"]  # fmt: skip
     params.override(folder, told, into=folder)
     ladder = folder / "pipeline" / "launching" / "ladder.py"
     assert "PATIENCE_S = 2 * TICK_S" in ladder.read_text()
@@ -58,7 +58,7 @@ def test_one_model_in_time_from_one_job_at_any_instant(
     database: None,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    service.market.stock[L4] = 0
+    service.market.stock[PLACE] = 0
     granted, taken, most = False, False, 0
     with ThreadPoolExecutor(1) as aside:
         night = aside.submit(in_airflow, RUN, home=home, seconds=1100)
@@ -66,7 +66,7 @@ def test_one_model_in_time_from_one_job_at_any_instant(
             live = service.live()
             most = max(most, len(live))
             if not granted and any(one.error for one in list(service.jobs.values())):
-                service.market.stock[L4], granted = 1, True  # it comes back when its job has ended
+                service.market.stock[PLACE], granted = 1, True  # it comes back when its job has ended
             if live and not taken and any((tmp_path / "bucket").glob("checkpoints/**/heads/*.json")):
                 live[0].tell("preempt")
                 taken = True

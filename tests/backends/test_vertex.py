@@ -278,11 +278,20 @@ def test_labels_tell_home_night_model_and_job(service, tmp_path):
     assert labels["attempt"] == Book(tmp_path / "job").orders()[0].attempt
 
 
-def test_a_job_that_would_outlive_the_night_is_not_asked_for(service, tmp_path):
+def test_a_job_that_would_outlive_the_night_is_asked_for_with_the_time_that_is_left(service, tmp_path):
     until = datetime.now(UTC) + timedelta(hours=1)
-    with pytest.raises(JobError, match=r"may run for 7,200 s, but 3,7\d\d s are left until training ends"):
-        vertex(service.url).submit(job(tmp_path, until=until, timeout_s=7200))
-    assert "create_custom_job" not in service.calls
+    vertex(service.url).submit(job(tmp_path, SLEEP, until=until, timeout_s=7200))
+    timeout_s = service.only().job.job_spec.scheduling.timeout.total_seconds()
+    assert 3600 < timeout_s <= 3720
+
+
+def test_a_job_that_is_taken_only_after_a_brown_out_gets_the_time_that_is_left(service, tmp_path):
+    backend = vertex(service.url)
+    until = datetime.now(UTC) + timedelta(seconds=60)
+    with service.troubled(*[cut("refuse")] * 5, method="list_custom_jobs"):
+        backend.submit(job(tmp_path, SLEEP, until=until, timeout_s=60 + 120))
+    assert service.calls.count("list_custom_jobs") > 5
+    assert service.only().job.job_spec.scheduling.timeout.total_seconds() < 180
 
 
 def test_a_project_that_is_not_ours_is_a_sentence(service, tmp_path):

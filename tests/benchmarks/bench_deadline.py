@@ -1,9 +1,11 @@
 """Is there a decision by the deadline, and a model in it, on nights on which everything goes wrong?
 
-500 nights by a clock of their own, through the real launcher and the real trainer in a cloud that loses
-machines, runs out of them, is slow, hangs and fails, while the launcher itself is killed and not called
-(tests/training/cloud.py), and 20 small nights of real processes that are slowed, stopped and killed
-(tests/training/trouble.py). Cost is what the cloud bills, and may pass the budget by one tick.
+500 nights by a clock of their own, through the real launcher and the real trainer, by plans and ladders that
+the real planner made of three machines in three regions (tests/launching/plans.py), in a cloud that loses
+machines, refuses them in a region for hours or all night, is slow, hangs and fails, while the launcher itself
+is killed and not called (tests/launching/cloud.py), and 20 small nights of real processes that are slowed,
+stopped and killed (tests/launching/trouble.py). Cost is what the cloud bills, and may pass the budget by one
+tick.
 """
 
 import logging
@@ -45,6 +47,7 @@ def main() -> None:
         (night.usd - night.night.budget_usd) / (night.dearest * cloud.TICK_S) if night.dearest else 0.0
         for night in nights
     ]
+    refused = [night for night in nights if night.jobs[0].state == "refused"]
     logging.disable(logging.NOTSET)
     logging.getLogger("pipeline").setLevel(logging.ERROR)
     real = [trouble.real_night(number) for number in range(REAL)]
@@ -56,6 +59,9 @@ def main() -> None:
             "decided in time, share": _share(late <= GRACE_S + ENDING_S + cloud.TICK_S for late in late_s),
             "a trained candidate, share": _share(isinstance(n.decision, Training) for n in nights),
             "trained to the end, share": ends["finished"] / NIGHTS,
+            "refused where planned, nights": len(refused),
+            "of those a trained candidate, share": _share(isinstance(n.decision, Training) for n in refused),
+            "rungs of a ladder, mean": sum(len(night.plan.ladder) for night in nights) / NIGHTS,
             "most over the budget, ticks": max(0.0, *over_ticks),
             "meter below the bill, nights": sum(
                 isinstance(n.decision, Training) and n.decision.cost_usd < n.usd - 1e-6 for n in nights
@@ -70,6 +76,7 @@ def main() -> None:
         {
             "decided in time, share": ("==", 1.0),
             "a trained candidate, share": (">=", 0.9),
+            "of those a trained candidate, share": (">=", 0.9),
             "most over the budget, ticks": ("<=", 1.0),
             "meter below the bill, nights": ("==", 0),
             "most live jobs at once": ("<=", 1),

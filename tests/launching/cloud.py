@@ -19,12 +19,14 @@ from pipeline.backends import Job, State
 from pipeline.errors import JobError, NotYet
 from pipeline.launching import launcher
 from pipeline.params import Params
+from pipeline.planning.startup import BEFORE_WORK
 from pipeline.records import Night, Plan, Portion, Rung, Training
 from pipeline.training import checkpoint, lines
 from pipeline.training.recipe import END_BY, Recipe, Result
 from pipeline.training.trainer import Trainer
 from pipeline.training.worker import ended_early_by, write_facts
 from tests.fakes import AtOnce, CountingEngine
+from tests.launching import plans
 from tests.training import nights
 
 HOUR_S = 3600.0
@@ -51,8 +53,10 @@ class Luck:
     life_s: float = inf  # mean of spot
     queue_s: float = 60.0
     no_spot: Sequence[tuple[float, float]] = ()  # when there is none to be had
-    stocked_out: dict[str, float] = field(default_factory=dict)  # machine: until when it cannot be bought
-    refused: frozenset[str] = frozenset()  # machines that the cloud does not even queue for
+    # Until when machines do not come, and until when the cloud does not even queue for them: by machine, by
+    # region, or "a us-east4".
+    stocked_out: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, float] = field(default_factory=dict)
     hangs_at: float = inf  # samples seen, once
     fails_at: Sequence[float] = ()  # samples seen, each once
     user_error: bool = False
@@ -102,7 +106,7 @@ class Cloud:
         live = Live(job=job, handle=f"{job.name}/{len(self.jobs)}", asked=self.now)
         live.granted = self._granted(job)
         self.jobs.append(live)
-        if job.machine in self.luck.refused:
+        if self.now - self.began < _until(self.luck.refused, job):
             self._finish(live, "refused")
         self.most_live = max(self.most_live, sum(each.ended == inf for each in self.jobs))
         self._perhaps_killed()
@@ -236,8 +240,8 @@ class Cloud:
     def step_s(self, live: Live, recipe: Recipe) -> float:
         """What a step takes on those machines."""
         rungs = [rung for rung in self.plan.ladder if rung.machine == live.job.machine]
-        expected_s = rungs[0].expected_s if rungs else self.plan.expected_s
-        work_s = expected_s - sum(portion.expected_s for portion in self.plan.portions)
+        expected_s = rungs[0].expected_s if rungs else self.plan.expected_s - self.plan.wait_s
+        work_s = expected_s - _before_s(self.plan)
         noise = exp(self.random.gauss(0, 0.05))
         factor = self.luck.factors.get(live.job.machine, 1.0)
         return work_s * recipe.batch_size / self.plan.num_samples / factor * noise
@@ -256,11 +260,10 @@ class Cloud:
 
     def usd_per_s(self, live: Live) -> float:
         """The price of its machines."""
-        ways = [self.plan.usd_per_hour] if live.job.strategy == self._strategy() else []
-        if live.job.machine != self.plan.machine or not ways:
-            ways = [rung.usd_per_hour for rung in self.plan.ladder
-                    if (rung.machine, rung.strategy) == (live.job.machine, live.job.strategy)]  # fmt: skip
-        return float(ways[0] or 0.0) / HOUR_S
+        told = self.plan
+        ways = {(rung.machine, rung.region, rung.strategy): rung.usd_per_hour for rung in told.ladder}
+        ways[told.machine, told.region, self._strategy()] = told.usd_per_hour
+        return float(ways[live.job.machine, live.job.region, live.job.strategy] or 0.0) / HOUR_S
 
     def _strategy(self) -> str:
         return "spot" if self.plan.spot else "flex-start" if self.plan.wait_s else "on-demand"
@@ -271,10 +274,10 @@ class Cloud:
             for low, high in self.luck.no_spot:
                 if self.began + low <= at < self.began + high:
                     at = self.began + high
-        return max(at, self.began + self.luck.stocked_out.get(job.machine, 0.0))
+        return max(at, self.began + _until(self.luck.stocked_out, job))
 
     def _start_s(self) -> float:
-        median_s = sum(portion.expected_s for portion in self.plan.portions)
+        median_s = _before_s(self.plan)
         return median_s * exp(self.random.gauss(0, log(2) / 1.645))
 
     def _live(self, handle: str) -> Live:
@@ -323,6 +326,14 @@ def leave_result(folder: Path, recipe: Recipe, trainer: Trainer, how: str, *, no
         epochs=trainer.tally.proven(),
     )
     records.write(result, folder)
+
+
+def _until(luck: dict[str, float], job: Job) -> float:
+    return max(luck.get(key, 0.0) for key in (job.machine, job.region, f"{job.machine} {job.region}"))
+
+
+def _before_s(plan: Plan) -> float:
+    return sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
 
 
 def _end_by(folder: Path) -> float:
@@ -374,11 +385,17 @@ def night_of(*, budget_usd: float, window_s: float = 4 * HOUR_S, name: str = "n"
 
 
 def play(
-    plan: Plan, luck: Luck, *, budget_usd: float = 100.0, window_s: float = 4 * HOUR_S, name: str = "n"
+    plan: Plan,
+    luck: Luck,
+    *,
+    budget_usd: float = 100.0,
+    window_s: float = 4 * HOUR_S,
+    name: str = "n",
+    params: Params | None = None,
 ) -> Cloud:
     """A night in the current folder, to its decision."""
     night = night_of(budget_usd=budget_usd, window_s=window_s, name=name)
-    cloud = Cloud(night, plan, luck, nights.told(checkpoint_every_s=None))
+    cloud = Cloud(night, plan, luck, params or nights.told(checkpoint_every_s=None))
     cloud.run()
     return cloud
 
@@ -389,38 +406,53 @@ def bad_night(seed: int, folder: Path) -> Cloud:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        plan, luck, budget_usd = bad_luck(seed)
-        return play(plan, luck, budget_usd=budget_usd)
+        plan, luck, budget_usd, told = bad_luck(seed)
+        return play(plan, luck, budget_usd=budget_usd, params=told)
     finally:
         os.chdir(before)
 
 
-def bad_luck(seed: int) -> tuple[Plan, Luck, float]:
-    """The plan, luck and budget of a bad night: of everything that goes wrong, some."""
+def bad_luck(seed: int) -> tuple[Plan, Luck, float, Params]:
+    """The plan, luck, budget and params of a bad night: of everything that goes wrong, some."""
     draw = random.Random(f"bad night {seed}")
     strategy = draw.choices(["spot", "on-demand", "flex-start"], [5, 3, 2])[0]
     window_s = 4 * HOUR_S
-    plan = plan_of(strategy=strategy, window_s=window_s, share=draw.uniform(0.3, 0.7), spread=0.08)
+    told = plans.told(strategy=strategy)
+    share = draw.uniform(0.3, 0.7)
+    cheapest = plans.planned(night_of(budget_usd=1000, window_s=window_s), told, share=share)
+    # What waits in a queue needs something that is rented at once within the budget, too.
+    at_once = (rung.expected_usd for rung in cheapest.ladder if not rung.spot)
+    least_usd = min(at_once) if strategy == "flex-start" else cheapest.expected_usd
+    budget_usd = least_usd * draw.choice([1.05, 1.5, 3, 10])
+    plan = plans.planned(night_of(budget_usd=budget_usd, window_s=window_s), told, share=share)
     everywhere = 0.5 if draw.random() < 0.1 else exp(draw.gauss(0, 0.08))
-    slow_a = 0.5 if draw.random() < 0.1 else 1.0
-    factors = {"a": everywhere * slow_a, "b": everywhere, "c": everywhere}
+    slow = {plan.machine: 0.5 if draw.random() < 0.1 else 1.0}
     down = draw.uniform(0, window_s)
     luck = Luck(
         seed=seed,
-        factors=factors,
+        factors={machine: everywhere * slow.get(machine, 1.0) for machine in plans.PRICES},
         life_s=draw.choice([0.7, 2, 17]) * HOUR_S,
         queue_s=draw.choice([20.0, 60.0, 300.0]),
         no_spot=[(down, down + draw.uniform(0, window_s))] if draw.random() < 0.5 else [],
-        stocked_out={
-            machine: draw.uniform(0, window_s) if draw.random() < 0.7 else inf
-            for machine, chance in (("a", 0.15), ("b", 0.1), ("c", 0.1))
-            if draw.random() < chance
-        },
+        stocked_out=_gone(draw, dict.fromkeys(plans.PRICES, 0.12), window_s),
+        refused=_gone(
+            draw,
+            {plan.region: 0.3, **{f"{m} {r}": 0.15 for m in plans.PRICES for r in plans.REGIONS}},
+            window_s,
+        ),
         hangs_at=draw.uniform(0, plan.num_samples) if draw.random() < 0.15 else inf,
         fails_at=sorted(draw.uniform(0, plan.num_samples) for _ in range(draw.choice([0, 0, 0, 1, 3]))),
         user_error=draw.random() < 0.03,
         kills=draw.choice([0.0, 0.02, 0.2]),
         asleep=[(down, down + draw.uniform(0, HOUR_S))] if draw.random() < 0.1 else [],
     )
-    budget_usd = plan.expected_usd * draw.choice([1.05, 1.5, 3, 10])
-    return plan, luck, budget_usd
+    return plan, luck, budget_usd, told
+
+
+def _gone(draw: random.Random, chances: dict[str, float], window_s: float) -> dict[str, float]:
+    """Until when what is not to be had is not to be had: part of the night, or all of it."""
+    return {
+        key: draw.uniform(0, window_s) if draw.random() < 0.7 else inf
+        for key, chance in chances.items()
+        if draw.random() < chance
+    }

@@ -12,7 +12,18 @@ from pipeline.errors import JobError
 from pipeline.launching.pulse import Pulse
 from pipeline.launching.reconciler import ENDING_S, GRACE_S
 from pipeline.records import Training
-from tests.launching.cloud import BEGUN, HOUR_S, TICK_S, Cloud, Luck, bad_night, plan_of, play
+from tests.launching import plans
+from tests.launching.cloud import (
+    BEGUN,
+    HOUR_S,
+    TICK_S,
+    Cloud,
+    Luck,
+    bad_night,
+    night_of,
+    plan_of,
+    play,
+)
 
 MEMORY = Path("/dev/shm")  # thousands of small files, each brought to disk
 
@@ -113,7 +124,7 @@ def test_a_machine_that_never_comes_is_waited_for_until_the_last_that_would_be_i
 
 @pytest.mark.parametrize("strategy", ["on-demand", "flex-start", "spot"])
 def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
-    cloud = play(plan_of(strategy=strategy, share=0.5), Luck(refused=frozenset({"a"})))
+    cloud = play(plan_of(strategy=strategy, share=0.5), Luck(refused={"a": inf}))
     assert cloud.decision.stopped_by == "finished"
     assert "next rung" in rungs(cloud)
     taken = next(rung for rung in cloud.decision.rungs if rung.name == "next rung")
@@ -123,8 +134,35 @@ def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["on-demand", "spot"])
+def test_a_region_that_refuses_all_night_is_left_for_the_next_one(strategy):
+    params = plans.told(strategy=strategy, machines="a")
+    plan = plans.planned(night_of(budget_usd=100), params, share=0.5)
+    assert plan.region == plans.HOME
+    cloud = play(plan, Luck(refused={plans.HOME: inf}), params=params)
+    assert isinstance(cloud.decision, Training)
+    assert cloud.decision.stopped_by == "finished"
+    assert [live.job.region for live in cloud.jobs] == [plans.HOME, plans.NEXT]
+    assert cloud.jobs[1].job.strategy == strategy
+    assert cloud.jobs[1].asked - cloud.began <= 2 * TICK_S
+
+
+@pytest.mark.slow
+def test_places_that_are_all_refused_are_asked_in_turn_until_one_is_there():
+    params = plans.told(strategy="on-demand", machines="a")
+    plan = plans.planned(night_of(budget_usd=100), params, share=0.4)
+    hours = {plans.HOME: 2.0, plans.NEXT: 1.0, plans.FAR: 2.0}
+    cloud = play(plan, Luck(refused={r: h * HOUR_S for r, h in hours.items()}), params=params)
+    assert isinstance(cloud.decision, Training)
+    assert cloud.decision.stopped_by == "finished"
+    assert [live.job.region for live in cloud.jobs[:6]] == [plans.HOME, plans.NEXT, plans.FAR] * 2
+    assert cloud.jobs[-1].job.region == plans.NEXT
+    assert cloud.jobs[-1].asked - cloud.began < 1.5 * HOUR_S
+
+
+@pytest.mark.slow
 def test_where_all_is_refused_the_champion_is_kept():
-    cloud = play(plan_of(), Luck(refused=frozenset("abc")))
+    cloud = play(plan_of(), Luck(refused=dict.fromkeys("abc", inf)))
     assert isinstance(cloud.decision, JobError)
 
 

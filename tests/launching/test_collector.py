@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.backends import OutOfTime
 from pipeline.errors import JobError, NotYet
 from pipeline.launching import ladder, launcher
 from pipeline.launching.attempts import Attempts
@@ -64,13 +65,14 @@ def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
     for seen in (320, 640):
         state = State(
             tensors={"model": {"w": torch.full((2,), float(seen))}, "optimizer": {}},
-            scalars={"num_updates": seen // 32},
+            scalars={"num_updates": seen // 32, "device": "NVIDIA L4"},
         )
         checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
     (path / "checkpoints" / "seen=000000000000640" / "model.safetensors").write_bytes(b"torn")
     training = call(backend, night=night)
     assert backend.cancelled == ["h"]
     assert (training.stopped_by, training.num_samples, training.num_updates) == ("deadline", 320, 10)
+    assert training.device == "NVIDIA L4"
     assert nights.weights()["w"].tolist() == [320, 320]
     facts = json.loads((MODEL / "model.json").read_text())
     assert facts["seen"] == 320
@@ -89,6 +91,21 @@ def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_p
     assert Bucket(recipe.copies).send(path)
     assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
     assert nights.weights()["w"].tolist() == [1, 1]
+
+
+def test_a_job_whose_time_passed_while_it_was_submitted_leaves_the_checkpoint_to_the_next_call():
+    class Late(ScriptedBackend):
+        def submit(self, job):
+            raise OutOfTime(f"job {job.name} was not taken before training has to end, 60 s ago; allow more")
+
+    night = nights.night(seconds=600)
+    recipe, path = submitted(night)
+    (path / "submissions.jsonl").unlink()
+    state = State(tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10})
+    checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
+    with pytest.raises(NotYet, match="was not taken before training has to end"):
+        call(Late("running"), night=night)
+    assert call(Late("running"), night=night, at_s=601).num_samples == 320
 
 
 def test_past_the_deadline_without_a_checkpoint_the_champion_stays():

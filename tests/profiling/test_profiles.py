@@ -17,6 +17,7 @@ from pipeline.errors import JobError, ParamsError
 from pipeline.params import Params
 from pipeline.profiling import machine, profiles
 from pipeline.records import Profile
+from pipeline.training import gpus
 from tests.fakes import LineWorkload, ScriptedBackend, write_curve
 from tests.planning import jobs
 
@@ -238,6 +239,14 @@ def test_a_job_that_loses_its_machine_is_started_again():
     first, second = backend.jobs
     assert first == second
     assert first.command[-2:] == ("--profile", first.folder)
+
+
+def test_a_job_on_rented_gpus_is_told_of_them():
+    backend = ScriptedBackend("failed")
+    with pytest.raises(JobError):
+        call(backend, params=told(machine="g2-standard-24"))
+    told_of = {gpus.MACHINE: "g2-standard-24", gpus.GPUS: "2 x L4"}
+    assert told_of.items() <= backend.jobs[0].environment.items()
 
 
 def test_a_job_that_has_ended_while_nobody_looked_is_collected():
