@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from pipeline import ledger, params, records, snapshots
+from pipeline import ledger, notifier, params, records, snapshots
 from pipeline.backends import reaper
 from pipeline.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
 from pipeline.params import Params
@@ -39,14 +39,10 @@ def open(  # the verb of the stage
     Args:
         night: name of the night; the day if empty. Asked again, the same night is opened.
         day: the day whose data is the newest; the source's newest day if empty.
-        set: overrides of params.yaml, `section.key=value`.
+        set: overrides of params.yaml, `section.key=value`; with `here` they stay in this folder's own.
         trigger: who asked, and why.
         here: run in this folder, uncommitted changes and all, rather than in a worktree.
     """
-    if here and set:
-        raise ParamsError(
-            f"--set {set[0]} would change this folder's params.yaml; with --here edit it yourself"
-        )
     home = Path.cwd() if here else ledger.home()
     told = params.override(home, set or [])
     for plug in (told.source, told.workload, told.backend):
@@ -54,7 +50,7 @@ def open(  # the verb of the stage
     if day is None and not (night and (home / "nights" / night).exists()):
         day = _newest_day(told)
     name = night or str(day)
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+    if not re.fullmatch(records.NIGHT_ID, name):
         raise ParamsError(f"--night {name!r} is no name; use letters, digits, dots, dashes, underscores")
     folder = home if here else home / "nights" / name
     opened = records.find(Night, folder / records.RUN)
@@ -64,6 +60,7 @@ def open(  # the verb of the stage
     today = datetime.now(UTC).date()
     if day and day > today:
         raise ParamsError(f"day {day} is in the future, today is {today}; ask for a day that is over")
+    _expect_ledger(told)
     commit = ledger.git("rev-parse", "HEAD", folder=home)
     previous = ledger.ledger_tip()
     if here:
@@ -74,6 +71,8 @@ def open(  # the verb of the stage
         snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
     os.chdir(folder)
     told = params.override(Path(), set or [], into=Path())
+    if here and set:
+        log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(set))
     _restore(previous)
     now = datetime.now(UTC).replace(microsecond=0)
     return Night(
@@ -103,7 +102,10 @@ def close(night: Night, params: Params) -> None:
         verdict = _no_evidence(failure)
         records.write(verdict)
     told = approval.told(verdict, records.find(Approval), over=True)
+    before = ledger.ledger_tip()
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {told}"[:200])
+    if ledger.ledger_tip() != before and not failure:  # else it was told before
+        notifier.refused(night, verdict, told)
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])
     snapshots.push()
     review.show_report(night, commit=commit)
@@ -146,6 +148,12 @@ def _no_evidence(failure: str) -> Verdict:
     )
 
 
+def _expect_ledger(params: Params) -> None:
+    from pipeline.release import lost_ledger  # which loads what a night with a champion does not need here
+
+    lost_ledger.expect_ledger(params, always_ask_mlflow=False)
+
+
 def _newest_day(told: Params) -> date:
     days = list(told.source.make().days())
     if not days:
@@ -156,7 +164,9 @@ def _newest_day(told: Params) -> date:
 
 def _warn_of_changes(home: Path) -> None:
     """Say which files of the checkout are no part of a night that runs at HEAD."""
-    changed = [line[3:] for line in ledger.git("status", "--porcelain", folder=home).splitlines()]
+    changed = [
+        line.split(maxsplit=1)[1] for line in ledger.git("status", "--porcelain", folder=home).splitlines()
+    ]
     if changed:
         log.warning(
             "%d uncommitted files are not part of this night: %s%s; commit them, or run with --here",

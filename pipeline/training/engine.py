@@ -294,7 +294,7 @@ class TorchEngine:
         tensors, tree = pack(self._moments())
         return State(
             tensors={"model": self.weights(), "optimizer": tensors},
-            scalars={"optimizer": tree, "engine_updates": self._updates},
+            scalars={"optimizer": tree, "engine_updates": self._updates, "device": devices()},
         )
 
     def load(self, state: State) -> None:
@@ -348,6 +348,16 @@ def device() -> torch.device:
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def devices() -> str:
+    """Returns what the workers train on, by the name of this one's: `2 x NVIDIA L4`."""
+    if os.environ.get("PJRT_DEVICE"):
+        name = f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".rstrip()
+    else:
+        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    workers = int(os.environ.get("WORLD_SIZE", "1"))
+    return f"{workers} x {name}" if workers > 1 else name
 
 
 def agreed(value: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.records import Champion, Dataset, Epoch, Night, Record, Rung, Size, Tuning, digest
+from pipeline.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pipeline.params import Params
@@ -58,6 +59,10 @@ def _may_start_warm(night: Night, champion: Champion, params: "Params") -> bool:
     if [told["workload"], told["arguments"]] != [params.workload.use, params.workload.model_extra or {}]:
         log.info("the champion is another workload; starting cold")
         return False
+    source = source_digest(params.workload.use)
+    if champion.lineage.get("source", source) != source:
+        log.info("the workload was edited since version %d was trained; starting cold", champion.champion)
+        return False
     if champion.model_digest and digest(CHAMPION) != champion.model_digest:
         log.warning("%s is not the model of version %d; starting cold", CHAMPION, champion.champion)
         return False
@@ -98,6 +103,7 @@ class Recipe(Record):
     scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
     sync_every: int = 1  # updates after which workers agree
     sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
+    source_digest: str = ""  # of the workload's source files: an edited model is another job
 
     @property
     def copies(self) -> str:
@@ -111,6 +117,7 @@ class Recipe(Record):
             self.workload, self.arguments, self.data_digest, self.warm_digest, self.seed, self.num_samples,
             self.first_sample, self.batch_size, self.rate, self.warmup, self.decay, self.tuning.precision,
             self.base_batch_size, self.base_samples, self.scaling, self.sync_every, bool(self.sizes),
+            self.source_digest,
         )  # fmt: skip
 
 
@@ -142,6 +149,7 @@ class Result(Record):
     ended_at: datetime
     epochs: tuple[Epoch, ...] = ()  # as the ledger of samples has them
     noise_scale: float | None = None
+    device: str = ""  # that the workers trained on
 
 
 def name_of(recipe: Recipe, rung: Rung, *, num_workers: int) -> str:

@@ -35,7 +35,7 @@ from pipeline import records
 from pipeline.errors import DataError, JobError, PipelineError
 from pipeline.params import Plug
 from pipeline.records import Epoch
-from pipeline.training import faults, lines
+from pipeline.training import faults, gpus, lines
 from pipeline.training.notice import Notice, unheard
 from pipeline.training.recipe import END_BY, MOVING, Progress, Recipe, Result
 from pipeline.training.watchdog import Watchdog
@@ -80,6 +80,7 @@ def profile(folder: Path) -> int:
     """Measure the job that `folder` asks for, and leave profile.json there; the exit status."""
     _die_with_parent()
     sys.excepthook = lambda kind, error, trace: _leave_error(folder, 0, error)
+    gpus.check()
     from pipeline.profiling import profiler
     from pipeline.profiling.profiles import Request
 
@@ -94,6 +95,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     from pipeline.training.engine import agreed, peak_memory_bytes
     from pipeline.training.trainer import Trainer
 
+    gpus.check()
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
     with unheard():
         dataset = workload.dataset(Path(recipe.arrays), "train")
@@ -204,6 +206,7 @@ def _export(
 ) -> None:
     """Write the model, then the result: whole or not at all."""
     from pipeline.training import checkpoint
+    from pipeline.training.engine import devices
 
     fresh = folder / f".model.{os.getpid()}"
     fresh.mkdir()
@@ -221,6 +224,7 @@ def _export(
         ended_at=datetime.now(UTC),
         epochs=epochs,
         noise_scale=outcome.noise_scale,
+        device=devices(),
     )
     records.write(result, folder)
 

@@ -1,0 +1,78 @@
+"""Which source files make up a workload? Found by reading its imports; none of them is run.
+
+A workload is its module and what that imports from its own package, directly or not: an edit of any of these
+is another model. Of a module without a package, what lies beside it counts as its own. Of a workload that
+comes with Daybreak, its own folder does, so that an edit of the frame is no edit of the model.
+"""
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline import records
+from pipeline.errors import ParamsError
+
+FRAME = __name__.partition(".")[0]
+
+
+def source_digest(use: str) -> str:
+    """Returns the digest of the source files of the workload with the import path `use`."""
+    files = source_files(use.partition(":")[0])
+    told = "\n".join(f"{path.name} {records.digest(path)}" for path in files)
+    return hashlib.md5(told.encode(), usedforsecurity=False).hexdigest()
+
+
+def source_files(module: str) -> list[Path]:
+    """Returns the files of a module and of what it imports from its own package, by their dotted names.
+
+    Raises ParamsError where there is no such module.
+    """
+    top, root = module.partition(".")[0], _root(module)
+    own = f"{module.rpartition('.')[0] if top == FRAME else top}." if "." in module else ""
+    files: dict[str, Path] = {}
+    wanted = [module]
+    while wanted:
+        name = wanted.pop()
+        path = _file(root, name) if name not in files else None
+        if path is None:
+            continue
+        files[name] = path
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        others = {*_imports(path, package=package), package}  # importing a module runs its package
+        wanted += sorted(other for other in others if other.startswith(own))
+    if not files:
+        raise ParamsError(f"workload: module {module} is not found; name one that python can import here")
+    return [files[name] for name in sorted(files)]
+
+
+def _root(module: str) -> Path:
+    """The folder that holds the top package of the module, or the module itself."""
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])  # of a package, this runs nothing
+    except (ModuleNotFoundError, ValueError):
+        spec = None
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    place = folders[0] if folders else spec.origin if spec and spec.origin else "."
+    return Path(place).parent
+
+
+def _file(root: Path, name: str) -> Path | None:
+    path = root.joinpath(*name.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+def _imports(path: Path, *, package: str) -> Iterator[str]:
+    """Absolute names that a file of `package` imports, among them some that are no modules."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)

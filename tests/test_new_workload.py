@@ -1,0 +1,87 @@
+"""CONTRIBUTING's first step for a workload of one's own, and an edit of it, in a fresh clone."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import records
+from pipeline.records import Champion, Evaluation
+from tests.dags.servers import IDENTITY
+
+ROOT = Path(__file__).parents[1]
+SMALL = [
+    "source={use: 'pipeline.intake.shop:Shop', start: '2026-01-05', num_customers: 300, orders_per_day: 60}",
+    "ingest.history_days=40", "profile.batch_sizes=[32]", "gate.fit_samples=20", "gate.margin=5",
+]  # fmt: skip
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def pipeline(clone: Path, *words: str) -> str:
+    """Run `python -m pipeline` in the clone; its log, once it ended well."""
+    environment = {**os.environ, "PIPELINE_HOME": str(clone), "PYTHONPATH": str(clone)}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", *words], cwd=clone, env=environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone whose working tree is as here, with a team's package in it that nobody has committed."""
+    folder = tmp_path / "clone"
+    subprocess.run(["git", *IDENTITY, "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split(
+        "\0"
+    ):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    for key, value in (("user.name", "A Test"), ("user.email", "test@example.org")):
+        subprocess.run(["git", "config", key, value], cwd=folder, check=True)
+    package = folder / "my_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    text = (
+        (folder / "pipeline/workloads/regression.py")
+        .read_text()
+        .replace("class Regression", "class MyWorkload")
+    )
+    (package / "my_module.py").write_text(text)
+    return folder
+
+
+def of(clone: Path, kind: Any) -> Any:
+    return records.read(kind, clone / records.RUN)
+
+
+def jobs(clone: Path) -> set[str]:
+    return {path.name for path in (clone / "data/work/jobs").iterdir() if path.is_dir()}
+
+
+def test_the_first_step_for_a_workload_works_and_an_edit_of_it_is_what_runs(clone: Path) -> None:
+    (line,) = re.findall(r"^python -m pipeline (night --here --set workload=.*)$",
+                         (clone / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # fmt: skip
+    small = [word for assignment in SMALL for word in ("--set", assignment)]
+    log = pipeline(clone, *line.split(), *small, "--day", "2026-03-10", "--night", "one")
+    assert "params.yaml here is changed: workload=my_package.my_module:MyWorkload" in log
+    assert (clone / "data/work/jobs").exists(), log
+    first = jobs(clone)
+    assert len(first) == 1
+    module = clone / "my_package/my_module.py"
+    module.write_text(module.read_text().replace("nn.Linear(4, self.hidden)", "nn.Linear(4, self.hidden + 1)")
+                      .replace("nn.Linear(self.hidden, 1)", "nn.Linear(self.hidden + 1, 1)"))  # fmt: skip
+    pipeline(clone, "night", "--here", "--day", "2026-03-11", "--night", "two", "--until", "evaluate")
+    assert len(jobs(clone) - first) == 1  # not the finished job of the model before
+    assert of(clone, Champion).champion == 1
+    metrics = of(clone, Evaluation).metrics
+    assert metrics["champion_score"] != metrics["score"]  # by the code that version 1 carries

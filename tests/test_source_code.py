@@ -1,0 +1,67 @@
+"""Which files a workload is made of: found by their imports, and none of them run."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ParamsError
+from pipeline.source_code import source_digest, source_files
+
+
+@pytest.fixture
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A team's package, whose modules must not be run, and a module beside it."""
+    folder = tmp_path / "seen_team"
+    (folder / "nets").mkdir(parents=True)
+    texts = {
+        "__init__.py": "",
+        "work.py": "from .layers import Layer\nimport seen_team.nets.deep\nimport torch\n",
+        "layers.py": "from . import sizes\n",
+        "sizes.py": "raise AssertionError('it was run')\n",
+        "other.py": "",
+        "nets/__init__.py": "",
+        "nets/deep.py": "from ..sizes import WIDTH\nfrom .late import late\n",
+        "nets/late.py": "",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (tmp_path / "seen_alone.py").write_text("import seen_beside\nimport json\n")
+    (tmp_path / "seen_beside.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return folder
+
+
+def names(module: str, root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in source_files(module)}
+
+
+def test_a_workload_is_its_module_and_what_that_imports_of_its_own_package(team: Path) -> None:
+    own = {"work.py", "layers.py", "sizes.py", "nets/deep.py", "nets/late.py", "nets/__init__.py"}
+    assert names("seen_team.work", team) >= own
+    assert "other.py" not in names("seen_team.work", team)
+    assert "seen_team.work" not in sys.modules
+
+
+def test_of_a_module_without_a_package_what_lies_beside_it_counts(team: Path) -> None:
+    assert names("seen_alone", team.parent) == {"seen_alone.py", "seen_beside.py"}
+
+
+def test_a_workload_of_daybreak_is_its_own_folder_and_not_the_frame() -> None:
+    found = source_files("pipeline.workloads.regression")
+    assert {path.parent.name for path in found} == {"workloads"}
+
+
+@pytest.mark.parametrize("edited", ["work.py", "sizes.py", "nets/late.py"])
+def test_an_edit_of_any_of_its_files_is_another_workload(team: Path, edited: str) -> None:
+    before = source_digest("seen_team.work:W")
+    assert source_digest("seen_team.work:W") == before
+    (team / "other.py").write_text("x = 1\n")
+    assert source_digest("seen_team.work:W") == before
+    (team / edited).write_text((team / edited).read_text() + "\n# another\n")
+    assert source_digest("seen_team.work:W") != before
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(ParamsError, match=r"module seen_nowhere\.at_all is not found"):
+        source_files("seen_nowhere.at_all")

@@ -1,0 +1,105 @@
+"""A worker that was given GPUs and sees none: a sentence, and no training on the CPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pipeline.errors import JobError
+from pipeline.launching.jobs import job_of
+from pipeline.planning.catalog import rented
+from pipeline.records import Rung
+from pipeline.training import gpus
+from pipeline.training.gpus import Sight, check, driver, unseen
+from tests.launching.calls import NIGHT
+from tests.training import nights
+
+WELL = Sight(torch="2.13.0", cuda="13.0", driver="580.95.05", library=True)
+GIVEN = {gpus.MACHINE: "g2-standard-24", gpus.GPUS: "2 x L4"}
+blind = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "then"),
+    [
+        ({"library": False}, "its driver 580.95.05 is loaded, but libcuda.so.1 is not found",
+         "set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in backend.image"),
+        ({"driver": "550.90.07"}, "its driver is 550.90.07, and CUDA 13.0 (torch 2.13.0) needs 580",
+         "build backend.image with a torch for an older CUDA, or name a machine with a newer driver"),
+        ({"driver": ""}, "no NVIDIA driver is loaded",
+         "run train again, and name another machine in plan.machines if it happens again"),
+        ({"cuda": ""}, "torch 2.13.0 is built without CUDA",
+         "build backend.image with a torch for CUDA (--build-arg DEVICE=cuda)"),
+        ({}, "its driver 580.95.05 and libcuda.so.1 are there, but torch 2.13.0 finds no device",
+         "look at CUDA_VISIBLE_DEVICES, and name another machine in plan.machines if it is not that"),
+        ({"driver": "535.183.01", "cuda": "12.6"},
+         "its driver 535.183.01 and libcuda.so.1 are there, but torch 2.13.0 finds no device",
+         "look at CUDA_VISIBLE_DEVICES, and name another machine in plan.machines if it is not that"),
+    ],
+)  # fmt: skip
+def test_the_sentence_names_machine_cause_and_remedy(change, why, then):
+    told = unseen("g2-standard-24", "2 x L4", sight=replace(WELL, **change))
+    assert told == f"the worker on g2-standard-24 was given 2 x L4 and sees no GPU: {why}; {then}"
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 2024", "535.183.01"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build", "580.95.05"),
+        ("something else", ""),
+    ],
+)  # fmt: skip
+def test_the_driver_is_the_one_that_the_kernel_has_loaded(tmp_path, line, version):
+    (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc version 12.3.0\n")
+    assert driver(tmp_path / "version") == version
+    assert driver(tmp_path / "none") == ""
+
+
+@blind
+def test_a_worker_without_the_gpus_of_its_machine_raises_and_one_that_was_given_none_does_not():
+    check({})
+    check(gpus.environment("n2-standard-8", ""))
+    with pytest.raises(JobError, match="the worker on g2-standard-24 was given 2 x L4 and sees no GPU: "):
+        check(GIVEN)
+
+
+def test_workers_are_told_of_the_gpus_of_the_machine_that_the_rung_names(tmp_path):
+    told = {machine.name: machine.gpus for machine in rented()}
+    assert [told[name] for name in ("g2-standard-24", "n2-standard-8", "ct5lp-hightpu-1t")] == [
+        "2 x L4",
+        "",
+        "",
+    ]
+    rung = Rung(
+        machine="g2-standard-24", num_machines=1, spot=False, expected_s=9, expected_usd=9, gpus="2 x L4",
+        latest_start=NIGHT.train_until,
+    )  # fmt: skip
+    job = job_of(tmp_path, rung, planned=True, num_workers=2, timeout_s=9)
+    assert GIVEN.items() <= job.environment.items()
+    job = job_of(tmp_path, replace(rung, gpus=""), planned=True, num_workers=2, timeout_s=9)
+    assert not GIVEN.keys() & job.environment.keys()
+
+
+@blind
+@pytest.mark.slow
+def test_a_job_whose_worker_sees_no_gpu_fails_once_and_says_so(tmp_path):
+    with nights.surroundings():
+        nights.lay_out(tmp_path / "night")
+        plan = replace(nights.plan(), gpus="1 x NVIDIA H200")
+        with pytest.raises(JobError, match="worker on local was given 1 x NVIDIA H200 and sees no GPU: "):
+            nights.train(nights.night(), nights.told(), by_plan=plan)
+        (folder,) = (path for path in (tmp_path / "night/data/work/jobs").iterdir() if path.is_dir())
+        assert not (folder / "progress.jsonl").exists()
+        assert len((folder / "log.txt").read_text().split("sees no GPU")) == 2
+
+
+@pytest.mark.slow
+def test_what_was_trained_on_stands_in_the_record_of_training(tmp_path):
+    with nights.surroundings():
+        nights.lay_out(tmp_path / "night")
+        training = nights.train(
+            nights.night(), nights.told(num_workers=2), by_plan=nights.plan(num_samples=64)
+        )
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    assert training.device == f"2 x {name}"
