@@ -63,6 +63,7 @@ class Entry:
     approval: Approval | None = None
     champion: Champion | None = None
     release: Release | None = None
+    closed_at: datetime | None = None  # when the ledger got it, UTC; None: it has not yet
 
     @property
     def serving(self) -> Release | None:
@@ -154,7 +155,12 @@ def entries_of(asked: "Sequence[Commit]") -> list[Entry]:
     found = []
     for commit, told in zip(asked, _records_at(asked), strict=True):
         if isinstance(told.get("night"), Night):
-            found.append(Entry(commit=commit.id, subject=commit.subject, rollback=commit.rollback, **told))
+            at = datetime.fromtimestamp(commit.time, UTC)
+            found.append(
+                Entry(
+                    commit=commit.id, subject=commit.subject, rollback=commit.rollback, closed_at=at, **told
+                )
+            )
     return found
 
 
@@ -232,6 +238,19 @@ def _move(tree: str, parents: Sequence[str], *, expected: str, message: str) -> 
             f"nothing is changed, open a new night"
         ) from None
     return commit
+
+
+def newest_unreachable() -> str:
+    """Returns the newest commit of a night that no branch holds any more; "" where git has none."""
+    words = ("fsck", "--unreachable", "--no-reflogs", "--no-progress", "--connectivity-only")
+    lost = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]
+    if not lost:
+        return ""
+    form = "--format=%ct %H %(trailers:key=Night,valueonly,separator=%x20)"
+    shown = git("show", "-s", form, *lost, folder=home()).splitlines()
+    fields = [line.split(maxsplit=2) for line in shown]
+    nights = [(int(of[0]), of[1]) for of in fields if len(of) == 3]  # others name no night
+    return max(nights, default=(0, ""))[1]
 
 
 def note(text: str) -> None:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict, TypeAdapter
 
 Strategy = Literal["on-demand", "spot", "flex-start"]  # how a machine is rented
+Way = tuple[str, int, str, Strategy]  # machine, how many, region, and how they are rented
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
+
+
+NIGHT_ID = r"[A-Za-z0-9][\w.-]*"  # also the name of a folder
 
 
 class Record:
@@ -175,6 +179,7 @@ class Rung(Record):
     region: str = ""
     wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
     usd_per_hour: float | None = None  # of one machine
+    gpus: str = ""  # of one machine, "2 x L4"; "" for none
 
     @property
     def strategy(self) -> Strategy:
@@ -182,9 +187,14 @@ class Rung(Record):
         return "spot" if self.spot else "flex-start" if self.wait_s else "on-demand"
 
     @property
-    def way(self) -> tuple[str, int, str, Strategy]:
+    def place(self) -> tuple[str, int, str]:
+        """Which machines are held, and where, however they are rented."""
+        return self.machine, self.num_machines, self.region
+
+    @property
+    def way(self) -> Way:
         """Which machines are held, and how: what makes two rungs the same."""
-        return self.machine, self.num_machines, self.region, self.strategy
+        return *self.place, self.strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +267,7 @@ class Plan(Record):
     worst_usd: float | None = None  # of a plan on spot, if the rest has to be bought
     sizes: tuple[Size, ...] = ()  # of batches to grow to, the planned one first; none where it stays
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
+    gpus: str = ""  # of one machine, "2 x L4"; "" for none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +306,7 @@ class Training(Record):
     spot_lives: tuple[tuple[float, bool], ...] = ()  # of spot machines: seconds lived, and was it preempted
     noise_scale: float | None = None  # of gradients towards the end, in samples; None: not enough was seen
     rungs: tuple[Taken, ...] = ()  # of the ladder, as they were taken
+    device: str = ""  # that the workers trained on at last, "2 x NVIDIA L4"; "" where nobody told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +341,7 @@ class Version(Record):
     data_digest: str
     model_digest: str
     run_id: str
+    files_digest: str = ""  # of all its files, code included; "": made before that was kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,6 +410,7 @@ class Release(Record):
     champion: int
     replaced: int
     model_digest: str = ""
+    files_digest: str = ""  # of all files of the version, code included; "": made before that was kept
     night: str = ""
     lineage: dict[str, str] = field(default_factory=dict)
 

@@ -36,6 +36,15 @@ def answer_to(verdict: Verdict, approval: Approval | None) -> Approval | None:
     return approval if told == (verdict.champion, verdict.challenger, verdict.action) else None
 
 
+def is_same_question(before: Verdict | None, verdict: Verdict) -> bool:
+    """Whether a person was asked this already, by a gate that came to the same verdict before."""
+    if before is None or before.approve_until is None:
+        return False
+    return (before.champion, before.challenger, before.action) == (
+        verdict.champion, verdict.challenger, verdict.action,
+    )  # fmt: skip
+
+
 def check_promotion(night: Night, verdict: Verdict, approval: Approval | None, *, now: datetime) -> None:
     """Return if the version is to be promoted.
 

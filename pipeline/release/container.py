@@ -1,11 +1,12 @@
 """What answers on Vertex AI? `python -m pipeline.release.container` in the project's image, one version each.
 
 Vertex says by AIP_STORAGE_URI where the files of the version are, and by AIP_HTTP_PORT, AIP_HEALTH_ROUTE and
-AIP_PREDICT_ROUTE how it wants to ask. The files are held against MODEL_DIGEST before anything of them is
-loaded, then the program starts itself anew with the code that the version carries, so that it answers as it
-did when it was judged (pipeline/serving/predictions.py). LOG_FROM names a file that holds the URL of the log
-of serving: what stands in a container's environment can be read in Vertex's registry, and a URL may hold a
-password. Without it, nothing is kept of who met what. SERVING holds the limits of params.yaml, as JSON.
+AIP_PREDICT_ROUTE how it wants to ask. The files are held against MODEL_DIGEST and FILES_DIGEST before any of
+them is loaded, then the program starts itself anew with the code that the version carries, so that it answers
+as it did when it was judged (pipeline/serving/predictions.py). LOG_FROM names a file that holds the URL of
+the log of serving: what stands in a container's environment can be read in Vertex's registry, and a URL may
+hold a password. Without it, nothing is kept of who met what. SERVING holds the limits of params.yaml, as
+JSON.
 """
 
 import os
@@ -22,13 +23,20 @@ def lay_out(told: Mapping[str, str], root: Path) -> None:
     """
     import fsspec
 
-    from pipeline.backends.luggage import Depot, options
-    from pipeline.release import packaging
+    from pipeline.backends.luggage import WHOLE, Depot, options
+    from pipeline.release import carried, packaging
 
     uri = told["AIP_STORAGE_URI"]
     files, folder = fsspec.core.url_to_fs(uri, **options(uri))
     files.get(f"{folder}/", f"{root / 'version'}/", recursive=True)
-    packaging.checked(root / "version", told["MODEL_DIGEST"], uri=uri)
+    (root / "version" / WHOLE).unlink(missing_ok=True)  # written beside the version's files by the bucket
+    packaging.verify(
+        root / "version",
+        model_digest=told["MODEL_DIGEST"],
+        files_digest=told.get("FILES_DIGEST", ""),
+        uri=uri,
+    )
+    carried.check_inside(root / "version")
     if told.get("ARRAYS"):
         Depot(url=told["ARRAYS_BUCKET"]).bring_thing(told["ARRAYS"], root / "arrays")
 

@@ -58,7 +58,8 @@ def describe(
                 ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
             ],
         ),
-        f"Trained on {plan.num_machines} x {plan.machine}, {training.num_restarts} restarts, stopped by "
+        f"Trained on {plan.num_machines} x {plan.machine}{_device(training)}, "
+        f"{training.num_restarts} restarts, stopped by "
         f"{training.stopped_by}; the time is {lasted} the plan's 90 % interval "
         f"({plan.interval[0]:,.0f} to {plan.interval[1]:,.0f} s). Budget ${night.budget_usd:,.2f}.",
         f"Bottleneck: {explain(profile)}" if profile else "",
@@ -111,6 +112,10 @@ def _in_live(live: Live) -> str:
         f"the traffic) and {live.num_champion:,} the champion; effect on the score {effect}; guardrails "
         f"{'broken: ' + ', '.join(broken) if broken else 'held'}. Foretold: {live.foretold}."
     )
+
+
+def _device(training: Training) -> str:
+    return f" ({training.device})" if training.device else ""
 
 
 def with_first(description: str, paragraph: str) -> str:

@@ -49,7 +49,8 @@ def _model(made: Entry, params: Params) -> str:
         client.set_registered_model_alias(name, ALIAS, str(release.champion))
         try:
             uri = f"models:/{name}@{ALIAS}"
-            num_bytes = packaging.check_files(client, uri, release.model_digest, into=Path(scratch))
+            folder = packaging.fetch(uri, release, into=Path(scratch))
+            num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         finally:
             client.delete_registered_model_alias(name, ALIAS)
     return f"{num_bytes:,} bytes with digest {release.model_digest}"

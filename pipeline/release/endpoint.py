@@ -284,10 +284,10 @@ class OnVertex:
         thing = f"version-{number}-{release.model_digest}"
         with tempfile.TemporaryDirectory() as scratch:
             uri = f"models:/{self.model}/{number}"
-            model = packaging.fetch_model(uri, release.model_digest, into=Path(scratch))
-            bucket.send_thing(model.parents[1], thing)
+            bucket.send_thing(packaging.fetch(uri, release, into=Path(scratch)), thing)
         environment = {
-            "MODEL_DIGEST": release.model_digest, "MODEL_VERSION": str(number), "NIGHT": release.night,
+            "MODEL_DIGEST": release.model_digest, "FILES_DIGEST": release.files_digest,
+            "MODEL_VERSION": str(number), "NIGHT": release.night,
             "ENDPOINT": self.there.endpoint, "LOG_FROM": self.told.log,
             "SERVING": params.load(ledger.home()).serving.model_dump_json(include=LIMITS),
         }  # fmt: skip

@@ -5,7 +5,8 @@ comparison downstream is paired; `data/run/scores.npy` keeps a value per sample 
 
 A champion that was trained on a held-out day would look too good, so it is not scored then: the metric
 `champion_has_seen` is 1, and the gate has no evidence. Each model is scored by the workload that its own
-model.json names; its folder must have the digest on record.
+model.json names; its folder must have the digest on record. A champion whose workload was edited since is
+scored by the code that its version carries, in a process of its own (pipeline/release/own_code.py).
 """
 
 import json
@@ -21,9 +22,10 @@ import numpy as np
 
 from pipeline import records
 from pipeline.errors import DataError, ParamsError
-from pipeline.params import EvaluateParams, Plug
+from pipeline.params import EvaluateParams, Plug, RegisterParams
 from pipeline.records import Champion, Dataset, Evaluation, Slice, Training
 from pipeline.release.scores import Columns, with_prefix, write_scores
+from pipeline.source_code import source_digest
 from pipeline.workload import Workload
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ def evaluate(
     champion: Champion | None,
     workload: Workload,
     params: EvaluateParams,
+    *,
+    registered: RegisterParams,
 ) -> Evaluation:
     """Score all held-out samples and write `data/run/scores.npy`.
 
@@ -66,15 +70,21 @@ def evaluate(
     num_samples = len(samples)  # type: ignore[arg-type]
     arms = [Arm(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)]
     facts: dict[str, float] = {}
+    apart: Columns = {}
     if champion is not None:
         check_digest(CHAMPION, champion.model_digest, record="champion.json")
         if _last_day(CHAMPION) >= min(_test_days(), default=date.max):
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
+        elif champion.files_digest and not _is_todays(champion):
+            from pipeline.release import own_code
+
+            apart = own_code.columns(champion, name=registered.name, batch_size=params.batch_size)
+            _check_same_samples(apart["champion"], num_samples)
         else:
             arms.append(_champion_arm(arms[0]))
     with torch.inference_mode():
-        columns = _score(arms, num_samples, batch_size=params.batch_size)
+        columns = score(arms, num_samples, batch_size=params.batch_size) | apart
     columns |= _baselines(workload, num_samples)
     write_scores(columns, num_samples)
     return Evaluation(
@@ -137,22 +147,36 @@ def placed(batch: Any, model: "nn.Module") -> Any:
     return batch.to(device) if device is not None and hasattr(batch, "to") else batch
 
 
+def _is_todays(champion: Champion) -> bool:
+    """Whether the champion's workload is today's, to the last byte of its source."""
+    ours, theirs = _facts(MODEL), _facts(CHAMPION)
+    if (ours["workload"], ours["arguments"]) != (theirs["workload"], theirs["arguments"]):
+        return False
+    today = source_digest(ours["workload"])
+    return champion.lineage.get("source", today) == today
+
+
 def _champion_arm(challenger: Arm) -> Arm:
+    """The champion with today's code: it is the same, or the version is of before it was under a digest."""
     ours, theirs = _facts(MODEL), _facts(CHAMPION)
     if (ours["workload"], ours["arguments"]) == (theirs["workload"], theirs["arguments"]):
         workload, samples = challenger.workload, challenger.samples
     else:
         workload = Plug(use=theirs["workload"], **theirs["arguments"]).make()
         samples = workload.dataset(ARRAYS, "test")
-        if len(samples) != len(challenger.samples):
-            raise DataError(
-                f"the champion's workload {theirs['workload']} has {len(samples):,} held-out samples, the "
-                f"challenger's {len(challenger.samples):,}; give both the same samples"
-            )
+        _check_same_samples(samples, len(challenger.samples))
     return Arm(name="champion", workload=workload, model=load_model(workload, CHAMPION), samples=samples)
 
 
-def _score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
+def _check_same_samples(theirs: Any, num_samples: int) -> None:
+    if len(theirs) != num_samples:
+        raise DataError(
+            f"the champion's workload {_facts(CHAMPION)['workload']} has {len(theirs):,} held-out samples, "
+            f"the challenger's {num_samples:,}; give both the same samples"
+        )
+
+
+def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
     """Scores, metrics and slice masks, each of shape [n]; arms with the same samples share the batches."""
     columns: Columns = {arm.name: np.zeros(num_samples, dtype=np.float32) for arm in arms}
     ours = arms[0].samples

@@ -176,8 +176,11 @@ def _lay_ready(night: Night, version: Version, champion: Champion) -> None:
     """Have an endpoint, where there is one, hold the challenger deployed; NotYet until it does."""
     with endpoint(version.name) as there:
         if there:
-            ours, theirs, digest = version.number, champion.champion, version.model_digest
-            there.prepare(Release(champion=ours, replaced=theirs, model_digest=digest, night=night.id))
+            release = Release(
+                champion=version.number, replaced=champion.champion, model_digest=version.model_digest,
+                files_digest=version.files_digest, night=night.id,
+            )  # fmt: skip
+            there.prepare(release)
 
 
 def _decided(verdict: Verdict, params: Params, *, experiment: str) -> Verdict:

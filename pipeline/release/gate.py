@@ -17,15 +17,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pipeline import ledger, records
+from pipeline import ledger, notifier, records
 from pipeline.errors import ReleaseError
 from pipeline.params import GateParams, Params
 from pipeline.records import Approval, Champion, Check, Evaluation, Night, Release, Verdict, Version
 from pipeline.release import aliases, approval, experiment, holdback, registry, review, saga
 from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
-from pipeline.release.fitness import fitness
+from pipeline.release.fitness import fitness, only_slow
 from pipeline.release.followers import Follower, followers
 from pipeline.release.lineage import recipe
+from pipeline.release.lost_ledger import expect_ledger
 from pipeline.release.metrics import Pair, judge_metrics
 from pipeline.release.scores import SCORES, Columns, read_scores, with_prefix
 from pipeline.release.selftest import selftest
@@ -45,6 +46,7 @@ def gate(
             f"version {version.number} of night {version.night} is of model {version.model_digest}, but "
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
+    expect_ledger(params)
     refresh = champion is not None and champion.lineage.get("recipe") == recipe(params)
     rules = _rules(params.gate, refresh=refresh)
 
@@ -69,18 +71,25 @@ def gate(
     else:
         verdict = experiment.judge(night, version, champion, params, rules=rules, replayed=replayed)
     verdict = approval.asked(verdict, params.release, until=night.decide_until)
-    if verdict.approve_until and verdict.action != "promote":
+    tried = any(check.name == "loads" for check in verdict.checks)
+    if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
     registry.tell(version, verdict, records.find(Approval))
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
+        before = records.find(Verdict)
         records.write(verdict)
+        if not approval.is_same_question(before, verdict):
+            notifier.asks(night, verdict)
         review.show_report(night)  # whoever is asked reads it before the night is closed
     return verdict
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
-    """The verdict, or a rejection where the model was found unfit to serve."""
+    """The verdict, or a rejection where the model was found unfit to serve.
+
+    One that was only slow here is not proven unfit: a person may overrule it, where one is asked.
+    """
     verdict = replace(verdict, checks=(*verdict.checks, *checks))
     unfit = [f"{check.name}: {check.text}" for check in checks if not check.ok]
     if not unfit:
@@ -90,7 +99,9 @@ def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
     else:
         would = "it would have been put to a person" if verdict.inconclusive else "its held-out scores"
     reason = f"not fit to serve: {'; '.join(unfit)}; {would}: {verdict.reason}"
-    return replace(verdict, action="reject", reason=reason, inconclusive=False, approve_until=None)
+    slow = only_slow(checks)
+    until = verdict.approve_until if slow else None
+    return replace(verdict, action="reject", reason=reason, inconclusive=slow, approve_until=until)
 
 
 def _column(name: str) -> NDArray[Any] | None:
@@ -147,12 +158,13 @@ def watch(params: Params) -> Verdict:
     """See that the registry agrees with the ledger, and that the champion is not worse than the one before.
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
-    `watch.alias_edits`. The verdict is `reject`, and the champion rolled back, only where the version it
-    replaced has proven better, on live traffic or on the scores of the night that promoted it; `wait` where
-    it has not; `no data` where nothing compares them. An experiment that no night wants any more, or that a
-    guardrail stops, is ended.
+    `watch.alias_edits`. A ledger that was lost raises ReleaseError. The verdict is `reject`, and the champion
+    rolled back, only where the version it replaced has proven better, on live traffic or on the scores of the
+    night that promoted it; `wait` where it has not; `no data` where nothing compares them. An experiment that
+    no night wants any more, or that a guardrail stops, is ended.
     """
     now = datetime.now(UTC)
+    expect_ledger(params)
     edit = _look_at_alias(params) + experiment.clean(params, now=now)
     serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None:

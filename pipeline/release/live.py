@@ -1,8 +1,8 @@
 """What does the log of an experiment say of the challenger? Guardrails first, then its effect, then the ramp.
 
     arms as drawn    answers per arm fit the shares (`ratio`), and no user was in an arm that could not be
-    errors           users whose model did not answer
-    personal lists   users who got a list of popular items instead of their own
+    errors           requests that the model did not answer
+    personal lists   answers with a list of popular items instead of the user's own
     latency          P99 of the answers at the present share (`quantiles`)
     items shown      distance between the lists of the arms (`shift`)
     score            NDCG@20 lower by more than `gate.margin`, by bets that hold from the first user on; or
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pipeline.records import Check
 from pipeline.release import betting, quantiles, ratio
 from pipeline.release.compare import Action, Effect, Judgement, Rules
-from pipeline.release.observations import Observation, Seen
+from pipeline.release.observations import Observation, Seen, Shown
 from pipeline.release.ramp import Pace, Step, step
 from pipeline.release.shift import witnessed
 from pipeline.release.unpaired import effect
@@ -84,35 +84,69 @@ def find(
     return Finding(
         effect=measured,
         reason=why,
-        checks=(*guardrails(seen, limits=limits), _score(over, scores, measured, margin=limits.margin)),
+        checks=(
+            *guardrails(seen, limits=limits, window_s=window_s, now=now),
+            _score(over, scores, measured, margin=limits.margin),
+        ),
         num_ours=num_ours,
         num_theirs=num_theirs,
     )
 
 
-def guardrails(seen: Seen, *, limits: Limits) -> tuple[Check, ...]:
-    """What became of each guardrail that needs no outcome."""
-    first = [one.exposures[0] for one in seen.observations]
-    shown = [tuple(exposure.items) for exposure in first]
-    bets = {
-        "errors": ([bool(exposure.error) for exposure in first], limits.errors),
-        "personal lists": ([exposure.fallback for exposure in first], limits.fallbacks),
-        "items shown": (witnessed(seen.treated, shown), limits.shift),
+def guardrails(seen: Seen, *, limits: Limits, window_s: float, now: float) -> tuple[Check, ...]:
+    """Returns what became of each guardrail that needs no outcome; arguments as of `find`.
+
+    Each is tested twice, at half of alpha: on every user's first answer, at once, so that a broken model is
+    stopped early; and on all answers within a user's window once that is over, so that a model which fails
+    from the second answer on is stopped as well. A user is one value, the mean over the answers that count.
+    """
+    users = list(seen.observations)
+    over = [one for one in users if one.time + window_s <= now]
+    tests = [(users, _values(users, [one.exposures[:1] for one in users])),
+             (over, _values(over, [one.exposures for one in over]))]  # fmt: skip
+
+    def tested(name: str, text: str, margin: float) -> Check:
+        alarms = [
+            betting.alarm(
+                _arm(of), _chance(of), values[name], margin=margin, alpha=betting.ALPHA / len(tests)
+            )
+            for of, values in tests
+        ]
+        worst = min(alarms, key=lambda alarm: alarm.p_value)
+        return _told(name, text, replace(worst, p_value=min(1.0, len(tests) * worst.p_value)), margin=margin)
+
+    return (
+        _as_drawn(seen),
+        tested(
+            "errors",
+            "the model did not answer {ours:.2%} of the requests of the challenger's users and {theirs:.2%} "
+            "of those of the champion's",
+            limits.errors,
+        ),
+        tested(
+            "personal lists",
+            "{ours:.2%} of the answers to the challenger's users were no lists of their own, and "
+            "{theirs:.2%} of those to the champion's",
+            limits.fallbacks,
+        ),
+        _latency(seen, margin_s=limits.p99_s),
+        tested(
+            "items shown",
+            "{ours:.0%} of the items that the challenger shows, and {theirs:.0%} of those of the champion, "
+            "are such as only it prefers",
+            limits.shift,
+        ),
+    )
+
+
+def _values(users: list[Observation], answers: list[list[Shown]]) -> dict[str, list[float]]:
+    """By guardrail, a value in [0, 1] per user, higher is worse, of these answers to them."""
+    lists = [[item for one in of for item in one.items] for of in answers]
+    return {
+        "errors": [float(np.mean([bool(one.error) for one in of])) for of in answers],
+        "personal lists": [float(np.mean([one.fallback for one in of])) for of in answers],
+        "items shown": [float(value) for value in witnessed(_arm(users), lists)],
     }
-    said = {
-        "errors": "the model did not answer {ours:.2%} of the challenger's users and {theirs:.2%} of the "
-        "champion's",
-        "personal lists": "{ours:.2%} of the challenger's users got no list of their own, and {theirs:.2%} "
-        "of the champion's",
-        "items shown": "{ours:.0%} of the items that the challenger shows, and {theirs:.0%} of those of the "
-        "champion, are such as only it prefers",
-    }
-    checks = [_as_drawn(seen)]
-    for name, (values, margin) in bets.items():
-        found = betting.alarm(seen.treated, seen.chance, np.asarray(values, dtype=float), margin=margin)
-        checks.append(_told(name, said[name], found, margin=margin))
-    checks.insert(3, _latency(seen, margin_s=limits.p99_s))
-    return tuple(checks)
 
 
 def decide(

@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING
 from pipeline import records
 from pipeline.errors import ReleaseError, without_password
 from pipeline.params import Params
-from pipeline.records import Evaluation, Night, Plan, Training
+from pipeline.records import Evaluation, Night, Plan, Release, Training, Version
+from pipeline.release import carried
 from pipeline.release.evaluator import MODEL
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
+OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
 
 
-def log_model(client: "MlflowClient", run_id: str, params: Params) -> str:
-    """Log `data/run/model` as a pyfunc with its code, and return the URI of the artifact."""
+def log_model(client: "MlflowClient", run_id: str, params: Params) -> tuple[str, str]:
+    """Logs `data/run/model` as a pyfunc with its code; returns its URI and the digest of its files."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*type hint")  # of MLflow's own classes
         import mlflow.pyfunc
@@ -52,20 +54,16 @@ def log_model(client: "MlflowClient", run_id: str, params: Params) -> str:
             signature=signature,
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in REQUIRED],
         )
+        files_digest = records.digest(folder)
         client.log_artifacts(run_id, str(folder), "model")
-    return f"{client.get_run(run_id).info.artifact_uri}/model"
+    return f"{client.get_run(run_id).info.artifact_uri}/model", files_digest
 
 
-def check_files(client: "MlflowClient", uri: str, model_digest: str, *, into: Path) -> int:
-    """Fetch a version's files into a folder, and check them as `fetch_model` does; their bytes."""
-    fetch_model(uri, model_digest, into=into)
-    return sum(path.stat().st_size for path in into.rglob("*") if path.is_file())
+def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
+    """Fetches a version's files once and verifies them; returns their folder, which is what may be run.
 
-
-def fetch_model(uri: str, model_digest: str, *, into: Path) -> Path:
-    """Fetch a version's files into a folder; where in it the model's own are.
-
-    Raises ReleaseError where they are gone, not of that model, or hold a pickle, which loading would run.
+    Raises ReleaseError where they are gone, are not those that the ledger's record names, or hold a pickle,
+    which loading would run.
     """
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
@@ -75,24 +73,30 @@ def fetch_model(uri: str, model_digest: str, *, into: Path) -> Path:
     except (MlflowException, OSError) as error:
         told = without_password(" ".join(str(error).split()))[:200]
         raise ReleaseError(f"{uri} cannot be fetched: {told}; restore MLflow's artifacts") from None
-    return checked(folder, model_digest, uri=uri)
+    for name in OF_MLFLOW:
+        (folder / name).unlink(missing_ok=True)
+    verify(folder, model_digest=wanted.model_digest, files_digest=wanted.files_digest, uri=uri)
+    return folder
 
 
-def checked(folder: Path, model_digest: str, *, uri: str) -> Path:
-    """Where in a version's files the model's own are; ReleaseError as by `fetch_model`."""
+def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:
+    """Raises ReleaseError as `fetch` does; without `files_digest` only the model's own files are compared."""
     if pickled := sorted(path.name for path in folder.rglob("*") if path.suffix in PICKLES):
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
-    model = folder / "artifacts" / "model"
-    if (found := records.digest(model)) != model_digest:
-        raise ReleaseError(
-            f"the files of {uri} have digest {found}, the ledger says {model_digest}; "
-            f"restore MLflow's artifacts"
-        )
-    return model
+    if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
+        raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")
+    compared = [(folder / carried.MODEL, model_digest)]
+    compared += [(folder, files_digest)] if files_digest else []
+    for path, expected in compared:
+        if (found := records.digest(path)) != expected:
+            raise ReleaseError(
+                f"the files of {uri} have digest {found}, the ledger says {expected}; "
+                f"restore MLflow's artifacts"
+            )
 
 
 def code_paths(workload: str) -> list[Path]:
-    """Code that a version carries: this package and the workload's own, unless that is installed."""
+    """Returns the code that a version carries: this package and the workload's own."""
     tops = dict.fromkeys((__package__.partition(".")[0], workload.partition(":")[0].partition(".")[0]))
     paths = []
     for top in tops:
@@ -100,9 +104,7 @@ def code_paths(workload: str) -> list[Path]:
         if spec is None:
             continue
         folders = list(spec.submodule_search_locations or ())
-        path = Path(folders[0] if folders else str(spec.origin))
-        if not {"site-packages", "dist-packages"} & set(path.parts):
-            paths.append(path)
+        paths.append(Path(folders[0] if folders else str(spec.origin)))
     return paths
 
 
@@ -118,16 +120,7 @@ def log_records(
     """The night's numbers as params and metrics of its run, and its records as they are."""
     from mlflow.entities import Metric, Param
 
-    params = {
-        "day": night.day,
-        "trigger": night.trigger,
-        "code_commit": night.code_commit,
-        "machine": f"{plan.num_machines} x {plan.machine}",
-        "spot": plan.spot,
-        "batch_size": plan.batch_size,
-        "num_samples": plan.num_samples,
-        "stopped_by": training.stopped_by,
-    }
+    params = run_params(night, plan, training)
     metrics = dict(evaluation.metrics) | {
         "planned_s": plan.expected_s,
         "elapsed_s": training.elapsed_s,
@@ -145,6 +138,20 @@ def log_records(
     )
     for path in sorted(records.RUN.glob("*.json")):
         client.log_artifact(run_id, str(path), "records")
+
+
+def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object]:
+    """Returns the params of a night's run: what was planned, and what it was trained on."""
+    return {
+        "day": night.day,
+        "trigger": night.trigger,
+        "code_commit": night.code_commit,
+        "machine": f"{plan.num_machines} x {plan.machine}",
+        "spot": plan.spot,
+        "batch_size": plan.batch_size,
+        "num_samples": plan.num_samples,
+        "stopped_by": training.stopped_by,
+    } | ({"device": training.device} if training.device else {})
 
 
 def key(name: str) -> str:

@@ -159,7 +159,8 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
             (
                 "training",
                 f"{ran.num_samples:,} samples, {ran.elapsed_s:,.0f} s, ${ran.cost_usd:,.2f}, "
-                f"{ran.num_restarts} restarts, stopped by {ran.stopped_by}",
+                f"{ran.num_restarts} restarts, stopped by {ran.stopped_by}"
+                f"{f', on {ran.device}' if ran.device else ''}",
             )
         )
     return told

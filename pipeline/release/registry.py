@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pipeline import ledger, records
+from pipeline import ledger, notifier, records
 from pipeline.errors import NothingToDo, ReleaseError
 from pipeline.ledger import Entry
 from pipeline.params import Params
@@ -36,6 +36,7 @@ from pipeline.release import approval as approvals
 from pipeline.release.evaluator import MODEL, check_digest
 from pipeline.release.followers import followers
 from pipeline.release.lineage import lineage, tags_of
+from pipeline.release.lost_ledger import expect_ledger
 from pipeline.release.tracking import find_or_make_run, reachable, run_of, session
 
 if TYPE_CHECKING:
@@ -79,13 +80,15 @@ def register(
             lineage=tags,
             run_id=run_id,
         )
-        number = _find_version(client, name, tags)
-        if number is None:
+        number, known = _find_version(client, name, tags), records.find(Version)
+        if known and known.number == number and known.model_digest == training.model_digest:
+            files_digest = known.files_digest
+        else:  # again where a call was killed: what MLflow has is only believed as what was just sent
             packaging.log_records(
                 client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
-            source = packaging.log_model(client, run_id, params)
-            number = _make_version(client, name, source=source, run_id=run_id, tags=tags, text=text)
+            source, files_digest = packaging.log_model(client, run_id, params)
+            number = number or _make_version(client, name, source=source, run_id=run_id, tags=tags, text=text)
         client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
         for key, value in {**tags, "version": f"{name}/{number}"}.items():
             client.set_tag(run_id, key, value)
@@ -98,6 +101,7 @@ def register(
         data_digest=dataset.digest,
         model_digest=training.model_digest,
         run_id=run_id,
+        files_digest=files_digest,
     )
 
 
@@ -155,6 +159,7 @@ def promote(
         champion=version.number,
         replaced=serving,
         model_digest=version.model_digest,
+        files_digest=version.files_digest,
         night=night.id,
         lineage=tags_of(version, night=night, params=params),
     )
@@ -168,6 +173,7 @@ def promote(
             release=release,
         ),
     )
+    again = records.find(Release) is not None
     with session() as client:
         commit = saga.run(move, followers(client, version.name))
         aliases.tag(client, version.name, version.number, ledger=commit)
@@ -177,6 +183,8 @@ def promote(
         raise NothingToDo(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
+    if not again:
+        notifier.promoted(night, release, approvals.told(verdict, approval))
     return release
 
 
@@ -200,6 +208,7 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
         tip, entries = ledger.ledger_tip(), ledger.history()
         serving = entries[0].serving if entries else None
         if serving is None:
+            expect_ledger(params)
             raise ReleaseError("no version was ever promoted; there is nothing to roll back")
         if entries[0].rollback and not aliases.is_settled(client, name, serving):
             log.warning("finishing the rollback to version %d that was interrupted", serving.champion)
@@ -225,6 +234,7 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
             champion=target,
             replaced=serving.champion,
             model_digest=made.release.model_digest,
+            files_digest=made.release.files_digest,
             night=made.night.id,
             lineage=made.release.lineage,
         )
@@ -237,6 +247,7 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
             ),
         )
         saga.run(move, told)
+        notifier.rolled_back(release, verdict.reason)
         return release
 
 

@@ -21,9 +21,11 @@ class Served(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Load the weights into the workload that model.json names."""
         from pipeline.params import Plug
+        from pipeline.release.carried import check_inside
         from pipeline.release.evaluator import load_model
 
         folder = Path(context.artifacts["model"])
+        check_inside(folder.parents[1])
         facts = json.loads((folder / "model.json").read_text())
         self.workload = Plug(use=facts["workload"], **facts["arguments"]).make()
         self.model = load_model(self.workload, folder)

@@ -27,6 +27,8 @@ def board(history: Sequence[Entry]) -> str:
         "board.html",
         history=history,
         num_nights=len(nights),
+        first=nights[-1].night.day if nights else "",
+        last=nights[0].night.day if nights else "",
         outcome=outcome.outcome,
         num_promoted=sum(outcome.outcome(entry) == "promoted" for entry in nights),
         num_failed=sum(outcome.outcome(entry) == "failed" for entry in nights),
@@ -47,13 +49,19 @@ def status_table(history: Sequence[Entry]) -> "Table":
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("day", "night", "verdict"):
-        table.add_column(name, no_wrap=name != "verdict")
+    table.add_column("day", no_wrap=True)
+    table.add_column("night", overflow="ellipsis", min_width=10)  # gives way where the terminal is narrow
+    table.add_column("verdict", no_wrap=True)
     for name in ("champion", "hours against deadline", "dollars"):
-        table.add_column(name, justify="right", no_wrap=name != "hours against deadline")
-    table.add_column("bound")
+        table.add_column(name, justify="right", no_wrap=name != "hours against deadline", min_width=8)
+    table.add_column("bound", no_wrap=True)
     for entry in history:
         came = outcome.outcome(entry)
+        if came == "rollback":
+            at = f"{entry.closed_at:%Y-%m-%d %H:%M}" if entry.closed_at else ""
+            told = Text(outcome.word(entry), style=_STYLES[came])
+            table.add_row(at[:10], at[11:], told, formats.count(outcome.champion(entry) or None))
+            continue
         table.add_row(
             str(entry.night.day),
             Text(entry.night.id),

@@ -60,6 +60,16 @@ def word(entry: Entry) -> str:
     return {"rollback": "rolled back", "open": "under way"}.get(came, came)
 
 
+def since(history: Sequence[Entry]) -> str:
+    """What was rolled back after the newest night, as a sentence; "" where nothing was."""
+    newest = history[0] if history else None
+    if newest is None or not newest.rollback:
+        return ""
+    at = f"Since {newest.closed_at:%Y-%m-%d %H:%M} UTC" if newest.closed_at else "By now"
+    why = newest.verdict.reason if newest.verdict else newest.subject
+    return f"{at}, version {champion(newest)} serves again: {why}."
+
+
 def champion(entry: Entry) -> int:
     """Version that served once the night was over; 0 for none."""
     return entry.serving.champion if entry.serving else 0

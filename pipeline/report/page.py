@@ -74,6 +74,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         entry=entry,
         errors=errors,
         headline=outcome.headline(entry, errors, skips),
+        since=outcome.since(history),
         chain=outcome.chain(entry, errors, skips),
         margin=margin,
         standing=now,

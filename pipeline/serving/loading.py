@@ -1,8 +1,9 @@
 """Where do a version and its arrays come from? The registry, and the newest closed night.
 
-A version is fetched from MLflow into a folder of its own; it must have the digest that it was registered with
-and hold no pickle (pipeline/release/packaging.py) before its safetensors are read into the workload that its
-model.json names. The workload's code is this checkout's.
+A version is fetched from MLflow into a folder of its own. All its files must have the digest that its night
+recorded, in the ledger or, before the night is closed, in the night's folder; only then are its safetensors
+read into the workload that its model.json names, which is imported from the version's own code
+(pipeline/release/carried.py).
 
 All versions answer from the arrays of one night, so that versions differ by their models alone: of the
 newest commit of the ledger whose night's folder is still here. A rollback is a commit of the night that it
@@ -11,6 +12,7 @@ there is only that night itself. Arrays are mapped, and stay readable when the f
 """
 
 import json
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline import ledger, records
 from pipeline.errors import PipelineError, ReleaseError
 from pipeline.params import Plug
-from pipeline.records import Night
-from pipeline.release import aliases
+from pipeline.records import Night, Version
+from pipeline.release import aliases, carried, packaging
 from pipeline.release.evaluator import ARRAYS, load_model
-from pipeline.release.packaging import fetch_model
 from pipeline.serving.answers import Answers
 
 if TYPE_CHECKING:
@@ -62,22 +63,21 @@ class Shelf:
     def __init__(self, name: str, *, home: Path, top: int, keep: int) -> None:
         self._home = home
         self.name, self._top, self._keep = name, top, keep
-        self._opened: dict[tuple[str, str], tuple[Any, Any]] = {}  # workload and samples, of one night
+        self._opened: dict[tuple[str, str, str], tuple[Any, Any]] = {}  # workload and samples, of one night
         self._night = ""
 
     def load(self, client: "MlflowClient", number: int, *, arrays: Arrays | None) -> Answers:
         """The version, ready to answer from these arrays; PipelineError where it cannot be."""
-        tags = aliases.existing(client, self.name, number).tags
-        arrays = arrays or arrays_of(self._home, tags.get("night", ""))
+        night = aliases.existing(client, self.name, number).tags.get("night", "")
+        version = recorded(self._home, self.name, number, night=night)
+        arrays = arrays or arrays_of(self._home, version.night)
         if arrays is None:
             raise ReleaseError("no night has its arrays here any more; run a night")
-        with tempfile.TemporaryDirectory(prefix="serving-") as scratch:
-            uri, digest = f"models:/{self.name}/{number}", tags.get("model_digest", "")
-            folder = fetch_model(uri, digest, into=Path(scratch))
-            facts = json.loads((folder / "model.json").read_text())
-            workload, samples = self._open(facts, arrays)
-            model = load_model(workload, folder)
         try:
+            with tempfile.TemporaryDirectory(prefix="serving-") as scratch:
+                folder = packaging.fetch(f"models:/{self.name}/{number}", version, into=Path(scratch))
+                workload, samples = self._open(folder, arrays, carries_code=bool(version.files_digest))
+                model = load_model(workload, folder / carried.MODEL)
             return Answers(
                 number, night=arrays.night, workload=workload, model=model, samples=samples, top=self._top,
                 keep=self._keep,
@@ -89,15 +89,40 @@ class Shelf:
                 f"version {number} does not answer: {type(error).__name__}: {error}; mend its workload"
             ) from error
 
-    def _open(self, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
+    def _open(self, folder: Path, arrays: Arrays, *, carries_code: bool) -> tuple[Any, Any]:
         if arrays.night != self._night:
             self._opened, self._night = {}, arrays.night
-        key = facts["workload"], json.dumps(facts["arguments"], sort_keys=True)
+        facts = carried.facts(folder)
+        code = records.digest(folder / carried.CODE) if carries_code else ""
+        key = code, facts["workload"], json.dumps(facts["arguments"], sort_keys=True)
         if key not in self._opened:
-            workload = Plug(use=facts["workload"], **facts["arguments"]).make()
+            if carries_code:
+                workload = carried.workload_of(folder)
+            else:  # the code of an older version is under no digest, so this checkout's runs
+                workload = Plug(use=facts["workload"], **facts["arguments"]).make()
             expect_online(workload)
             self._opened[key] = workload, workload.dataset(arrays.folder, "serve")
         return self._opened[key]
+
+
+def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
+    """Returns what the night that made a version recorded of it, from the ledger or from a night still open.
+
+    MLflow only says which `night` to look at. Raises ReleaseError where that night made no such version, so
+    that whoever writes to MLflow cannot have anything else loaded.
+    """
+    of_night = [commit for commit in ledger.commits() if commit.night == night and not commit.rollback]
+    versions = [ledger.read_at(commit.id, Version) for commit in of_night]
+    if re.fullmatch(records.NIGHT_ID, night):
+        folders = (home / "nights" / night, home)
+        versions += [records.find(Version, folder / records.RUN) for folder in folders]
+    for version in versions:
+        if version and (version.name, version.number, version.night) == (name, number, night):
+            return version
+    raise ReleaseError(
+        f"no night of the ledger, nor one that is open here, made version {number} of {name} (MLflow says "
+        f"night {night or 'nothing'}); it is not loaded, roll back to a version that one made"
+    )
 
 
 def expect_online(workload: Any) -> None:

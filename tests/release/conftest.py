@@ -57,7 +57,11 @@ def judge_night() -> Verdict:
     told = params.load()
     dataset, training = records.read(Dataset), records.read(Training)
     champion = records.find(Champion)
-    records.write(evaluator.evaluate(dataset, training, champion, told.workload.make(), told.evaluate))
+    records.write(
+        evaluator.evaluate(
+            dataset, training, champion, told.workload.make(), told.evaluate, registered=told.register_
+        )
+    )
     register_night()
     verdict = gate.gate(records.read(Night), records.read(Evaluation), records.read(Version), champion, told)
     records.write(verdict)

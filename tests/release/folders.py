@@ -89,7 +89,7 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
     )  # fmt: skip
     training = Training(
         model_digest=digest, num_samples=1000, num_updates=125, num_restarts=0, elapsed_s=21, cost_usd=0.4,
-        stopped_by="finished",
+        stopped_by="finished", device="NVIDIA L4",
     )  # fmt: skip
     for record in (night, dataset, plan, training, *([champion] if champion else [])):
         records.write(record, run)

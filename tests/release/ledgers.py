@@ -49,7 +49,7 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
     )  # fmt: skip
     yield Training(
         model_digest=digest_of(number, "model"), num_samples=3000, num_updates=47, num_restarts=1,
-        elapsed_s=101, cost_usd=0.9, stopped_by="finished",
+        elapsed_s=101, cost_usd=0.9, stopped_by="finished", device="NVIDIA L4",
     )  # fmt: skip
     yield Version(
         name="daybreak", number=number + 1, night=str(day), data_digest=digest_of(number, "arrays"),

@@ -10,13 +10,14 @@ from toy import Toy
 
 from pipeline import records
 from pipeline.errors import DataError, ParamsError
-from pipeline.params import EvaluateParams
+from pipeline.params import EvaluateParams, RegisterParams
 from pipeline.records import Champion, Dataset, Evaluation, Training
 from pipeline.release.evaluator import evaluate
 from pipeline.release.scores import read_scores
 from tests.release.folders import NUM_SAMPLES, make_arrays, make_model
 
 DAY = date(2025, 1, 10)
+NAMED = RegisterParams()
 BATCHES_OF_64 = EvaluateParams(batch_size=64)
 
 
@@ -34,7 +35,7 @@ def run(*, weight: float = 1.0, champion: float | None = None, seen: date = DAY 
     if champion is not None:
         found = make_model(Path("data/champion"), champion, last_day=seen)
         served = Champion(champion=3, replaced=2, model_digest=found, night="before")
-    return evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64)
+    return evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED)
 
 
 def dataset() -> Dataset:
@@ -91,7 +92,7 @@ def test_a_model_that_is_not_the_one_on_record_is_refused(folder: Path) -> None:
     digest = make_model(Path("data/run/model"), 1.0, last_day=DAY)
     save_file({"weight": torch.tensor([2.0])}, "data/run/model/model.safetensors")
     with pytest.raises(DataError, match=f"training.json says {digest}"):
-        evaluate(dataset(), training(digest), None, Toy(), BATCHES_OF_64)
+        evaluate(dataset(), training(digest), None, Toy(), BATCHES_OF_64, registered=NAMED)
 
 
 def test_weights_that_do_not_fit_the_workload_are_one_sentence(folder: Path) -> None:
@@ -99,13 +100,13 @@ def test_weights_that_do_not_fit_the_workload_are_one_sentence(folder: Path) -> 
     save_file({"other": torch.tensor([2.0])}, "data/run/model/model.safetensors")
     digest = records.digest(Path("data/run/model"))
     with pytest.raises(DataError, match=r"does not fit Toy: .*; restore the workload's code"):
-        evaluate(dataset(), training(digest), None, Toy(), BATCHES_OF_64)
+        evaluate(dataset(), training(digest), None, Toy(), BATCHES_OF_64, registered=NAMED)
 
 
 def test_a_score_that_is_already_reduced_is_refused_with_its_shape(folder: Path) -> None:
     digest = make_model(Path("data/run/model"), 1.0, last_day=DAY)
     with pytest.raises(ParamsError, match=r"challenger of Toy has shape \[\] for 64 samples"):
-        evaluate(dataset(), training(digest), None, Toy(wrong_shape=True), BATCHES_OF_64)
+        evaluate(dataset(), training(digest), None, Toy(wrong_shape=True), BATCHES_OF_64, registered=NAMED)
 
 
 def test_a_champion_without_its_facts_is_refused(folder: Path) -> None:
@@ -114,14 +115,14 @@ def test_a_champion_without_its_facts_is_refused(folder: Path) -> None:
     Path("data/champion/model.json").write_text(json.dumps({"seen": 1}))
     served = Champion(champion=3, replaced=2, model_digest=records.digest(Path("data/champion")), night="x")
     with pytest.raises(DataError, match=r"model.json does not say what the model is"):
-        evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64)
+        evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED)
 
 
 def test_the_scores_do_not_depend_on_the_batch_size(folder: Path) -> None:
     run(champion=0.5)
     one = read_scores()
     digest = records.digest(Path("data/run/model"))
-    evaluate(dataset(), training(digest), None, Toy(), EvaluateParams(batch_size=7))
+    evaluate(dataset(), training(digest), None, Toy(), EvaluateParams(batch_size=7), registered=NAMED)
     other = read_scores()
     assert one is not None
     assert other is not None

@@ -55,7 +55,11 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
     records.write(night)
     told, champion = params.load(), records.find(Champion)
     dataset, training = records.read(records.Dataset), records.read(records.Training)
-    records.write(evaluator.evaluate(dataset, training, champion, told.workload.make(), told.evaluate))
+    records.write(
+        evaluator.evaluate(
+            dataset, training, champion, told.workload.make(), told.evaluate, registered=told.register_
+        )
+    )
     register_night()
     return night
 

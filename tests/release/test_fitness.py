@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ import numpy as np
 import pytest
 
 from pipeline import ledger, params, records
-from pipeline.params import GateParams
+from pipeline.params import GateParams, ReleaseParams
 from pipeline.records import Champion, Check, Night, Verdict, Version
-from pipeline.release import evaluator, gate
+from pipeline.release import approval, evaluator, gate
 from pipeline.release.fitness import fitness, judged
+from pipeline.release.scores import read_scores
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
 
@@ -62,7 +65,7 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     verdict = gate.gate(records.read(Night), evaluation, version, records.find(Champion), asked)
     assert verdict.action == "promote"
     assert [check.name for check in verdict.checks[-6:]] == [
-        "loads", "schema", "parity", "latency", "memory", "rollback",
+        "start", "schema", "parity", "latency", "memory", "rollback",
     ]  # fmt: skip
     assert [check for check in verdict.checks if not check.ok] == []
     found = named(verdict.checks)
@@ -82,7 +85,7 @@ def test_nothing_is_tried_where_nothing_is_asked_for() -> None:
     assert not check.ok
 
 
-GOOD = {"start_s": 1.0, "scores": [0.5, 0.25], "p50_s": 0.01, "p99_s": 0.02, "memory_bytes": 10**8}
+GOOD = {"start_cpu_s": 1.0, "scores": [0.5, 0.25], "p50_s": 0.01, "p99_s": 0.02, "memory_bytes": 10**8}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ GOOD = {"start_s": 1.0, "scores": [0.5, 0.25], "p50_s": 0.01, "p99_s": 0.02, "me
     [
         ({}, {}, []),
         ({"error": "it burns"}, {}, ["loads"]),
-        ({"start_s": 3.0}, {"max_start_s": 2.0}, ["loads"]),
+        ({"start_cpu_s": 3.0}, {"max_start_s": 2.0}, ["start"]),
         ({"scores": [0.5]}, {}, ["schema"]),
         ({"scores": [0.5, None]}, {}, ["schema"]),
         ({"scores": [0.5, 0.2501]}, {}, ["parity"]),
@@ -102,6 +105,47 @@ GOOD = {"start_s": 1.0, "scores": [0.5, 0.25], "p50_s": 0.01, "p99_s": 0.02, "me
 def test_what_is_not_fit_is_named(changed: Any, limits: Any, failed: list[str]) -> None:
     checks = judged(GOOD | changed, np.array([0.5, 0.25]), GateParams(**limits))
     assert [check.name for check in checks if not check.ok] == failed
+
+
+def test_a_model_that_was_only_slow_here_may_be_approved_by_a_person() -> None:
+    fine, slow = Check(name="parity", ok=True, text="0 apart"), Check(name="start", ok=False, text="200 s")
+    found = gate.fit_to_serve(PROMOTED, (fine, slow))
+    assert (found.action, found.inconclusive) == ("reject", True)
+    until = datetime(2026, 1, 2, tzinfo=UTC)
+    asked = approval.asked(found, ReleaseParams(approval="inconclusive"), until=until)
+    assert asked.approve_until == until
+    broken = Check(name="parity", ok=False, text="0.1 apart")
+    found = gate.fit_to_serve(PROMOTED, (broken, slow))
+    assert not found.inconclusive
+    assert approval.asked(found, ReleaseParams(approval="always"), until=until).approve_until is None
+
+
+@pytest.mark.slow
+def test_a_model_that_was_slow_once_is_tried_again(
+    home: Path, release: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release(0, 1.0)
+    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "toy-is-slow-once").touch()
+    asked = GateParams(max_p99_s=0.25, max_start_s=300)
+    assert [check for check in fitness(version, None, scores, asked) if not check.ok] == []
+    assert not (tmp_path / "toy-is-slow-once").exists()
+
+
+@pytest.mark.slow
+def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(
+    home: Path, release: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release(0, 1.0)
+    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "toy-is-slow-once").touch()  # it sleeps five seconds
+    began = time.monotonic()
+    (_, start, *_) = fitness(version, None, scores, ASKED)
+    took_s = time.monotonic() - began
+    assert start.name == "start"
+    assert float(start.text.removeprefix("ready after ").split()[0]) < took_s - 4
 
 
 def test_a_promotion_of_an_unfit_model_becomes_a_rejection_that_says_both() -> None:

@@ -57,6 +57,36 @@ def test_each_guardrail_stops_what_it_guards_against_and_nothing_else_does(
     assert judged.reason.startswith(f"stopped by {guardrail}: ")
 
 
+@pytest.mark.parametrize(
+    ("later", "guardrail"),
+    [
+        (Model(errors=0.3), "errors"),
+        (Model(fallbacks=0.5), "personal lists"),
+        (Model(items=OTHER), "items shown"),
+    ],
+)
+def test_a_challenger_that_fails_from_the_second_answer_on_is_stopped(later: Model, guardrail: str) -> None:
+    crowd, rng = users(0, 1500), np.random.default_rng(0)
+    at_first = exposures(rng, crowd, share=0.5, start=0)
+    after = [
+        shown
+        for seconds in (10, 20, 30)
+        for shown in exposures(rng, crowd, share=0.5, start=seconds, challenger=later)
+    ]
+    log = sorted([*at_first, *after], key=lambda shown: shown.time)
+    assert guardrail in [check.name for check in found(log).checks if not check.ok]
+    running = found(log, now=5).checks  # no window is over: nothing but first answers counts
+    assert [check.name for check in running if not check.ok] == []
+
+
+def test_guardrails_over_whole_windows_do_not_stop_a_challenger_whose_users_come_often() -> None:
+    crowd, rng, log = users(0, 1500), np.random.default_rng(0), []
+    like = Model(errors=0.02, fallbacks=0.1)
+    for seconds in (0, 10, 20):
+        log += exposures(rng, crowd, share=0.5, start=seconds, champion=like, challenger=like)
+    assert found(sorted(log, key=lambda shown: shown.time)).broken == ()
+
+
 def test_a_challenger_like_the_champion_breaks_no_guardrail() -> None:
     finding = found(stream(Model()))
     assert finding.broken == ()

@@ -42,7 +42,8 @@ def serving() -> tuple[int, int]:
 def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> None:
     made = release(0, 1.0)
     assert made == Release(champion=1, replaced=0, model_digest=made.model_digest, night="2025-01-10",
-                           lineage=made.lineage)  # fmt: skip
+                           files_digest=records.read(Version).files_digest, lineage=made.lineage)  # fmt: skip
+    assert made.files_digest
     assert serving() == (1, 1)
     version = client().get_model_version("daybreak", "1")
     night = records.read(Night)
@@ -56,7 +57,9 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert version.tags["dvc_lock"] == records.digest(Path("dvc.lock"))
     assert version.tags["status"] == "serving"
     assert version.tags["ledger"] == ledger.ledger_tip()
+    assert "Trained on 1 x local (NVIDIA L4), 0 restarts" in version.description
     run = client().get_run(version.run_id)
+    assert run.data.params["device"] == "NVIDIA L4"
     assert run.data.tags["version"] == "daybreak/1"
     assert run.data.tags["verdict"] == "promote"
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]
@@ -345,7 +348,12 @@ def killed_at_each_write(stage: Callable[[], Any], check: Callable[[], None]) ->
 def test_register_killed_after_any_write_ends_with_one_version(home: Path, told: Params) -> None:
     os.chdir(make_night(home, 0, weight=1.0))
     evaluation = evaluator.evaluate(
-        records.read(Dataset), records.read(Training), None, told.workload.make(), told.evaluate
+        records.read(Dataset),
+        records.read(Training),
+        None,
+        told.workload.make(),
+        told.evaluate,
+        registered=told.register_,
     )
     records.write(evaluation)
     assert killed_at_each_write(register_night, lambda: None) > 10

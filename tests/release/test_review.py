@@ -234,13 +234,13 @@ def test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened(wait
 
 @pytest.mark.slow
 def test_what_is_put_to_a_person_is_fit_to_serve_and_what_is_not_is_not_put(waiting: Any) -> None:
-    verdict = waiting("inconclusive", proven=False, gated="max_p99_s: 1.0e-9")
-    assert verdict.reason.startswith("not fit to serve: latency")
+    verdict = waiting("inconclusive", proven=False, gated="max_memory_bytes: 1")
+    assert verdict.reason.startswith("not fit to serve: memory")
     assert "it would have been put to a person" in verdict.reason
     assert (verdict.action, verdict.inconclusive, verdict.approve_until) == ("reject", False, None)
     with pytest.raises(ReleaseError, match="a failed gate stands"):
         approve(reason="I want it")
-    assert "| latency | **failed** |" in described(2)[0]
+    assert "| memory | **failed** |" in described(2)[0]
 
 
 @pytest.mark.slow

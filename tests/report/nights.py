@@ -139,6 +139,7 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
         training=Training(
             model_digest="dd" * 16 + ".dir", num_samples=49_629, num_updates=194, num_restarts=1,
             elapsed_s=83.7 * wobble, cost_usd=0.4475 * wobble, stopped_by="finished",
+            device="2 x NVIDIA L4",
             epochs=(
                 *(Epoch(num_samples=16_543, whole=True, digest=f"{n:016x}") for n in range(2)),
                 Epoch(num_samples=16_543, whole=True, digest="9ac8" * 4),

@@ -115,7 +115,7 @@ FIGURES = (
     "16,543", "18.8 MB",  # the arrays
     "33.7 %", "compute", "1.83 M floating", "parallel loaders", "27.4 %", "highly",  # what binds
     "49,629", "n1-standard-4 at $0.51", "1 min 10 s to 1 min 31 s", "$0.42", "31.5 s",  # the plan
-    "deadline 18 h", "$50.00", "194 updates and 1 restart",  # what was used
+    "deadline 18 h", "$50.00", "2 x NVIDIA L4, after 194 updates and 1 restart",  # what was used
     "none came twice or was left out: 3 whole epochs of 16,543; digests 0", "9ac8" * 4,
     "+0.0142", "−0.0051 to +0.0335", "margin −0.0271", "recall@20", "0.310", "0.313",  # is it better
     "customer: known",

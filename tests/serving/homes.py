@@ -37,13 +37,14 @@ def add_version(
             night, records.read(records.Dataset), plan=records.read(Plan), training=training,
             evaluation=evaluation, champion=champion, params=told,
         )  # fmt: skip
+        records.write(version)
         if promoted:
             before = champion.champion if champion else 0
             verdict = Verdict(
                 action="promote", champion=before, challenger=version.number, effect=0.1, low=0.05,
                 high=0.15, num_samples=100, reason="better",
             )  # fmt: skip
-            for record in (evaluation, version, verdict):
+            for record in (evaluation, verdict):
                 records.write(record)
             registry.promote(night, version, verdict, champion, told)
     return version.number

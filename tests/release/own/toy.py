@@ -5,6 +5,7 @@ u13 is not answered, and u14 is answered late.
 """
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 LATE = threading.Event()  # lets u14 be answered
+SLOW_ONCE = Path.home() / "toy-is-slow-once"  # where it is there, the first process removes it and is slow
 
 
 class Samples:
@@ -46,6 +48,10 @@ class Toy:
 
     def __init__(self, wrong_shape: bool = False) -> None:
         self.wrong_shape = wrong_shape
+        self.slow_requests = 6 if SLOW_ONCE.exists() else 0
+        if self.slow_requests:
+            SLOW_ONCE.unlink()
+            time.sleep(5)
 
     def dataset(self, folder: Path, split: str) -> Samples:
         return Samples(folder, split)
@@ -60,6 +66,9 @@ class Toy:
         return (model(batch["x"]) - batch["y"]) ** 2
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        if self.slow_requests:
+            self.slow_requests -= 1
+            time.sleep(0.3)
         found = 1 - (model(batch["x"]) - batch["y"]).abs()
         return found.mean() if self.wrong_shape else found
 

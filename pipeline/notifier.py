@@ -1,0 +1,74 @@
+"""Tells people what they would want to hear: the command of `notify.command` gets each message.
+
+Promotions, refusals, rollbacks, and questions that wait for a person, each with its reason; failures and
+missed deadlines come from Airflow's callbacks and from `python -m pipeline night`. A notifier that fails is
+logged, and nothing else fails by it.
+"""
+
+import logging
+import subprocess
+
+from pipeline import ledger, params
+from pipeline.errors import ParamsError
+from pipeline.records import Night, Release, Verdict
+
+log = logging.getLogger(__name__)
+
+LIMIT_S = 60  # that the command may take
+STDERR = 2
+
+
+def tell(message: str) -> bool:
+    """Hands the message to the home's notifier, if there is one; whether that went well."""
+    command = params.load(ledger.home()).notify.command
+    if not command:
+        return True
+    try:
+        # What it prints goes to standard error: standard output is for the stage's record alone.
+        subprocess.run(
+            command, shell=True, input=message, text=True, check=True, timeout=LIMIT_S, stdout=STDERR
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        log.error("the notifier failed: %s; look at notify.command in params.yaml", error)
+        return False
+    return True
+
+
+def promoted(night: Night, release: Release, reason: str) -> None:
+    """Tells that tonight's version serves."""
+    replaced = f" in place of version {release.replaced}" if release.replaced else ""
+    _try(f"Daybreak: version {release.champion} serves{replaced}, promoted by night {night.id}: {reason}")
+
+
+def refused(night: Night, verdict: Verdict, reason: str) -> None:
+    """Tells that the night is over and the champion stays."""
+    stays = f"version {verdict.champion} stays" if verdict.champion else "there is no champion yet"
+    _try(f"Daybreak: {stays} after night {night.id} ({verdict.action}): {reason}")
+
+
+def rolled_back(release: Release, reason: str) -> None:
+    """Tells that an earlier version serves again."""
+    _try(f"Daybreak: {reason}; version {release.champion} serves, of night {release.night}")
+
+
+def asks(night: Night, verdict: Verdict) -> None:
+    """Tells that a verdict waits for a person, until when, and how to answer."""
+    assert verdict.approve_until
+    _try(
+        f"Daybreak: version {verdict.challenger} waits for a person until "
+        f"{verdict.approve_until:%Y-%m-%d %H:%M} UTC: {verdict.action}: {verdict.reason}; answer with: "
+        f"python -m pipeline approve --night {night.id} --reason TEXT [--reject]"
+    )
+
+
+def failed(night: Night, reason: str) -> None:
+    """Tells that a night failed, and how to go on with it."""
+    again = f"python -m pipeline night --night {night.id}"
+    _try(f"Daybreak: night {night.id} failed: {reason}; go on with: {again}")
+
+
+def _try(message: str) -> None:
+    try:
+        tell(message)
+    except ParamsError as error:  # the home's own params.yaml, which the night does not read
+        log.error("the message was not sent: %s", error)

@@ -1,0 +1,123 @@
+"""Imports a version's workload from the code that the version carries, and from nowhere else.
+
+A version names its workload in model.json by an import path. Resolved by this process's own `sys.path`, that
+path could name anything that is installed, and an edit of the checkout would change what an old version runs.
+So the modules of a version's `code/` are imported under a name of their own, `version_DIGEST`, and their
+`import` statements of each other lead back there: several versions of one package live side by side.
+"""
+
+import atexit
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import shutil
+import sys
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline import records
+from pipeline.errors import ReleaseError
+
+MODEL = Path("artifacts/model")  # in the folder of a version
+CODE = Path("code")
+# Variables that a process which runs a version's code is given; all others may be secrets.
+HANDED_ON = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+)  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment for a process that runs a version's code."""
+    return {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+
+
+def facts(version: Path) -> dict[str, Any]:
+    """Returns what model.json says of the version in this folder: its workload, arguments, last day."""
+    facts_of_model: dict[str, Any] = json.loads((version / MODEL / "model.json").read_text())
+    return facts_of_model
+
+
+def check_inside(version: Path) -> None:
+    """Raises ReleaseError unless the module of the version's workload is in the code that it carries."""
+    use = str(facts(version)["workload"])
+    path = version / CODE / Path(*use.partition(":")[0].split("."))
+    if not (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()):
+        raise ReleaseError(f"the version names the workload {use}, which is not in the code that it carries; "
+                           f"register the model again")  # fmt: skip
+
+
+def workload_of(version: Path) -> Any:
+    """Makes the workload of the version in this folder, from a copy of its code that outlives the folder.
+
+    The files must have been verified before (`packaging.fetch`).
+    """
+    check_inside(version)
+    module, _, name = str(facts(version)["workload"]).partition(":")
+    imported = importlib.import_module(f"{_package(version / CODE)}.{module}")
+    return getattr(imported, name)(**facts(version)["arguments"])
+
+
+def _package(code: Path) -> str:
+    """Name of the package that holds the modules of the folder; made at the first call for these bytes."""
+    name = f"version_{records.digest(code).removesuffix('.dir')}"
+    if name not in sys.modules:
+        copy = Path(tempfile.mkdtemp(prefix=f"{name}-"))  # for imports yet to come, as long as this process
+        atexit.register(shutil.rmtree, copy, ignore_errors=True)
+        shutil.copytree(code, copy, dirs_exist_ok=True)
+        sys.meta_path.insert(0, _Finder(name, copy))
+        package = types.ModuleType(name)
+        package.__path__ = [str(copy)]
+        sys.modules[name] = package
+    return name
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules below one version's package, and has them import each other there."""
+
+    def __init__(self, package: str, folder: Path) -> None:
+        tops = frozenset(path.stem for path in folder.iterdir())
+
+        def imported(
+            name: str,
+            globals: Mapping[str, object] | None = None,
+            locals: Mapping[str, object] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> types.ModuleType:
+            top = name.partition(".")[0]
+            if level or top not in tops:
+                return builtins.__import__(name, globals, locals, fromlist or (), level)
+            module = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or (), 0)
+            return module if fromlist else sys.modules[f"{package}.{top}"]
+
+        self.package = package
+        self.builtins = {**vars(builtins), "__import__": imported}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(f"{self.package}."):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec and spec.origin and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(fullname, spec.origin, self.builtins)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs a module with other builtins than Python's own."""
+
+    def __init__(self, name: str, path: str, replaced: dict[str, Any]) -> None:
+        super().__init__(name, path)
+        self.replaced = replaced
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__dict__["__builtins__"] = self.replaced
+        super().exec_module(module)

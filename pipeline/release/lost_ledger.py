@@ -1,0 +1,107 @@
+"""Does anybody know of a champion that the ledger does not? Then the ledger was lost, and nothing is decided.
+
+The ledger is a git branch, and a branch can be deleted or reset. Without it a night would look like the first
+one, and promote its model over the one that serves, compared with nothing. So where MLflow's alias or tags,
+the journal of releases or a remote's branch name a champion and the ledger has none, or the commit that
+promoted MLflow's champion is not part of it, `open`, `gate`, `watch` and `rollback` refuse and say how to get
+it back.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pipeline import ledger
+from pipeline.errors import ReleaseError
+from pipeline.params import Params
+from pipeline.release import aliases, saga
+from pipeline.release.tracking import session
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+REMOTE_S = 10  # that a remote may take to answer
+
+
+def expect_ledger(params: Params, *, always_ask_mlflow: bool = True) -> None:
+    """Raises ReleaseError where somebody else knows of a champion that the ledger does not.
+
+    With `always_ask_mlflow` off, MLflow is asked only where the ledger has no champion.
+    """
+    tip = ledger.ledger_tip()
+    serving = ledger.champion_at(tip)
+    if serving is not None and not always_ask_mlflow:
+        return
+    with session() as client:
+        evidence = [*_mlflow_says(client, params.register_.name, tip, has_champion=serving is not None)]
+    remotes: dict[str, str] = {}
+    if serving is None:
+        evidence += _journal_says(tip)
+        remotes = {} if tip else _remotes()
+        evidence += [f"the remote {name} has the branch nights at {at[:9]}" for name, at in remotes.items()]
+    if not evidence:
+        return
+    if ledger.ledger_tip() != tip:  # a promotion was amid its steps
+        expect_ledger(params, always_ask_mlflow=always_ask_mlflow)
+        return
+    has = f"ends at {tip[:9]} without it" if tip else "is gone"
+    raise ReleaseError(
+        f"{'; '.join(evidence)}; but the ledger, the git branch nights, {has}; {_way_back([*remotes])}"
+    )
+
+
+def _mlflow_says(client: "MlflowClient", name: str, tip: str, *, has_champion: bool) -> Iterator[str]:
+    number = aliases.alias(client, name)
+    if not number:
+        return
+    commit = str(aliases.existing(client, name, number).tags.get("ledger", ""))
+    if commit and tip and _is_part(commit, tip):
+        return
+    if commit or not has_champion:
+        by = f", promoted by its commit {commit[:9]}" if commit else ""
+        yield f"MLflow's alias champion names version {number} of {name}{by}"
+
+
+def _journal_says(tip: str) -> Iterator[str]:
+    path = saga.journal()
+    if path.exists():
+        before = str(json.loads(path.read_text()).get("tip", ""))
+        if before and not _is_part(before, tip):
+            yield f"{path} is of a release that follows commit {before[:9]}"
+
+
+def _remotes() -> dict[str, str]:
+    """Remotes that have the branch, with its newest commit there; one that does not answer is left out."""
+    branches = {}
+    # No night waits for somebody to type a password.
+    unasked = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+    for remote in ledger.git("remote", folder=ledger.home()).splitlines():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            listed = subprocess.run(
+                ["git", "ls-remote", remote, ledger.BRANCH], cwd=ledger.home(), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=REMOTE_S, check=False, env=unasked | os.environ,
+            ).stdout.split()  # fmt: skip
+            branches.update({remote: listed[0]} if listed else {})
+    return branches
+
+
+def _is_part(commit: str, tip: str) -> bool:
+    asked = ["git", "merge-base", "--is-ancestor", commit, tip or commit]
+    done = subprocess.run(asked, cwd=ledger.home(), capture_output=True, check=False)
+    return bool(tip) and done.returncode == 0
+
+
+def _way_back(remotes: list[str]) -> str:
+    """What to do: the newest commit of a night that git still has, else a remote's branch."""
+    newest = ledger.newest_unreachable()
+    if newest:
+        return f"bring it back with: git update-ref {ledger.BRANCH} {newest}"
+    if remotes:
+        return f"bring it back with: git fetch {remotes[0]} nights:nights"
+    return (
+        "bring the branch back from a backup or another clone, or, where this is meant to be a new start, "
+        "set another register.name in params.yaml"
+    )

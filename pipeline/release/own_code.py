@@ -1,0 +1,78 @@
+"""Scores the champion by the code that its version carries, in a process of its own.
+
+    echo CASE | python -m pipeline.release.own_code
+
+An edit of the workload may change the shapes of its weights or what its score means, so that the champion
+fits no more into today's class. Its version is fetched from the registry, held against the digest that the
+ledger has, and scores the held-out samples with its own modules (pipeline/release/carried.py).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import DataError, without_password
+from pipeline.records import Champion
+from pipeline.release import carried, packaging
+from pipeline.release.evaluator import ARRAYS, Arm, load_model, score
+from pipeline.release.scores import Columns
+from pipeline.release.tracking import session
+
+
+def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
+    """Returns `champion` and `champion/METRIC`, a value per held-out sample, as the evaluator has them.
+
+    Args:
+        champion: as the ledger has it.
+        name: of the model in the registry.
+        batch_size: samples scored at once.
+
+    Raises:
+        ReleaseError: its files are gone, or not those that the ledger names.
+        DataError: its own code does not score today's samples.
+    """
+    uri = f"models:/{name}/{champion.champion}"
+    with tempfile.TemporaryDirectory() as scratch:
+        with session():
+            folder = packaging.fetch(uri, champion, into=Path(scratch) / "version")
+        out = Path(scratch) / "columns.npz"
+        case = {"version": str(folder), "batch_size": batch_size, "out": str(out)}
+        environment = carried.environment()
+        if "PYTHONPATH" in os.environ:
+            environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        done = subprocess.run(
+            [sys.executable, "-m", __name__], input=json.dumps(case), env=environment, text=True,
+            capture_output=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            why = without_password(" ".join(done.stderr.split()))[-300:]
+            raise DataError(
+                f"version {champion.champion}, which serves, does not score today's samples by its own code: "
+                f"... {why}; change back what it reads, or roll back to a version that can"
+            )
+        with np.load(out, allow_pickle=False) as archive:
+            return {column: archive[column] for column in archive.files}
+
+
+def main() -> None:
+    """Score the samples of the current folder's night as the case on standard input says."""
+    import torch
+
+    case = json.loads(sys.stdin.read())
+    version = Path(case["version"])
+    workload = carried.workload_of(version)
+    samples = workload.dataset(ARRAYS, "test")
+    model = load_model(workload, version / carried.MODEL)
+    arm = Arm(name="champion", workload=workload, model=model, samples=samples)
+    with torch.inference_mode():
+        scored = score([arm], len(samples), batch_size=case["batch_size"])
+    np.savez(case["out"], allow_pickle=False, **scored)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""A ledger that was lost is not taken for an empty one."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import cli, ledger, records, stages
+from pipeline.errors import ReleaseError
+from pipeline.params import Params
+from pipeline.records import Evaluation, Night, Version
+from pipeline.release import gate
+from pipeline.release.lost_ledger import expect_ledger
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+
+
+@pytest.fixture
+def lost(home: Path, release: Any) -> str:
+    """Two versions were promoted and a third was not; then the branch was deleted. Its newest commit."""
+    release(0, 0.2)
+    release(1, 1.0)
+    release(2, 0.1)
+    tip = ledger.ledger_tip()
+    subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], cwd=home, check=True)
+    return tip
+
+
+def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
+    home: Path, lost: str, told: Params, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    night = (records.read(Night), records.read(Evaluation), records.read(Version))  # of the third night
+    with pytest.raises(ReleaseError, match="alias champion names version 2 of daybreak, promoted by"):
+        gate.gate(*night, None, told)
+    monkeypatch.chdir(home)
+    assert cli.main(["watch"]) == 1
+    assert f"git update-ref {ledger.BRANCH} {lost}" in caplog.text
+    with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
+        stages.run("open", night="next")
+    assert not (home / "nights" / "next").exists()
+    with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
+        stages.run("rollback")
+    subprocess.run(["git", "update-ref", ledger.BRANCH, lost], cwd=home, check=True)
+    assert cli.main(["watch"]) == 0
+    champion = ledger.champion_at(ledger.ledger_tip())
+    assert champion
+    assert champion.champion == 2
+
+
+def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
+    home: Path, release: Any, told: Params
+) -> None:
+    release(0, 0.2)
+    before = ledger.ledger_tip()
+    release(1, 1.0)
+    tip = ledger.ledger_tip()
+    subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
+    with pytest.raises(ReleaseError, match=f"ends at {before[:9]} without it; .* {tip}"):
+        expect_ledger(told)
+
+
+def test_a_remote_that_has_the_ledger_is_named(
+    home: Path, release: Any, told: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release(0, 1.0)
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--branch", "main", str(home), str(clone)], check=True)
+    monkeypatch.setenv("PIPELINE_HOME", str(clone))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")
+    with pytest.raises(ReleaseError, match="git fetch origin nights:nights"):
+        expect_ledger(told)
+    subprocess.run(["git", "fetch", "--quiet", "origin", "nights:nights"], cwd=clone, check=True)
+    expect_ledger(told, always_ask_mlflow=False)
+
+
+def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(home: Path, release: Any, told: Params) -> None:
+    expect_ledger(told)
+    release(0, 0.2)
+    release(1, 1.0)
+    from pipeline.release.tracking import session
+
+    with session() as client:
+        client.set_registered_model_alias("daybreak", "champion", "1")
+    expect_ledger(told)

@@ -1,0 +1,145 @@
+"""Whoever writes to MLflow runs no code: what the ledger does not know is neither served nor tried."""
+
+import dataclasses
+import json
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from pipeline import ledger, params, records
+from pipeline.errors import ReleaseError
+from pipeline.records import Champion, Version
+from pipeline.release import tracking
+from pipeline.release.fitness import fitness
+from pipeline.release.scores import read_scores
+from pipeline.serving.loading import Arrays, Shelf
+from tests.release.conftest import judge_night, promote_night
+from tests.release.folders import PARAMS, make_night
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+
+
+@pytest.fixture
+def files(home: Path, release: Any) -> Path:
+    """The artifacts of version 1, which serves, as whoever writes to MLflow's store sees them."""
+    release(0, 1.0)
+    with tracking.session() as client:
+        source = client.get_model_version("daybreak", "1").source
+    return Path(source.removeprefix("file://"))
+
+
+def load(home: Path, number: int = 1) -> Any:
+    """Have a router load the version."""
+    folder = home / "nights" / "2025-01-10"
+    arrays = Arrays("2025-01-10", folder / "data" / "arrays")
+    with tracking.session() as client:
+        return Shelf("daybreak", home=home, top=5, keep=10).load(client, number, arrays=arrays)
+
+
+def tag_as_it_is(client: MlflowClient, files: Path) -> None:
+    """Have MLflow's own tags agree with what was changed."""
+    digest = records.digest(files / "artifacts" / "model")
+    client.set_model_version_tag("daybreak", "1", "model_digest", digest)
+    client.set_model_version_tag("daybreak", "1", "files_digest", records.digest(files))
+
+
+def name_a_callable(files: Path, spoils: Path) -> None:
+    model = files / "artifacts" / "model" / "model.json"
+    facts = json.loads(model.read_text())
+    facts |= {"workload": "subprocess:Popen", "arguments": {"args": ["touch", str(spoils)]}}
+    model.write_text(json.dumps(facts))
+
+
+def change_what_mlflow_runs(files: Path, spoils: Path) -> None:
+    served = files / "served.py"
+    served.write_text(f"open({str(spoils)!r}, 'w')\n{served.read_text()}")
+
+
+def change_the_code(files: Path, spoils: Path) -> None:
+    toy = files / "code" / "toy.py"
+    toy.write_text(f"open({str(spoils)!r}, 'w')\n{toy.read_text()}")
+
+
+def add_a_module(files: Path, spoils: Path) -> None:
+    (files / "code" / "numpy.py").write_text(f"open({str(spoils)!r}, 'w')\n")
+
+
+ATTACKS = [name_a_callable, change_what_mlflow_runs, change_the_code, add_a_module]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
+    home: Path, files: Path, tmp_path: Path, attack: Callable[[Path, Path], None]
+) -> None:
+    assert load(home).version == 1
+    spoils = tmp_path / "spoils"
+    attack(files, spoils)
+    with tracking.session() as client:
+        tag_as_it_is(client, files)
+    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+        load(home)
+    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    champion = ledger.champion_at(ledger.ledger_tip())
+    assert isinstance(champion, Champion)
+    loads, rollback = fitness(version, champion, scores, params.GateParams())
+    assert not loads.ok
+    assert not rollback.ok
+    assert "the ledger says" in loads.text
+    assert not spoils.exists()
+
+
+def test_a_version_that_no_night_made_is_not_served(home: Path, files: Path) -> None:
+    with tracking.session() as client:
+        made = client.create_model_version("daybreak", str(files), tags={"night": "2025-01-10"})
+    assert int(made.version) == 2
+    with pytest.raises(ReleaseError, match="made version 2 of daybreak"):
+        load(home, 2)
+
+
+def test_a_version_is_answered_by_its_own_code_after_the_checkout_was_edited(
+    home: Path, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "toy", types.ModuleType("toy"))  # there is no Toy in it any more
+    assert load(home).of(["u1"])
+
+
+def test_a_version_older_than_digests_of_files_is_served_by_the_digest_of_its_model(
+    home: Path, files: Path
+) -> None:
+    ledger.git("update-ref", "-d", ledger.BRANCH, folder=home)  # the night's folder says what it made
+    record = home / "nights" / "2025-01-10" / records.RUN / "version.json"
+    told = json.loads(record.read_text())
+    del told["files_digest"]
+    record.write_text(json.dumps(told))
+    change_the_code(files, home / "spoils")
+    assert load(home).version == 1
+    assert not (home / "spoils").exists()  # this checkout's code answers
+    name_a_callable(files, home / "spoils")
+    with pytest.raises(ReleaseError, match="have digest"):
+        load(home)
+
+
+def test_a_night_is_judged_against_a_champion_older_than_digests_of_files(home: Path, files: Path) -> None:
+    champion = ledger.champion_at(ledger.ledger_tip())
+    assert champion
+    lineage = {name: value for name, value in champion.lineage.items() if name != "source"}
+    older = dataclasses.replace(champion, files_digest="", lineage=lineage)
+    os.chdir(make_night(home, 1, weight=1.0, champion=older))
+    Path("params.yaml").write_text(PARAMS.replace("fit_samples: 0", "fit_samples: 20, max_start_s: 600"))
+    verdict = judge_night()
+    assert (verdict.champion, verdict.challenger) == (1, 2)
+    assert verdict.reason.startswith("refresh: ")  # the recipe is the same one
+    rollback = next(check for check in verdict.checks if check.name == "rollback")
+    assert rollback.ok
+    assert "is whole" in rollback.text
+    assert promote_night().files_digest
