@@ -4,6 +4,7 @@ Exit status: 0 done; 1 failed; 75 not yet, ask again; 99 nothing to do.
 """
 
 import argparse
+import contextlib
 import inspect
 import json
 import logging
@@ -16,10 +17,11 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 
-from pipeline import ledger, params, records, snapshots, stages
+from pipeline import ledger, notifier, params, records, snapshots, stages
 from pipeline.commands import COMMANDS
 from pipeline.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
 from pipeline.records import Night, Plan, Profile, Verdict
+from pipeline.source_code import source_digest
 
 log = logging.getLogger("pipeline")
 
@@ -137,7 +139,7 @@ def stage_command(
             raise ParamsError(f"there is no night {in_night} in {folder.parent}; open it first")
         words = [*sys.argv[1:], "--night", ""]  # the last one counts
         return _call(words, folder=folder)  # the night's own code, not this checkout's
-    _check_in_a_night(name)
+    _step_in(name)
     inside_dvc = os.environ.get("DVC_STAGE") == name
     declared = {} if inside_dvc or name not in stages.CHAIN else snapshots.stages().get(name, {})
     if declared and not declared.get("frozen"):
@@ -153,6 +155,7 @@ def stage_command(
         record = records.read(kind) if kind else None
     else:
         record = _until_done(name, given) if wait else stages.run(name, **given)
+        snapshots.make_folders(name)
         if declared or (name == "open" and "open" in snapshots.stages()):
             snapshots.record(name)
     if record is None or inside_dvc:
@@ -167,13 +170,20 @@ def stage_command(
     return 0
 
 
-def _check_in_a_night(name: str) -> None:
+def _step_in(name: str) -> None:
+    """Raise ParamsError outside of a night, and note the workload's source where DVC looks for an edit."""
     if name in stages.IN_NIGHT[1:] and not records.path_of(Night).exists():
         nights = ledger.home() / "nights"
         raise ParamsError(
             f"{Path.cwd()} is not the folder of a night; name one of {nights} by --night, "
             f"or begin one by: python -m pipeline open"
         )
+    if name not in stages.CHAIN[1:]:
+        return
+    with contextlib.suppress(ParamsError):  # the stage that makes the workload says what is wrong with it
+        source, path = source_digest(params.load().workload.use) + "\n", records.RUN / "workload.txt"
+        if not path.exists() or path.read_text() != source:
+            records.replace_text(path, source)
 
 
 def _in_words(record: records.Record) -> str:
@@ -258,6 +268,8 @@ def night(
     verdict = records.find(Verdict)
     log.info("night %s took %.0f s: %s", opened.id, time.monotonic() - began,
              f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}")  # fmt: skip
+    if status:
+        notifier.failed(opened, verdict.reason if verdict else "see its log")
     return status
 
 

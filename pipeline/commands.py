@@ -5,12 +5,11 @@ help, and takes what they return as its exit status.
 """
 
 import logging
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipeline import ledger, params, records
+from pipeline import ledger, notifier, params, records
 from pipeline.errors import NothingToDo, without_password
 from pipeline.records import Check
 
@@ -18,15 +17,19 @@ log = logging.getLogger("pipeline")
 
 
 def status(*, last: int = 14) -> int:
-    """Show the last nights as a table.
+    """Show the last nights as a table, and on stderr what of a running Airflow is not alive.
 
     Args:
         last: number of nights
     """
     from rich.console import Console
 
+    from pipeline import heartbeats
     from pipeline.report.board import status_table
 
+    if url := heartbeats.address():
+        for sentence in heartbeats.late(url):
+            log.warning("%s", sentence)
     entries = ledger.history(limit=last)
     if not entries:
         raise NothingToDo("the ledger has no night yet; run one with: make night")
@@ -111,27 +114,30 @@ def check() -> int:
 
 
 def report(*, night: str = "", open: bool = False) -> int:
-    """Write the board over all nights and print where it and the newest night's report are.
+    """Write the board over all nights and the report of the newest, and print where they are.
 
     Args:
         night: the night whose report is wanted; the newest if left out
-        open: show it in a browser
+        open: show the board in a browser, or the report of the night that was named
     """
     import webbrowser
 
-    from pipeline.report import board
+    from pipeline.report import board, outcome, page
 
     entries = ledger.history()
-    pages = [ledger.home() / "nights" / entry.night.id / records.RUN / "report.html" for entry in entries
-             if entry.night.id == night or not night]  # fmt: skip
-    page = next((page for page in pages if page.exists()), None)
-    if page is None:
+    folders = [ledger.home() / "nights" / entry.night.id for entry in entries
+               if not entry.rollback and entry.night.id == (night or entry.night.id)]  # fmt: skip
+    folder = next((folder for folder in folders if (folder / page.FILE).exists()), None)
+    if folder is None:
         raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
+    written = page.write(folder, entries)  # anew: it may have been rolled back since
     overview = ledger.home() / "var" / "board.html"
     records.replace_text(overview, board.board(entries))
-    print(overview, page, sep="\n")
-    if open:
-        webbrowser.open(page.as_uri())
+    if entries[0].rollback:
+        log.info("%s", outcome.since(entries))
+    print(overview, written, sep="\n")
+    if open and not webbrowser.open((written if night else overview).as_uri()):
+        log.info("no browser is known here; open one of these files in yours")
     return 0
 
 
@@ -213,11 +219,8 @@ def notify(*, text: str = "") -> int:
         text: the message; standard input if left out
     """
     message = text or sys.stdin.read()
-    command = params.load(ledger.home()).notify.command
     log.warning("%s", message)
-    if not command:
-        return 0
-    return subprocess.run(command, shell=True, input=message, text=True, check=False).returncode
+    return 0 if notifier.tell(message) else 1
 
 
 COMMANDS: tuple[Callable[..., int], ...] = (

@@ -197,7 +197,7 @@ class GateParams(Section):
     guardrails: dict[str, Annotated[float, Field(gt=0)]] = {}  # metrics that must hold, and their margins
     resamples: int = Field(1000, ge=0)  # of the bootstrap
     fit_samples: int = Field(1000, ge=0)  # scored in a clean process, as whatever serves would; 0: none are
-    max_start_s: float = Field(120, gt=0)  # until it has answered the first request
+    max_start_s: float = Field(120, gt=0)  # of CPU, until it has answered the first request
     max_p99_s: float = Field(5, gt=0)  # of requests for one sample
     max_memory_bytes: int = Field(0, ge=0)  # of the process that serves; 0: any
     # What judges a challenger: held-out scores of both models on the same samples (replay), users who meet
@@ -208,8 +208,8 @@ class GateParams(Section):
     ramp_hours: float = Field(1, ge=0)  # at a share, before the next one
     outcome_hours: float = Field(1, gt=0)  # after which a user's outcomes do not count any more
     # Guardrails of live traffic: what the challenger may be worse by. They act at once.
-    max_errors: float = Field(0.01, gt=0, lt=1)  # share of users whose model did not answer
-    max_fallbacks: float = Field(0.05, gt=0, lt=1)  # share of users without a list of their own
+    max_errors: float = Field(0.01, gt=0, lt=1)  # share of a user's requests that the model did not answer
+    max_fallbacks: float = Field(0.05, gt=0, lt=1)  # share of a user's answers that were not of their own
     max_p99_rise_s: float = Field(0.1, gt=0)
     max_shift: float = Field(0.5, gt=0, lt=1)  # total variation distance between the items shown
 
@@ -252,9 +252,9 @@ class ServingParams(Section):
 
 
 class NotifyParams(Section):
-    """Who hears of a failure or a missed deadline. Empty: the task log only."""
+    """Who hears of failures, missed deadlines, promotions, refusals, rollbacks and questions."""
 
-    command: str = ""  # run by the shell with the message on its standard input
+    command: str = ""  # run by the shell with the message on its standard input; "": the task log only
 
 
 class Params(Section):

@@ -1,6 +1,7 @@
 """Which bytes did a night see? DVC holds them: one dvc.lock a night, one cache for all nights."""
 
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -11,7 +12,8 @@ from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 
-from pipeline.errors import JobError
+from pipeline import records
+from pipeline.errors import DataError, JobError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -24,6 +26,17 @@ def stages(folder: Path = Path()) -> dict[str, Any]:
     """The stages of dvc.yaml by name; empty where there is no dvc.yaml."""
     path = folder / "dvc.yaml"
     return dict(YAML(typ="safe").load(path.read_text())["stages"]) if path.exists() else {}
+
+
+def make_folders(stage: str) -> None:
+    """Make the folders among the stage's declared outputs that it had nothing to put into.
+
+    DVC fails a stage whose declared output is missing, and there may be no bad row to quarantine.
+    """
+    for output in stages().get(stage, {}).get("outs", ()):
+        path = Path(output if isinstance(output, str) else next(iter(output)))
+        if not path.suffix:
+            path.mkdir(parents=True, exist_ok=True)
 
 
 def share_cache(folder: Path, cache: Path) -> None:
@@ -57,13 +70,62 @@ def record(stage: str) -> None:
 
 
 def restore(paths: list[str]) -> None:
-    """Make those of `paths` that dvc.lock knows what it says, fetching what the cache lacks."""
+    """Make those of `paths` that dvc.lock knows what it says, fetching what the cache lacks.
+
+    Every byte is read and compared with dvc.lock, since DVC believes its cache by time and size. What is
+    damaged there is fetched again where there is a remote; DataError, naming the files, where it stays so.
+    """
     lock = YAML(typ="safe").load(Path("dvc.lock").read_text())
-    known = {out["path"] for stage in lock["stages"].values() for out in stage.get("outs", ())}
-    paths = [path for path in paths if path in known]
+    outputs = [out for stage in lock["stages"].values() for out in stage.get("outs", ())]
+    digests = {out["path"]: out["md5"] for out in outputs if out["path"] in paths}
     with _quiet():
-        _waiting(lambda repo: repo.pull(paths) if repo.config["core"].get("remote") else None)
-        _waiting(lambda repo: repo.checkout(paths, force=True))
+        remote = _waiting(lambda repo: bool(repo.config["core"].get("remote")))
+        cache = Path(_waiting(lambda repo: repo.cache.local.path))
+        _fetch([*digests], remote=remote)
+        damaged = _damaged(digests, cache)
+        if damaged and remote:
+            for file, cached in damaged.items():
+                log.warning("%s is damaged in DVC's cache (%s); fetching it again", file, cached)
+                cached.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
+            _fetch([*digests], remote=remote)
+            damaged = _damaged(digests, cache)
+    if damaged:
+        named = ", ".join(f"{file} (from {cached})" for file, cached in list(damaged.items())[:3])
+        raise DataError(
+            f"{len(damaged)} restored files are not what dvc.lock says: {named}; put them back from a backup "
+            f"of the cache, or name a remote that has them (dvc remote add) and run this again"
+        )
+
+
+def _fetch(paths: list[str], *, remote: bool) -> None:
+    if remote:
+        _waiting(lambda repo: repo.pull(paths))
+    _waiting(lambda repo: repo.checkout(paths, force=True))
+
+
+def _damaged(digests: dict[str, str], cache: Path) -> dict[Path, Path]:
+    """Files here whose bytes are not those of their digest, each with the file of the cache it came from."""
+
+    def cached(digest: str) -> Path:
+        return cache / digest[:2] / digest[2:]
+
+    def differs(file: Path, digest: str) -> bool:
+        return not file.is_file() or records.digest(file) != digest
+
+    damaged = {}
+    for path, digest in digests.items():
+        if not digest.endswith(".dir"):
+            expected = {Path(path): digest}
+        elif differs(cached(digest), digest.removesuffix(".dir")):  # the list of the folder's files
+            expected = {cached(digest): digest.removesuffix(".dir")}
+        else:
+            listed = json.loads(cached(digest).read_text())
+            expected = {Path(path, entry["relpath"]): entry["md5"] for entry in listed}
+        for file, one in expected.items():
+            if differs(file, one):
+                damaged[file] = file if file.is_relative_to(cache) else cached(one)
+    return damaged
 
 
 def push() -> bool:

@@ -1,5 +1,6 @@
 """Data and artifacts in a bucket: what a night leaves there, another clone has again."""
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import snapshots
+from pipeline.errors import DataError
 from pipeline.release import tracking
 from tests import cloud_storage
 
@@ -57,6 +59,58 @@ def test_what_a_night_pushed_is_restored_in_another_clone(
     for path in (night / "data" / "raw").rglob("*.parquet"):
         assert (other / path.relative_to(night)).read_bytes() == path.read_bytes()
     assert len(list((other / "data" / "raw").rglob("*.parquet"))) == 2
+
+
+@pytest.fixture
+def recorded(repository: Path) -> Path:
+    """A folder under DVC, with links into the cache as a night has them; no remote."""
+    (repository / "dvc.yaml").write_text(STAGES)
+    snapshots.share_cache(repository, repository / ".dvc" / "cache")
+    for day in ("2026-01-01", "2026-01-02"):
+        (repository / "data" / "raw" / f"day={day}").mkdir(parents=True)
+        (repository / "data" / "raw" / f"day={day}" / "part.parquet").write_bytes(day.encode() * 500)
+    snapshots.record("ingest")
+    return repository
+
+
+def flip_a_bit(file: Path) -> None:
+    """Damage the file as a disk does: neither size nor time changes."""
+    before = file.stat()
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.chmod(0o644)
+    with file.open("r+b") as open_file:  # in place: the cache holds the same file
+        open_file.write(content)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_a_damaged_file_of_the_cache_is_not_restored_without_a_word(recorded: Path) -> None:
+    file = Path("data/raw/day=2026-01-02/part.parquet")
+    flip_a_bit(file)
+    with pytest.raises(
+        DataError, match=r"1 restored files are not what dvc[.]lock says: data/raw/day=2026-01"
+    ):
+        snapshots.restore(["data/raw"])
+    flip_a_bit(file)  # back
+    snapshots.restore(["data/raw"])
+    lists = [path for path in (recorded / ".dvc/cache").rglob("*.dir") if path.is_file()]
+    flip_a_bit(lists[0])
+    with pytest.raises(DataError, match=r"1 restored files are not what dvc[.]lock says: .*[.]dir"):
+        snapshots.restore(["data/raw"])
+
+
+def test_a_damaged_file_of_the_cache_is_fetched_again_from_the_remote(
+    recorded: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote = f"[core]\n    remote = disk\n['remote \"disk\"']\n    url = {tmp_path / 'remote'}\n"
+    (recorded / ".dvc" / "config").write_text(remote)
+    assert snapshots.push()
+    file = Path("data/raw/day=2026-01-02/part.parquet")
+    before = file.read_bytes()
+    flip_a_bit(file)
+    snapshots.restore(["data/raw"])
+    assert file.read_bytes() == before
+    assert "is damaged in DVC's cache" in caplog.text
 
 
 def test_a_remote_that_refuses_is_asked_again_and_warned_of_once(
