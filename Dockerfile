@@ -53,6 +53,8 @@ ENTRYPOINT ["tini", "--"]
 CMD ["python", "-m", "pipeline", "--help"]
 
 FROM run AS trainer
+# GKE, and Vertex AI on it, mount the NVIDIA driver here and nowhere else; without it torch trains on the CPU.
+ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64
 COPY --from=build-trainer /opt/venv /opt/venv
 
 FROM run AS serving

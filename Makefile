@@ -81,35 +81,32 @@ export PROGRESS
 nights: setup ## nights in a row without Airflow: FROM=2011-09-01 TO=2011-09-30 [SOURCE='{use: module:Class, ...}']
 	python -m pipeline nights --first $(FROM) --last $(TO) $(if $(SOURCE),--set 'source=$(SOURCE)')
 
-up: setup ## start Airflow (schedule, trigger form), MLflow and the router that answers users, on loopback
+up: setup ## start, and keep up, Airflow (schedule, trigger form), MLflow and the router that answers users, on loopback
 	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT) $(SERVING_PORT); do \
 	  ! (exec 3<>/dev/tcp/127.0.0.1/$$port) 2> /dev/null || { \
 	    echo "port $$port is taken; stop what listens there (make down), or choose others:" \
 	      "make up AIRFLOW_PORT=8081 MLFLOW_PORT=5001 SERVING_PORT=8001"; exit 1; }; done
 	@mkdir -p $(VAR)/artifacts
-	@export DAYBREAK_UP="$(PIPELINE_HOME)"; \
-	setsid airflow standalone > $(VAR)/airflow.log 2>&1 < /dev/null & echo $$! > $(VAR)/airflow.pid; \
-	setsid mlflow server --backend-store-uri sqlite:///$(VAR)/mlflow.db --artifacts-destination $${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts} \
-	  --host 127.0.0.1 --port $(MLFLOW_PORT) --workers 1 > $(VAR)/mlflow.log 2>&1 < /dev/null & \
-	  echo $$! > $(VAR)/mlflow.pid; \
-	setsid python -m pipeline serve --port $(SERVING_PORT) > $(VAR)/serving.log 2>&1 < /dev/null & \
-	  echo $$! > $(VAR)/serving.pid
-	@printf "Starting Airflow, MLflow and serving, about a minute "; \
+	@trap 'echo; python -c "$$DOWN"; exit 130' INT TERM; \
+	DAYBREAK_UP="$(PIPELINE_HOME)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) \
+	  ARTIFACTS="$${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts}" supervisord -c $(CURDIR)/supervisord.conf; \
+	printf "Starting Airflow, MLflow and serving, about a minute "; \
 	for second in {1..180}; do sleep 1; printf .; \
 	  if (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT) 4<>/dev/tcp/127.0.0.1/$(MLFLOW_PORT)) 2> /dev/null; then \
+	    python -m pipeline.heartbeats --wait 60 || { echo "Stop all with make down"; exit 1; }; \
 	    echo " up"; \
 	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
 	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (models: daybreak)"; \
 	    if (exec 3<>/dev/tcp/127.0.0.1/$(SERVING_PORT)) 2> /dev/null; then \
 	      echo "Serving  http://127.0.0.1:$(SERVING_PORT)/health  (POST /recommend, POST /outcomes)"; \
 	    else echo "Serving  is not up: $$(tail -1 $(VAR)/serving.log)"; fi; \
-	    echo "Stop all with make down"; exit 0; fi; done; \
-	echo " not up after 180 s; look at $(VAR)/airflow.log and $(VAR)/mlflow.log"; exit 1
+	    echo "What dies is started again; stop all with make down"; exit 0; fi; done; \
+	echo " not up after 180 s; look at $(VAR)/api-server.log and $(VAR)/mlflow.log, then make down"; exit 1
 
 down: ## stop what make up started, and all that came of it
 	@[ ! -x .venv/bin/python ] || python -c "$$DOWN"
 
-# Airflow's own processes stay in the session that `up` made; stages and training jobs leave it, but
+# What supervisord runs stays in the session that it made; stages and training jobs leave it, but
 # carry its mark in their environment. Each is asked once to end, and killed after 20 seconds.
 define DOWN
 import contextlib, os, pathlib, psutil, time
@@ -130,7 +127,7 @@ while found := [process for process in psutil.process_iter() if ours(process)]:
     asked.update(found)
     time.sleep(0.2)
 for path in pids:
-    path.unlink()
+    path.unlink(missing_ok=True)  # supervisord removes its own
 print(f'Down: {len(asked)} processes ended' if asked else 'Nothing is up')
 endef
 export DOWN
@@ -150,8 +147,8 @@ bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 t
 	@failed=0; for file in tests/benchmarks/bench_$(or $(NAME),*).py; do \
 	  echo "== $$file"; PYTHONPATH=. python $$file || failed=1; done; exit $$failed
 
-report: .venv/ready ## open the report of the newest night
-	@python -m pipeline report
+report: .venv/ready ## open the board over all nights, and say where the newest night's report is
+	@python -m pipeline report --open
 
 clean: down ## remove the environment and the caches; nights, registry and ledger stay
 	rm -rf .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis $(AIRFLOW_HOME)/ready

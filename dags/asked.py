@@ -5,12 +5,16 @@ sensor of Airflow's own has no word.
 """
 
 import os
+from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.sensors.bash import BashSensor
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 NOTHING_TO_DO = 99
+# Nothing starts a task again sooner: Airflow 3.3 may take the exit of one run for the loss of the next
+# (dags/review.py says how), and a scheduler on a busy machine reads an exit some seconds late.
+SETTLED = timedelta(seconds=10)
 
 
 class Asked(BashSensor):
@@ -26,7 +30,7 @@ class Asked(BashSensor):
             **{
                 "retry_exit_code": 75,
                 "mode": "reschedule",
-                "poke_interval": 10,  # below, Airflow may take the end of one ask for the loss of the next
+                "poke_interval": SETTLED.total_seconds(),
                 **arguments,
             }
         )

@@ -4,18 +4,27 @@ The gate says in verdict.json whether a person is to be asked, and until when; i
 that asks is skipped. What was answered goes to `python -m pipeline approve`, which decides what it counts.
 """
 
+# How Airflow 3.3.2 loses its scheduler, and why nothing here fails in order to be asked again:
+# BaseExecutor.running is read but never filled, so the exit of a task that waits for a person, when it is
+# read after the answer has queued or started the same try again, is taken for that run's failure
+# (SchedulerJobRunner.process_executor_events). If that run fails too, the scheduler and the API server both
+# archive the try: TaskInstanceHistory.record_ti looks, then inserts, and the second insert is an
+# IntegrityError that ends the scheduler. So a missing reason is asked for by waiting again in the same try,
+# which archives nothing, and a run that was taken for failed starts only after its exit has long been read.
+
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
+from airflow.sdk.execution_time.hitl import upsert_hitl_detail
+from asked import SETTLED
 
 APPROVE, REJECT = "Approve", "Reject"
-SHORTEST = timedelta(seconds=1)  # a wait of none would be one for ever
 
 FORM = {
     "reason": Param(
@@ -74,7 +83,7 @@ def only_if_asked(context: Any) -> None:
     if not until:
         raise AirflowSkipException("nobody is asked: release.approval in params.yaml says when a person is")
     left = datetime.fromisoformat(until) - datetime.now(UTC)
-    context["task"].response_timeout = max(left, SHORTEST)
+    context["task"].response_timeout = max(left, SETTLED)  # a wait of none would be one for ever
 
 
 def skip(context: Any) -> None:
@@ -82,20 +91,27 @@ def skip(context: Any) -> None:
     raise AirflowSkipException("whoever is asked answers by python -m pipeline approve")
 
 
-def only_with_a_reason(context: Any, answer: Any) -> None:
-    """Ask again where what is not proven was approved without a reason."""
-    reason = (answer["params_input"].get("reason") or "").strip()
-    if (
-        APPROVE in answer["chosen_options"]
-        and not reason
-        and verdict_of(context["run_id"]).get("inconclusive")
-    ):
-        raise AirflowException("what is not proven is approved only with a reason; it is asked for again")
+class Review(HITLOperator):
+    """Question that is asked again, in the same try, where what is not proven lacks its reason."""
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        """Return the answer, or wait for another one."""
+        answer = super().execute_complete(context, event)
+        reason = (answer["params_input"].get("reason") or "").strip()
+        approved = APPROVE in answer["chosen_options"]
+        if approved and not reason and verdict_of(context["run_id"]).get("inconclusive"):
+            self.log.warning("What is not proven is approved only with a reason; asking again")
+            # Of a question that is there, this takes back the answer.
+            upsert_hitl_detail(
+                context["ti"].id, options=self.options, subject=self.subject, params=self.serialized_params
+            )
+            raise TaskAwaitingInput(method_name="execute_complete", timeout=self.response_timeout)
+        return answer
 
 
-def review() -> HITLOperator:
+def review() -> Review:
     """Task that asks a person, where one is to be asked."""
-    return HITLOperator(
+    return Review(
         task_id="review",
         subject="Shall the new version serve?",
         body="{{ run_id | asked }}",
@@ -103,9 +119,8 @@ def review() -> HITLOperator:
         defaults=REJECT,
         params=FORM,
         pre_execute=only_if_asked,
-        post_execute=only_with_a_reason,
-        retries=100,
-        retry_delay=timedelta(seconds=1),
+        retries=100,  # for runs that Airflow takes for failed; the question is then asked anew
+        retry_delay=SETTLED,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.dags.servers import CHROMIUM, IDENTITY, ROOT, Standalone, airflow_standalone, environment, stand_in
+from tests.dags.servers import CHROMIUM, IDENTITY, ROOT, Standalone, all_supervised, environment, stand_in
 from tests.postgres import postgresql
 
 
@@ -40,19 +40,32 @@ def database(in_airflow: Callable[..., Any]) -> None:
     in_airflow("from airflow.utils.db import initdb; initdb(); print(1)")
 
 
-@pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A running Airflow whose stages are played by a stand-in.
+# A person's word and nothing else, for as many runs at once as a test asks for.
+REVIEWS = """
+import review
+from airflow.sdk import DAG
+with DAG("reviews", schedule=None, max_active_runs=99, user_defined_filters={"asked": review.asked}):
+    review.review()
+"""
 
-    Its DAG files are the real ones with an alert after five seconds instead of 18 hours.
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Standalone]:
+    """All that `make up` starts, with stages that are played by a stand-in.
+
+    Its DAG files are the real ones with an alert after five seconds instead of 18 hours, and a DAG `reviews`.
     """
     folder = tmp_path_factory.mktemp("standalone")
     home, dags = stand_in(folder / "home"), folder / "dags"
+    (home / "var").mkdir()
+    shutil.copy(empty_store, home / "var" / "mlflow.db")
+    shutil.copy(ROOT / "params.yaml", home)
     shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
     retrain = (dags / "retrain.py").read_text()
     assert "HOURS = 18" in retrain
     (dags / "retrain.py").write_text(retrain.replace("HOURS = 18", "HOURS = 5 / 3600"))
-    with airflow_standalone(folder, home=home, dags=dags) as airflow:
+    (dags / "reviews.py").write_text(REVIEWS)
+    with all_supervised(folder, home=home, dags=dags) as airflow:
         yield airflow
 
 

@@ -1,8 +1,10 @@
 """Real servers on loopback for the tests: Airflow, MLflow, PostgreSQL."""
 
 import contextlib
+import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -45,10 +47,21 @@ def stand_in(home: Path) -> Path:
 
 @dataclass(frozen=True)
 class Standalone:
-    """A running `airflow standalone` and the PIPELINE_HOME that its stages run in."""
+    """A running Airflow and the PIPELINE_HOME that its stages run in."""
 
     url: str
     home: Path
+
+    def up(self) -> bool:
+        """Whether its interface answers, and the DAG files have been read."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.ask("GET", "/api/v2/dags/retrain")[0] == 200
+        return False
+
+    def process(self, program: str) -> int:
+        """Newest process of a program that supervisord runs."""
+        log = (self.home / "var" / "supervisord.log").read_text()
+        return int(re.findall(rf"spawned: '{program}' with pid (\d+)", log)[-1])
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Status and answer of a call of the REST interface."""
@@ -119,13 +132,9 @@ def server(call: list[str], *, given: dict[str, str], folder: Path, up: Callable
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def airflow_standalone(folder: Path, *, home: Path, dags: Path, **more: str) -> Iterator[Standalone]:
-    """Airflow with scheduler and interface on loopback, whose stages run in `home`."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    airflow = Standalone(url, home)
-    given = environment(folder) | {
+def settings(folder: Path, url: str, *, home: Path, dags: Path) -> dict[str, str]:
+    """What the Makefile sets, for an Airflow that answers at `url` and whose stages run in `home`."""
+    return environment(folder) | {
         "PIPELINE_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__PARALLELISM": "2",
@@ -133,17 +142,35 @@ def airflow_standalone(folder: Path, *, home: Path, dags: Path, **more: str) -> 
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__PORT": url.rpartition(":")[2],
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",  # who is asked for a second is waited for
-        **more,
     }
 
-    def up() -> bool:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
-            return airflow.ask("GET", "/api/v2/dags/retrain")[0] == 200
-        return False
 
-    with server(["airflow", "standalone"], given=given, folder=folder, up=up):
+@contextlib.contextmanager
+def airflow_standalone(folder: Path, *, home: Path, dags: Path, **more: str) -> Iterator[Standalone]:
+    """Airflow with scheduler and interface on loopback, whose stages run in `home`."""
+    airflow = Standalone(f"http://127.0.0.1:{free_port()}", home)
+    given = settings(folder, airflow.url, home=home, dags=dags) | more
+    with server(["airflow", "standalone"], given=given, folder=folder, up=airflow.up):
+        yield airflow
+
+
+@contextlib.contextmanager
+def all_supervised(folder: Path, *, home: Path, dags: Path) -> Iterator[Standalone]:
+    """All that `make up` starts, under its supervisor: Airflow, MLflow and the router of `home`."""
+    airflow = Standalone(f"http://127.0.0.1:{free_port()}", home)
+    given = settings(folder, airflow.url, home=home, dags=dags) | {
+        "DAYBREAK_UP": str(home),
+        "ARTIFACTS": str(folder / "artifacts"),
+        "MLFLOW_PORT": str(free_port()),
+        "SERVING_PORT": str(free_port()),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+    subprocess.run(["airflow", "db", "migrate"], env=given, cwd=folder, check=True, capture_output=True)
+    call = ["supervisord", "--nodaemon", "--configuration", str(ROOT / "supervisord.conf")]
+    with server(call, given=given, folder=folder, up=airflow.up):
         yield airflow

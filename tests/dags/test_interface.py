@@ -1,15 +1,23 @@
 """The forms, a person's word, the deadline and the links, through the interface of a running Airflow.
 
+It runs as `make up` runs it: what dies is started again.
+
 SCREENSHOTS=FOLDER keeps what the browser saw.
 """
 
 import json
+import os
+import signal
+import urllib.error
+import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from pipeline import heartbeats
 from tests.dags.servers import keep
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -51,8 +59,23 @@ def night(standalone: Any) -> str:
     return name
 
 
+PROGRAMS = ("scheduler", "dag-processor", "triggerer", "api-server", "mlflow", "serving")
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers there, be it to say that it waits for a model."""
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+    except OSError:
+        return False
+    return True
+
+
 def calls(standalone: Any) -> list[list[str]]:
-    lines = (standalone.home / "calls.jsonl").read_text().splitlines()
+    path = standalone.home / "calls.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line)["arguments"] for line in lines]
 
 
@@ -108,24 +131,60 @@ def test_a_person_is_asked_again_for_a_reason_and_nothing_in_it_is_run(standalon
     run = asked(standalone, seconds=3600)
     reason = "$(touch pwned) `touch pwned` {{ 1 + 1 }}"
 
-    def answer(given: dict[str, str]) -> bool:
-        if states(standalone, run)["review"] != "awaiting_input":
-            return False
+    task = f"{RUNS}/{run}/taskInstances/review"
+
+    def answer(given: dict[str, str], *, after: datetime) -> datetime | None:
+        """Answer as a person does, some seconds after the question: when that was."""
+        state, now = standalone.ask("GET", task)[1]["state"], datetime.now(UTC)
+        if state != "awaiting_input" or (now - after).total_seconds() < 5:
+            return None
         body = {"chosen_options": ["Approve"], "params_input": given}
-        path = f"{RUNS}/{run}/taskInstances/review/-1/hitlDetails"
-        return bool(standalone.ask("PATCH", path, body)[0] == 200)
+        return now if standalone.ask("PATCH", f"{task}/-1/hitlDetails", body)[0] == 200 else None
 
-    def over() -> bool:
-        answer({"reason": reason})  # again, if asked: Airflow 3.3 may lose an answer of the first seconds
-        return standalone.ask("GET", f"{RUNS}/{run}")[1]["state"] == "success"
-
-    standalone.until(lambda: answer({}))
-    standalone.until(over)
+    standalone.until(lambda: states(standalone, run).get("review") == "awaiting_input")
+    question = datetime.now(UTC)
+    first = standalone.until(lambda: answer({}, after=question))
+    standalone.until(lambda: answer({"reason": reason}, after=first))
+    assert standalone.run_to_the_end(run) == "success"
+    assert standalone.ask("GET", task)[1]["try_number"] == 1  # a failed try can end Airflow's scheduler
     said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
     who = said[0][said[0].index("--by") + 1]
     assert said == [["approve", "--reason", reason, "--by", who]]
     assert who.endswith(f"(in Airflow run {run})")
     assert not list(Path(standalone.home).rglob("pwned"))
+
+
+def test_fifty_answers_as_soon_as_they_are_asked_for_leave_the_scheduler_alive(standalone: Any) -> None:
+    runs = "/api/v2/dags/reviews/dagRuns"
+    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    for number in range(25):
+        folder = standalone.home / "nights" / f"run-{number}" / "data/run"
+        folder.mkdir(parents=True)
+        (folder / "verdict.json").write_text(json.dumps(VERDICT | {"approve_until": until}))
+        body = {"dag_run_id": f"run-{number}", "logical_date": None, "conf": {}}
+        standalone.until(lambda body=body: standalone.ask("POST", runs, body)[0] in (200, 409))
+    given = 0
+
+    def answer(form: dict[str, str]) -> int:
+        """Answer every question there is."""
+        asked = f"{runs}/~/hitlDetails?response_received=false&state=awaiting_input&limit=100"
+        details = standalone.ask("GET", asked)[1]["hitl_details"]
+        body = {"chosen_options": ["Approve"], "params_input": form}
+        paths = [f"{runs}/{d['task_instance']['dag_run_id']}/taskInstances/review/-1" for d in details]
+        return sum(standalone.ask("PATCH", f"{path}/hitlDetails", body)[0] == 200 for path in paths)
+
+    while given < 50:
+        given += standalone.until(lambda: answer({}))
+
+    def counted() -> bool:
+        answer({"reason": "why"})
+        return bool(standalone.ask("GET", f"{runs}?state=success")[1]["dag_runs"])
+
+    standalone.until(counted)
+    standalone.until(lambda: not heartbeats.late(standalone.url))
+    assert "IntegrityError" not in (standalone.home / "var" / "scheduler.log").read_text()
+    for number in range(25):
+        standalone.ask("DELETE", f"{runs}/run-{number}")
 
 
 def test_without_an_answer_the_night_goes_on_when_it_has_to_be_decided(standalone: Any) -> None:
@@ -153,3 +212,22 @@ def test_a_rollback_is_asked_for_in_a_browser(standalone: Any, page: Any) -> Non
     (said,) = [call for call in calls(standalone) if call[0] == "rollback"]
     assert said[:4] == ["rollback", "--steps", "1", "--reason"]
     assert said[4].startswith("worse on returns (by Airflow run manual__")
+
+
+def test_each_process_that_is_killed_during_a_night_comes_back_and_the_night_ends(standalone: Any) -> None:
+    before = len(calls(standalone))
+    (standalone.home / "endings.json").write_text(json.dumps({"train": [75]}))
+    _, run = standalone.ask("POST", RUNS, {"logical_date": None, "conf": {}})
+    standalone.until(lambda: ["train"] in [call[:1] for call in calls(standalone)[before:]])
+    killed = {program: standalone.process(program) for program in PROGRAMS}
+    for pid in killed.values():
+        os.kill(pid, signal.SIGKILL)
+    for program, pid in killed.items():
+        standalone.until(lambda program=program, pid=pid: standalone.process(program) != pid)
+    standalone.until(standalone.up)
+    (standalone.home / "endings.json").write_text("{}")
+    assert standalone.run_to_the_end(run["dag_run_id"], seconds=400) == "success"
+    standalone.until(lambda: not heartbeats.late(standalone.url))
+    for port in ("MLFLOW_PORT", "SERVING_PORT"):
+        url = f"http://127.0.0.1:{psutil.Process(standalone.process('scheduler')).environ()[port]}/health"
+        standalone.until(lambda url=url: answers(url))
