@@ -23,11 +23,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # An import may only point up this list; a module not named here has one outside system of its own.
 LAYERS = [
     {"errors"},
-    {"records", "params"},
+    {"records", "params", "source_code"},
     {"workload", "backends", "intake.source", "training.recipe"},
 ]
 TOP = ["__main__", "cli", "commands", "check", "stages"]
 PURE = {
+    "source_code",
     "backends.faults", "backends.metering", "backends.orders",
     "planning.candidates", "planning.catalog", "planning.costs", "planning.efficiency",
     "planning.exploration", "planning.fallback", "planning.form", "planning.growth",

@@ -14,6 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
+from pipeline.training.gpus import MOUNTED
+
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -127,6 +129,11 @@ def test_every_file_that_is_copied_is_there_and_is_sent_to_the_builder() -> None
     assert not any(fnmatch.fnmatch(name, "*.env") for names in copies for name in names)
 
 
+def test_jobs_find_the_driver_where_rented_machines_mount_it() -> None:
+    trainer = DOCKERFILE.partition("FROM run AS trainer")[2].partition("FROM")[0]
+    assert f"ENV LD_LIBRARY_PATH={MOUNTED}\n" in trainer
+
+
 def test_each_image_is_of_a_pinned_one_and_runs_as_somebody_who_is_not_root() -> None:
     stages: dict[str, str] = {}
     for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]:
@@ -139,6 +146,14 @@ def test_each_image_is_of_a_pinned_one_and_runs_as_somebody_who_is_not_root() ->
     assert re.search(r"^ARG UID=[1-9]\d*$", DOCKERFILE, re.MULTILINE)
     for place in YAML(typ="safe").load((ROOT / "compose.yaml").read_text())["services"].values():
         assert place.get("build", {}).get("target", "airflow") in stages
+
+
+def test_compose_starts_every_service_again_that_ends() -> None:
+    services = YAML(typ="safe").load((ROOT / "compose.yaml").read_text())["services"]
+    again = {name: service["restart"] for name, service in services.items()}
+    assert again.pop("airflow-migrate") == "on-failure"  # it is done once
+    assert set(again.values()) == {"unless-stopped"}
+    assert {f"airflow-{name}" for name in ("api", "scheduler", "dag-processor", "triggerer")} < set(again)
 
 
 @pytest.mark.parametrize("name", BEGINNINGS)
