@@ -53,7 +53,7 @@ $(AIRFLOW_HOME)/ready: .venv/ready
 	@echo "Setting up the databases of Airflow and MLflow"
 	mkdir -p $(AIRFLOW_HOME) $(VAR)
 	airflow db migrate > $(VAR)/setup.log 2>&1 || { tail -5 $(VAR)/setup.log; exit 1; }
-	python -c 'from pipeline.release import tracking; tracking.reachable()' >> $(VAR)/setup.log 2>&1 \
+	python -c 'from pipeline.storage import mlflow_client; mlflow_client.reachable()' >> $(VAR)/setup.log 2>&1 \
 	  || { tail -5 $(VAR)/setup.log; exit 1; }
 	touch $@
 
@@ -93,7 +93,7 @@ up: setup ## start, and keep up, Airflow (schedule, trigger form), MLflow and th
 	printf "Starting Airflow, MLflow and serving, about a minute "; \
 	for second in {1..180}; do sleep 1; printf .; \
 	  if (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT) 4<>/dev/tcp/127.0.0.1/$(MLFLOW_PORT)) 2> /dev/null; then \
-	    python -m pipeline.heartbeats --wait 60 || { echo "Stop all with make down"; exit 1; }; \
+	    python -m pipeline.airflow_health --wait 60 || { echo "Stop all with make down"; exit 1; }; \
 	    echo " up"; \
 	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
 	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (models: daybreak)"; \

@@ -1,6 +1,6 @@
 """Are the processes of Airflow alive? Their heartbeats, as its interface tells them.
 
-`python -m pipeline.heartbeats --wait SECONDS` ends well once all of them are.
+`python -m pipeline.airflow_health --wait SECONDS` ends well once all of them are.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline import ledger
+from pipeline.storage import ledger
 
 PROCESSES = ("scheduler", "dag_processor", "triggerer")
 TIMEOUT_S = 10.0

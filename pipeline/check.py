@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline import ledger, params
-from pipeline.backends import Rents
-from pipeline.errors import PipelineError
+from pipeline.contract import params
+from pipeline.contract.backend import Rents
+from pipeline.contract.errors import PipelineError
+from pipeline.storage import ledger
 
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
@@ -71,7 +72,8 @@ def _plug(name: str, plug: params.Plug) -> Finding:
 
 def _machines(home: Path, told: params.Params) -> Finding:
     """Whether the plan may choose among its machines here, and of which days their prices are."""
-    from pipeline.planning import candidates, catalog, pricelist
+    from pipeline.machines import catalog, pricelist
+    from pipeline.planning import candidates
 
     try:
         rented = catalog.rented(home / pricelist.REFRESHED)
@@ -116,7 +118,7 @@ def _router(home: Path, told: params.Params) -> Iterator[Finding]:
     """Whether users can meet a challenger, where they are to judge it."""
     if told.gate.scores == "replay":
         return
-    from pipeline.release.routers import existing_log
+    from pipeline.storage.traffic_log import existing_log
 
     try:
         log = existing_log(told.serving, home)
@@ -135,7 +137,7 @@ def _router(home: Path, told: params.Params) -> Iterator[Finding]:
 
 def _asked_by_endpoint(told: params.Params, plug: params.Plug) -> Iterator[Finding]:
     """Whether an endpoint can share its requests out as the gate will ask, and tell what came of it."""
-    from pipeline.release.endpoint import is_whole
+    from pipeline.rollout.endpoint import is_whole
 
     broken = [share for share in (*told.gate.ramp, told.watch.holdback) if not is_whole(share)]
     with contextlib.suppress(PipelineError):  # told of already
@@ -157,9 +159,9 @@ def _suite(path: Path) -> Finding:
 
 
 def _registry() -> Finding:
-    from pipeline.release import tracking
+    from pipeline.storage import mlflow_client
 
     try:
-        return Finding(what="mlflow", ok=True, text=tracking.reachable())
+        return Finding(what="mlflow", ok=True, text=mlflow_client.reachable())
     except PipelineError as error:
         return Finding(what="mlflow", ok=False, text=str(error))

@@ -17,11 +17,14 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 
-from pipeline import ledger, notifier, params, records, snapshots, stages
+from pipeline import stages
 from pipeline.commands import COMMANDS
-from pipeline.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
-from pipeline.records import Night, Plan, Profile, Verdict
-from pipeline.source_code import source_digest
+from pipeline.contract import params, records
+from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
+from pipeline.contract.records import Night, Plan, Profile, Verdict
+from pipeline.contract.source_code import source_digest
+from pipeline.report import notifier
+from pipeline.storage import ledger, snapshots
 
 log = logging.getLogger("pipeline")
 
@@ -200,7 +203,7 @@ def _in_words(record: records.Record) -> str:
 
 def _newer_prices() -> bool:
     """Were prices read since the plan was made? DVC does not know of them, as they are no night's."""
-    from pipeline.planning import pricelist
+    from pipeline.machines import pricelist
 
     read = pricelist.changed(ledger.home() / pricelist.REFRESHED)
     return read > pricelist.changed(records.path_of(Plan))
@@ -259,7 +262,7 @@ def night(
     try:
         status = _rest_of_night(until)
     except KeyboardInterrupt:
-        from pipeline.launching import launcher
+        from pipeline.jobs import launcher
 
         launcher.end_jobs(params.load().backend.make())
         again = f"python -m pipeline night --night {opened.id}"

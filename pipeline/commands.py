@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipeline import ledger, notifier, params, records
-from pipeline.errors import NothingToDo, without_password
-from pipeline.records import Check
+from pipeline.contract import params, records
+from pipeline.contract.errors import NothingToDo, without_password
+from pipeline.contract.records import Check
+from pipeline.report import notifier
+from pipeline.storage import ledger
 
 log = logging.getLogger("pipeline")
 
@@ -24,11 +26,11 @@ def status(*, last: int = 14) -> int:
     """
     from rich.console import Console
 
-    from pipeline import heartbeats
+    from pipeline import airflow_health
     from pipeline.report.board import status_table
 
-    if url := heartbeats.address():
-        for sentence in heartbeats.late(url):
+    if url := airflow_health.address():
+        for sentence in airflow_health.late(url):
             log.warning("%s", sentence)
     entries = ledger.history(limit=last)
     if not entries:
@@ -43,7 +45,7 @@ def why(version: int) -> int:
     Args:
         version: its number
     """
-    from pipeline.release import provenance
+    from pipeline.rollout import provenance
 
     for name, text in provenance.why(version):
         print(f"{name:9} {text}")
@@ -56,7 +58,7 @@ def who_used(what: str) -> int:
     Args:
         what: a day as 2011-09-30, or the digest of data or of a model, or how it begins
     """
-    from pipeline.release import provenance
+    from pipeline.rollout import provenance
 
     uses = provenance.who_used(what)
     if not uses:
@@ -69,14 +71,14 @@ def who_used(what: str) -> int:
 
 def audit() -> int:
     """Hold ledger, aliases, DVC objects and MLflow against each other."""
-    from pipeline.release.audit import audit as found
+    from pipeline.rollout.audit import audit as found
 
     return _shown(found(params.load(ledger.home())))
 
 
 def drill() -> int:
     """See that the version which a rollback would bring back could be restored."""
-    from pipeline.release.drill import drill as found
+    from pipeline.rollout.drill import drill as found
 
     return _shown(found(params.load(ledger.home())))
 
@@ -150,8 +152,8 @@ def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url:
         region: only these, a name or a pattern
         url: address of the API; Google's if left out
     """
-    from pipeline.planning import pricelist
-    from pipeline.planning import prices as list_prices
+    from pipeline.machines import pricelist
+    from pipeline.machines import prices as list_prices
 
     kept = ledger.home() / pricelist.REFRESHED
     if not refresh:
@@ -190,8 +192,8 @@ def simulate(
     from tqdm import tqdm
 
     from pipeline.report import simulated
-    from pipeline.spot import simulator
-    from pipeline.spot import traces as market
+    from pipeline.simulation import simulator
+    from pipeline.simulation import traces as market
 
     simulated.check_files(plot=plot, json=json)
     job = simulator.nightly_job(work_hours=work_hours, deadline_hours=deadline_hours)

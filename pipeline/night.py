@@ -14,12 +14,14 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from pipeline import ledger, notifier, params, records, snapshots
-from pipeline.backends import reaper
-from pipeline.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
-from pipeline.params import Params
-from pipeline.records import Approval, Champion, Night, Release, Verdict, Version
-from pipeline.release import approval
+from pipeline.contract import params, records
+from pipeline.contract.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
+from pipeline.jobs import reaper
+from pipeline.registry import approval
+from pipeline.report import notifier
+from pipeline.storage import ledger, snapshots
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ def open(  # the verb of the stage
 
 def close(night: Night, params: Params) -> None:
     """Write the night to the ledger, with a verdict whatever happened, and its report; end its jobs."""
-    from pipeline.release import review
+    from pipeline.gate import review
 
     reaper.end_night(night, params.backend)
     if params.gate.scores != "replay":
@@ -120,7 +122,7 @@ def _end_experiment(night: Night, params: Params) -> None:
 
     The night stands, also where the log or the endpoint does not answer.
     """
-    from pipeline.release import traffic
+    from pipeline.experiment import traffic
 
     version = None if records.find(Release) else records.find(Version)
     todo: list[Callable[[], object]] = [partial(traffic.end, night.id, params)]
@@ -149,7 +151,7 @@ def _no_evidence(failure: str) -> Verdict:
 
 
 def _expect_ledger(params: Params) -> None:
-    from pipeline.release import lost_ledger  # which loads what a night with a champion does not need here
+    from pipeline.rollout import lost_ledger
 
     lost_ledger.expect_ledger(params, always_ask_mlflow=False)
 

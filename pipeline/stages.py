@@ -18,13 +18,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from pipeline import params, records
-from pipeline.backends import Backend
-from pipeline.errors import NothingToDo, NotYet, PipelineError, without_password
-from pipeline.intake.source import Source
-from pipeline.params import Params, Section
-from pipeline.records import Record
-from pipeline.workload import Workload
+from pipeline.contract import params, records
+from pipeline.contract.backend import Backend
+from pipeline.contract.errors import NothingToDo, NotYet, PipelineError, without_password
+from pipeline.contract.params import Params, Section
+from pipeline.contract.records import Record
+from pipeline.contract.workload import Workload
+from pipeline.data.source import Source
 
 log = logging.getLogger(__name__)
 
@@ -46,21 +46,23 @@ class Stage:
 
 STAGES = {
     "open": Stage(path="pipeline.night:open", help="fix the deadline, lay out the folder of the night"),
-    "ingest": Stage(path="pipeline.intake.ingest:ingest", help="bring in the day, and late days"),
-    "validate": Stage(path="pipeline.intake.validator:validate", help="judge the rows, quarantine the bad"),
-    "prepare": Stage(path="pipeline.intake.prepare:prepare", help="make arrays to train from"),
-    "profile": Stage(path="pipeline.profiling.profiles:profile", help="measure what binds the training"),
-    "plan": Stage(path="pipeline.planning.plans:plan", help="choose the machine that meets the deadline"),
-    "train": Stage(path="pipeline.launching.launcher:train", help="submit, attach to, or collect the job"),
-    "evaluate": Stage(path="pipeline.release.evaluator:evaluate", help="score the held-out samples"),
-    "register": Stage(path="pipeline.release.registry:register", help="make it a version in MLflow"),
-    "gate": Stage(path="pipeline.release.gate:gate", help="decide: promote, reject, wait, no data"),
-    "promote": Stage(path="pipeline.release.registry:promote", help="let the promoted version serve"),
+    "ingest": Stage(path="pipeline.data.ingest:ingest", help="bring in the day, and late days"),
+    "validate": Stage(path="pipeline.data.validator:validate", help="judge the rows, quarantine the bad"),
+    "prepare": Stage(path="pipeline.data.prepare:prepare", help="make arrays to train from"),
+    "profile": Stage(path="pipeline.profiling.profile_stage:profile", help="measure what binds the training"),
+    "plan": Stage(
+        path="pipeline.planning.plan_stage:plan", help="choose the machine that meets the deadline"
+    ),
+    "train": Stage(path="pipeline.jobs.launcher:train", help="submit, attach to, or collect the job"),
+    "evaluate": Stage(path="pipeline.evaluation.evaluator:evaluate", help="score the held-out samples"),
+    "register": Stage(path="pipeline.rollout.promote:register", help="make it a version in MLflow"),
+    "gate": Stage(path="pipeline.gate.judge:gate", help="decide: promote, reject, wait, no data"),
+    "promote": Stage(path="pipeline.rollout.promote:promote", help="let the promoted version serve"),
     "close": Stage(path="pipeline.night:close", help="write the night to the ledger"),
-    "approve": Stage(path="pipeline.release.review:approve", help="answer a verdict that waits for a person"),
-    "watch": Stage(path="pipeline.release.gate:watch", help="look at the champion; run it hourly"),
-    "reap": Stage(path="pipeline.backends.reaper:reap", help="end jobs that no open night wants; hourly"),
-    "rollback": Stage(path="pipeline.release.registry:rollback", help="let an earlier version serve again"),
+    "approve": Stage(path="pipeline.gate.review:approve", help="answer a verdict that waits for a person"),
+    "watch": Stage(path="pipeline.gate.judge:watch", help="look at the champion; run it hourly"),
+    "reap": Stage(path="pipeline.jobs.reaper:reap", help="end jobs that no open night wants; hourly"),
+    "rollback": Stage(path="pipeline.rollout.promote:rollback", help="let an earlier version serve again"),
 }
 CHAIN = tuple(STAGES)[:12]  # a night, in order
 IN_NIGHT = tuple(STAGES)[:13]  # and what a person may say before `promote`

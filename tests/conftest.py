@@ -79,13 +79,13 @@ def empty_store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
     with kept.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
-            from pipeline.release import tracking
+            from pipeline.storage import mlflow_client
 
             home = tmp_path_factory.mktemp("store")
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("MLFLOW_TRACKING_URI", raising=False)
                 patch.setenv("PIPELINE_HOME", str(home))
-                tracking.reachable()
+                mlflow_client.reachable()
             fresh = shutil.copy(home / "var" / "mlflow.db", kept.with_suffix(".new"))
             Path(fresh).rename(kept)
     return kept

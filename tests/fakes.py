@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.backends import Job, State
-from pipeline.errors import ReleaseError
-from pipeline.records import Release, replace_text
+from pipeline.contract.backend import Job, State
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Release, replace_text
 
 
 class LineWorkload:
@@ -216,7 +216,7 @@ class CountingEngine:
         return Step(loss=self.loss, signals=signals, times_s=self.times_s, noise=self.noise)
 
     def rescale(self, *, batch_size: int, base_size: int, rule: Any, micro_batch_size: Any = None) -> Any:
-        from pipeline.training.scaling import scaled
+        from pipeline.training.learning_rate import scaled
 
         self.rescaled.append((batch_size, micro_batch_size))
         return scaled("sgd", name="SGD", rule=rule, batch_size=batch_size, base_size=base_size)

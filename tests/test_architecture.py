@@ -1,116 +1,105 @@
-"""The house's rules: layers, light imports, one signature per stage, one order in all graphs."""
+"""The house's rules: rooms in order, light imports, one signature per stage, one order in all graphs."""
 
-import ast
 import doctest
-import functools
 import importlib
+import shutil
 import subprocess
 import sys
 import typing
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline import records, snapshots, stages
-from pipeline.params import Params, Section
-from pipeline.records import Night, Record
+from pipeline import stages
+from pipeline.contract import records
+from pipeline.contract.params import Params, Section
+from pipeline.contract.records import Night, Record
+from pipeline.storage import snapshots
+from tests import architecture
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "pipeline"
-FILES = sorted(PACKAGE.rglob("*.py"))
-
-# An import may only point up this list; a module not named here has one outside system of its own.
-LAYERS = [
-    {"errors"},
-    {"records", "params", "source_code"},
-    {"workload", "backends", "intake.source", "training.recipe"},
-]
-TOP = ["__main__", "cli", "commands", "check", "stages"]
+ROOT = architecture.ROOT
+MODULES = architecture.modules(ROOT)
+PURE_ROOMS = {"statistics", "spot", "simulation", "prediction", "planning"}
+ACTING = {"prediction.ledger_history", "planning.plan_stage"}  # in those rooms, and read the ledger
 PURE = {
-    "source_code",
-    "backends.faults", "backends.metering", "backends.orders",
-    "planning.candidates", "planning.catalog", "planning.costs", "planning.efficiency",
-    "planning.exploration", "planning.fallback", "planning.form", "planning.growth",
-    "planning.history", "planning.measurements", "planning.options", "planning.planner",
-    "planning.pricelist", "planning.quality", "planning.rates", "planning.rationale", "planning.refusals",
-    "planning.scorecard", "planning.search", "planning.startup", "planning.throughput",
-    "planning.updates", "planning.window",
+    "contract.formats", "contract.source_code", "contract.units",
+    "backends.vertex.billing", "backends.vertex.error_codes", "backends.vertex.job_spec",
+    "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
+    "gate.metrics", "gate.selftest",
+    "jobs.escalation", "jobs.heartbeats", "jobs.outlook",
+    "machines.catalog", "machines.pricelist", "machines.rates", "machines.startup",
     "profiling.bounds", "profiling.explain", "profiling.remedies",
-    "spot.curves", "spot.danger", "spot.exposure", "spot.intervals", "spot.lifetimes", "spot.lives",
-    "spot.optimum", "spot.policies", "spot.preemptions", "spot.replay", "spot.rivals", "spot.states",
-    "spot.steering", "spot.traces",
-    "training.batching", "launching.ladder", "training.noise", "training.order", "launching.outlook",
-    "training.pace", "launching.pulse", "training.scaling", "training.tally",
-    "release.approval", "release.betting", "release.compare", "release.forecast", "release.live",
-    "release.metrics", "release.observations", "release.offpolicy", "release.quantiles", "release.ramp",
-    "release.ratio", "release.selftest", "release.sequential", "release.shift", "release.unpaired",
-    "report.formats",
-    "serving.assignment",
+    "registry.approval",
+    "training.batch_schedule", "training.batching", "training.learning_rate", "training.noise",
+    "training.sample_audit", "training.sample_order",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 
 
-def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+def is_pure(module: str) -> bool:
+    name = module.removeprefix("pipeline.")
+    return name in PURE or (architecture.room(module) in PURE_ROOMS and name not in ACTING)
 
 
-@functools.cache
-def imports_of(path: Path, *, top_only: bool = False) -> set[str]:
-    tree = ast.parse(path.read_text())
-    nodes = tree.body if top_only else ast.walk(tree)
-    found: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+def test_a_room_imports_only_rooms_before_it() -> None:
+    assert architecture.forbidden(architecture.graph()) == []
 
 
-def rank(module: str) -> int:
-    for number, names in enumerate(LAYERS):
-        if module in names:
-            return number
-    if module in TOP:
-        return 100 - TOP.index(module)
-    return 10 if module not in PURE else 5
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert architecture.cycle(architecture.graph()) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_imports_point_to_lower_layers(path: Path) -> None:
-    mine = rank(module_of(path))
-    for name in imports_of(path):
-        if name.startswith("pipeline."):
-            theirs = name.removeprefix("pipeline.")
-            if (PACKAGE / (theirs.replace(".", "/") + ".py")).exists():
-                assert rank(theirs) <= mine, f"{module_of(path)} imports {theirs}"
+ABSURD = [
+    ("storage/ledger.py", "from pipeline.gate import judge"),
+    ("contract/errors.py", "import pipeline.backends.local"),
+    ("planning/search.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipeline.rollout import saga"),
+    ("statistics/__init__.py", "from pipeline.registry.aliases import champion"),
+    ("training/engine.py", "def late():\n    from pipeline.profiling.harness import Rig"),
+    ("serving/router.py", "from pipeline.examples.recommender import Recommender"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("module", sorted(PURE))
+@pytest.mark.parametrize(("file", "line"), ABSURD, ids=[file for file, _ in ABSURD])
+def test_an_absurd_import_is_seen(tmp_path: Path, file: str, line: str) -> None:
+    shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "pipeline" / file
+    path.write_text(f"{path.read_text()}\n{line}\n")
+    assert len(architecture.forbidden(architecture.graph(tmp_path))) == 1
+
+
+def test_a_circle_of_files_in_one_room_is_seen(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "pipeline/training/sample_order.py"
+    path.write_text(f"{path.read_text()}\nfrom pipeline.training import loader\n")
+    edges = architecture.graph(tmp_path)
+    assert architecture.forbidden(edges) == []
+    assert {"pipeline.training.loader", "pipeline.training.sample_order"} <= set(architecture.cycle(edges))
+
+
+@pytest.mark.parametrize("module", sorted(filter(is_pure, MODULES)))
 def test_pure_modules_import_no_outside_system_and_no_clock(module: str) -> None:
-    path = PACKAGE / (module.replace(".", "/") + ".py")
-    roots = {name.split(".")[0] for name in imports_of(path)}
+    roots = {name.split(".")[0] for name in architecture.imported(MODULES[module])}
     assert not roots & (HEAVY | {"time", "subprocess", "socket", "requests"})
-    assert "now(" not in path.read_text()
+    assert "now(" not in MODULES[module].read_text()
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_no_file_is_named_after_nothing(path: Path) -> None:
-    assert not BANNED_NAMES & set(module_of(path).split("."))
+@pytest.mark.parametrize("module", MODULES)
+def test_no_file_is_named_after_nothing(module: str) -> None:
+    assert not BANNED_NAMES & set(module.split("."))
 
 
-def test_nothing_imports_a_workload() -> None:
-    importers = [p for p in FILES if "workloads" not in p.parts
-                 and any(name.startswith("pipeline.workloads") for name in imports_of(p))]  # fmt: skip
-    assert importers == []
+def test_no_two_rooms_have_a_file_of_the_same_name() -> None:
+    names = Counter(path.stem for path in MODULES.values() if path.stem != "__init__")
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "dags").glob("*.py")), ids=lambda p: p.name)
 def test_dag_files_know_only_airflow_and_the_command_line(path: Path) -> None:
     local = {p.stem for p in (ROOT / "dags").glob("*.py")}
-    roots = {name.split(".")[0] for name in imports_of(path)}
+    roots = {name.split(".")[0] for name in architecture.imported(path)}
     assert roots <= {"airflow", *local} | set(sys.stdlib_module_names)
 
 
@@ -171,7 +160,7 @@ def test_dvc_declares_what_the_signature_says(name: str) -> None:
             assert kind.__name__.lower() in sections
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if ">>> " in path.read_text()], ids=module_of)
-def test_examples_in_docstrings_give_what_they_say(path: Path) -> None:
-    tried = doctest.testmod(importlib.import_module(f"pipeline.{module_of(path)}"))
+@pytest.mark.parametrize("module", [name for name, path in MODULES.items() if ">>> " in path.read_text()])
+def test_examples_in_docstrings_give_what_they_say(module: str) -> None:
+    tried = doctest.testmod(importlib.import_module(module))
     assert tried.attempted and not tried.failed

@@ -2,9 +2,10 @@
 
 import pytest
 
-from pipeline import check, params
+from pipeline import check
 from pipeline.check import Finding, findings
-from pipeline.serving.log import RouterState, open_log
+from pipeline.contract import params
+from pipeline.storage.traffic_log import RouterState, open_log
 
 PARAMS = """\
 source: tests.fakes:TwoDays
@@ -77,7 +78,7 @@ def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
 def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     told = PARAMS.format(machines="local")
-    told += "serving: {endpoint: {use: 'pipeline.release.endpoint:Endpoint', project: p, image: i, bucket: b"
+    told += "serving: {endpoint: {use: 'pipeline.rollout.endpoint:Endpoint', project: p, image: i, bucket: b"
 
     def found(more: str, scores: str) -> Finding:
         (tmp_path / "params.yaml").write_text(f"{told}{more}}}}}\ngate: {{scores: live{scores}}}\n")

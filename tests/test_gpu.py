@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.params import TrainParams
-from pipeline.profiling import machine, memory
-from pipeline.profiling.rig import Rig
+from pipeline.contract.params import TrainParams
+from pipeline.contract.records import Tuning
+from pipeline.profiling import memory, roofline
+from pipeline.profiling.ab_timing import Way
+from pipeline.profiling.harness import Rig
 from pipeline.profiling.timeline import timeline
-from pipeline.profiling.trials import Way
-from pipeline.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
+from pipeline.training.checkpoint_saver import Saver
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
-from pipeline.training.saver import Saver
 from tests.fakes import LineWorkload, write_curve
 from tests.training.steps import steps
 
@@ -62,7 +62,7 @@ def test_operators_of_a_step_run_on_the_device_and_count_its_products(folder):
 
 
 def test_ceilings_are_those_of_an_accelerator(folder):
-    found = machine.measure(folder)
+    found = roofline.measure(folder)
     assert not found.on_cpu
     assert found.flops_per_s == found.bfloat16_flops_per_s > found.float32_flops_per_s > 1e12
     assert found.copy_bytes_per_s > 1e11

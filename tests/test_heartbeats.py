@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import heartbeats
+from pipeline import airflow_health
 from pipeline.commands import status
-from pipeline.errors import NothingToDo
+from pipeline.contract.errors import NothingToDo
 
 
 @pytest.fixture
 def interface() -> Iterator[tuple[str, dict[str, float]]]:
     """URL of an interface of Airflow, and the ages of the heartbeats that it tells, in seconds."""
-    ages = dict.fromkeys(heartbeats.PROCESSES, 1.0)
+    ages = dict.fromkeys(airflow_health.PROCESSES, 1.0)
 
     class Health(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -48,7 +48,7 @@ def interface() -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def test_nothing_is_said_where_all_are_alive(interface: tuple[str, dict[str, float]]) -> None:
-    assert heartbeats.late(interface[0]) == []
+    assert airflow_health.late(interface[0]) == []
 
 
 def test_an_old_heartbeat_is_told_with_its_age_and_what_to_do(
@@ -56,13 +56,13 @@ def test_an_old_heartbeat_is_told_with_its_age_and_what_to_do(
 ) -> None:
     url, ages = interface
     ages["dag_processor"] = 190
-    (said,) = heartbeats.wait(url, timeout_s=0)
+    (said,) = airflow_health.wait(url, timeout_s=0)
     assert "dag_processor is 3 min old" in said
     assert "look at var/dag-processor.log, then make down and make up" in said
 
 
 def test_an_interface_that_does_not_answer_is_told() -> None:
-    (said,) = heartbeats.late("http://127.0.0.1:9")
+    (said,) = airflow_health.late("http://127.0.0.1:9")
     assert "http://127.0.0.1:9 does not answer" in said
 
 
@@ -84,12 +84,12 @@ def test_only_the_airflow_of_this_home_is_looked_at(
 ) -> None:
     url, ages = interface
     ages["scheduler"] = 45
-    assert heartbeats.address() == ""  # none was started
+    assert airflow_health.address() == ""  # none was started
     for home, expected in ((str(repository), url), ("/elsewhere", "")):
         with supervisor(repository, DAYBREAK_UP=home, AIRFLOW__API__BASE_URL=url) as process:
-            assert heartbeats.address() == expected
+            assert airflow_health.address() == expected
             with pytest.raises(NothingToDo):
                 status()
             process.communicate(b"\n")
-    assert heartbeats.address() == ""  # it has ended
+    assert airflow_health.address() == ""  # it has ended
     assert [record.message.count("scheduler is 45 s old") for record in caplog.records] == [1]

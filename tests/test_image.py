@@ -41,8 +41,8 @@ class Installed:
     def find_spec(self, name, path=None, target=None):
         return None if name.partition(".")[0] in {lacking} else PathFinder.find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Installed()
-import pipeline.backends.courier, pipeline.backends.replica, pipeline.profiling.profiler
-import pipeline.training.divided, pipeline.training.periodic, pipeline.training.bucket, gcsfs
+import pipeline.backends.vertex.sync, pipeline.backends.vertex.entrypoint, pipeline.profiling.profiler
+import pipeline.training.fsdp, pipeline.training.local_sgd, pipeline.training.bucket, gcsfs
 from pathlib import Path
 from pipeline import records
 from pipeline.training import worker

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipeline import records
-from pipeline.records import Champion, Evaluation
+from pipeline.contract import records
+from pipeline.contract.records import Champion, Evaluation
 from tests.dags.servers import IDENTITY
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
-    "source={use: 'pipeline.intake.shop:Shop', start: '2026-01-05', num_customers: 300, orders_per_day: 60}",
+    "source={use: 'pipeline.data.shop:Shop', start: '2026-01-05', num_customers: 300, orders_per_day: 60}",
     "ingest.history_days=40", "profile.batch_sizes=[32]", "gate.fit_samples=20", "gate.margin=5",
 ]  # fmt: skip
 
@@ -52,7 +52,7 @@ def clone(tmp_path: Path) -> Path:
     package.mkdir()
     (package / "__init__.py").touch()
     text = (
-        (folder / "pipeline/workloads/regression.py")
+        (folder / "pipeline/examples/regression.py")
         .read_text()
         .replace("class Regression", "class MyWorkload")
     )

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, ledger, params, records, stages
-from pipeline.errors import ParamsError, ReleaseError
-from pipeline.records import Night, Release, Verdict
+from pipeline import cli, stages
+from pipeline.contract import params, records
+from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.records import Night, Release, Verdict
+from pipeline.storage import ledger
 
 
 def opened(home: Path, **options: object) -> Night:

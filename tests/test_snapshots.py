@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import snapshots
-from pipeline.errors import DataError
-from pipeline.release import tracking
+from pipeline.contract.errors import DataError
+from pipeline.storage import mlflow_client, snapshots
 from tests import cloud_storage
 
 pytestmark = [
@@ -122,7 +121,7 @@ def test_a_remote_that_refuses_is_asked_again_and_warned_of_once(
     monkeypatch.setattr(snapshots, "PUSH_WAIT_S", 0.0)
     storage.read_only = True
     assert not snapshots.push()
-    (warning,) = (record for record in caplog.records if record.name == "pipeline.snapshots")
+    (warning,) = (record for record in caplog.records if record.name == "pipeline.storage.snapshots")
     assert "not in DVC's remote" in warning.getMessage()
     assert f"3 tries); run dvc push in {night} once it answers" in warning.getMessage()
     storage.read_only = False
@@ -134,8 +133,8 @@ def test_artifacts_lie_where_the_variable_says(
 ) -> None:
     monkeypatch.setenv("MLFLOW_ARTIFACTS_DESTINATION", "gs://bucket/mlflow")
     (tmp_path / "report.html").write_text("a report")
-    with tracking.session() as client:
-        run = tracking.find_or_make_run(client, "2026-01-02")
+    with mlflow_client.session() as client:
+        run = mlflow_client.find_or_make_run(client, "2026-01-02")
         assert client.get_run(run).info.artifact_uri.startswith("gs://bucket/mlflow/")
         client.log_artifact(run, str(tmp_path / "report.html"))
         (tmp_path / "back").mkdir()

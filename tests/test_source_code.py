@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ParamsError
-from pipeline.source_code import source_digest, source_files
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.source_code import source_digest, source_files
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_of_a_module_without_a_package_what_lies_beside_it_counts(team: Path) ->
 
 
 def test_a_workload_of_daybreak_is_its_own_folder_and_not_the_frame() -> None:
-    found = source_files("pipeline.workloads.regression")
+    found = source_files("pipeline.examples.regression")
     assert {path.parent.name for path in found} == {"workloads"}
 
 

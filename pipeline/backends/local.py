@@ -23,10 +23,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.backends import Job, State
-from pipeline.errors import JobError
-from pipeline.planning.catalog import LOCAL
-from pipeline.records import replace_text
+from pipeline.contract.backend import Job, State
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import replace_text
+from pipeline.machines.catalog import LOCAL
 
 STOP_S = 30.0  # from the request to end to the kill; torchrun asks its workers meanwhile
 

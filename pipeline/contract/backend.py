@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from pipeline.errors import JobError
-from pipeline.records import Strategy
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Strategy
 
 State = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
 LIVE: tuple[State, ...] = ("queued", "running")

@@ -3,7 +3,7 @@
 A plug names a class by its import path, with or without arguments:
 
     backend: pipeline.backends.local:Local
-    source: {use: pipeline.intake.shop:Shop, seed: 7}
+    source: {use: pipeline.data.shop:Shop, seed: 7}
 
 A section is checked as a whole before anything runs; an error names the key.
 """
@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.errors import ParamsError
-from pipeline.records import replace_text
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import replace_text
 
 FILE = Path("params.yaml")
 
@@ -247,7 +247,7 @@ class ServingParams(Section):
     max_requests_per_s: float = Field(1000, ge=0)  # of an address, be it a proxy; 0: any
     keep_users: int = Field(100_000, ge=1)  # whose answers are kept in memory, per version
     keep_days: float = Field(90, gt=0)  # that exposures and outcomes are kept
-    # pipeline.release.endpoint:Endpoint serves on Vertex AI; none: only the routers do
+    # pipeline.rollout.endpoint:Endpoint serves on Vertex AI; none: only the routers do
     endpoint: Plug | None = None
 
 

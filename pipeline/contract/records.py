@@ -14,7 +14,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pipeline.errors import DataError
+from pipeline.contract.errors import DataError
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict, TypeAdapter
@@ -360,7 +360,7 @@ class Live(Record):
     experiment: str
     began_at: datetime
     foretold: str  # before the first user: the smallest effect that the traffic can show
-    tuned_at: float  # users that the interval is tightest for, as pipeline/release/unpaired.py counts them
+    tuned_at: float  # users that the interval is tightest for, as pipeline/statistics/unpaired.py counts them
     share: float = 0.0  # of the challenger, at last
     num_challenger: int = 0  # users whose arm was left to chance
     num_champion: int = 0

@@ -11,8 +11,8 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline import records
-from pipeline.errors import ParamsError
+from pipeline.contract import records
+from pipeline.contract.errors import ParamsError
 
 FRAME = __name__.partition(".")[0]
 

@@ -41,11 +41,12 @@ class Workload(Protocol):
 
     A dataset may have `__getitems__(indices) -> batch`, which is then called instead of `__getitem__` and
     torch's default collation; indices are a list, a range or an int64 array. It may have `block`: so many
-    neighbours are then trained on near each other, since they are read together (pipeline/training/order.py).
+    neighbours are then trained on near each other, since they are read together
+    (pipeline/training/sample_order.py).
     """
 
     def dataset(self, folder: Path, split: Split) -> "Dataset[Any]":
-        """Map-style dataset over the arrays in `folder` (see pipeline/intake/prepare.py)."""
+        """Map-style dataset over the arrays in `folder` (see pipeline/data/prepare.py)."""
 
     def model(self) -> "nn.Module":
         """A new model, initialised from torch's global seed."""

@@ -9,7 +9,7 @@ larger. A distance says how far, not how sure: on thousands of rows every p-valu
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.records import Drift
+from pipeline.contract.records import Drift
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

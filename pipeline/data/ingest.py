@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from datetime import date, timedelta
 from pathlib import Path
 
-from pipeline import records
-from pipeline.errors import DataError, JobError, NothingToDo, ParamsError
-from pipeline.intake.source import PART, Source
-from pipeline.params import IngestParams
-from pipeline.records import Batch, Night
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
+from pipeline.contract.params import IngestParams
+from pipeline.contract.records import Batch, Night
+from pipeline.data.source import PART, Source
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,13 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import records
-from pipeline.errors import DataError, ParamsError
-from pipeline.intake.ingest import part_of
-from pipeline.intake.source import PART
-from pipeline.params import PrepareParams
-from pipeline.records import Dataset, Night, Report
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.params import PrepareParams
+from pipeline.contract.records import Dataset, Night, Report
+from pipeline.contract.units import DAY_S
+from pipeline.data.ingest import part_of
+from pipeline.data.source import PART
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 CLEAN, ARRAYS, UNFINISHED = Path("data/clean"), Path("data/arrays"), Path("data/work/arrays")
 EPOCH = date(1970, 1, 1)
-DAY_S = 86_400
 # Postage, fees, discounts, samples, manual entries and vouchers, as shops of this kind code them.
 NOT_PRODUCTS = frozenset({
     "POST", "DOT", "D", "M", "S", "B", "C2", "CRUK", "PADS", "AMAZONFEE", "BANK CHARGES",

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import DataError, ParamsError
-from pipeline.intake.source import SCHEMA, conform, write_partition
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.data.source import SCHEMA, conform, write_partition
 
 EPOCH = date(2000, 1, 1)
 OPENED = date(2000, 2, 1)  # days before it can be looked back at

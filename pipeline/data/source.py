@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from pipeline.errors import DataError, ParamsError
+from pipeline.contract.errors import DataError, ParamsError
 
 PART = "part.parquet"
 SCHEMA = pa.schema(

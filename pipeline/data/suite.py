@@ -19,8 +19,8 @@ from pydantic import Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.errors import ParamsError
-from pipeline.params import Section
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.params import Section
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -17,14 +17,14 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import records
-from pipeline.errors import DataError
-from pipeline.intake import drift
-from pipeline.intake.ingest import RAW, part_of
-from pipeline.intake.source import PART, SCHEMA
-from pipeline.intake.suite import Finding, Judge, Suite, load
-from pipeline.params import ValidateParams
-from pipeline.records import Batch, Drift, Expectation, Night, Report
+from pipeline.contract import records
+from pipeline.contract.errors import DataError
+from pipeline.contract.params import ValidateParams
+from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
+from pipeline.data import drift
+from pipeline.data.ingest import RAW, part_of
+from pipeline.data.source import PART, SCHEMA
+from pipeline.data.suite import Finding, Judge, Suite, load
 
 if TYPE_CHECKING:
     import numpy as np

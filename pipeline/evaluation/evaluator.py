@@ -1,51 +1,41 @@
 """How good is the challenger, on days that neither it nor the champion has seen?
 
 Challenger and champion score the same held-out samples, batch by batch and side by side, so that every
-comparison downstream is paired; `data/run/scores.npy` keeps a value per sample (pipeline/release/scores.py).
+comparison downstream is paired; `data/run/scores.npy` keeps a value per sample
+(pipeline/evaluation/scores.py).
 
 A champion that was trained on a held-out day would look too good, so it is not scored then: the metric
 `champion_has_seen` is 1, and the gate has no evidence. Each model is scored by the workload that its own
 model.json names; its folder must have the digest on record. A champion whose workload was edited since is
-scored by the code that its version carries, in a process of its own (pipeline/release/own_code.py).
+scored by the code that its version carries, in a process of its own (pipeline/evaluation/own_code.py).
 """
 
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline import records
-from pipeline.errors import DataError, ParamsError
-from pipeline.params import EvaluateParams, Plug, RegisterParams
-from pipeline.records import Champion, Dataset, Evaluation, Slice, Training
-from pipeline.release.scores import Columns, with_prefix, write_scores
-from pipeline.source_code import source_digest
-from pipeline.workload import Workload
+from pipeline.contract import records
+from pipeline.contract.errors import DataError
+from pipeline.contract.params import EvaluateParams, Plug, RegisterParams
+from pipeline.contract.records import Champion, Dataset, Evaluation, Slice, Training
+from pipeline.contract.source_code import source_digest
+from pipeline.contract.workload import Workload
+from pipeline.evaluation import own_code
+from pipeline.evaluation.scores import Columns, with_prefix, write_scores
+from pipeline.evaluation.scoring import Arm, check_shape, score
+from pipeline.registry.weights import ARRAYS, MODEL, load_model
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    pass
 
 log = logging.getLogger(__name__)
 
-ARRAYS = Path("data/arrays")
-MODEL = records.RUN / "model"
 CHAMPION = Path("data/champion")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arm:
-    """A model and what scores it."""
-
-    name: str
-    workload: Any
-    model: "nn.Module"
-    samples: Any
 
 
 def evaluate(
@@ -77,8 +67,6 @@ def evaluate(
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
         elif champion.files_digest and not _is_todays(champion):
-            from pipeline.release import own_code
-
             apart = own_code.columns(champion, name=registered.name, batch_size=params.batch_size)
             _check_same_samples(apart["champion"], num_samples)
         else:
@@ -106,45 +94,6 @@ def check_digest(folder: Path, expected: str, *, record: str) -> None:
             f"{folder} has digest {found}, but {record} says {expected}; "
             f"the model is not the one on record, run the stage that brings it again"
         )
-
-
-def load_model(workload: Workload, folder: Path) -> "nn.Module":
-    """The workload's model with the weights of the folder, ready to score, on the fastest device here."""
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = workload.model()
-    path = folder / "model.safetensors"
-    try:
-        model.load_state_dict(load_file(path))
-    except (RuntimeError, OSError, SafetensorError) as error:
-        told = " ".join(str(error).split())[:300]
-        raise DataError(
-            f"{path} does not fit {type(workload).__qualname__}: {told}; "
-            f"restore the workload's code that trained it, or train again"
-        ) from None
-    return model.to(device).eval()
-
-
-def batch_of(samples: Any, indices: Sequence[int]) -> Any:
-    """The samples at those positions as one batch."""
-    from torch.utils.data import default_collate
-
-    if hasattr(samples, "__getitems__"):
-        return samples.__getitems__(indices)
-    return default_collate([samples[i] for i in indices])
-
-
-def placed(batch: Any, model: "nn.Module") -> Any:
-    """The batch, a tensor or a dict or tuple of tensors, on the model's device."""
-    device = next((parameter.device for parameter in model.parameters()), None)
-    if isinstance(batch, Mapping):
-        return {key: placed(value, model) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(placed(value, model) for value in batch)
-    return batch.to(device) if device is not None and hasattr(batch, "to") else batch
 
 
 def _is_todays(champion: Champion) -> bool:
@@ -176,49 +125,12 @@ def _check_same_samples(theirs: Any, num_samples: int) -> None:
         )
 
 
-def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
-    """Scores, metrics and slice masks, each of shape [n]; arms with the same samples share the batches."""
-    columns: Columns = {arm.name: np.zeros(num_samples, dtype=np.float32) for arm in arms}
-    ours = arms[0].samples
-    for start in range(0, num_samples, batch_size):
-        where = slice(start, min(start + batch_size, num_samples))
-        indices = range(where.start, where.stop)
-        batch = placed(batch_of(ours, indices), arms[0].model)
-        for arm in arms:
-            own = batch if arm.samples is ours else placed(batch_of(arm.samples, indices), arm.model)
-            for name, values in _values(arm, own).items():
-                _check_shape(name, values, len(indices), arm.workload)
-                kind = np.bool_ if name.startswith("slice/") else np.float32
-                column = columns.setdefault(name, np.zeros(num_samples, dtype=kind))
-                column[where] = values.cpu().numpy()
-    return columns
-
-
-def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
-    """What an arm says of a batch, by the names of the columns; only the challenger's slices count."""
-    found = {arm.name: arm.workload.score(arm.model, batch)}
-    prefix = "metric" if arm.name == "challenger" else arm.name
-    if hasattr(arm.workload, "metrics"):
-        found |= {f"{prefix}/{name}": value for name, value in arm.workload.metrics(arm.model, batch).items()}
-    if arm.name == "challenger" and hasattr(arm.workload, "slices"):
-        found |= {f"slice/{name}": mask for name, mask in arm.workload.slices(batch).items()}
-    return found
-
-
-def _check_shape(name: str, values: "Tensor", size: int, workload: Any) -> None:
-    if tuple(values.shape) != (size,):
-        raise ParamsError(
-            f"{name} of {type(workload).__qualname__} has shape {list(values.shape)} for {size:,} samples; "
-            f"return one value per sample, shape [{size}]"
-        )
-
-
 def _baselines(workload: Any, num_samples: int) -> Columns:
     if not hasattr(workload, "baselines"):
         return {}
     found = workload.baselines(ARRAYS)
     for name, values in found.items():
-        _check_shape(f"baseline {name}", values, num_samples, workload)
+        check_shape(f"baseline {name}", values, num_samples, workload)
     return {f"baseline/{name}": values.cpu().numpy().astype(np.float32) for name, values in found.items()}
 
 

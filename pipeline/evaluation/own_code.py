@@ -1,10 +1,10 @@
 """Scores the champion by the code that its version carries, in a process of its own.
 
-    echo CASE | python -m pipeline.release.own_code
+    echo CASE | python -m pipeline.evaluation.own_code
 
 An edit of the workload may change the shapes of its weights or what its score means, so that the champion
 fits no more into today's class. Its version is fetched from the registry, held against the digest that the
-ledger has, and scores the held-out samples with its own modules (pipeline/release/carried.py).
+ledger has, and scores the held-out samples with its own modules (pipeline/registry/carried_code.py).
 """
 
 import json
@@ -16,12 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.errors import DataError, without_password
-from pipeline.records import Champion
-from pipeline.release import carried, packaging
-from pipeline.release.evaluator import ARRAYS, Arm, load_model, score
-from pipeline.release.scores import Columns
-from pipeline.release.tracking import session
+from pipeline.contract.errors import DataError, without_password
+from pipeline.contract.records import Champion
+from pipeline.evaluation.scores import Columns
+from pipeline.evaluation.scoring import Arm, score
+from pipeline.registry import carried_code, packaging
+from pipeline.registry.weights import ARRAYS, load_model
+from pipeline.storage.mlflow_client import session
 
 
 def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
@@ -42,7 +43,7 @@ def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
             folder = packaging.fetch(uri, champion, into=Path(scratch) / "version")
         out = Path(scratch) / "columns.npz"
         case = {"version": str(folder), "batch_size": batch_size, "out": str(out)}
-        environment = carried.environment()
+        environment = carried_code.environment()
         if "PYTHONPATH" in os.environ:
             environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
         done = subprocess.run(
@@ -65,9 +66,9 @@ def main() -> None:
 
     case = json.loads(sys.stdin.read())
     version = Path(case["version"])
-    workload = carried.workload_of(version)
+    workload = carried_code.workload_of(version)
     samples = workload.dataset(ARRAYS, "test")
-    model = load_model(workload, version / carried.MODEL)
+    model = load_model(workload, version / carried_code.MODEL)
     arm = Arm(name="champion", workload=workload, model=model, samples=samples)
     with torch.inference_mode():
         scored = score([arm], len(samples), batch_size=case["batch_size"])

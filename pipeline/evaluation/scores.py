@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import records
-from pipeline.errors import DataError
+from pipeline.contract import records
+from pipeline.contract.errors import DataError
 
 SCORES = records.RUN / "scores.npy"
 Columns = dict[str, NDArray[Any]]

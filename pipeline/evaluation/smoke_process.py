@@ -1,6 +1,6 @@
 """What does a version do in a process that has nothing but its files? A script, run by `fitness`.
 
-    echo CASE | python -I pipeline/release/trial.py
+    echo CASE | python -I pipeline/evaluation/smoke_process.py
 
 It imports nothing of the pipeline: the version brings the code that it was registered with, as it does to
 whatever serves. It imports what any version needs while it waits for its case, a line of JSON; what it found

@@ -1,8 +1,9 @@
 """Is the model fit to serve? Found out in a clean process, from the registry, before any user meets it.
 
-The process (pipeline/release/trial.py) knows nothing of the night: it loads the version, fetched from the
-registry, with the code that the version carries, and scores samples together and one by one. The gate holds
-that against what the trainer's own process scored on the same samples, and against the limits of params.yaml.
+The process (pipeline/evaluation/smoke_process.py) knows nothing of the night: it loads the version, fetched
+from the registry, with the code that the version carries, and scores samples together and one by one. The
+gate holds that against what the trainer's own process scored on the same samples, and against the limits of
+params.yaml.
 The version that would be replaced is loaded too, since a rollback has to be able to come back to it. All
 files of either are held against the digest of the night's record before any is run.
 """
@@ -19,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import PipelineError, without_password
-from pipeline.params import GateParams
-from pipeline.records import Champion, Check, Release, Version
-from pipeline.release import carried, packaging
-from pipeline.release.evaluator import ARRAYS
-from pipeline.release.tracking import session
+from pipeline.contract.errors import PipelineError, without_password
+from pipeline.contract.params import GateParams
+from pipeline.contract.records import Champion, Check, Release, Version
+from pipeline.registry import carried_code, packaging
+from pipeline.registry.weights import ARRAYS
+from pipeline.storage.mlflow_client import session
 
 TOLERANCE = 1e-5  # of a score, relative and absolute: another order of adding up
 LIMIT_S = 600.0
@@ -150,7 +151,7 @@ def _trial() -> Iterator["subprocess.Popen[str]"]:
         process = subprocess.Popen(
             [sys.executable, "-I", str(Path(__file__).with_name("trial.py"))],
             cwd=scratch, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=carried.environment(),
+            env=carried_code.environment(),
         )  # fmt: skip
         try:
             yield process

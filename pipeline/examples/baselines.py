@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from pipeline.workloads.tables import Array, Lines
+from pipeline.examples.tables import Array, Lines
 
 TOP = 20
 

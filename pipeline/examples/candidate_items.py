@@ -1,7 +1,7 @@
 """Which items might a customer buy on a day, and what is known of each before that day?
 
 A sample is a customer on a day. Its candidates are the customer's own past items, what sells now, and
-items that others bought beside the customer's (pipeline/workloads/tables.py). All is computed on the
+items that others bought beside the customer's (pipeline/examples/tables.py). All is computed on the
 fly from lines mapped into memory, vectorised over the batch. Nothing of a sample's own day or later is
 looked at, except to fill in what was bought.
 """
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from pipeline.workload import Split
-from pipeline.workloads.history import NUM_HISTORY, NUM_OWN, History
-from pipeline.workloads.tables import POPULARITY, Array, Lines, Neighbours, Popularity
+from pipeline.contract.workload import Split
+from pipeline.examples.purchase_history import NUM_HISTORY, NUM_OWN, History
+from pipeline.examples.tables import POPULARITY, Array, Lines, Neighbours, Popularity
 
 NUM_FEATURES = NUM_OWN + len(POPULARITY) + 3 + 4
 NUM_CONTEXT = NUM_HISTORY + 7  # and the day of the week

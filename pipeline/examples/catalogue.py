@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.workload import Split
-from pipeline.workloads.candidates import CandidateDataset
+from pipeline.contract.workload import Split
+from pipeline.examples.candidate_items import CandidateDataset
 
 
 class Catalogue(CandidateDataset):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipeline.workloads.tables import Array, Lines
+from pipeline.examples.tables import Array, Lines
 
 WINDOWS = (1, 3, 7, 14, 28, 90)  # days that own counts look back; then the whole history
 DECAYS = (10.0, 40.0, 150.0)  # days in which the weight of a purchase falls to 1/e

@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pipeline.workload import Split
-from pipeline.workloads import baselines
-from pipeline.workloads.candidates import NUM_CONTEXT, NUM_FEATURES, CandidateDataset
-from pipeline.workloads.catalogue import Catalogue
-from pipeline.workloads.history import NUM_OWN, WINDOWS
-from pipeline.workloads.tables import POPULARITY
+from pipeline.contract.workload import Split
+from pipeline.examples import baselines
+from pipeline.examples.candidate_items import NUM_CONTEXT, NUM_FEATURES, CandidateDataset
+from pipeline.examples.catalogue import Catalogue
+from pipeline.examples.purchase_history import NUM_OWN, WINDOWS
+from pipeline.examples.tables import POPULARITY
 
 TOP = 20
 NUM_COUNTRIES = 1024  # rows of the table of countries
@@ -83,7 +83,10 @@ class Ranker(nn.Module):
 
 
 class Recommender:
-    """The workload; see pipeline/workload.py. Arguments from params.yaml, `workload: {use: ..., dim: 8}`."""
+    """The workload; see pipeline/contract/workload.py.
+
+    Its arguments come from params.yaml, `workload: {use: ..., dim: 8}`.
+    """
 
     def __init__(
         self,

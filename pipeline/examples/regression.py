@@ -1,6 +1,6 @@
 """How much does a customer spend today? The smallest workload: copy this file and put your model in it.
 
-In params.yaml: `workload: {use: pipeline.workloads.regression:Regression, hidden: 32}`.
+In params.yaml: `workload: {use: pipeline.examples.regression:Regression, hidden: 32}`.
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from pipeline.workload import Split
-from pipeline.workloads.tables import Lines
+from pipeline.contract.workload import Split
+from pipeline.examples.tables import Lines
 
 Batch = tuple[Tensor, Tensor]
 

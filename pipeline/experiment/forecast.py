@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.release import unpaired
-from pipeline.release.observations import Shown, ndcg
-from pipeline.release.ramp import Pace, clock_by
-
-DAY_S, HOUR_S = 86_400.0, 3600.0
+from pipeline.contract.units import DAY_S, HOUR_S
+from pipeline.experiment.observations import Shown, ndcg
+from pipeline.experiment.ramp import Pace, clock_by
+from pipeline.statistics import unpaired
 
 
 @dataclass(frozen=True, kw_only=True)

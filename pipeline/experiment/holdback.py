@@ -12,18 +12,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ParamsError, ReleaseError
-from pipeline.ledger import Entry
-from pipeline.params import Params
-from pipeline.records import Release
-from pipeline.release import experiment, unpaired
-from pipeline.release.compare import Effect, Rules
-from pipeline.release.live import ARMS
-from pipeline.release.observations import observe
-from pipeline.release.traffic import HOLDBACK, open_log, share_out
+from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Release
+from pipeline.contract.units import HOUR_S
+from pipeline.experiment import live_test
+from pipeline.experiment.observations import observe
+from pipeline.experiment.readout import ARMS
+from pipeline.experiment.traffic import HOLDBACK, open_log, share_out
+from pipeline.statistics import unpaired
+from pipeline.statistics.paired import Effect, Rules
+from pipeline.storage.ledger import Entry
 
 if TYPE_CHECKING:
-    from pipeline.serving.log import Traffic
+    from pipeline.storage.traffic_log import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +45,11 @@ def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> H
     kept = open_log(params) if serving.replaced else None
     if kept is None:
         return None
-    window_s = params.gate.outcome_hours * experiment.HOUR_S
+    window_s = params.gate.outcome_hours * HOUR_S
     seen = observe(kept.exposures(name_of(serving)), window_s=window_s).swapped
     if not seen.observations:
         return None
-    found = experiment.look(seen, params, rules=rules, now=now, tuned_at=unpaired.TUNED_AT)
+    found = live_test.look(seen, params, rules=rules, now=now, tuned_at=unpaired.TUNED_AT)
     told = f"on live traffic {serving.champion} against {serving.replaced}"
     broken = [text for text in found.broken if not text.startswith(ARMS)]
     if len(broken) < len(found.broken):

@@ -18,24 +18,25 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pipeline import ledger, records
-from pipeline.errors import NotYet, ParamsError, ReleaseError
-from pipeline.params import GateParams, Params
-from pipeline.records import Champion, Live, Night, Release, Verdict, Version
-from pipeline.release import forecast, ramp
-from pipeline.release.compare import Judgement, Rules
-from pipeline.release.followers import endpoint
-from pipeline.release.live import Finding, Limits, decide, find
-from pipeline.release.observations import Seen, observe
-from pipeline.release.traffic import HOLDBACK, end, move, open_log, share_out
+from pipeline.contract import records
+from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
+from pipeline.contract.params import GateParams, Params
+from pipeline.contract.records import Champion, Live, Night, Release, Verdict, Version
+from pipeline.contract.units import HOUR_S
+from pipeline.experiment import forecast, ramp
+from pipeline.experiment.observations import Seen, observe
+from pipeline.experiment.readout import Finding, Limits, decide, find
+from pipeline.experiment.traffic import HOLDBACK, end, move, open_log, share_out
+from pipeline.rollout.targets import endpoint
+from pipeline.statistics.paired import Judgement, Rules
+from pipeline.storage import ledger
 
 if TYPE_CHECKING:
-    from pipeline.serving.log import Log, Traffic
+    from pipeline.storage.traffic_log import Log, Traffic
 
 FOLDER = records.RUN / "live"
 DECIDED = FOLDER / "decided.json"
 HISTORY_DAYS = 7  # of traffic that tell how much will come
-HOUR_S = 3600.0
 
 
 def judge(

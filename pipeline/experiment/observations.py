@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 
 class Shown(Protocol):
-    """An exposure as the log has it (pipeline/serving/log.py), and what came of it."""
+    """An exposure as the log has it (pipeline/storage/traffic_log.py), and what came of it."""
 
     @property
     def time(self) -> float:

@@ -24,13 +24,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records import Check
-from pipeline.release import betting, quantiles, ratio
-from pipeline.release.compare import Action, Effect, Judgement, Rules
-from pipeline.release.observations import Observation, Seen, Shown
-from pipeline.release.ramp import Pace, Step, step
-from pipeline.release.shift import witnessed
-from pipeline.release.unpaired import effect
+from pipeline.contract.records import Check
+from pipeline.experiment.observations import Observation, Seen, Shown
+from pipeline.experiment.ramp import Pace, Step, step
+from pipeline.statistics import e_process, quantiles, srm
+from pipeline.statistics.output_drift import witnessed
+from pipeline.statistics.paired import Action, Effect, Judgement, Rules
+from pipeline.statistics.unpaired import effect
 
 ARMS, SCORE = "arms as drawn", "score"
 Floats = NDArray[np.float64]
@@ -107,8 +107,8 @@ def guardrails(seen: Seen, *, limits: Limits, window_s: float, now: float) -> tu
 
     def tested(name: str, text: str, margin: float) -> Check:
         alarms = [
-            betting.alarm(
-                _arm(of), _chance(of), values[name], margin=margin, alpha=betting.ALPHA / len(tests)
+            e_process.alarm(
+                _arm(of), _chance(of), values[name], margin=margin, alpha=e_process.ALPHA / len(tests)
             )
             for of, values in tests
         ]
@@ -242,22 +242,22 @@ def _as_drawn(seen: Seen) -> Check:
     groups = [(p, int(arm[chance == p].sum()), int((chance == p).sum())) for p in np.unique(chance)]
     found = sum(
         float(
-            ratio.log_evidence(
+            srm.log_evidence(
                 [ours, size - ours], [p, 1 - p],
-                concentration=ratio.concentration(ratio.TUNED_AT, alpha=ratio.ALPHA),
+                concentration=srm.concentration(srm.TUNED_AT, alpha=srm.ALPHA),
             )
         )
         for p, ours, size in groups
     )  # fmt: skip
     due = sum(p * size for p, _, size in groups)
     text = f"{int(arm.sum()):,} users met the challenger, {due:,.1f} were due"
-    return Check(name=ARMS, ok=math.exp(-max(found, 0.0)) > ratio.ALPHA, text=text)
+    return Check(name=ARMS, ok=math.exp(-max(found, 0.0)) > srm.ALPHA, text=text)
 
 
 def _latency(seen: Seen, *, margin_s: float) -> Check:
     found = quantiles.guard(
         seen.latencies_s[True], seen.latencies_s[False],
-        quantile=0.99, margin=margin_s, alpha=betting.ALPHA, min_samples=2,
+        quantile=0.99, margin=margin_s, alpha=e_process.ALPHA, min_samples=2,
     )  # fmt: skip
     return Check(name="latency", ok=found.action != "reject", text=found.reason)
 
@@ -267,7 +267,7 @@ def _score(
 ) -> Check:
     """Is the score lower by more than the margin, as soon as that can be told, or proven lower at all?"""
     lost = [1 - (score or 0.0) for score in scores]
-    found = betting.alarm(_arm(over), _chance(over), lost, margin=margin)
+    found = e_process.alarm(_arm(over), _chance(over), lost, margin=margin)
     known = replace(found, ours=1 - found.ours, theirs=1 - found.theirs)
     text = "{ours:.4f} with the challenger and {theirs:.4f} with the champion"
     check = _told(SCORE, text, known, margin=margin)
@@ -276,7 +276,7 @@ def _score(
     return replace(check, ok=False, text=f"{check.text}, proven worse: {measured}")
 
 
-def _told(name: str, text: str, found: betting.Alarm, *, margin: float) -> Check:
+def _told(name: str, text: str, found: e_process.Alarm, *, margin: float) -> Check:
     told = text.format(ours=found.ours, theirs=found.theirs)
     ending = f", worse by more than {margin:g} (p {found.p_value:.2g})" if found.raised else ""
     return Check(name=name, ok=not found.raised, text=told + ending)

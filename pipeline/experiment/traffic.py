@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline import ledger
-from pipeline.errors import NotYet, ReleaseError
-from pipeline.params import Params
-from pipeline.records import Release
-from pipeline.release.followers import endpoint
-from pipeline.release.routers import existing_log
+from pipeline.contract.errors import NotYet, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Release
+from pipeline.rollout.targets import endpoint
+from pipeline.storage import ledger
+from pipeline.storage.traffic_log import existing_log
 
 if TYPE_CHECKING:
-    from pipeline.serving.log import Log, Traffic
+    from pipeline.storage.traffic_log import Log, Traffic
 
 HOLDBACK = "holdback-"  # how experiments begin that are not a night's
 

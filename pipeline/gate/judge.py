@@ -6,7 +6,7 @@ night there is no champion: promoted when proven better than the popularity base
 judged keeps the champion, with the reason.
 
 By `gate.scores`, held-out scores decide, or users who meet one model or the other
-(pipeline/release/experiment.py), or both.
+(pipeline/experiment/live_test.py), or both.
 """
 
 import logging
@@ -17,20 +17,25 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pipeline import ledger, notifier, records
-from pipeline.errors import ReleaseError
-from pipeline.params import GateParams, Params
-from pipeline.records import Approval, Champion, Check, Evaluation, Night, Release, Verdict, Version
-from pipeline.release import aliases, approval, experiment, holdback, registry, review, saga
-from pipeline.release.compare import Effect, Judgement, Rules, interval, judge
-from pipeline.release.fitness import fitness, only_slow
-from pipeline.release.followers import Follower, followers
-from pipeline.release.lineage import recipe
-from pipeline.release.lost_ledger import expect_ledger
-from pipeline.release.metrics import Pair, judge_metrics
-from pipeline.release.scores import SCORES, Columns, read_scores, with_prefix
-from pipeline.release.selftest import selftest
-from pipeline.release.tracking import session
+from pipeline.contract import records
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.params import GateParams, Params
+from pipeline.contract.records import Approval, Champion, Check, Evaluation, Night, Release, Verdict, Version
+from pipeline.evaluation.scores import SCORES, Columns, read_scores, with_prefix
+from pipeline.evaluation.smoke_test import fitness, only_slow
+from pipeline.experiment import holdback, live_test
+from pipeline.gate import review
+from pipeline.gate.metrics import Pair, judge_metrics
+from pipeline.gate.selftest import selftest
+from pipeline.registry import aliases, approval
+from pipeline.registry.lineage import recipe
+from pipeline.report import notifier
+from pipeline.rollout import promote, saga
+from pipeline.rollout.lost_ledger import expect_ledger
+from pipeline.rollout.targets import Follower, followers
+from pipeline.statistics.paired import Effect, Judgement, Rules, interval, judge
+from pipeline.storage import ledger
+from pipeline.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +74,12 @@ def gate(
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
     else:
-        verdict = experiment.judge(night, version, champion, params, rules=rules, replayed=replayed)
+        verdict = live_test.judge(night, version, champion, params, rules=rules, replayed=replayed)
     verdict = approval.asked(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
-    registry.tell(version, verdict, records.find(Approval))
+    promote.tell(version, verdict, records.find(Approval))
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
         before = records.find(Verdict)
@@ -165,13 +170,13 @@ def watch(params: Params) -> Verdict:
     """
     now = datetime.now(UTC)
     expect_ledger(params)
-    edit = _look_at_alias(params) + experiment.clean(params, now=now)
+    edit = _look_at_alias(params) + live_test.clean(params, now=now)
     serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None:
         return _watched("no data", None, 0, None, f"{edit}no version was ever promoted")
     held = holdback.judge(serving, params, rules=_rules(params.gate, refresh=True), now=now)
     if held and held.worse:
-        registry.rollback(params, to=serving.replaced, reason=held.reason)
+        promote.rollback(params, to=serving.replaced, reason=held.reason)
         holdback.keep(serving, ledger.history(limit=1), params)
         return _watched("reject", serving, held.num_users, held.effect, f"{edit}rolled back: {held.reason}")
     holdback.keep(serving, ledger.history(), params)
@@ -190,7 +195,7 @@ def watch(params: Params) -> Verdict:
         reason = f"{edit}version {serving.replaced} is not proven better than {serving.champion}: {effect}"
         return _watched("wait", serving, len(ours), effect, reason)
     reason = f"version {serving.replaced} is better than {serving.champion}: {effect}"
-    registry.rollback(params, to=serving.replaced, reason=reason)
+    promote.rollback(params, to=serving.replaced, reason=reason)
     return _watched("reject", serving, len(ours), effect, f"{edit}rolled back: {reason}")
 
 
@@ -291,7 +296,7 @@ def _look_at_others(told: Sequence[Follower], serving: Release) -> str:
 def _adopt(shown: int, params: Params) -> str:
     """Write an edit by hand to the ledger, where it names a version that was once promoted."""
     try:
-        registry.rollback(params, to=shown, reason="the alias champion was moved by hand")
+        promote.rollback(params, to=shown, reason="the alias champion was moved by hand")
     except ReleaseError as error:
         with session() as client:
             now = saga.settle(followers(client, params.register_.name))

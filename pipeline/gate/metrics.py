@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.release.compare import Action, Judgement, Rules, judge
+from pipeline.statistics.paired import Action, Judgement, Rules, judge
 
 Pair = tuple[ArrayLike | None, ArrayLike | None]  # challenger and champion; higher is better
 

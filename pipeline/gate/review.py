@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline import ledger, params, records
-from pipeline.errors import NothingToDo, PipelineError, ReleaseError
-from pipeline.records import Approval, Night, Verdict, Version
-from pipeline.release import aliases, description, registry, tracking
-from pipeline.release import approval as approvals
+from pipeline.contract import params, records
+from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
+from pipeline.contract.records import Approval, Night, Verdict, Version
+from pipeline.registry import aliases, description
+from pipeline.registry import approval as approvals
+from pipeline.rollout import promote
+from pipeline.storage import ledger, mlflow_client
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ def approve(
     if said.approved is reject:
         told = approvals.words(verdict, said)
         raise ReleaseError(f"{name} {told}, and the first answer stands; use rollback once it serves")
-    registry.tell(version, verdict, said)
+    promote.tell(version, verdict, said)
     log.info("%s %s", name, approvals.words(verdict, said))
     return said
 
@@ -73,8 +75,8 @@ def show_report(night: Night, *, commit: str = "") -> None:
         path = page.write(Path(), ledger.history())
         log.info("report: %s", path.resolve())
         verdict, version = records.find(Verdict), records.find(Version)
-        with tracking.session() as client:
-            run_id = tracking.find_or_make_run(client, night.id)
+        with mlflow_client.session() as client:
+            run_id = mlflow_client.find_or_make_run(client, night.id)
             client.log_artifact(run_id, str(path))
             if verdict and (drawn := figures.effect(verdict, params.load().gate.margin)):
                 client.log_text(run_id, svg.alone(drawn), description.INTERVAL)

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.records import Check
-from pipeline.release.compare import Effect, Judgement, Rules
-from pipeline.release.metrics import Pair, judge_metrics
+from pipeline.contract.records import Check
+from pipeline.gate.metrics import Pair, judge_metrics
+from pipeline.statistics.paired import Effect, Judgement, Rules
 
 NUM_TRIES = 60
 CHANCE = 1e-5  # that a sound gate fails a night's self-test

@@ -5,12 +5,13 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline import records
-from pipeline.errors import JobError
-from pipeline.launching.attempts import Attempts
-from pipeline.records import Training
-from pipeline.spot import lives
-from pipeline.training import checkpoint, faults, lines
+from pipeline.contract import records
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Training
+from pipeline.jobs.submissions import Attempts
+from pipeline.spot import observed_lifetimes
+from pipeline.storage import jsonl
+from pipeline.training import checkpoint, worker_errors
 from pipeline.training.recipe import Recipe, Result
 from pipeline.training.worker import ended_early_by, write_facts
 
@@ -43,9 +44,9 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
             when, more = "the time that its budget ended", "night.budget_usd"
         raise JobError(
             f"training did not reach a checkpoint by {when} "
-            f"({faults.reason(folder)}); the champion stays; allow more by {more}, or train less"
+            f"({worker_errors.reason(folder)}); the champion stays; allow more by {more}, or train less"
         )
-    from pipeline.training.tally import Tally
+    from pipeline.training.sample_audit import Tally
 
     told = checkpoint.scalars(path)
     model = folder / "model"
@@ -95,12 +96,12 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
     shutil.copytree(source, fresh)
     shutil.rmtree(MODEL, ignore_errors=True)
     fresh.rename(MODEL)
-    starts = lines.whole(folder / "starts.jsonl")
+    starts = jsonl.whole(folder / "starts.jsonl")
     began = datetime.fromisoformat(starts[0]["time"]) if starts else result.ended_at
     elapsed_s = max(0.0, (result.ended_at - began).total_seconds())
     submissions = [{"time": each.at, "spot": each.rung.spot} for each in asked.all]
     losses = [{"time": each.ended_at} for each in asked.all if each.ended == "preempted" and not each.leaving]
-    beats = lines.whole(folder / "progress.jsonl")
+    beats = jsonl.whole(folder / "progress.jsonl")
     return Training(
         model_digest=result.model_digest,
         num_samples=result.num_samples,
@@ -111,8 +112,8 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
         stopped_by=result.stopped_by,
         epochs=result.epochs,
         ended_at=result.ended_at,
-        start_s=lives.start_s(submissions, starts),
-        spot_lives=lives.lives(submissions, starts=starts, heartbeats=beats, losses=losses),
+        start_s=observed_lifetimes.start_s(submissions, starts),
+        spot_lives=observed_lifetimes.lives(submissions, starts=starts, heartbeats=beats, losses=losses),
         noise_scale=result.noise_scale,
         device=result.device,
         # An early end that was put off again was none.

@@ -9,7 +9,7 @@ for each time that machines were asked for. Where the job itself tells when it e
 import json
 from pathlib import Path
 
-from pipeline.records import replace_text
+from pipeline.contract.records import replace_text
 
 FILE = "meter.json"
 

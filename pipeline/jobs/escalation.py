@@ -27,19 +27,19 @@ from datetime import UTC, datetime, timedelta
 from math import exp, inf, log
 from typing import Literal
 
-from pipeline.launching.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
-from pipeline.planning.catalog import LOCAL
-from pipeline.planning.startup import BEFORE_WORK
-from pipeline.records import Plan, Rung, Way
+from pipeline.contract.records import Plan, Rung, Way
+from pipeline.contract.units import HOUR_S
+from pipeline.jobs.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
+from pipeline.machines.catalog import LOCAL
+from pipeline.machines.startup import BEFORE_WORK
 from pipeline.spot import steering
-from pipeline.spot.curves import HOUR_S
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, on_demand, usd_per_hour
-from pipeline.training.scaling import MARGIN
+from pipeline.training.learning_rate import MARGIN
 
 Standing = Literal["none", "queued", "running", "refused"]  # refused: some minutes ago at most
 PATIENCE_S = 2 * TICK_S
-FORGET_S = 3600.0  # after which machines that were refused count as ones that never were
+FORGET_S = HOUR_S  # after which machines that were refused count as ones that never were
 LEAST_SPREAD = 0.02  # of the logarithm of a time that a plan is sure of
 
 

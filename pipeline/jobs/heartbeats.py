@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pipeline.launching.outlook import Outlook, Rate, measured
+from pipeline.jobs.outlook import Outlook, Rate, measured
 from pipeline.training.recipe import Progress
 
 QUIET_HANGS = 5  # times train.hang_after_s without a heartbeat: the watchdogs of the workers hang, too

@@ -15,18 +15,18 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
-from pipeline.backends import LIVE, Backend
-from pipeline.errors import JobError, NotYet
-from pipeline.launching import attempts, ladder
-from pipeline.launching.attempts import Attempt, Attempts
-from pipeline.launching.jobs import job_of
-from pipeline.launching.meter import Meter
-from pipeline.launching.reconciler import Reconciler
-from pipeline.params import Params
-from pipeline.planning.catalog import LOCAL
-from pipeline.records import Champion, Dataset, Night, Plan, Training
-from pipeline.source_code import source_digest
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.backend import LIVE, Backend
+from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.params import Params
+from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
+from pipeline.contract.source_code import source_digest
+from pipeline.contract.units import HOUR_S
+from pipeline.jobs import escalation, submissions
+from pipeline.jobs.cost_tracker import Meter
+from pipeline.jobs.reconciler import Reconciler
+from pipeline.jobs.submissions import Attempt, Attempts
+from pipeline.jobs.torchrun import job_of
+from pipeline.machines.catalog import LOCAL
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, usd_per_hour
 from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
@@ -65,7 +65,7 @@ def look_after(
     """`train` by another clock, in seconds since 1970."""
     recipe = recipe_of(night, dataset, plan, champion, params)
     workers, confidence = params.train.num_workers, params.plan.confidence
-    first = ladder.first(plan, train_until=recipe.train_until, confidence=confidence)
+    first = escalation.first(plan, train_until=recipe.train_until, confidence=confidence)
     name = name_of(recipe, first, num_workers=workers)
     folder = JOBS / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = ti
     Returns the names of those that were told to end and have not yet.
     """
     alive = []
-    for path in JOBS.glob(f"*/{attempts.FILE}"):
+    for path in JOBS.glob(f"*/{submissions.FILE}"):
         folder, asked = path.parent, Attempts(path.parent)
         last = asked.last
         if folder.name == but or last is None or not last.live:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pipeline import ledger, records
-from pipeline.backends import Backend, Rental, Rents
-from pipeline.backends.orders import label
-from pipeline.errors import PipelineError
-from pipeline.params import Plug
-from pipeline.records import Night
+from pipeline.backends.vertex.job_spec import label
+from pipeline.contract import records
+from pipeline.contract.backend import Backend, Rental, Rents
+from pipeline.contract.errors import PipelineError
+from pipeline.contract.params import Plug
+from pipeline.contract.records import Night
+from pipeline.storage import ledger
 
 log = logging.getLogger(__name__)
 

@@ -14,21 +14,22 @@ from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline import records
-from pipeline.backends import LIVE, Backend, Job, OutOfTime, Rents, State
-from pipeline.errors import JobError, NotYet
-from pipeline.launching import collector, ladder
-from pipeline.launching.attempts import Attempts
-from pipeline.launching.jobs import job_of
-from pipeline.launching.ladder import Sight, Standing
-from pipeline.launching.meter import Meter, spent_usd
-from pipeline.launching.pulse import Pulse
-from pipeline.planning.catalog import LOCAL
-from pipeline.records import Plan, Rung, Taken, Training
+from pipeline.contract import records
+from pipeline.contract.backend import LIVE, Backend, Job, OutOfTime, Rents, State
+from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.records import Plan, Rung, Taken, Training
+from pipeline.contract.units import HOUR_S
+from pipeline.jobs import collector, escalation
+from pipeline.jobs.cost_tracker import Meter, spent_usd
+from pipeline.jobs.escalation import Sight, Standing
+from pipeline.jobs.heartbeats import Pulse
+from pipeline.jobs.submissions import Attempts
+from pipeline.jobs.torchrun import job_of
+from pipeline.machines.catalog import LOCAL
 from pipeline.spot import steering
-from pipeline.spot.curves import HOUR_S
 from pipeline.spot.steering import usd_per_hour
-from pipeline.training import faults, lines
+from pipeline.storage import jsonl
+from pipeline.training import worker_errors
 from pipeline.training.recipe import END_BY, MOVING, Recipe, Result
 from pipeline.training.worker import ended_early_by
 
@@ -64,7 +65,7 @@ class Reconciler:
         self.meter = Meter(folder, night=recipe.night)
         moving = folder / MOVING
         self.pulse = Pulse(
-            lines.newest(folder / "progress.jsonl"),
+            jsonl.newest(folder / "progress.jsonl"),
             moved_at=moving.stat().st_mtime if moving.exists() else 0.0,
         )
 
@@ -83,7 +84,7 @@ class Reconciler:
         end_by = self._tell_end_by(now)
         self._note(now, state)
         limit = min(end_by, self.deadline + GRACE_S)
-        last_start = min(end_by - ladder.start_s(self.plan), self.deadline)
+        last_start = min(end_by - escalation.start_s(self.plan), self.deadline)
         if now >= (limit if state in LIVE else last_start):
             return self._end(now, limit=limit)
         if last and last.leaving and state in LIVE:
@@ -99,19 +100,19 @@ class Reconciler:
         hang = self._hang(now) if state == "running" else ""
         if hang:
             log.warning("job %s: %s", self.folder.name, hang)
-            faults.leave(self.folder, hang, rank=-1)
+            worker_errors.leave(self.folder, hang, rank=-1)
             self.attempts.leave(now, "hang")
             self._cancel(now)
         if beat and beat.end:
             self._note_early_end(now, beat.end)
         sight = self._sight(now, state)
-        choice = ladder.choose(self.plan, sight)
+        choice = escalation.choose(self.plan, sight)
         if now < self.deadline and choice.rung and choice.rung.way != last.rung.way:
             self.attempts.leave(now, "rung", to=choice.rung, taken=self._taken(now, choice))
             self._cancel(now)
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
-        total, ahead = self.recipe.num_samples, ladder.forecast(self.plan, sight, sight.rung)
+        total, ahead = self.recipe.num_samples, escalation.forecast(self.plan, sight, sight.rung)
         told = self.pulse.sentence(num_samples=total, ahead=ahead)
         raise NotYet(f"job {self.folder.name}: {told}", share=beat.seen / total)
 
@@ -136,17 +137,19 @@ class Reconciler:
             raise NotYet(f"job {self.folder.name} is past its time")
         rung: Rung | None = last.to if last else None
         if rung is None:
-            choice = ladder.choose(self.plan, self._sight(now, None))
+            choice = escalation.choose(self.plan, self._sight(now, None))
             rung, told = choice.rung, self._taken(now, choice)
             if told:
                 self.attempts.take(now, told)
             if last and rung:
-                why = faults.reason(self.folder)
+                why = worker_errors.reason(self.folder)
                 log.warning("job %s was ended: %s; starting it again", self.folder.name, why)
         if rung is None:
             raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
         if last and self._refused(now) and rung.way == last.rung.way:
-            raise NotYet(f"job {self.folder.name}: {faults.reason(self.folder)}; asks again in some minutes")
+            raise NotYet(
+                f"job {self.folder.name}: {worker_errors.reason(self.folder)}; asks again in some minutes"
+            )
         if not (self.folder / "job.json").exists():
             records.replace_text(self.folder / "job.json", records.dumps(self.recipe))
         job = self._job(rung, now)
@@ -213,7 +216,7 @@ class Reconciler:
     def _refused(self, now: float) -> bool:
         """Whether the machines last asked for could just now not be had."""
         last = self.attempts.last
-        return last is not None and last.ended == "refused" and now < last.ended_at + ladder.PATIENCE_S
+        return last is not None and last.ended == "refused" and now < last.ended_at + escalation.PATIENCE_S
 
     def _sight(self, now: float, state: State | None) -> Sight:
         last, here = self.attempts.last, self.attempts.on_this_rung
@@ -236,14 +239,14 @@ class Reconciler:
             state=at,
             since=began,
             seen=self.pulse.seen,
-            starting_s=0.0 if heard else max(0.0, ladder.start_s(self.plan) - (now - began)),
+            starting_s=0.0 if heard else max(0.0, escalation.start_s(self.plan) - (now - began)),
             rate=self.pulse.rate(since=here[0].at) if here else None,
             attempts=[
                 steering.Attempt(at=each.at, spot=each.rung.spot)
                 for each in self.attempts.all
                 if last and each.rung.place == last.rung.place
             ],
-            refused=self.attempts.refused(since=now - ladder.FORGET_S),
+            refused=self.attempts.refused(since=now - escalation.FORGET_S),
         )
 
     def _hang(self, now: float) -> str:
@@ -260,11 +263,11 @@ class Reconciler:
 
     def _give_up_if_hopeless(self) -> None:
         """Raise the worker's reason if starting again would not help; the next call begins to count anew."""
-        final, failed = faults.final(self.folder), sum(each.failed for each in self.attempts.all)
+        final, failed = worker_errors.final(self.folder), sum(each.failed for each in self.attempts.all)
         if not final and failed <= MAX_RESTARTS:
             return
-        reason = final or faults.reason(self.folder)
-        faults.forget(self.folder)
+        reason = final or worker_errors.reason(self.folder)
+        worker_errors.forget(self.folder)
         self.attempts.forget()
         if final:
             raise JobError(reason)
@@ -273,7 +276,7 @@ class Reconciler:
             f"look at {self.folder / 'log.txt'} and run train again"
         )
 
-    def _taken(self, now: float, choice: ladder.Choice) -> Taken | None:
+    def _taken(self, now: float, choice: escalation.Choice) -> Taken | None:
         if not choice.name:
             return None
         return self._rung(now, choice.name, usd=choice.usd, reason=choice.reason)

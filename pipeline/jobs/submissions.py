@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import records
-from pipeline.records import Rung, Taken, Way
-from pipeline.training import lines
+from pipeline.contract import records
+from pipeline.contract.records import Rung, Taken, Way
+from pipeline.storage import jsonl
 
 FILE = "submissions.jsonl"
 Why = Literal["rung", "hang", "told"]
@@ -55,7 +55,7 @@ class Attempts:
         self._path = folder / FILE
         self.all: list[Attempt] = []
         self.taken: list[Taken] = []
-        for line in lines.whole(self._path):
+        for line in jsonl.whole(self._path):
             self._fold(line)
 
     @property
@@ -117,7 +117,7 @@ class Attempts:
 
     def _add(self, now: float, event: str, **facts: Any) -> None:
         line = {"time": now, "event": event, **facts}
-        lines.add(self._path, line)
+        jsonl.add(self._path, line)
         self._fold(line)
 
     def _fold(self, line: dict[str, Any]) -> None:

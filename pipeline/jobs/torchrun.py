@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from pipeline.backends import Job
-from pipeline.records import Rung
-from pipeline.release import tracking
+from pipeline.contract.backend import Job
+from pipeline.contract.records import Rung
+from pipeline.storage import mlflow_client
 from pipeline.training import gpus
 
 WORKER_RESTARTS = 3  # by torchrun, of the workers in a job
@@ -47,7 +47,7 @@ def _environment() -> dict[str, str]:
     """The night's own code comes first; live metrics go where the night's do (nowhere, if set to "")."""
     told = {name: os.environ[name] for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID") if name in os.environ}
     if "MLFLOW_TRACKING_URI" not in told:
-        told["MLFLOW_TRACKING_URI"] = tracking.tracking_uri()
+        told["MLFLOW_TRACKING_URI"] = mlflow_client.tracking_uri()
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     # Else workers that were started again may meet by addresses of the dead (pytorch issue 135712).
     told["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"

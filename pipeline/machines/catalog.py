@@ -16,11 +16,12 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from pipeline.errors import ParamsError
-from pipeline.planning import pricelist
-from pipeline.planning.pricelist import Price
-from pipeline.records import Profile, Strategy
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import Profile, Strategy
+from pipeline.machines import pricelist
+from pipeline.machines.pricelist import Price
 
+HEADROOM = 0.10  # share of a device's memory that is left free
 LOCAL = "local"
 
 
@@ -92,7 +93,7 @@ def _rented(refreshed: Path | None, written: int) -> tuple[Machine, ...]:
     offered: dict[tuple[str, str], dict[Strategy, Price]] = {}
     for price in pricelist.prices(refreshed):
         offered.setdefault((price.name, price.region), {})[price.strategy] = price
-    text = files("pipeline.planning").joinpath("machines.csv").read_text()
+    text = files("pipeline.machines").joinpath("machines.csv").read_text()
     known = {row["name"]: row for row in csv.DictReader(text.splitlines())}
     return tuple(_machine(known[name], region, found) for (name, region), found in offered.items())
 

@@ -17,8 +17,8 @@ from math import isfinite
 from pathlib import Path
 from typing import get_args
 
-from pipeline.errors import ParamsError
-from pipeline.records import Strategy
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import Strategy
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 REFRESHED = Path("var/prices.csv")  # under the home of the nights
@@ -54,8 +54,8 @@ def changed(path: Path | None) -> int:
 
 @cache
 def _prices(refreshed: Path | None, written: int) -> tuple[Price, ...]:
-    text = files("pipeline.planning").joinpath("prices.csv").read_text()
-    ours = {price.key: price for price in read(text, source="pipeline/planning/prices.csv")}
+    text = files("pipeline.machines").joinpath("prices.csv").read_text()
+    ours = {price.key: price for price in read(text, source="pipeline/machines/prices.csv")}
     if refreshed is not None and written:
         newer = read(refreshed.read_text(), source=str(refreshed))
         ours |= {price.key: price for price in newer if price.key in ours}

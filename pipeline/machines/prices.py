@@ -12,10 +12,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import records
-from pipeline.errors import JobError, ParamsError
-from pipeline.planning import catalog, pricelist
-from pipeline.planning.rates import Refreshed, rates, refreshed
+from pipeline.contract import records
+from pipeline.contract.errors import JobError, ParamsError
+from pipeline.machines import catalog, pricelist
+from pipeline.machines.rates import Refreshed, rates, refreshed
 
 if TYPE_CHECKING:
     import requests

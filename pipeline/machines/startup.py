@@ -11,7 +11,7 @@ from math import exp, hypot, log
 from statistics import NormalDist, median
 from typing import Literal
 
-from pipeline.planning.catalog import LOCAL, Machine
+from pipeline.machines.catalog import LOCAL, Machine
 
 Kind = Literal["local", "cpu", "gpu", "tpu"]
 

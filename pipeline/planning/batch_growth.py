@@ -2,11 +2,11 @@
 
 from math import ceil
 
+from pipeline.contract.records import Size
+from pipeline.machines.catalog import LOCAL
 from pipeline.planning.candidates import Job
-from pipeline.planning.catalog import LOCAL
 from pipeline.planning.search import Candidate
-from pipeline.planning.updates import update
-from pipeline.records import Size
+from pipeline.prediction.update_time import update
 
 MOST_TIMES = 16  # of the planned batch; each is twice the one before
 LEAST_UPDATES = 50  # that a run of that size alone would have

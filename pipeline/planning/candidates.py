@@ -8,18 +8,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PlanError
-from pipeline.planning import catalog
-from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.planning.costs import Estimate, estimate
-from pipeline.planning.efficiency import Efficiency
-from pipeline.planning.history import Known
-from pipeline.planning.pricelist import STRATEGIES
+from pipeline.contract.errors import PlanError
+from pipeline.contract.records import Dataset, Profile, Strategy
+from pipeline.contract.units import HOUR_S
+from pipeline.machines import catalog
+from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.machines.pricelist import STRATEGIES
 from pipeline.planning.search import Candidate
-from pipeline.records import Dataset, Profile, Strategy
+from pipeline.prediction.calibration import Known
+from pipeline.prediction.costs import Estimate, estimate
+from pipeline.prediction.efficiency import Efficiency
 
 if TYPE_CHECKING:
-    from pipeline.params import Params, PlanParams
+    from pipeline.contract.params import Params, PlanParams
 
 ONE_CHIP = "the trainer drives one TPU chip a job"  # pipeline/training/tpu.py
 RENTS_NOTHING = "pipeline.backends.local:Local"  # the backend that has only the machine at hand
@@ -127,7 +128,7 @@ def _counts(
             )
         found = told[key]
         if found is not None:
-            wait_s = params.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0
+            wait_s = params.flex_wait_hours * HOUR_S if strategy == "flex-start" else 0.0
             if not here and (found.machine is not machine or found.strategy != strategy):
                 found = replace(found, machine=machine, strategy=strategy)
             yield Candidate(estimate=found, num_samples=count, wait_s=wait_s)

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from pipeline.contract.records import Option, Portion
+from pipeline.machines.catalog import LOCAL
+from pipeline.machines.startup import Part
 from pipeline.planning.candidates import Job
-from pipeline.planning.catalog import LOCAL
 from pipeline.planning.search import (
     Candidate,
     Choice,
@@ -15,8 +17,6 @@ from pipeline.planning.search import (
     frontier,
     why_not,
 )
-from pipeline.planning.startup import Part
-from pipeline.records import Option, Portion
 
 NUM_NEXT = 8  # of the next best
 NUM_FRONTIER = 12  # of what nothing beats in both time and cost

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from pipeline.planning.history import NIGHTS_AHEAD
-from pipeline.planning.quality import Array, Run, TimeToQuality
+from pipeline.contract.units import HOUR_S
+from pipeline.prediction.calibration import NIGHTS_AHEAD
+from pipeline.prediction.quality import Array, Run, TimeToQuality
 
 CERTAIN = 0.95  # that exploring costs no more than what is left for it, and no more than the budget
 
@@ -92,9 +93,9 @@ def of_ways(
     `doubts` are deviations of the logarithm of the samples that the quality needs, against the best's.
     `num_nights` is how often each was run: what is still uncertain then, another night will hardly take away.
     """
-    hours: Array = np.array([way.expected_s / 3600 for way in ranked], np.float64)
+    hours: Array = np.array([way.expected_s / HOUR_S for way in ranked], np.float64)
     usd: Array = np.array([way.expected_usd for way in ranked], np.float64)
-    late: Array = np.array([way.time_s(CERTAIN) / 3600 for way in ranked], np.float64) / hours
+    late: Array = np.array([way.time_s(CERTAIN) / HOUR_S for way in ranked], np.float64) / hours
     spread = np.hypot(np.log(late) / ndtri(CERTAIN), doubts) / (1 + np.asarray(num_nights, np.float64))
     return Prospects(
         names=names,

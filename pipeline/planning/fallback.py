@@ -19,16 +19,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from pipeline.contract.records import Night, Plan, Profile, Rung
+from pipeline.machines.startup import BEFORE_WORK
 from pipeline.planning.candidates import way_of
-from pipeline.planning.costs import time_to_save_s
-from pipeline.planning.history import Known
 from pipeline.planning.search import Candidate, Choice, Limits, by_cost
-from pipeline.planning.startup import BEFORE_WORK
-from pipeline.planning.window import Window
-from pipeline.records import Night, Plan, Profile, Rung
+from pipeline.prediction.calibration import Known
+from pipeline.prediction.costs import time_to_save_s
+from pipeline.prediction.time_budget import Window
 from pipeline.spot import steering
-from pipeline.spot.danger import PRIOR, saves
-from pipeline.spot.exposure import exposure
+from pipeline.spot.hazard import PRIOR, saves
+from pipeline.spot.worst_case import exposure
 
 NUM_FASTER = 4
 NUM_RUNGS = 12  # all of them can be asked within half an hour, one at each look of the launcher

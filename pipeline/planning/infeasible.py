@@ -3,12 +3,12 @@
 from collections.abc import Callable, Collection, Sequence
 from math import ceil, floor
 
+from pipeline.contract.records import Night, Profile
+from pipeline.contract.units import HOUR_S
+from pipeline.machines.catalog import HEADROOM, Machine
 from pipeline.planning.candidates import Way, way_of
-from pipeline.planning.catalog import Machine
-from pipeline.planning.costs import HEADROOM
 from pipeline.planning.search import Candidate, Limits, Relaxation, feasible
-from pipeline.planning.window import Window
-from pipeline.records import Night, Profile
+from pipeline.prediction.time_budget import Window
 from pipeline.training.recipe import Course
 
 
@@ -27,7 +27,7 @@ def nothing_at_once(waiting: Sequence[Candidate]) -> str:
     """All that could be had is waited for in a queue, and may never come."""
     names = ", ".join(dict.fromkeys(candidate.machine.name for candidate in waiting))
     return (
-        f"{names} can only be waited for, for {waiting[0].wait_s / 3600:g} h (plan.flex_wait_hours), and "
+        f"{names} can only be waited for, for {waiting[0].wait_s / HOUR_S:g} h (plan.flex_wait_hours), and "
         f"nothing else of plan.machines could be rented at once if it does not come; name a machine with an "
         f"on-demand price in plan.machines, or allow plan.spot"
     )
@@ -91,6 +91,6 @@ def _hours(window: Window, deadline_s: float) -> str:
     """The hours that leave so many seconds to training; those to the decision where they are too few."""
     train_hours, decide_hours = window.hours(deadline_s)
     told = f"night.train_hours {train_hours:g}"
-    if decide_hours * 3600 <= window.decide_s:
+    if decide_hours * HOUR_S <= window.decide_s:
         return told
     return f"{told} and night.decide_hours {max(train_hours, decide_hours):g}"

@@ -12,16 +12,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.errors import DataError, PlanError
-from pipeline.planning import catalog
+from pipeline.contract.errors import DataError, PlanError
+from pipeline.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
+from pipeline.machines import catalog
+from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.planning.batch_growth import sizes
 from pipeline.planning.candidates import Job, Way, allowed, candidates, hindrance
-from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.planning.efficiency import Efficiency, alike
+from pipeline.planning.considered import basis, options, portions
 from pipeline.planning.fallback import ladder, on_spot
-from pipeline.planning.growth import sizes
-from pipeline.planning.history import Known
-from pipeline.planning.options import basis, options, portions
-from pipeline.planning.refusals import (
+from pipeline.planning.infeasible import (
     epochs_that_help,
     infeasible,
     nothing_at_once,
@@ -29,13 +28,14 @@ from pipeline.planning.refusals import (
     too_little_memory,
 )
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
-from pipeline.planning.window import window
+from pipeline.prediction.calibration import Known
+from pipeline.prediction.efficiency import Efficiency, alike
+from pipeline.prediction.time_budget import window
 from pipeline.profiling import remedies
-from pipeline.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from pipeline.params import Params, PlanParams
+    from pipeline.contract.params import Params, PlanParams
 
 log = logging.getLogger(__name__)
 

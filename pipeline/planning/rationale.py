@@ -6,9 +6,9 @@ For the terminal and the task log; the report draws the same from the same recor
 from collections.abc import Callable, Iterator, Sequence
 from math import log
 
-from pipeline.planning.window import BEFORE_TRAINING
-from pipeline.records import Night, Option, Plan
-from pipeline.report.formats import count, dollars, duration
+from pipeline.contract.formats import count, dollars, duration
+from pipeline.contract.records import Night, Option, Plan
+from pipeline.prediction.time_budget import BEFORE_TRAINING
 
 ROWS = 12  # of the table
 WIDTH, HEIGHT = 64, 12  # of the picture, in letters

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from pipeline.planning.catalog import Machine
-from pipeline.planning.costs import Estimate
-from pipeline.records import Strategy
+from pipeline.contract.records import Strategy
+from pipeline.contract.units import HOUR_S
+from pipeline.machines.catalog import Machine
+from pipeline.prediction.costs import Estimate
 
 Objective = Literal["cost", "time", "knee"]
 
@@ -254,8 +255,8 @@ def _fault(candidate: Candidate, limits: Limits, offered: Iterable[Candidate]) -
 
 
 def _duration(seconds: float) -> str:
-    if seconds >= 3600:
-        return f"{seconds / 3600:.1f} h"
+    if seconds >= HOUR_S:
+        return f"{seconds / HOUR_S:.1f} h"
     return f"{seconds / 60:.1f} min" if seconds >= 600 else f"{seconds:.0f} s"
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from math import hypot, log
 from typing import TYPE_CHECKING
 
-from pipeline.planning.measurements import Measurement, Setting, believable
+from pipeline.prediction.measurements import Measurement, Setting, believable
 
 if TYPE_CHECKING:
-    from pipeline.planning.efficiency import Reached
-    from pipeline.planning.form import Array, Prior
-    from pipeline.planning.throughput import StepTime
-    from pipeline.planning.window import Decided
-    from pipeline.spot.danger import Danger
+    from pipeline.prediction.efficiency import Reached
+    from pipeline.prediction.step_time import Array, Prior
+    from pipeline.prediction.throughput import StepTime
+    from pipeline.prediction.time_budget import Decided
+    from pipeline.spot.hazard import Danger
 
 # Deviations of log(actual / predicted), before any night: of the job on all machines, of a kind of device
 # and of a machine against the roofline, and from night to night.
@@ -117,7 +117,7 @@ class Known:
         """Tonight's form before and after the nights of this machine, and how much those differ by chance."""
         import numpy as np
 
-        from pipeline.planning.throughput import StepTime
+        from pipeline.prediction.throughput import StepTime
 
         if (machine, update) not in self._fits:
             prior = _prior(update, measured_here=nights[0].measured_here)
@@ -174,19 +174,19 @@ def _common(one: Past, other: Past) -> float:
 
 def _prior(update: Update, *, measured_here: bool) -> "Prior":
     """The constants of the form by profile and roofline, and how far they may be off."""
-    from pipeline.planning import form
+    from pipeline.prediction import step_time
 
     off = JOB if measured_here else hypot(JOB, DEVICE, MACHINE)
     across = log(max(update.across_s, NEGLIGIBLE_S))
     within = log(max(update.within_s, NEGLIGIBLE_S)) - across
-    return form.LEARNED.scaled(
+    return step_time.LEARNED.scaled(
         {
-            form.FIXED: (log(max(update.fixed_s, NEGLIGIBLE_S)), off),
-            form.PER_SAMPLE: (log(max(update.per_sample_s, NEGLIGIBLE_S)), off),
-            form.ONE: (within, NETWORK),
-            form.TWO: (0.0, NETWORK),
-            form.MANY: (across, NETWORK),
-            form.OVERLAP: NO_OVERLAP,
+            step_time.FIXED: (log(max(update.fixed_s, NEGLIGIBLE_S)), off),
+            step_time.PER_SAMPLE: (log(max(update.per_sample_s, NEGLIGIBLE_S)), off),
+            step_time.ONE: (within, NETWORK),
+            step_time.TWO: (0.0, NETWORK),
+            step_time.MANY: (across, NETWORK),
+            step_time.OVERLAP: NO_OVERLAP,
         }
     )
 

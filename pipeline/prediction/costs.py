@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from math import ceil, exp
 from statistics import NormalDist
 
-from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.planning.history import Known
-from pipeline.planning.startup import DATA, QUEUE, START, Part, wait
-from pipeline.planning.updates import HEADROOM, update
-from pipeline.records import Profile, Strategy
+from pipeline.contract.records import Profile, Strategy
+from pipeline.contract.units import HOUR_S
+from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.machines.startup import DATA, QUEUE, START, Part, wait
+from pipeline.prediction.calibration import Known
+from pipeline.prediction.update_time import update
 from pipeline.spot.preemptions import (
     checkpoint_interval_s,
     loss,
     mean_time_to_loss_s,
 )
 
-__all__ = ["HEADROOM", "Estimate", "Part", "estimate"]
+__all__ = ["Estimate", "Part", "estimate"]
 
 NORMAL = NormalDist()
 SAVE_BYTES_PER_S = 200e6
@@ -70,7 +71,7 @@ class Estimate:
     def usd(self, parts: Iterable[Part]) -> float:
         """Dollars for some of the parts, of all machines; none for the queue."""
         billed_s = sum(part.seconds for part in parts if part.name != QUEUE)
-        return billed_s / 3600 * self.num_machines * (self.machine.price(self.strategy) or 0.0)
+        return billed_s / HOUR_S * self.num_machines * (self.machine.price(self.strategy) or 0.0)
 
     def time_s(self, chance: float) -> float:
         """Seconds in which the job is done with this chance."""

@@ -21,8 +21,8 @@ from functools import cached_property
 from math import exp, isfinite, log
 from typing import TYPE_CHECKING
 
-from pipeline.planning.startup import Z90
-from pipeline.records import Profile
+from pipeline.contract.records import Profile
+from pipeline.machines.startup import Z90
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,19 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeline import ledger
-from pipeline.ledger import Entry
-from pipeline.planning import catalog
-from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.planning.efficiency import Reached
-from pipeline.planning.history import NIGHTS_AHEAD, Known, Past, ratio
-from pipeline.planning.scorecard import NIGHTS, Scorecard, outcome, scorecard
-from pipeline.planning.startup import IN_RUN_S, wait
-from pipeline.planning.updates import update
-from pipeline.planning.window import Decided
+from pipeline.contract.records import Night, Profile
+from pipeline.machines import catalog
+from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.machines.startup import IN_RUN_S, wait
+from pipeline.prediction.calibration import NIGHTS_AHEAD, Known, Past, ratio
+from pipeline.prediction.efficiency import Reached
+from pipeline.prediction.scorecard import NIGHTS, Scorecard, outcome, scorecard
+from pipeline.prediction.time_budget import Decided
+from pipeline.prediction.update_time import update
 from pipeline.profiling import remedies
-from pipeline.records import Night, Profile
-from pipeline.spot.danger import learned
+from pipeline.spot.hazard import learned
+from pipeline.storage import ledger
+from pipeline.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
 

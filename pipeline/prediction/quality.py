@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.efficiency import THEORY_SPREAD
+from pipeline.prediction.efficiency import THEORY_SPREAD
 
 Array = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import ceil, comb, log
 from statistics import median
 
-from pipeline.planning.startup import Z90
-from pipeline.records import Plan, Training
+from pipeline.contract.records import Plan, Training
+from pipeline.machines.startup import Z90
 
 NIGHTS = 60  # looked back
 LEAST_NIGHTS = 10  # fewer say nothing of one in ten

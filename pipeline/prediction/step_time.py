@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.measurements import Measurement, Setting
+from pipeline.prediction.measurements import Measurement, Setting
 
 Array = NDArray[np.float64]
 

@@ -15,7 +15,8 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 from scipy.special import ndtri
 
-from pipeline.planning.form import (
+from pipeline.prediction.measurements import Measurement, Setting
+from pipeline.prediction.step_time import (
     LEARNED,
     MANY,
     ONE,
@@ -29,7 +30,6 @@ from pipeline.planning.form import (
     form,
     slopes,
 )
-from pipeline.planning.measurements import Measurement, Setting
 
 
 @dataclass(frozen=True, kw_only=True)

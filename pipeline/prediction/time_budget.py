@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from math import ceil, exp
 from statistics import NormalDist
 
-from pipeline.errors import PlanError
-from pipeline.planning.startup import Part, typical
-from pipeline.records import Dataset, Night, Profile
+from pipeline.contract.errors import PlanError
+from pipeline.contract.records import Dataset, Night, Profile
+from pipeline.contract.units import HOUR_S
+from pipeline.machines.startup import Part, typical
 
 BEFORE_TRAINING = 0.05  # share of the time from the start to the end of training that other stages take
 EVALUATION, GATE = "evaluation", "register and gate"
@@ -61,7 +62,7 @@ class Window:
     def hours(self, deadline_s: float) -> tuple[float, float]:
         """`train_hours` and `decide_hours` that leave so many seconds to training, rounded up."""
         until_s = deadline_s / (1 - BEFORE_TRAINING)
-        return _up(until_s / 3600), _up((until_s + self.after_s) / 3600)
+        return _up(until_s / HOUR_S), _up((until_s + self.after_s) / HOUR_S)
 
     def latest_start(self, night: Night, seconds: float) -> datetime:
         """When something that takes so long has to begin."""
@@ -94,8 +95,8 @@ def window(
     )
     if found.until_s <= 0:
         raise PlanError(
-            f"evaluation and gate may take {found.after_s / 3600:.2g} h and night.decide_hours leaves "
-            f"{found.decide_s / 3600:.2g} h for the whole night; raise night.decide_hours"
+            f"evaluation and gate may take {found.after_s / HOUR_S:.2g} h and night.decide_hours leaves "
+            f"{found.decide_s / HOUR_S:.2g} h for the whole night; raise night.decide_hours"
         )
     return found
 

@@ -14,13 +14,12 @@ nights took beyond that corrects it (history.py), and leaves less to doubt.
 from dataclasses import dataclass
 from math import ceil, exp, hypot, log
 
-from pipeline.planning.catalog import Machine
-from pipeline.planning.history import Correction, Known, Update
-from pipeline.planning.measurements import Setting
-from pipeline.planning.startup import Z90, Part
-from pipeline.records import Profile
+from pipeline.contract.records import Profile
+from pipeline.machines.catalog import HEADROOM, Machine
+from pipeline.machines.startup import Z90, Part
+from pipeline.prediction.calibration import Correction, Known, Update
+from pipeline.prediction.measurements import Setting
 
-HEADROOM = 0.10  # of the device's memory is left free
 REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
 UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
 NETWORK = log(1.5) / Z90

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.params import TrainParams
-from pipeline.records import Tuning
-from pipeline.training import order
+from pipeline.contract.params import TrainParams
+from pipeline.contract.records import Tuning
+from pipeline.contract.workload import Workload
+from pipeline.training import sample_order
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
-from pipeline.training.order import Indices
-from pipeline.workload import Workload
+from pipeline.training.sample_order import Indices
 
 BLOCK_S = 0.02  # at least, so that clocks and wake-ups do not count
 PAIRS = (5, 13)  # at least and at most
@@ -122,7 +122,7 @@ class Trials:
     def _samples(self, number: int) -> Indices:
         """The next samples in the order of training."""
         start, self._position = self._position, self._position + number
-        return order.indices(
+        return sample_order.indices(
             seed=self._training.seed,
             num_samples=len(self._dataset),
             start=start,

@@ -11,10 +11,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import JobError
-from pipeline.profiling import lines
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Line
+from pipeline.profiling import line_fit
 from pipeline.profiling.bounds import NETWORK
-from pipeline.records import Line
 
 ROUNDS = 5
 PARTS = (0.5, 1.0)  # of the gradient, for a line
@@ -69,7 +69,7 @@ def allreduce_s(num_bytes: int, *, num_workers: int) -> Line:
     # An all-reduce ends when the slowest worker has it.
     rounds = [max(same) for same in zip(*told, strict=True)]
     sizes = [part * num_bytes for part in PARTS for _ in range(ROUNDS)]
-    return lines.fit(sizes, rounds)
+    return line_fit.fit(sizes, rounds)
 
 
 def _work(to: Connection, store: Path, rank: int, num_workers: int, num_bytes: int) -> None:

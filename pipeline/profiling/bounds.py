@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pipeline.planning.costs import HEADROOM
-from pipeline.records import Line
+from pipeline.contract.records import Line
+from pipeline.machines.catalog import HEADROOM
 
 Bound = Literal["io", "compute", "memory"]
 

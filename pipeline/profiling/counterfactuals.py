@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.profiling.bounds import Bound, Operator, Rates, memory_share
 
 if TYPE_CHECKING:
-    from pipeline.profiling.rig import Rig
+    from pipeline.profiling.harness import Rig
 
 log = logging.getLogger(__name__)
 

@@ -12,19 +12,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import is_out_of_memory
-from pipeline.params import ProfileParams, TrainParams
-from pipeline.planning.costs import HEADROOM
-from pipeline.profiling import bounds, counterfactuals, ladder, lines, memory, sync
+from pipeline.contract.errors import is_out_of_memory
+from pipeline.contract.params import ProfileParams, TrainParams
+from pipeline.contract.records import Line, Tuning
+from pipeline.contract.workload import Workload
+from pipeline.machines import this_machine
+from pipeline.machines.catalog import HEADROOM
+from pipeline.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit
 from pipeline.profiling.bounds import Operator, Room, Verdict
-from pipeline.records import Line, Tuning
-from pipeline.workload import Workload
 
 if TYPE_CHECKING:
     from pipeline.profiling.counterfactuals import Changes
-    from pipeline.profiling.machine import Ceilings
+    from pipeline.profiling.harness import Rig
     from pipeline.profiling.memory import Peaks
-    from pipeline.profiling.rig import Rig
+    from pipeline.profiling.roofline import Ceilings
 
 ARRAYS = Path("data/arrays")
 MEASURE_S = 5.0  # no round begins later than this; the first one always does
@@ -65,20 +66,20 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
     Raises ParamsError or DataError in one sentence for a loss that is no loss per sample, NaN, or no samples;
     PlanError if not even the smallest batch fits the memory.
     """
-    from pipeline.profiling import machine
-    from pipeline.profiling import rig as rigs
+    from pipeline.profiling import harness as rigs
+    from pipeline.profiling import roofline
     from pipeline.training.tuning import tensors
 
     begin = time.perf_counter()
-    with ladder.climbing(workload, ARRAYS, params, training) as climbed:
+    with memory_fit.climbing(workload, ARRAYS, params, training) as climbed:
         rig = rigs.Rig(workload, ARRAYS, seed=training.seed)
         footing = climbed()  # nothing is timed before the other process has ended
     peaks, tuning = footing.peaks, footing.tuning
     rig.build(tuning, num_workers=training.num_workers)
-    ceilings = machine.ceilings(ARRAYS)
+    ceilings = roofline.ceilings(ARRAYS)
     here = _machine(rig, peaks, ceilings)
     batch_size = min(training.batch_size, rig.num_samples)
-    memory_bytes = lines.fit(peaks.batch_sizes, peaks.step_bytes)
+    memory_bytes = line_fit.fit(peaks.batch_sizes, peaks.step_bytes)
     room = bounds.room(
         memory_bytes,
         batch_size=batch_size,
@@ -89,8 +90,8 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
     )
     sizes = _that_fit(rig.sizes(params.batch_sizes), room, memory_bytes, peaks)
     times = _times(rig, sizes, params.steps)
-    load_s = lines.fit(times.batch_sizes, times.load_s)
-    step_s = lines.fit(times.batch_sizes, times.step_s)
+    load_s = line_fit.fit(times.batch_sizes, times.load_s)
+    step_s = line_fit.fit(times.batch_sizes, times.step_s)
     tried = batch_size if room.fits else sizes[0]  # not all changes can be run without room for the batch
     batches = counterfactuals.kept(rig, tried)
     changes = counterfactuals.changes(rig, tried, batches)
@@ -140,7 +141,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
             fixed_bytes=memory_bytes.fixed,
         ),
         "roofline": _roofline(operators, changes.step_s, ceilings),
-        "network": sync.evidence(
+        "network": all_reduce.evidence(
             rig.num_sync_bytes(),
             num_workers=training.num_workers,
             update_s=load_s(batch_size) + step_s(batch_size),
@@ -258,7 +259,7 @@ def _machine(rig: "Rig", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]
     """This machine, as the catalog describes others; its memory is what this process may have of it."""
     import torch
 
-    installed = memory.installed_bytes()
+    installed = this_machine.installed_bytes()
     on_cpu = rig.device.type == "cpu"
     return {
         "name": "CPU" if on_cpu else torch.cuda.get_device_name(),

@@ -6,9 +6,9 @@ Profiles of earlier nights have less evidence; what is not there is not said.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pipeline.contract.formats import count, duration, operations, percent, quantity, size
+from pipeline.contract.records import Profile, Remedy
 from pipeline.profiling.remedies import NOT_TRIED
-from pipeline.records import Profile, Remedy
-from pipeline.report.formats import count, duration, operations, percent, quantity, size
 
 BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
 MEANING = {

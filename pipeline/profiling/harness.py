@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import DataError, ParamsError, PipelineError, is_out_of_memory
+from pipeline.contract.errors import DataError, ParamsError, PipelineError, is_out_of_memory
+from pipeline.contract.records import Tuning
+from pipeline.contract.workload import Batch, Workload
 from pipeline.profiling.bounds import Operator
 from pipeline.profiling.operators import OperatorLog, OtherStep, own
-from pipeline.records import Tuning
-from pipeline.training import noise, order
-from pipeline.training.order import Indices
+from pipeline.training import noise, sample_order
+from pipeline.training.sample_order import Indices
 from pipeline.training.tuning import Shards, Tuner, read, tensors
-from pipeline.workload import Batch, Workload
 
 NOISE_BATCHES = 8
 LOOKED_AT = 256  # samples, for the largest
@@ -83,7 +83,7 @@ class Rig:
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        from pipeline.training.divided import divide
+        from pipeline.training.fsdp import divide
 
         if not dist.is_initialized():
             dist.init_process_group("fake", rank=0, world_size=num_workers, store=FakeStore())
@@ -161,7 +161,7 @@ class Rig:
         """The next samples in the order of the training, which decides how fast they come."""
         start = self._position
         self._position += size
-        return order.indices(
+        return sample_order.indices(
             seed=self._seed,
             num_samples=self.num_samples,
             start=start,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from pipeline.records import Line
+from pipeline.contract.records import Line
 
 Array = NDArray[np.float64]
 

@@ -20,15 +20,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import JobError, ParamsError, PipelineError, PlanError, is_out_of_memory
-from pipeline.records import Tuning
-from pipeline.workload import Workload
+from pipeline.contract.errors import JobError, ParamsError, PipelineError, PlanError, is_out_of_memory
+from pipeline.contract.records import Tuning
+from pipeline.contract.workload import Workload
+from pipeline.machines import this_machine
 
 if TYPE_CHECKING:
-    from pipeline.profiling.rig import Rig
+    from pipeline.profiling.harness import Rig
 
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CLEAR = Path("/proc/self/clear_refs")
 KILLED = (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by itself in code of C++ that found no memory
 
 
@@ -42,24 +42,6 @@ class Peaks:
     room_bytes: int  # that there were for steps
     too_large: int | None  # the batch size that did not fit, if one did not
     how: str
-
-
-def installed_bytes() -> int:
-    """Memory of this machine, or of the container where that is less."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [path.read_text().strip() for path in _limits() if path.exists()]
-    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
-
-
-def _limits() -> Iterator[Path]:
-    """Where the limits of this process's cgroup and of those around it are, in versions 2 and 1."""
-    for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, name = (CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (CGROUPS, "memory.max")
-        own = root / path.lstrip("/")  # a container may see it at the root instead
-        yield from (folder / name for folder in (own, *own.parents) if folder.is_relative_to(root))
 
 
 def sharing(num_workers: int) -> int:
@@ -80,11 +62,11 @@ class Probe:
     seed: int
     tuning: Tuning = field(default_factory=Tuning)
     num_workers: int = 1
-    installed_bytes: int = field(default_factory=installed_bytes)
+    installed_bytes: int = field(default_factory=this_machine.installed_bytes)
 
     def rig(self) -> "Rig":
         """The data of the job, without a model."""
-        from pipeline.profiling.rig import Rig
+        from pipeline.profiling.harness import Rig
 
         return Rig(self.workload, self.folder, seed=self.seed)
 
@@ -192,7 +174,7 @@ def _in_fresh_process(probe: Probe) -> Iterator[Peaks]:
         if not is_out_of_memory(error):
             raise
     before, _ = _resident()
-    limit = limit_bytes()
+    limit = this_machine.limit_bytes()
     room = probe.installed_bytes - before
     room = room if limit is None else min(room, limit)
 
@@ -242,30 +224,13 @@ def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) ->
         yield peaks(next(size for size in sizes if size not in found))
 
 
-def limit_bytes() -> int | None:
-    """Bytes that the limits of this process (`ulimit -d`, `-v`) still leave it; None: it has none."""
-    if not STATUS.exists():
-        return None
-    used = _status()
-    kinds = {resource.RLIMIT_DATA: "VmData", resource.RLIMIT_AS: "VmSize"}
-    limits = [(resource.getrlimit(kind)[0], used[name]) for kind, name in kinds.items()]
-    left = [limit - taken for limit, taken in limits if limit != resource.RLIM_INFINITY]
-    return max(0, min(left)) if left else None
-
-
 def _resident() -> tuple[int, int]:
     """Bytes resident now, and at most since `_forget_peak`."""
-    if not STATUS.exists():  # macOS counts bytes, and only the peak
+    if not this_machine.STATUS.exists():  # macOS counts bytes, and only the peak
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak, peak
-    status = _status()
+    status = this_machine.status()
     return status["VmRSS"], status["VmHWM"]
-
-
-def _status() -> dict[str, int]:
-    """Sizes of this process in bytes, as the kernel tells them."""
-    lines = (line.split() for line in STATUS.read_text().splitlines())
-    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1:] == ["kB"]}
 
 
 def _forget_peak() -> None:

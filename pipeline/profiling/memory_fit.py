@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pipeline.errors import ParamsError, PlanError
-from pipeline.params import ProfileParams, TrainParams
-from pipeline.planning.costs import HEADROOM
+from pipeline.contract.errors import ParamsError, PlanError
+from pipeline.contract.params import ProfileParams, TrainParams
+from pipeline.contract.records import Tuning
+from pipeline.contract.workload import Workload
+from pipeline.machines.catalog import HEADROOM
 from pipeline.profiling.memory import Peaks, Probe, measuring, sharing
-from pipeline.records import Tuning
-from pipeline.workload import Workload
 
 MIB = 1 << 20
 RUNGS = {

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from pipeline.machines import this_machine
 from pipeline.profiling.bounds import Operator
 
 # These touch only the rows they are asked for, not the whole table that they are given.
@@ -29,7 +29,6 @@ ROWS = {
 }  # fmt: skip
 NEW = {"embedding_dense_backward", "_embedding_bag_backward"}  # these fill a new table before
 ROWS |= NEW
-CACHE_BYTES = 32 << 20  # where the kernel does not tell
 IN_PLACE = object()
 PAGE_BYTES = resource.getpagesize()
 LINE_BYTES = 64  # the least that comes from memory
@@ -60,7 +59,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
         self._now = now
-        self._cache = _Cache(last_cache_bytes() if cache_bytes is None else cache_bytes)
+        self._cache = _Cache(this_machine.last_cache_bytes() if cache_bytes is None else cache_bytes)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -119,14 +118,6 @@ class _Cache:
         while self._total > self.num_bytes:
             self._total -= self._held.popitem(last=False)[1]
         return max(0, needed - held)
-
-
-def last_cache_bytes() -> int:
-    """Bytes of the last cache before the device's memory."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.get_device_properties(0).L2_cache_size)
-    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("*/size")]
-    return max((int(text[:-1]) << 10 for text in sizes if text.endswith("K")), default=CACHE_BYTES)
 
 
 def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:

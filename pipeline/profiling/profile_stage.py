@@ -7,7 +7,7 @@ evidence then says from which night it is, and what only tonight's data could te
 under $PIPELINE_HOME/var/profiles, named by a digest of all that has to be the same.
 
 Otherwise it is measured: in this process, or, where `profile.machine` names one, as a short job through the
-backend on that machine (`worker --profile`).
+backend on that machine (profile_job.py).
 """
 
 import inspect
@@ -21,16 +21,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pipeline import ledger, records, snapshots
-from pipeline.backends import Backend, Job
-from pipeline.errors import DataError, JobError, NotYet, ParamsError
-from pipeline.params import Params, Plug, ProfileParams, TrainParams
-from pipeline.planning.catalog import LOCAL, rented
+from pipeline.contract import records
+from pipeline.contract.backend import Backend, Job
+from pipeline.contract.errors import DataError, JobError, NotYet, ParamsError
+from pipeline.contract.params import Params, Plug, ProfileParams, TrainParams
+from pipeline.contract.records import Dataset, Night, Profile, Record
+from pipeline.contract.workload import Batch, Workload
+from pipeline.machines import this_machine
+from pipeline.machines.catalog import LOCAL, rented
 from pipeline.profiling import profiler
 from pipeline.profiling.profiler import ARRAYS
-from pipeline.records import Dataset, Night, Profile, Record
-from pipeline.training import faults, gpus, lines
-from pipeline.workload import Batch, Workload
+from pipeline.storage import jsonl, ledger, snapshots
+from pipeline.training import gpus, worker_errors
 
 log = logging.getLogger(__name__)
 
@@ -105,18 +107,16 @@ def _known(machine: str) -> None:
         near = get_close_matches(machine, names, cutoff=0.3) or names[:3]
         raise ParamsError(
             f"profile.machine names {machine}, which is unknown; set it to {HERE}, or to one of "
-            f"pipeline/planning/machines.csv, of which nearest are {', '.join(near)}"
+            f"pipeline/machines/machines.csv, of which nearest are {', '.join(near)}"
         )
 
 
 def _name(workload: Workload, params: Params) -> str:
     """A digest of all that has to be the same for a profile to stand."""
-    from pipeline.profiling import machine
-
     told = params.profile
-    return machine.digest(
+    return this_machine.digest(
         {
-            "machine": machine.fingerprint() if told.machine == HERE else told.machine,
+            "machine": this_machine.fingerprint() if told.machine == HERE else told.machine,
             # Names without folders, as each night has a worktree of its own.
             "code": sorted({f"{path.name} {records.digest(path)}" for path in _code(workload)}),
             "workload": params.workload.model_dump(),
@@ -198,10 +198,8 @@ def _standing(path: Path | None, dataset: Dataset, params: ProfileParams) -> Pro
 
 def _by_job(request: Request, *, name: str, backend: Backend) -> Profile:
     """Submit the job, or attach to it, wait for it, and take what it brought."""
-    from pipeline.profiling import machine
-
     text = records.dumps(request)
-    folder = JOBS / machine.digest([name, text])
+    folder = JOBS / this_machine.digest([name, text])
     if not (folder / "job.json").exists():
         records.replace_text(folder / "job.json", text)
     place = str(folder.resolve())
@@ -209,7 +207,7 @@ def _by_job(request: Request, *, name: str, backend: Backend) -> Profile:
     job = Job(
         name=folder.name,
         command=("torchrun", "--nnodes=1", "--nproc-per-node=1", "--max-restarts=0",
-                 "-m", "pipeline.training.worker", "--profile", place),
+                 "-m", "pipeline.profiling.profile_job", place),
         machine=request.profile.machine,
         num_machines=1,
         folder=place,
@@ -263,8 +261,8 @@ def _submitted(job: Job, backend: Backend, *, until: float) -> str:
 
 def _reason(folder: Path) -> str:
     """The last that a worker said; the next call begins anew."""
-    told = lines.whole(folder / faults.FILE)
-    faults.forget(folder)
+    told = jsonl.whole(folder / worker_errors.FILE)
+    worker_errors.forget(folder)
     if told:
         return str(told[-1]["error"])
     return (

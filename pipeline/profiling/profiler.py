@@ -3,11 +3,11 @@
 What was found (`diagnosis`) leads to remedies; they are tried, and those that help are kept (`mender`).
 """
 
-from pipeline.params import ProfileParams, TrainParams
-from pipeline.profiling import lines, remedies
+from pipeline.contract.params import ProfileParams, TrainParams
+from pipeline.contract.records import Dataset, Profile
+from pipeline.contract.workload import Workload
+from pipeline.profiling import line_fit, remedies
 from pipeline.profiling.diagnosis import ARRAYS, diagnose
-from pipeline.records import Dataset, Profile
-from pipeline.workload import Workload
 
 __all__ = ["ARRAYS", "profile"]
 
@@ -18,7 +18,7 @@ def profile(dataset: Dataset, workload: Workload, params: ProfileParams, trainin
     Raises ParamsError or DataError in one sentence for a loss that is no loss per sample, NaN, or no samples;
     PlanError if not even the smallest batch fits the memory.
     """
-    from pipeline.profiling import mender
+    from pipeline.profiling import tuner
     from pipeline.profiling.timeline import timelines
 
     found = diagnose(workload, params, training)
@@ -37,7 +37,7 @@ def profile(dataset: Dataset, workload: Workload, params: ProfileParams, trainin
         rungs=found.rungs,
         most_samples=0 if found.room.fits else found.most_samples,
     )
-    mended = mender.mend(rig, job, training, quality=params.quality_remedies)
+    mended = tuner.mend(rig, job, training, quality=params.quality_remedies)
     runs = (
         {}  # one worker has no room for the state of an optimizer that others must share
         if rig.tuning.sharded
@@ -56,7 +56,7 @@ def profile(dataset: Dataset, workload: Workload, params: ProfileParams, trainin
         load_s=found.load_s,
         step_s=found.step_s,
         memory_bytes=found.memory_bytes,
-        sync_bytes=lines.constant(float(rig.num_sync_bytes())),
+        sync_bytes=line_fit.constant(float(rig.num_sync_bytes())),
         flops_per_sample=found.flops_per_sample,
         noise_scale=_noise_scale(*found.gradient, dataset.num_samples),
         bound=found.verdict.bound,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from pipeline.planning.catalog import rented
-from pipeline.records import Line, Profile, Remedy, Tuning
+from pipeline.contract.records import Line, Profile, Remedy, Tuning
+from pipeline.machines.catalog import rented
 
 Bound = Literal["io", "compute", "memory"]
 STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"

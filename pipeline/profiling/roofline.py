@@ -14,33 +14,30 @@ The outcome is one file per machine under $PIPELINE_HOME/var/machines, named by 
 """
 
 import fcntl
-import hashlib
 import itertools
-import json
 import logging
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
 
-from pipeline import ledger, records
-from pipeline.errors import DataError, ParamsError
-from pipeline.profiling import memory
-from pipeline.profiling.operators import last_cache_bytes
-from pipeline.records import Record
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.records import Record
+from pipeline.machines import this_machine
+from pipeline.machines.this_machine import KEPT, digest, fingerprint
+from pipeline.storage import ledger
 
 log = logging.getLogger(__name__)
 
-KEPT = timedelta(days=7)  # then measured anew: a virtual machine may have moved
 PRODUCT_S, COPY_S, GATHER_S, DISK_S = 0.4, 0.4, 0.25, 0.5  # of trying for the best
 ROW_BYTES = (16, 64, 256, 1024)  # of the rows gathered: 4 to 256 numbers in float32
 GATHER_BYTES = 4 << 20  # in one gather, as much as in a batch; a larger one would measure the allocator
@@ -106,29 +103,6 @@ def ceilings(folder: Path) -> Ceilings:
     return found
 
 
-def fingerprint() -> dict[str, Any]:
-    """What makes this machine another one, as far as speed is concerned."""
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return {
-        "cpu": _cpu_name(),
-        "num_cores": num_cores(),
-        "num_threads": torch.get_num_threads(),
-        "memory_gib": round(memory.installed_bytes() / 2**30),
-        "devices": names,
-        "torch": str(torch.__version__),
-    }
-
-
-def digest(facts: Any) -> str:
-    """A short name for facts of JSON types: the same facts, the same name."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def measure(folder: Path) -> Ceilings:
     """Measure everything, in a few seconds; `folder` is where the arrays are."""
     begin = time.perf_counter()
@@ -185,9 +159,9 @@ def _table_bytes(device: torch.device) -> int:
     """Larger than the last cache by far, and small beside the memory."""
     if device.type == "cuda":
         return TABLE_BYTES["cuda"]
-    wanted = max(TABLE_BYTES["cpu"], CACHE_FACTOR * last_cache_bytes())
-    limit = memory.limit_bytes()
-    room = memory.installed_bytes() if limit is None else min(limit, memory.installed_bytes())
+    wanted = max(TABLE_BYTES["cpu"], CACHE_FACTOR * this_machine.last_cache_bytes())
+    limit = this_machine.limit_bytes()
+    room = this_machine.installed_bytes() if limit is None else min(limit, this_machine.installed_bytes())
     return min(wanted, max(GATHER_BYTES, room // 16))
 
 
@@ -246,13 +220,6 @@ def _read_all(files: Sequence[IO[bytes]], *, cold: bool) -> float:
             if time.perf_counter() - begin > DISK_S:
                 break
     return total / (time.perf_counter() - begin)
-
-
-def _cpu_name() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _read(path: Path) -> Ceilings | None:

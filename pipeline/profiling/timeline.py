@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.params import TrainParams
-from pipeline.profiling.trials import NOTHING, Way, as_in_training
-from pipeline.records import Tuning
+from pipeline.contract.params import TrainParams
+from pipeline.contract.records import Tuning
+from pipeline.contract.workload import Batch, Workload
+from pipeline.profiling.ab_timing import NOTHING, Way, as_in_training
 from pipeline.training.engine import TorchEngine
-from pipeline.workload import Batch, Workload
 
 UPDATES = (3, 10)  # at least and at most
 LIMIT_S = 2.0  # within these, as many as fit

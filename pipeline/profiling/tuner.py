@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from pipeline.params import TrainParams
-from pipeline.profiling import memory
-from pipeline.profiling.ladder import RUNGS
+from pipeline.contract.params import TrainParams
+from pipeline.contract.records import Remedy, Tuning
+from pipeline.machines import this_machine
+from pipeline.profiling.ab_timing import PAIRS, Outcome, Trials, Way, updates
+from pipeline.profiling.memory_fit import RUNGS
 from pipeline.profiling.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, Job, Offer, offers
-from pipeline.profiling.trials import PAIRS, Outcome, Trials, Way, updates
-from pipeline.records import Remedy, Tuning
 from pipeline.training.tuning import blocks, fusible, read, tensors
 
 if TYPE_CHECKING:
-    from pipeline.profiling.rig import Rig
+    from pipeline.profiling.harness import Rig
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ def known(rig: "Rig", job: Job, training: TrainParams) -> Job:
         columns_bytes=int(num_bytes * rig.num_samples) * training.num_workers
         if _alike(rig.data, batch, looked_at)
         else 0,
-        memory_bytes=int(COLUMNS_SHARE * memory.installed_bytes()),
+        memory_bytes=int(COLUMNS_SHARE * this_machine.installed_bytes()),
         optimizer_share=optimizer_s / step_s if step_s else 0.0,
         fusible=fusible(rig.optimizer),
         images=any(isinstance(module, nn.Conv2d) for module in rig.model.modules()),

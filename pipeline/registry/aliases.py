@@ -1,7 +1,7 @@
 """Does MLflow show what the ledger decided? The aliases `champion` and `challenger`, and what follows them.
 
 MLflow writes an alias unconditionally, so it decides nothing: the ledger does, by compare-and-swap, and the
-alias follows (pipeline/release/followers.py). An edit by hand is seen by that the two disagree.
+alias follows (pipeline/rollout/targets.py). An edit by hand is seen by that the two disagree.
 """
 
 import contextlib
@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ReleaseError
-from pipeline.records import Release
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Release
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -8,9 +8,9 @@ rejects for want of proof alone.
 from dataclasses import replace
 from datetime import datetime
 
-from pipeline.errors import NothingToDo, NotYet
-from pipeline.params import ReleaseParams
-from pipeline.records import Approval, Night, Verdict
+from pipeline.contract.errors import NothingToDo, NotYet
+from pipeline.contract.params import ReleaseParams
+from pipeline.contract.records import Approval, Night, Verdict
 
 
 def asked(verdict: Verdict, params: ReleaseParams, *, until: datetime) -> Verdict:

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline import records
-from pipeline.errors import ReleaseError
+from pipeline.contract import records
+from pipeline.contract.errors import ReleaseError
 
 MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")

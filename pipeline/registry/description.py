@@ -7,8 +7,7 @@ artifacts of the run by their address, so the interval is a picture (tried with 
 
 from collections.abc import Iterable, Mapping
 
-from pipeline.profiling.explain import explain
-from pipeline.records import (
+from pipeline.contract.records import (
     Approval,
     Champion,
     Dataset,
@@ -21,7 +20,8 @@ from pipeline.records import (
     Verdict,
     Version,
 )
-from pipeline.release import approval as approvals
+from pipeline.profiling.explain import explain
+from pipeline.registry import approval as approvals
 
 AWAITED = "**Verdict: awaited.** The gate has not decided yet."
 RULE = "\n\n---\n\n"

@@ -7,10 +7,10 @@ source files, and how it is trained. A challenger of the champion's recipe is a 
 import hashlib
 from pathlib import Path
 
-from pipeline import records
-from pipeline.params import Params
-from pipeline.records import Night, Version
-from pipeline.source_code import source_digest, source_files
+from pipeline.contract import records
+from pipeline.contract.params import Params
+from pipeline.contract.records import Night, Version
+from pipeline.contract.source_code import source_digest, source_files
 
 LOCK = Path("dvc.lock")
 

@@ -10,12 +10,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import records
-from pipeline.errors import ReleaseError, without_password
-from pipeline.params import Params
-from pipeline.records import Evaluation, Night, Plan, Release, Training, Version
-from pipeline.release import carried
-from pipeline.release.evaluator import MODEL
+from pipeline.contract import records
+from pipeline.contract.errors import ReleaseError, without_password
+from pipeline.contract.params import Params
+from pipeline.contract.records import Evaluation, Night, Plan, Release, Training, Version
+from pipeline.registry import carried_code
+from pipeline.registry.weights import MODEL
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -85,7 +85,7 @@ def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> N
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
     if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
         raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")
-    compared = [(folder / carried.MODEL, model_digest)]
+    compared = [(folder / carried_code.MODEL, model_digest)]
     compared += [(folder, files_digest)] if files_digest else []
     for path, expected in compared:
         if (found := records.digest(path)) != expected:

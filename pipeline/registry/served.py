@@ -20,9 +20,9 @@ class Served(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load the weights into the workload that model.json names."""
-        from pipeline.params import Plug
-        from pipeline.release.carried import check_inside
-        from pipeline.release.evaluator import load_model
+        from pipeline.contract.params import Plug
+        from pipeline.registry.carried_code import check_inside
+        from pipeline.registry.weights import load_model
 
         folder = Path(context.artifacts["model"])
         check_inside(folder.parents[1])
@@ -41,7 +41,7 @@ class Served(PythonModel):
         import numpy as np
         import torch
 
-        from pipeline.release.evaluator import batch_of, placed
+        from pipeline.registry.weights import batch_of, placed
 
         told = {"folder": "data/arrays", "split": "test"} | (params or {})
         samples = self._samples(Path(told["folder"]), told["split"])

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.ledger import Entry
-from pipeline.report import formats, outcome
+from pipeline.contract import formats
+from pipeline.contract.units import HOUR_S
+from pipeline.report import outcome
 from pipeline.report.standing import best_baseline, score
+from pipeline.storage.ledger import Entry
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,7 +78,7 @@ def status_table(history: Sequence[Entry]) -> "Table":
 
 def hours(entry: Entry) -> str:
     """Hours of training against the hours that the deadline left."""
-    limit = (entry.night.train_until - entry.night.started_at).total_seconds() / 3600
-    used = entry.training.elapsed_s / 3600 if entry.training else None
+    limit = (entry.night.train_until - entry.night.started_at).total_seconds() / HOUR_S
+    used = entry.training.elapsed_s / HOUR_S if entry.training else None
     told = formats.NONE if used is None else f"{used:.2f}" if used >= 0.1 else f"{used:.3f}"
     return f"{told} of {limit:g}"

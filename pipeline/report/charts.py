@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
-from pipeline.report import formats
+from pipeline.contract import formats
 from pipeline.report.svg import ACCENT, FILL, INK, MUTED, PAPER, RULE, WIDTH, inline, styled
 
 LONGEST = 40  # letters of a label; the table beside the chart has them all

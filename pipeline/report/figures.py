@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from pipeline.ledger import Entry
-from pipeline.records import Drift, Line, Plan, Verdict
-from pipeline.report import charts, formats, outcome
+from pipeline.contract import formats
+from pipeline.contract.records import Drift, Line, Plan, Verdict
+from pipeline.contract.units import HOUR_S
+from pipeline.report import charts, outcome
 from pipeline.report.standing import Standing, best_baseline, score
+from pipeline.storage.ledger import Entry
 
 NIGHTS = 60  # in the trend at most
 SLICES = 24  # drawn at most; the table has them all
@@ -20,11 +22,11 @@ def points(nights: Sequence[Entry]) -> list[charts.Point]:
         charts.Point(
             day=e.night.day,
             score=score(e.evaluation),
-            hours=e.training.elapsed_s / 3600 if e.training else None,
+            hours=e.training.elapsed_s / HOUR_S if e.training else None,
             usd=e.training.cost_usd if e.training else None,
             outcome=outcome.outcome(e),
             rule=best_baseline(e.evaluation),
-            planned_hours=e.plan.expected_s / 3600 if e.plan else None,
+            planned_hours=e.plan.expected_s / HOUR_S if e.plan else None,
             planned_usd=e.plan.expected_usd if e.plan else None,
         )
         for e in sorted(latest, key=lambda e: e.night.day)

@@ -8,9 +8,10 @@ logged, and nothing else fails by it.
 import logging
 import subprocess
 
-from pipeline import ledger, params
-from pipeline.errors import ParamsError
-from pipeline.records import Night, Release, Verdict
+from pipeline.contract import params
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import Night, Release, Verdict
+from pipeline.storage import ledger
 
 log = logging.getLogger(__name__)
 

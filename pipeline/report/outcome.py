@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.ledger import Entry
-from pipeline.records import Epoch, Live, Verdict
-from pipeline.release import approval
-from pipeline.report.formats import count, effect, percent
+from pipeline.contract.formats import count, effect, percent
+from pipeline.contract.records import Epoch, Live, Verdict
+from pipeline.registry import approval
+from pipeline.storage.ledger import Entry
 
 State = Literal["done", "failed", "skipped", "not reached"]
 Outcome = Literal["promoted", "kept", "failed", "rollback", "open"]

@@ -13,12 +13,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline import params, records
-from pipeline.errors import ParamsError
-from pipeline.ledger import Entry
-from pipeline.planning import rationale
-from pipeline.profiling.explain import explain
-from pipeline.records import (
+from pipeline.contract import formats, params, records
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import (
     Approval,
     Batch,
     Champion,
@@ -35,10 +32,13 @@ from pipeline.records import (
     Verdict,
     Version,
 )
-from pipeline.release import approval
-from pipeline.release.scores import SCORES, read_scores
-from pipeline.report import charts, figures, formats, outcome, planned, predictions, profiled
+from pipeline.evaluation.scores import SCORES, read_scores
+from pipeline.planning import rationale
+from pipeline.profiling.explain import explain
+from pipeline.registry import approval
+from pipeline.report import charts, figures, outcome, planned, predictions, profiled
 from pipeline.report.standing import Standing, standing
+from pipeline.storage.ledger import Entry
 
 FILE = records.RUN / "report.html"
 _UNIT = re.compile(

@@ -9,13 +9,17 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
+from pipeline.contract import formats
+from pipeline.contract.records import Night, Option, Plan, Portion
+from pipeline.contract.units import HOUR_S
 from pipeline.planning.rationale import name
-from pipeline.records import Night, Option, Plan, Portion
-from pipeline.report import formats
 from pipeline.report.charts import canvas, rows_of
 from pipeline.report.svg import ACCENT, FILL, INK, MUTED, PAPER, inline, styled
 
-TIMES_S = [1, 3, 10, 30, 60, 180, 600, 1800, 3600, 3 * 3600, 10 * 3600, 30 * 3600, 100 * 3600]  # to be read
+TIMES_S = [  # to be read off an axis
+    *(1, 3, 10, 30, 60, 180, 600, 1800),
+    *(hours * HOUR_S for hours in (1, 3, 10, 30, 100)),
+]
 NEAR = 5.0  # a limit further off than so many times everything else is left out
 
 

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from pipeline.ledger import Entry
-from pipeline.planning.scorecard import Outcome, Scorecard, outcome, scorecard
-from pipeline.report import formats
+from pipeline.contract import formats
+from pipeline.prediction.scorecard import Outcome, Scorecard, outcome, scorecard
 from pipeline.report.charts import canvas
 from pipeline.report.svg import ACCENT, INK, MUTED, RULE, inline, styled
+from pipeline.storage.ledger import Entry
 
 
 def card(entry: Entry, history: Sequence[Entry]) -> Scorecard | None:

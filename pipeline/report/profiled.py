@@ -12,8 +12,8 @@ from typing import Any
 
 from matplotlib.patches import Patch
 
-from pipeline.records import Profile
-from pipeline.report import formats
+from pipeline.contract import formats
+from pipeline.contract.records import Profile
 from pipeline.report.charts import canvas, rows_of
 from pipeline.report.svg import ACCENT, INK, MUTED, PAPER, RULE, inline, styled
 

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ParamsError
-from pipeline.spot.simulator import OPTIMUM, POLICIES, Tally
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.units import HOUR_S
+from pipeline.simulation.simulator import OPTIMUM, POLICIES, Tally
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,9 +58,9 @@ def rows(tallies: Sequence[Tally]) -> list[Row]:
                 over_optimum=sum(tally.usd for tally in done) / least - 1 if least else 0.0,
                 num_losses=sum(tally.num_losses for tally in own),
                 num_moves=sum(tally.num_moves for tally in own),
-                on_demand_hours=float(np.mean([tally.on_demand_s for tally in own])) / 3600,
-                waited_hours=float(np.mean([tally.waited_s for tally in own])) / 3600,
-                least_spare_hours=min((tally.spare_s for tally in done), default=0.0) / 3600,
+                on_demand_hours=float(np.mean([tally.on_demand_s for tally in own])) / HOUR_S,
+                waited_hours=float(np.mean([tally.waited_s for tally in own])) / HOUR_S,
+                least_spare_hours=min((tally.spare_s for tally in done), default=0.0) / HOUR_S,
             )
         )
     return sorted(found, key=lambda row: (row.num_missed, row.usd))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records import Evaluation, Slice
+from pipeline.contract.records import Evaluation, Slice
 
 Z = 1.96  # 95 % of a normal distribution is within
 _FACTS = ("champion_has_seen", "num_not_finite")  # metrics that are not about a model

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
-from pipeline import ledger, records
-from pipeline.errors import NotYet, ReleaseError
-from pipeline.ledger import Commit
-from pipeline.params import Params
-from pipeline.records import Approval, Check, Night, Release, Verdict, Version
-from pipeline.release import aliases, saga
-from pipeline.release.followers import followers
-from pipeline.release.tracking import session
+from pipeline.contract import records
+from pipeline.contract.errors import NotYet, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Approval, Check, Night, Release, Verdict, Version
+from pipeline.registry import aliases
+from pipeline.rollout import saga
+from pipeline.rollout.targets import followers
+from pipeline.storage import ledger
+from pipeline.storage.ledger import Commit
+from pipeline.storage.mlflow_client import session
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -12,14 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline import ledger, snapshots
-from pipeline.errors import NothingToDo, PipelineError, ReleaseError
-from pipeline.ledger import Entry
-from pipeline.params import Params
-from pipeline.records import Check
-from pipeline.release import aliases, packaging
-from pipeline.release.registry import promotion_of, steps_back
-from pipeline.release.tracking import session
+from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Check
+from pipeline.registry import aliases, packaging
+from pipeline.rollout.promote import promotion_of, steps_back
+from pipeline.storage import ledger, snapshots
+from pipeline.storage.ledger import Entry
+from pipeline.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
 

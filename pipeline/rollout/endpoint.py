@@ -20,30 +20,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import ledger, params, records
-from pipeline.backends import premises
-from pipeline.backends.calls import Denied, Patience, Unanswered
-from pipeline.backends.deployments import Deployments
-from pipeline.backends.luggage import Depot
-from pipeline.backends.orders import Site
-from pipeline.backends.service import Service
-from pipeline.backends.vertex import home_token
-from pipeline.errors import NotYet, ParamsError, ReleaseError
-from pipeline.records import Dataset, Release
-from pipeline.release import aliases, packaging
-from pipeline.release.asked import Begun, Book
-from pipeline.release.container import log_url
-from pipeline.serving.assignment import STALE_S
+from pipeline.backends.vertex import preflight
+from pipeline.backends.vertex.backend import home_token
+from pipeline.backends.vertex.client import Denied, Patience, Unanswered
+from pipeline.backends.vertex.deployments import Deployments
+from pipeline.backends.vertex.job_spec import Site
+from pipeline.backends.vertex.service import Service
+from pipeline.contract import params, records
+from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
+from pipeline.contract.records import Dataset, Release
+from pipeline.registry import aliases, packaging
+from pipeline.rollout.operation_journal import Begun, Book
+from pipeline.statistics.assignment import STALE_S
+from pipeline.storage import ledger
+from pipeline.storage.bucket import BucketFolder
+from pipeline.storage.traffic_log import read_url
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import Endpoint as Served
     from mlflow import MlflowClient
 
-    from pipeline.serving.log import Log, Traffic
+    from pipeline.storage.traffic_log import Log, Traffic
 
 log = logging.getLogger(__name__)
 
-CONTAINER = ("python", "-m", "pipeline.release.container")
+CONTAINER = ("python", "-m", "pipeline.serving.container")
 PORT, HEALTH, PREDICT = 8080, "/health", "/predict"
 TAG = "vertex_model"  # of the version in MLflow
 NIGHTS_BACK = 30  # whose arrays are looked for
@@ -72,7 +73,7 @@ class Endpoint:
     ) -> None:
         self.project, self.image, self.region, self.address = project, image, region, endpoint
         self.bucket, self.account, self.spare, self.command = (
-            Depot(url=bucket),
+            BucketFolder(url=bucket),
             service_account,
             spare,
             command,
@@ -90,11 +91,11 @@ class Endpoint:
         service = Service(
             project=self.project, endpoint=self.address, patience=replace(self.patience, give_up_s=5.0)
         )
-        for what, well, text in premises.premises(site, service, regions=[self.region]):
+        for what, well, text in preflight.premises(site, service, regions=[self.region]):
             yield f"endpoint's {what}", well, text.replace("backend.", "serving.endpoint.")
         if self.log:
             try:
-                log_url(self.log)
+                read_url(self.log)
             except ParamsError as error:
                 yield "endpoint's log", False, str(error)
             else:

@@ -14,11 +14,12 @@ import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipeline import ledger
-from pipeline.errors import ReleaseError
-from pipeline.params import Params
-from pipeline.release import aliases, saga
-from pipeline.release.tracking import session
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.params import Params
+from pipeline.registry import aliases
+from pipeline.rollout import saga
+from pipeline.storage import ledger
+from pipeline.storage.mlflow_client import session
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

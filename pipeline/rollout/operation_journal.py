@@ -16,10 +16,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.backends.calls import Denied, TurnedAway
-from pipeline.backends.deployments import Deployments
-from pipeline.errors import NotYet, ReleaseError
-from pipeline.records import replace_text
+from pipeline.backends.vertex.client import Denied, TurnedAway
+from pipeline.backends.vertex.deployments import Deployments
+from pipeline.contract.errors import NotYet, ReleaseError
+from pipeline.contract.records import replace_text
 
 log = logging.getLogger(__name__)
 

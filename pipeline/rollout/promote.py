@@ -2,7 +2,7 @@
 
 The ledger decides who serves; MLflow's aliases show it. Each stage may be killed at any line and called
 again. `register` finds tonight's version by its tags before it makes one. `promote` and `rollback` are one
-saga each (pipeline/release/saga.py): the ledger is moved by compare-and-swap, then alias, tags and whatever
+saga each (pipeline/rollout/saga.py): the ledger is moved by compare-and-swap, then alias, tags and whatever
 serves follow it. So a night that lost the race changes nothing, and what was interrupted is finished by the
 next call, or by the next `watch`. Promotion needs a verdict; rollback needs none.
 """
@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pipeline import ledger, notifier, records
-from pipeline.errors import NothingToDo, ReleaseError
-from pipeline.ledger import Entry
-from pipeline.params import Params
-from pipeline.records import (
+from pipeline.contract import records
+from pipeline.contract.errors import NothingToDo, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import (
     Approval,
     Champion,
     Dataset,
@@ -31,13 +30,18 @@ from pipeline.records import (
     Verdict,
     Version,
 )
-from pipeline.release import aliases, description, packaging, saga
-from pipeline.release import approval as approvals
-from pipeline.release.evaluator import MODEL, check_digest
-from pipeline.release.followers import followers
-from pipeline.release.lineage import lineage, tags_of
-from pipeline.release.lost_ledger import expect_ledger
-from pipeline.release.tracking import find_or_make_run, reachable, run_of, session
+from pipeline.evaluation.evaluator import check_digest
+from pipeline.registry import aliases, description, packaging
+from pipeline.registry import approval as approvals
+from pipeline.registry.lineage import lineage, tags_of
+from pipeline.registry.weights import MODEL
+from pipeline.report import notifier
+from pipeline.rollout import saga
+from pipeline.rollout.lost_ledger import expect_ledger
+from pipeline.rollout.targets import followers
+from pipeline.storage import ledger
+from pipeline.storage.ledger import Entry
+from pipeline.storage.mlflow_client import find_or_make_run, reachable, run_of, session
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

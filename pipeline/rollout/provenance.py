@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from pipeline import ledger, records
-from pipeline.errors import ParamsError, ReleaseError
-from pipeline.ledger import Commit, Entry
-from pipeline.records import (
+from pipeline.contract import records
+from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.records import (
     Batch,
     Champion,
     Dataset,
@@ -24,7 +23,9 @@ from pipeline.records import (
     Training,
     Version,
 )
-from pipeline.release import approval
+from pipeline.registry import approval
+from pipeline.storage import ledger
+from pipeline.storage.ledger import Commit, Entry
 
 FEWEST_DIGITS = 6  # of a digest, so that it names one thing
 LOCK = "dvc.lock"

@@ -4,32 +4,28 @@ A router that lives writes what it has loaded and what it serves every second, a
 for ten seconds is gone. Where no router lives, the traffic row is what counts: the next one does as it says.
 """
 
-import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ReleaseError
-from pipeline.params import ServingParams
-from pipeline.records import Release
-from pipeline.release import aliases
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Release
+from pipeline.registry import aliases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mlflow import MlflowClient
 
-    from pipeline.serving.log import Log, RouterState, Traffic
+    from pipeline.storage.traffic_log import Log, RouterState, Traffic
 
 LOAD_S = 120.0  # that all routers may take to load a version
 SHOW_S = 30.0  # that they may take to serve what they have loaded
 POLL_S = 0.05
-LOG = Path("var") / "serving.db"
 
 
 class Routers:
-    """The follower; see pipeline/release/followers.py."""
+    """The follower; see pipeline/rollout/targets.py."""
 
     name = "the routers"
 
@@ -94,22 +90,3 @@ class Routers:
                     f"{f' ({first.fault})' if first.fault else ''}; look at its log, or end it"
                 )
             time.sleep(POLL_S)
-
-
-def existing_log(told: ServingParams, home: Path) -> "Log | None":
-    """The log of serving; None where nobody has ever served from this home."""
-    url = log_url(told, home)
-    if url == _own(home) and not (home / LOG).exists():
-        return None
-    from pipeline.serving.log import open_log  # SQLAlchemy takes longer to import than the rest of a stage
-
-    return open_log(url)
-
-
-def log_url(told: ServingParams, home: Path) -> str:
-    """URL of the log of serving: $DAYBREAK_LOG, which may hold a password, serving.log, or a SQLite file."""
-    return os.environ.get("DAYBREAK_LOG") or told.log or _own(home)
-
-
-def _own(home: Path) -> str:
-    return f"sqlite:///{home / LOG}"

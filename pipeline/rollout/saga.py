@@ -25,11 +25,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pipeline import ledger, records
-from pipeline.errors import DataError, NotYet, ReleaseError
-from pipeline.records import Champion, Release
-from pipeline.release.followers import Follower
-from pipeline.release.lineage import LOCK
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, NotYet, ReleaseError
+from pipeline.contract.records import Champion, Release
+from pipeline.registry.lineage import LOCK
+from pipeline.rollout.targets import Follower
+from pipeline.storage import ledger
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Who has to follow when the ledger names another champion? The registry's alias, and whatever serves.
 
 The ledger decides who serves; a follower shows it to the world: MLflow's alias `champion`, which people and
-`models:/NAME@champion` read, and what holds versions by itself: the routers (pipeline/release/routers.py)
-and an endpoint on Vertex AI (pipeline/release/endpoint.py).
+`models:/NAME@champion` read, and what holds versions by itself: the routers (pipeline/rollout/routers.py)
+and an endpoint on Vertex AI (pipeline/rollout/endpoint.py).
 """
 
 import logging
@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from pipeline import ledger, params
-from pipeline.records import Release, Verdict
-from pipeline.release import aliases, description, tracking
-from pipeline.release.routers import Routers, existing_log
+from pipeline.contract import params
+from pipeline.contract.records import Release, Verdict
+from pipeline.registry import aliases, description
+from pipeline.rollout.routers import Routers
+from pipeline.storage import ledger, mlflow_client
+from pipeline.storage.traffic_log import existing_log
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from pipeline.release.endpoint import OnVertex
+    from pipeline.rollout.endpoint import OnVertex
 
 log = logging.getLogger(__name__)
 
@@ -102,5 +104,5 @@ def endpoint(model: str) -> Iterator["OnVertex | None"]:
     if told.endpoint is None:
         yield None
         return
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         yield told.endpoint.make().follower(client, model, existing_log(told, ledger.home()))

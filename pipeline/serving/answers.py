@@ -1,7 +1,7 @@
 """What does a version answer to a user? Its model over the arrays of a night, and the answers given before.
 
-An answer hangs on nothing but model and arrays (pipeline/workload.py), so it is kept until either changes:
-a user who comes back costs a look into a dict. Kept are the answers of the users that came last.
+An answer depends on nothing but model and arrays (pipeline/contract/workload.py), so it is kept until either
+changes: a user who comes back costs a look into a dict. Kept are the answers of the users that came last.
 """
 
 import contextlib

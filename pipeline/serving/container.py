@@ -1,9 +1,9 @@
-"""What answers on Vertex AI? `python -m pipeline.release.container` in the project's image, one version each.
+"""What answers on Vertex AI? `python -m pipeline.serving.container` in the project's image, one version each.
 
 Vertex says by AIP_STORAGE_URI where the files of the version are, and by AIP_HTTP_PORT, AIP_HEALTH_ROUTE and
 AIP_PREDICT_ROUTE how it wants to ask. The files are held against MODEL_DIGEST and FILES_DIGEST before any of
 them is loaded, then the program starts itself anew with the code that the version carries, so that it answers
-as it did when it was judged (pipeline/serving/predictions.py). LOG_FROM names a file that holds the URL of
+as it did when it was judged (pipeline/serving/vertex_app.py). LOG_FROM names a file that holds the URL of
 the log of serving: what stands in a container's environment can be read in Vertex's registry, and a URL may
 hold a password. Without it, nothing is kept of who met what. SERVING holds the limits of params.yaml, as
 JSON.
@@ -23,8 +23,8 @@ def lay_out(told: Mapping[str, str], root: Path) -> None:
     """
     import fsspec
 
-    from pipeline.backends.luggage import WHOLE, Depot, options
-    from pipeline.release import carried, packaging
+    from pipeline.registry import carried_code, packaging
+    from pipeline.storage.bucket import WHOLE, BucketFolder, options
 
     uri = told["AIP_STORAGE_URI"]
     files, folder = fsspec.core.url_to_fs(uri, **options(uri))
@@ -36,28 +36,9 @@ def lay_out(told: Mapping[str, str], root: Path) -> None:
         files_digest=told.get("FILES_DIGEST", ""),
         uri=uri,
     )
-    carried.check_inside(root / "version")
+    carried_code.check_inside(root / "version")
     if told.get("ARRAYS"):
-        Depot(url=told["ARRAYS_BUCKET"]).bring_thing(told["ARRAYS"], root / "arrays")
-
-
-def log_url(uri: str) -> str:
-    """What stands in the file: the URL of the log. ParamsError where nothing can be read there."""
-    import fsspec
-
-    from pipeline.backends.luggage import options
-    from pipeline.errors import ParamsError
-
-    try:
-        with fsspec.open(uri, "rt", **options(uri)) as file:
-            found, told = str(file.read()).strip(), "it is empty"
-    except OSError as error:
-        found, told = "", f"{type(error).__name__}: {error}"
-    if found:
-        return found
-    raise ParamsError(
-        f"no URL of a log can be read from {uri} ({told}); write it there, or mend serving.endpoint.log"
-    )
+        BucketFolder(url=told["ARRAYS_BUCKET"]).bring_thing(told["ARRAYS"], root / "arrays")
 
 
 def main(words: Sequence[str]) -> None:
@@ -71,11 +52,12 @@ def main(words: Sequence[str]) -> None:
         os.execve(sys.executable, again, {**told, "PYTHONPATH": os.pathsep.join(paths)})
     import uvicorn
 
-    from pipeline.serving.predictions import app
+    from pipeline.serving.vertex_app import app
+    from pipeline.storage.traffic_log import read_url
 
     host = told.get("SERVE_HOST", "0.0.0.0")  # the service asks from outside of the container
     port = int(told.get("AIP_HTTP_PORT", "8080"))
-    log = log_url(told["LOG_FROM"]) if told.get("LOG_FROM") else ""
+    log = read_url(told["LOG_FROM"]) if told.get("LOG_FROM") else ""
     uvicorn.run(app(Path(words[1]), told, log=log), host=host, port=port, log_level="warning")
 
 

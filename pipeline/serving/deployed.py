@@ -3,7 +3,7 @@
 A router draws by user; an endpoint of Vertex AI draws a version anew for each request, by its own traffic
 split, and tells nobody. So here a request is a unit of its own, and its arm is that of the version which it
 came to. An answer counts for the experiment only while the log says that the endpoint does what the traffic
-row says (pipeline/release/endpoint.py writes that, after it has asked the endpoint): else the chance that it
+row says (pipeline/rollout/endpoint.py writes that, after it has asked the endpoint): else the chance that it
 was drawn with is not the one in the row.
 """
 
@@ -12,11 +12,11 @@ import secrets
 import threading
 import time
 
-from pipeline.errors import PipelineError
+from pipeline.contract.errors import PipelineError
 from pipeline.serving.answers import Answers
-from pipeline.serving.assignment import CHALLENGER, CHAMPION, STALE_S
-from pipeline.serving.keeper import WARM_USERS, Standing, warm
-from pipeline.serving.log import Log, RouterState
+from pipeline.serving.model_manager import WARM_USERS, Standing, warm
+from pipeline.statistics.assignment import CHALLENGER, CHAMPION, STALE_S
+from pipeline.storage.traffic_log import Log, RouterState
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 A version is fetched from MLflow into a folder of its own. All its files must have the digest that its night
 recorded, in the ledger or, before the night is closed, in the night's folder; only then are its safetensors
 read into the workload that its model.json names, which is imported from the version's own code
-(pipeline/release/carried.py).
+(pipeline/registry/carried_code.py).
 
 All versions answer from the arrays of one night, so that versions differ by their models alone: of the
 newest commit of the ledger whose night's folder is still here. A rollback is a commit of the night that it
@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import ledger, records
-from pipeline.errors import PipelineError, ReleaseError
-from pipeline.params import Plug
-from pipeline.records import Night, Version
-from pipeline.release import aliases, carried, packaging
-from pipeline.release.evaluator import ARRAYS, load_model
+from pipeline.contract import records
+from pipeline.contract.errors import PipelineError, ReleaseError
+from pipeline.contract.params import Plug
+from pipeline.contract.records import Night, Version
+from pipeline.registry import aliases, carried_code, packaging
+from pipeline.registry.weights import ARRAYS, load_model
 from pipeline.serving.answers import Answers
+from pipeline.storage import ledger
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -77,7 +78,7 @@ class Shelf:
             with tempfile.TemporaryDirectory(prefix="serving-") as scratch:
                 folder = packaging.fetch(f"models:/{self.name}/{number}", version, into=Path(scratch))
                 workload, samples = self._open(folder, arrays, carries_code=bool(version.files_digest))
-                model = load_model(workload, folder / carried.MODEL)
+                model = load_model(workload, folder / carried_code.MODEL)
             return Answers(
                 number, night=arrays.night, workload=workload, model=model, samples=samples, top=self._top,
                 keep=self._keep,
@@ -92,12 +93,12 @@ class Shelf:
     def _open(self, folder: Path, arrays: Arrays, *, carries_code: bool) -> tuple[Any, Any]:
         if arrays.night != self._night:
             self._opened, self._night = {}, arrays.night
-        facts = carried.facts(folder)
-        code = records.digest(folder / carried.CODE) if carries_code else ""
+        facts = carried_code.facts(folder)
+        code = records.digest(folder / carried_code.CODE) if carries_code else ""
         key = code, facts["workload"], json.dumps(facts["arguments"], sort_keys=True)
         if key not in self._opened:
             if carries_code:
-                workload = carried.workload_of(folder)
+                workload = carried_code.workload_of(folder)
             else:  # the code of an older version is under no digest, so this checkout's runs
                 workload = Plug(use=facts["workload"], **facts["arguments"]).make()
             expect_online(workload)
@@ -131,5 +132,5 @@ def expect_online(workload: Any) -> None:
     if missing:
         raise ReleaseError(
             f"{type(workload).__qualname__} does not serve users online: it has no {' and no '.join(missing)}"
-            f"; give it both (pipeline/workload.py says how), or leave serving to MLflow"
+            f"; give it both (pipeline/contract/workload.py says how), or leave serving to MLflow"
         )

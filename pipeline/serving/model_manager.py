@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.errors import PipelineError
-from pipeline.release import aliases, tracking
+from pipeline.contract.errors import PipelineError
+from pipeline.contract.units import DAY_S, HOUR_S
+from pipeline.registry import aliases
 from pipeline.serving.answers import Answers
-from pipeline.serving.assignment import arm_of
 from pipeline.serving.loading import Arrays, Shelf, newest_arrays
-from pipeline.serving.log import Log, RouterState, Traffic
+from pipeline.statistics.assignment import arm_of
+from pipeline.storage import mlflow_client
+from pipeline.storage.traffic_log import Log, RouterState, Traffic
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ POLL_S = 0.25
 LEDGER_S = 5.0  # between two looks at the ledger, and at the alias where that is followed
 BEAT_S = 1.0
 RETRY_S = 30.0  # until something that could not be loaded is tried again, unless the traffic moves
-FORGET_S = 3600.0
+FORGET_S = HOUR_S
 WARM_S = 10.0  # at most, before a new version takes over
 WARM_USERS = 2000
 WARM_BATCH = 8  # users at once: each batch holds up those that are served meanwhile
@@ -128,7 +130,7 @@ class Keeper:
         faults = []
         for number in missing:
             try:
-                with tracking.session() as client:
+                with mlflow_client.session() as client:
                     found = self._shelf.load(client, number, arrays=self._arrays)
                 self._warm(found)
                 self.loaded = {**self.loaded, number: found}
@@ -163,7 +165,7 @@ class Keeper:
         warm(found, users, ended=self._ended)
 
     def _aliased(self) -> int:
-        with tracking.session() as client:
+        with mlflow_client.session() as client:
             return aliases.alias(client, self._shelf.name)
 
     def _keep(self) -> None:
@@ -171,7 +173,7 @@ class Keeper:
             try:
                 self.follow()
                 if time.monotonic() - self._forgot_at > FORGET_S:
-                    self._log.forget(before=time.time() - self._keep_days * 86_400)
+                    self._log.forget(before=time.time() - self._keep_days * DAY_S)
                     self._forgot_at = time.monotonic()
             except PipelineError as error:
                 self._say(str(error))

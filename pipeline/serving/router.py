@@ -23,17 +23,17 @@ from typing import Any, Protocol
 
 from fastapi import FastAPI, HTTPException, Request, Response
 
-from pipeline.errors import JobError
-from pipeline.params import ServingParams
+from pipeline.contract.errors import JobError
+from pipeline.contract.params import ServingParams
 from pipeline.serving.answers import Answer, Answers
-from pipeline.serving.assignment import CHALLENGER, propensity
-from pipeline.serving.desk import Desk, NoAnswer
-from pipeline.serving.keeper import Keeper, Standing
+from pipeline.serving.batcher import Desk, NoAnswer
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import Shelf
-from pipeline.serving.log import Exposure, Log, Outcome, RouterState
-from pipeline.serving.meters import Meters
+from pipeline.serving.model_manager import Keeper, Standing
+from pipeline.serving.prometheus import Meters
 from pipeline.serving.writer import FLUSH_S, Nowhere, Writer
+from pipeline.statistics.assignment import CHALLENGER, propensity
+from pipeline.storage.traffic_log import Exposure, Log, Outcome, RouterState
 
 TOP = 20  # items, where a request does not say
 MAX_NAME = 200  # characters of a user or an item

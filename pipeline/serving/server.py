@@ -6,12 +6,11 @@ import os
 import socket
 import sys
 
-from pipeline import ledger
-from pipeline.errors import JobError
-from pipeline.params import Params
-from pipeline.release.routers import log_url
+from pipeline.contract.errors import JobError
+from pipeline.contract.params import Params
 from pipeline.serving.loading import expect_online
-from pipeline.serving.log import open_log
+from pipeline.storage import ledger
+from pipeline.storage.traffic_log import log_url, open_log
 
 log = logging.getLogger(__name__)
 

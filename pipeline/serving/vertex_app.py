@@ -23,13 +23,13 @@ import torch
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from pipeline.params import Plug, ServingParams
-from pipeline.release.evaluator import batch_of, load_model, placed
+from pipeline.contract.params import Plug, ServingParams
+from pipeline.registry.weights import batch_of, load_model, placed
 from pipeline.serving.answers import Answers
 from pipeline.serving.deployed import Deployed
 from pipeline.serving.limits import Limits
-from pipeline.serving.log import Log, open_log
 from pipeline.serving.router import Router, read, sentence
+from pipeline.storage.traffic_log import Log, open_log
 
 MAX_BYTES = 1_500_000  # of a request: Vertex's own limit
 MAX_INSTANCES = 1_000

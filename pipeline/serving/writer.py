@@ -11,8 +11,8 @@ import logging
 import threading
 from collections import deque
 
-from pipeline.errors import JobError
-from pipeline.serving.log import Exposure, Log, Outcome
+from pipeline.contract.errors import JobError
+from pipeline.storage.traffic_log import Exposure, Log, Outcome
 
 log = logging.getLogger(__name__)
 

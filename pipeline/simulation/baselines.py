@@ -6,7 +6,7 @@ utility of SkyNomad (NSDI'27) by its formula.
 
 from math import ceil, floor, inf
 
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.units import HOUR_S
 from pipeline.spot.policies import MARGIN, cheapest_on_demand, worth
 from pipeline.spot.states import Place, State
 

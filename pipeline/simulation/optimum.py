@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from pipeline.spot.curves import HOUR_S
-from pipeline.spot.replay import Job
-from pipeline.spot.traces import Trace
+from pipeline.contract.units import HOUR_S
+from pipeline.simulation.replay import Job
+from pipeline.simulation.traces import Trace
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,9 @@ last checkpoint before a moment within the tick is done again), and on-demand ma
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.units import HOUR_S
+from pipeline.simulation.traces import Trace
 from pipeline.spot.states import Place, Policy, Sightings, State, Zone, look, refuse
-from pipeline.spot.traces import Trace
 
 ENOUGH_S = 1e-3  # work that is left and counts as none
 

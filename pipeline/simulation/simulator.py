@@ -13,20 +13,20 @@ from functools import partial
 from math import exp
 from typing import TYPE_CHECKING
 
-from pipeline.errors import DataError, ParamsError
-from pipeline.planning.startup import TWICE
-from pipeline.spot.curves import HOUR_S
-from pipeline.spot.optimum import optimum_usd
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.units import HOUR_S
+from pipeline.machines.startup import TWICE
+from pipeline.simulation.baselines import RIVALS
+from pipeline.simulation.optimum import optimum_usd
+from pipeline.simulation.replay import Job, Luck, replay
+from pipeline.simulation.traces import Trace
 from pipeline.spot.policies import decide
 from pipeline.spot.preemptions import (
     MEAN_TIME_TO_FAILURE_S,
     MEAN_TIME_TO_PREEMPTION_S,
     checkpoint_interval_s,
 )
-from pipeline.spot.replay import Job, Luck, replay
-from pipeline.spot.rivals import RIVALS
 from pipeline.spot.states import DOUBT, Policy
-from pipeline.spot.traces import Trace
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,9 +19,9 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import DataError
-from pipeline.spot import curves
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.errors import DataError
+from pipeline.contract.units import HOUR_S
+from pipeline.spot import survival
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,7 @@ def _spells(rng: "np.random.Generator", *, until_s: float) -> list[float]:
     spells: list[float] = []
     age_s = rng.exponential(HOUR_S * 12)
     while sum(spells) < until_s:
-        lived = curves.draw_s(curves.MEASURED, rng.random(1), longest_s=400 * 24 * HOUR_S)[0]
+        lived = survival.draw_s(survival.MEASURED, rng.random(1), longest_s=400 * 24 * HOUR_S)[0]
         long = rng.random() < LONG_SHARE
         spells += [max(1.0, float(lived) - age_s), float(rng.exponential(LONG_S if long else SHORT_S))]
         age_s = 0.0

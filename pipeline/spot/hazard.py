@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline.spot.curves import GRID, HOUR_S, Exponential, Lifetime
+from pipeline.contract.units import HOUR_S
 from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s
+from pipeline.spot.survival import GRID, Exponential, Lifetime
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ no memory the intervals are alike, and Young's `preemptions.checkpoint_interval_
 
 from dataclasses import dataclass
 
-from pipeline.spot.curves import Lifetime, survival
+from pipeline.spot.survival import Lifetime, survival
 
 NUM_STEPS = 300  # of the grid: a minute each for five hours
 LEAST_STEP_S = 60.0

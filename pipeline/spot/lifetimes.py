@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.spot.curves import (
-    HOUR_S,
+from pipeline.contract.units import HOUR_S
+from pipeline.spot.survival import (
     LEAST,
     PUBLISHED,
     Bathtub,

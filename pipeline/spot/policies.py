@@ -20,7 +20,7 @@ for all W hours that are left, it costs W / m times as much (the derivative of W
 from dataclasses import dataclass
 from math import exp
 
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.units import HOUR_S
 from pipeline.spot.states import Place, State, Zone
 
 MARGIN = 0.006  # of the price of on-demand: what moving must gain at least

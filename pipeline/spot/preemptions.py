@@ -11,11 +11,13 @@ the job shall be is for `policies` to say.
 from dataclasses import dataclass
 from math import sqrt
 
-MEAN_TIME_TO_PREEMPTION_S = 16.9 * 3600
+from pipeline.contract.units import HOUR_S
+
+MEAN_TIME_TO_PREEMPTION_S = 16.9 * HOUR_S
 # Meta's Llama 3 report: 419 unexpected interruptions in 54 days on 16,384 devices, per machine of 8.
-MEAN_TIME_TO_FAILURE_S = 54 * 24 * 3600 * 16_384 / 8 / 419
+MEAN_TIME_TO_FAILURE_S = 54 * 24 * HOUR_S * 16_384 / 8 / 419
 # One's own machine is also rebooted, filled up and interrupted by people: about once a day.
-MEAN_TIME_TO_INTERRUPTION_S = 24 * 3600.0
+MEAN_TIME_TO_INTERRUPTION_S = 24 * HOUR_S
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
 
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.units import HOUR_S
 from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
 
 MEMORY_S = 6 * HOUR_S  # of losses: how fast a zone that was taken away often is trusted again

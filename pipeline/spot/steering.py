@@ -9,9 +9,9 @@ spot cannot be seen without giving up the machine that is held.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.planning.startup import BEFORE_WORK
-from pipeline.records import Plan, Rung
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.records import Plan, Rung
+from pipeline.contract.units import HOUR_S
+from pipeline.machines.startup import BEFORE_WORK
 from pipeline.spot.policies import decide
 from pipeline.spot.states import Place, Sightings, State, Zone
 

@@ -8,13 +8,14 @@ a hazard that is constant from one age to the next, which takes any form.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pipeline.contract.units import HOUR_S
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-HOUR_S = 3600.0
 LEAST = 1e-12  # survival below counts as this: a curve that ends says that nothing outlives it
 GRID = 400  # points of a numerical integral
 

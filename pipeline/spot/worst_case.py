@@ -9,8 +9,8 @@ and before it is not.
 
 from dataclasses import dataclass
 
-from pipeline.records import Plan
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.records import Plan
+from pipeline.contract.units import HOUR_S
 from pipeline.spot.states import DOUBT
 from pipeline.spot.steering import TICK_S, Attempt, Facts, place, restart_s
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from pipeline.release.sequential import mixture_bound, mixture_rho
+from pipeline.statistics.sequential import mixture_bound, mixture_rho
 
 POWER = 0.8
 BOOTSTRAP_MOST = 10_000  # samples; above, bootstrap and normal interval agree to a hundredth of their width

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from pipeline.release.compare import Action, Effect, Judgement
-from pipeline.release.ratio import concentration
+from pipeline.statistics.paired import Action, Effect, Judgement
+from pipeline.statistics.srm import concentration
 
 Floats = NDArray[np.float64]
 

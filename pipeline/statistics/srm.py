@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from pipeline.release.sequential import mixture_rho
+from pipeline.statistics.sequential import mixture_rho
 
 Floats = NDArray[np.float64]
 ALPHA = 0.001  # a false alarm stops a whole test, so it has to be rare

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from pipeline.release.compare import POWER, Effect
-from pipeline.release.sequential import mixture_bound, mixture_rho
+from pipeline.statistics.paired import POWER, Effect
+from pipeline.statistics.sequential import mixture_bound, mixture_rho
 
 TUNED_AT = 250.0  # T of a thousand users at halves
 Floats = NDArray[np.float64]

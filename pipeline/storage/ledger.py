@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline import records
-from pipeline.errors import DataError, ParamsError, ReleaseError
-from pipeline.records import (
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, ParamsError, ReleaseError
+from pipeline.contract.records import (
     Approval,
     Batch,
     Champion,

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import ledger
-from pipeline.errors import JobError, without_password
+from pipeline.contract.errors import JobError, without_password
+from pipeline.storage import ledger
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

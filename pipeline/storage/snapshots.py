@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 
-from pipeline import records
-from pipeline.errors import DataError, JobError
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, JobError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -21,6 +21,7 @@ import functools
 import itertools
 import json
 import operator
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +33,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from pipeline.errors import JobError, ReleaseError
+from pipeline.contract.errors import JobError, ParamsError, ReleaseError
+from pipeline.contract.params import ServingParams
+from pipeline.storage.bucket import options
 
 ALIVE_S = 10.0  # a router that was not heard of for so long is gone
+LOG = Path("var") / "serving.db"  # in the home, where serving.log names no other
 BUSY_S = 30.0  # that a writer waits for another one
 NUM_TRIES = 20
 MAX_ROWS = 500  # of a statement; SQLite takes 32,766 values
@@ -389,3 +393,39 @@ def _check(traffic: Traffic) -> None:
             f"version {traffic.challenger} challenges version {traffic.champion} in experiment "
             f"{traffic.experiment!r}; name another version, and an experiment"
         )
+
+
+def existing_log(told: ServingParams, home: Path) -> Log | None:
+    """The log of serving; None where nobody has ever served from this home."""
+    url = log_url(told, home)
+    if url == _own(home) and not (home / LOG).exists():
+        return None
+    return open_log(url)
+
+
+def log_url(told: ServingParams, home: Path) -> str:
+    """URL of the log of serving: $DAYBREAK_LOG, which may hold a password, serving.log, or a SQLite file."""
+    return os.environ.get("DAYBREAK_LOG") or told.log or _own(home)
+
+
+def _own(home: Path) -> str:
+    return f"sqlite:///{home / LOG}"
+
+
+def read_url(uri: str) -> str:
+    """Returns the URL of a database that the file at `uri` holds, so that its password is in no environment.
+
+    Raises ParamsError where nothing can be read there.
+    """
+    import fsspec
+
+    try:
+        with fsspec.open(uri, "rt", **options(uri)) as file:
+            text, reason = str(file.read()).strip(), "it is empty"
+    except OSError as error:
+        text, reason = "", f"{type(error).__name__}: {error}"
+    if text:
+        return text
+    raise ParamsError(
+        f"no URL of a log can be read from {uri} ({reason}); write it there, or change serving.endpoint.log"
+    )

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from pipeline.errors import DataError
-from pipeline.training.order import Indices
+from pipeline.contract.errors import DataError
+from pipeline.training.sample_order import Indices
 
 
 class Arrays(Dataset[dict[str, Tensor]]):

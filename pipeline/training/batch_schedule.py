@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pipeline.records import Size
+from pipeline.contract.records import Size
+from pipeline.training.learning_rate import Rule
 from pipeline.training.noise import Noise
-from pipeline.training.scaling import Rule
 
 MIN_GAIN = 0.05  # of goodput
 SMOOTHING = 0.95  # of the noise: it changes as training goes on

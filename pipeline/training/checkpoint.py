@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import JobError
+from pipeline.contract.errors import JobError
 
 if TYPE_CHECKING:
     from torch import Tensor

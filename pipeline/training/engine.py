@@ -8,7 +8,6 @@ suffice for a pass on one worker, all take that update again in passes of half t
 import logging
 import math
 import os
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,16 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from pipeline.errors import JobError, is_out_of_memory
-from pipeline.records import Tuning
+from pipeline.contract.errors import JobError, is_out_of_memory
+from pipeline.contract.records import Tuning
+from pipeline.contract.workload import Workload
 from pipeline.training.checkpoint import State, pack, unpack
+from pipeline.training.devices import device, devices
 from pipeline.training.gradients import Gradients, Signals
+from pipeline.training.learning_rate import Rule, Scaled, scaled
 from pipeline.training.loader import Loader
-from pipeline.training.order import Indices
-from pipeline.training.scaling import Rule, Scaled, scaled
-from pipeline.training.stopwatch import Stopwatch
+from pipeline.training.sample_order import Indices
+from pipeline.training.timers import Stopwatch
 from pipeline.training.tuning import Shards, Tuner, halves, normalised, rule_of
-from pipeline.workload import Workload
 
 log = logging.getLogger(__name__)
 
@@ -338,28 +338,6 @@ class TorchEngine:
         return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 
-def device() -> torch.device:
-    """The device of this worker."""
-    if os.environ.get("PJRT_DEVICE"):  # as machines with a TPU have it
-        from pipeline.training import tpu
-
-        return tpu.device()
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-def devices() -> str:
-    """Returns what the workers train on, by the name of this one's: `2 x NVIDIA L4`."""
-    if os.environ.get("PJRT_DEVICE"):
-        name = f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".rstrip()
-    else:
-        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    workers = int(os.environ.get("WORLD_SIZE", "1"))
-    return f"{workers} x {name}" if workers > 1 else name
-
-
 def agreed(value: Any) -> Any:
     """What worker 0 says, on all workers."""
     if not dist.is_initialized():
@@ -367,10 +345,3 @@ def agreed(value: Any) -> Any:
     told = [value]
     dist.broadcast_object_list(told)
     return told[0]
-
-
-def peak_memory_bytes() -> int:
-    """Most memory this worker has used on its device."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

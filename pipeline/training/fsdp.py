@@ -25,12 +25,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from pipeline.errors import JobError, PlanError, is_out_of_memory
+from pipeline.contract.errors import JobError, PlanError, is_out_of_memory
+from pipeline.contract.workload import Batch
 from pipeline.training.engine import TorchEngine, log
 from pipeline.training.gradients import Gradients, Signals, Sums, told_noise
-from pipeline.training.order import Indices
+from pipeline.training.sample_order import Indices
 from pipeline.training.tuning import blocks, halves, normalised, read
-from pipeline.workload import Batch
 
 
 class Whole(nn.Module):

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import JobError
-from pipeline.planning.catalog import LOCAL
+from pipeline.contract.errors import JobError
+from pipeline.machines.catalog import LOCAL
 
 MACHINE, GPUS = "PIPELINE_MACHINE", "PIPELINE_GPUS"  # in the environment: its name, and "1 x L4" or nothing
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel, so it is seen in containers too

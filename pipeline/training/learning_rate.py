@@ -20,7 +20,7 @@ iterations as there would have been updates (noise.py has r, pace.py tau).
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.errors import ParamsError
+from pipeline.contract.errors import ParamsError
 
 Kind = Literal["sgd", "adam", "adagrad"]
 Rule = Literal["by_optimizer", "adascale", "fixed"]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, default_collate
 
-from pipeline.training.order import Indices
-from pipeline.workload import Batch
+from pipeline.contract.workload import Batch
+from pipeline.training.sample_order import Indices
 
 
 class Loader:

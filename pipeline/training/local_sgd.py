@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.errors import ParamsError
-from pipeline.records import Tuning
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import Tuning
 from pipeline.training.checkpoint import State
 from pipeline.training.engine import Step, TorchEngine
 from pipeline.training.gradients import SIGNALS, Signals
-from pipeline.training.order import Indices
+from pipeline.training.sample_order import Indices
 
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9  # as published
 

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline import ledger, records
-from pipeline.errors import ParamsError
-from pipeline.profiling import machine
+from pipeline.contract import records
+from pipeline.contract.errors import ParamsError
+from pipeline.machines import this_machine
+from pipeline.storage import ledger
 
 
 def remember(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> None:
@@ -27,7 +28,7 @@ def at_most(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) 
     """The size asked for, or a smaller one that this machine has learned of."""
     path = _path(_facts(workload, arguments))
     try:
-        if path is None or time.time() - path.stat().st_mtime > machine.KEPT.total_seconds():
+        if path is None or time.time() - path.stat().st_mtime > this_machine.KEPT.total_seconds():
             return micro_batch_size
         kept = int(json.loads(path.read_text())["micro_batch_size"])
     except (OSError, ValueError, KeyError):
@@ -36,11 +37,11 @@ def at_most(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) 
 
 
 def _facts(workload: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"machine": machine.fingerprint(), "workload": workload, "arguments": arguments}
+    return {"machine": this_machine.fingerprint(), "workload": workload, "arguments": arguments}
 
 
 def _path(facts: dict[str, Any]) -> Path | None:
     try:
-        return ledger.home() / "var" / "passes" / f"{machine.digest(facts)}.json"
+        return ledger.home() / "var" / "passes" / f"{this_machine.digest(facts)}.json"
     except ParamsError:
         return None

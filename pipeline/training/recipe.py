@@ -8,11 +8,11 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.records import Champion, Dataset, Epoch, Night, Record, Rung, Size, Tuning, digest
-from pipeline.source_code import source_digest
+from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, Rung, Size, Tuning, digest
+from pipeline.contract.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from pipeline.params import Params
+    from pipeline.contract.params import Params
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""How does it go, seen in MLflow? `python -m pipeline.training.tracking FOLDER NIGHT`, beside worker 0.
+"""How does it go, seen in MLflow? `python -m pipeline.training.run_logger FOLDER NIGHT`, beside worker 0.
 
 A process of its own that follows `progress.jsonl`: MLflow being slow, full or away costs training nothing.
 It ends when its standard input does, that is with the worker, however that ends. Lines are sent again from
@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import PipelineError
-from pipeline.release import tracking
-from pipeline.training.lines import after
+from pipeline.contract.errors import PipelineError
+from pipeline.storage import mlflow_client
+from pipeline.storage.jsonl import after
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def follow(path: Path, *, night: str) -> None:
         if until == float("inf") and _ended(EVERY_S):
             until = time.monotonic() + LAST_WORD_S
         try:
-            run_id = run_id or tracking.run_of(night)
+            run_id = run_id or mlflow_client.run_of(night)
             monitor = monitor or _monitor(run_id)
             told, position = after(path, position)
             waiting += told

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import JobError
-from pipeline.records import Epoch
-from pipeline.training.order import MASK, PART, Indices, indices, keys, mixed
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Epoch
+from pipeline.training.sample_order import MASK, PART, Indices, indices, keys, mixed
 
 DOMAIN = 0x6C6564676572  # apart from the keys of the order
 LOW = (1 << 32) - 1

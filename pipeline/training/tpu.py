@@ -15,22 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.errors import JobError
+from pipeline.contract.errors import JobError
 from pipeline.training.engine import TorchEngine
-from pipeline.training.order import Indices
-
-
-def device() -> torch.device:
-    """The chip of this worker. JobError where torch_xla is missing."""
-    try:
-        import torch_xla
-    except ImportError as error:
-        raise JobError(
-            f"PJRT_DEVICE asks for torch_xla, and it cannot be imported ({error}); use the image that was "
-            f"built for TPUs (docs/vertex.md), or unset PJRT_DEVICE"
-        ) from None
-    found: torch.device = torch_xla.device()
-    return found
+from pipeline.training.sample_order import Indices
 
 
 class TpuEngine(TorchEngine):

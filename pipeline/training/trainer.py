@@ -16,18 +16,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pipeline.errors import NotFinite
-from pipeline.training import checkpoint, order
+from pipeline.contract.errors import NotFinite
+from pipeline.training import checkpoint, sample_order
+from pipeline.training.batch_schedule import Pace
 from pipeline.training.batching import Batching, Sizes
 from pipeline.training.bucket import Bucket
+from pipeline.training.checkpoint_saver import Saver
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
-from pipeline.training.order import Indices
-from pipeline.training.pace import Pace
+from pipeline.training.learning_rate import MARGIN, Scaled, rate_at
 from pipeline.training.recipe import Progress, Recipe
-from pipeline.training.saver import Saver
-from pipeline.training.scaling import MARGIN, Scaled, rate_at
-from pipeline.training.tally import Tally
+from pipeline.training.sample_audit import Tally
+from pipeline.training.sample_order import Indices
 
 log = logging.getLogger(__name__)
 
@@ -301,13 +301,15 @@ class Trainer:
         """This worker's part of the batch at a position: its place, its samples, and the sizes of all."""
         batch = range(position, position + self.pace.batch_size(position))
         sizes = self._batching.shares(len(batch)) if self._batching else ()
-        part = order.share(batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes)
+        part = sample_order.share(
+            batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes
+        )
         return part.start, self._indices(part.start, part.stop), sizes
 
     def _indices(self, start: int, stop: int) -> Indices:
         """The samples at some positions."""
         first = self.recipe.first_sample
-        return first + order.indices(
+        return first + sample_order.indices(
             seed=self.recipe.seed,
             num_samples=self._epoch_samples - first,
             start=start,

@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.data import Dataset, default_collate
 
-from pipeline.records import Tuning
-from pipeline.training.order import Indices
-from pipeline.training.scaling import Kind
-from pipeline.workload import Batch, Workload
+from pipeline.contract.records import Tuning
+from pipeline.contract.workload import Batch, Workload
+from pipeline.training.learning_rate import Kind
+from pipeline.training.sample_order import Indices
 
 Samples = list[int] | Indices
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)

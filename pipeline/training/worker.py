@@ -9,7 +9,6 @@ FOLDER holds `job.json` (a Recipe). The worker goes on from the newest checkpoin
 
 The launcher may leave `end_by.json`: a time before `train_until` to end by, since the budget ends first.
 Exit status 0: result.json is there; 143: told to end, and saved; 1: see errors.jsonl.
-With `--profile FOLDER` it measures the job instead, by the Request in job.json, and leaves profile.json.
 Torch is imported late, so that a worker that has nothing to do, or nobody to do it for, ends at once.
 """
 
@@ -31,13 +30,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pipeline import records
-from pipeline.errors import DataError, JobError, PipelineError
-from pipeline.params import Plug
-from pipeline.records import Epoch
-from pipeline.training import faults, gpus, lines
-from pipeline.training.notice import Notice, unheard
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, JobError, PipelineError
+from pipeline.contract.params import Plug
+from pipeline.contract.records import Epoch
+from pipeline.storage import jsonl
+from pipeline.training import gpus, worker_errors
 from pipeline.training.recipe import END_BY, MOVING, Progress, Recipe, Result
+from pipeline.training.termination import Notice, unheard
 from pipeline.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -53,17 +53,17 @@ PR_SET_PDEATHSIG = 1
 
 def main(folder: Path) -> int:
     """Train the job in `folder` to its end; the exit status."""
-    _die_with_parent()
+    die_with_parent()
     rank = int(os.environ.get("RANK", "0"))
-    sys.excepthook = lambda kind, error, trace: _leave_error(folder, rank, error)
+    sys.excepthook = lambda kind, error, trace: leave_error(folder, rank, error)
     if (folder / "result.json").exists():
         return 0
-    if faults.hopeless(folder):
+    if worker_errors.hopeless(folder):
         return 1
     recipe = records.loads(Recipe, (folder / "job.json").read_text(), source=str(folder / "job.json"))
     with ExitStack() as stack:
         if rank == 0:
-            lines.append(folder / "starts.jsonl", {"time": datetime.now(UTC).isoformat()})
+            jsonl.append(folder / "starts.jsonl", {"time": datetime.now(UTC).isoformat()})
             stack.enter_context(_tracking(folder, recipe))
         outcome, warm, engine, epochs = _train(folder, recipe)
         stack.callback(engine.close)
@@ -76,23 +76,11 @@ def main(folder: Path) -> int:
     return 0
 
 
-def profile(folder: Path) -> int:
-    """Measure the job that `folder` asks for, and leave profile.json there; the exit status."""
-    _die_with_parent()
-    sys.excepthook = lambda kind, error, trace: _leave_error(folder, 0, error)
-    gpus.check()
-    from pipeline.profiling import profiler
-    from pipeline.profiling.profiles import Request
-
-    told = records.loads(Request, (folder / "job.json").read_text(), source=str(folder / "job.json"))
-    records.write(profiler.profile(told.dataset, told.workload.make(), told.profile, told.train), folder)
-    return 0
-
-
 def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine", tuple[Epoch, ...]]:
-    from pipeline.training import checkpoint, passes
+    from pipeline.training import checkpoint, micro_batch
     from pipeline.training.bucket import Bucket
-    from pipeline.training.engine import agreed, peak_memory_bytes
+    from pipeline.training.devices import peak_memory_bytes
+    from pipeline.training.engine import agreed
     from pipeline.training.trainer import Trainer
 
     gpus.check()
@@ -105,11 +93,11 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         workload,
         dataset,
         seed=recipe.seed,
-        micro_batch_size=passes.at_most(
+        micro_batch_size=micro_batch.at_most(
             recipe.workload, recipe.arguments, micro_batch_size=recipe.micro_batch_size
         ),
         tuning=recipe.tuning,
-        shrunk=lambda size: passes.remember(recipe.workload, recipe.arguments, micro_batch_size=size),
+        shrunk=lambda size: micro_batch.remember(recipe.workload, recipe.arguments, micro_batch_size=size),
     )
     warm = _start_warm(engine, Path(recipe.warm_from)) if recipe.warm_from else False
     notice = Notice()
@@ -117,7 +105,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
     limit = _Limit(folder)
     watchdog = Watchdog(
         hang_after_s=recipe.hang_after_s,
-        told=lambda sentence: faults.leave(folder, sentence, rank=engine.rank),
+        told=lambda sentence: worker_errors.leave(folder, sentence, rank=engine.rank),
     )
 
     def told_to_stop() -> bool:
@@ -145,7 +133,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         if bucket:
             bucket.bring(trainer.saver.folder)
         found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
-        while found and faults.met_not_finite(folder) and not _finite(found, engine.model):
+        while found and worker_errors.met_not_finite(folder) and not _finite(found, engine.model):
             log.warning("checkpoint %s holds weights that are no numbers; the one before is taken", found)
             shutil.rmtree(found)
             found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
@@ -171,7 +159,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
 def _kind(recipe: Recipe) -> "Callable[..., TorchEngine]":
     """How this job's workers take updates together."""
     from pipeline.training.engine import TorchEngine
-    from pipeline.training.periodic import PeriodicEngine
+    from pipeline.training.local_sgd import PeriodicEngine
 
     if os.environ.get("PJRT_DEVICE"):
         from pipeline.training.tpu import TpuEngine
@@ -180,7 +168,7 @@ def _kind(recipe: Recipe) -> "Callable[..., TorchEngine]":
     if recipe.sync_every > 1:
         return partial(PeriodicEngine, sync_every=recipe.sync_every)
     if recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from pipeline.training.divided import DividedEngine
+        from pipeline.training.fsdp import DividedEngine
 
         return DividedEngine
     return TorchEngine
@@ -206,7 +194,7 @@ def _export(
 ) -> None:
     """Write the model, then the result: whole or not at all."""
     from pipeline.training import checkpoint
-    from pipeline.training.engine import devices
+    from pipeline.training.devices import devices
 
     fresh = folder / f".model.{os.getpid()}"
     fresh.mkdir()
@@ -265,14 +253,14 @@ class _Limit:
 
 def _report(folder: Path, progress: Progress) -> None:
     _check_attempt(folder)
-    if not lines.append(folder / "progress.jsonl", json.loads(records.dumps(progress))):
+    if not jsonl.append(folder / "progress.jsonl", json.loads(records.dumps(progress))):
         with suppress(OSError):
             (folder / MOVING).touch()  # takes no room, and tells the launcher that this is no hang
 
 
 def _check_attempt(folder: Path) -> None:
     """End if the job was started again meanwhile: the new workers own the folder."""
-    own, path = os.environ.get(faults.ATTEMPT), folder / "attempt"
+    own, path = os.environ.get(worker_errors.ATTEMPT), folder / "attempt"
     if own and path.exists() and path.read_text() != own:
         raise JobError(f"job {folder.name} was started again; this worker is of an older start and ends")
 
@@ -281,15 +269,16 @@ def _tracking(folder: Path, recipe: Recipe) -> ExitStack:
     """Start live metrics in a process of their own, so that MLflow cannot slow training."""
     stack = ExitStack()
     if os.environ.get("MLFLOW_TRACKING_URI"):
-        command = [sys.executable, "-m", "pipeline.training.tracking", str(folder), recipe.night]
+        command = [sys.executable, "-m", "pipeline.training.run_logger", str(folder), recipe.night]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         assert process.stdin
         stack.callback(process.stdin.close)  # closed, also by our death: it sends the rest and ends
     return stack
 
 
-def _leave_error(folder: Path, rank: int, error: BaseException) -> None:
-    faults.leave(folder, error, rank=rank)
+def leave_error(folder: Path, rank: int, error: BaseException) -> None:
+    """Records what ended this worker in errors.jsonl, and prints it."""
+    worker_errors.leave(folder, error, rank=rank)
     if isinstance(error, PipelineError):
         log.error("%s: %s", type(error).__name__, error)
     else:
@@ -304,7 +293,7 @@ def _finite(path: Path, model: "nn.Module") -> bool:
     return all(bool(weights[name].isfinite().all()) for name, _ in model.named_parameters())
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Let the kernel end this process with torchrun, so that no orphan trains beside a new start."""
     parent = os.getppid()
     if sys.platform == "linux":
@@ -313,7 +302,12 @@ def _die_with_parent() -> None:
         raise JobError("torchrun has ended before its worker began; the job is started again")
 
 
-if __name__ == "__main__":
+def set_up_process() -> None:
+    """Logs to standard error, and leaves no core dump, which could fill the disk."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    sys.exit(profile(Path(sys.argv[2])) if sys.argv[1] == "--profile" else main(Path(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    set_up_process()
+    sys.exit(main(Path(sys.argv[1])))

@@ -8,8 +8,8 @@ from the last good checkpoint, as a device or a machine may have been at fault.
 import os
 from pathlib import Path
 
-from pipeline.errors import NotFinite, PipelineError
-from pipeline.training import lines
+from pipeline.contract.errors import NotFinite, PipelineError
+from pipeline.storage import jsonl
 
 ATTEMPT = "PIPELINE_ATTEMPT"  # in the environment: which start of the job a worker belongs to
 RESTART = "TORCHELASTIC_RESTART_COUNT"  # which start by torchrun, in that one
@@ -31,30 +31,30 @@ def leave(folder: Path, error: BaseException | str, *, rank: int) -> None:
         "final": final,
         **facts,
     }
-    lines.append(folder / FILE, line)
+    jsonl.append(folder / FILE, line)
 
 
 def met_not_finite(folder: Path, *, update: int | None = None) -> bool:
     """Whether an earlier start met a loss that is no number, at that update or at any."""
-    met = [line for line in lines.whole(folder / FILE) if "update" in line]
+    met = [line for line in jsonl.whole(folder / FILE) if "update" in line]
     earlier = [line for line in met if (line["attempt"], line["restart"]) != _own()]
     return any(update in (None, line["update"]) for line in earlier)
 
 
 def hopeless(folder: Path) -> bool:
     """Whether this start of the job has met a fault that trying again does not mend."""
-    return any(line["final"] and line["attempt"] == _own()[0] for line in lines.whole(folder / FILE))
+    return any(line["final"] and line["attempt"] == _own()[0] for line in jsonl.whole(folder / FILE))
 
 
 def final(folder: Path) -> str:
     """The newest fault that trying again does not mend; "" if there is none."""
-    found = [str(line["error"]) for line in lines.whole(folder / FILE) if line["final"]]
+    found = [str(line["error"]) for line in jsonl.whole(folder / FILE) if line["final"]]
     return found[-1] if found else ""
 
 
 def reason(folder: Path) -> str:
     """Why the job ended, as its first worker to fail in the newest start has it."""
-    told = lines.whole(folder / FILE)
+    told = jsonl.whole(folder / FILE)
     newest = [line for line in told if line["attempt"] == told[-1]["attempt"]]
     return str(newest[0]["error"]) if newest else "killed from outside"
 

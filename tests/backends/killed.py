@@ -8,8 +8,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipeline.backends import Job
-from pipeline.errors import JobError, NotYet
+from pipeline.contract.backend import Job
+from pipeline.contract.errors import JobError, NotYet
 from tests.backends.rented import vertex
 
 PLACES = tuple(

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.backends import Backend, Job
 from pipeline.backends.local import Local
-from pipeline.errors import JobError
+from pipeline.contract.backend import Backend, Job
+from pipeline.contract.errors import JobError
 from tests.backends import rented
 from tests.backends.rented import end, wait
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pipeline.backends.faults import Asked, classify, is_device_quota
+from pipeline.backends.vertex.error_codes import Asked, classify, is_device_quota
 
 ASKED = Asked(
     job="j", machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", wait_s=3600

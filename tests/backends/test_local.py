@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.backends import Job
 from pipeline.backends.local import Local
-from pipeline.errors import JobError
+from pipeline.contract.backend import Job
+from pipeline.contract.errors import JobError
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline import records
-from pipeline.backends.courier import Courier
-from pipeline.backends.luggage import CODE, Depot, come_home, hear, pack, tell, unpack
-from pipeline.errors import DataError
+from pipeline.backends.vertex.staging import CODE, come_home, hear, pack, tell, unpack
+from pipeline.backends.vertex.sync import Courier
+from pipeline.contract import records
+from pipeline.contract.errors import DataError
+from pipeline.storage.bucket import BucketFolder
 from pipeline.training.recipe import Result
 from tests.fakes import read_lines
 from tests.training.recipes import NEVER, recipe
@@ -29,13 +30,15 @@ def storage() -> Iterator[str]:
 
 
 @pytest.fixture(params=["memory", "path", pytest.param("gs", marks=pytest.mark.slow)])
-def depot(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Depot]:
+def depot(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BucketFolder]:
     if request.param == "gs":
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("storage"))
         monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        yield Depot(url=f"gs://bucket/{tmp_path.name}")
+        yield BucketFolder(url=f"gs://bucket/{tmp_path.name}")
         return
-    yield Depot(url="memory://bucket/daybreak" if request.param == "memory" else f"{tmp_path}/bucket")
+    yield BucketFolder(url="memory://bucket/daybreak" if request.param == "memory" else f"{tmp_path}/bucket")
     fsspec.filesystem("memory").store.clear()
 
 
@@ -58,7 +61,7 @@ def job(tmp_path: Path) -> Path:
     return folder
 
 
-def packed(depot: Depot, job: Path) -> None:
+def packed(depot: BucketFolder, job: Path) -> None:
     pack(depot, "j", job, night=job.parents[1])
 
 

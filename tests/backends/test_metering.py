@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.metering import Stretch, rate, usd
-from pipeline.errors import ParamsError
-from pipeline.planning.catalog import rented
+from pipeline.backends.vertex.billing import Stretch, rate, usd
+from pipeline.contract.errors import ParamsError
+from pipeline.machines.catalog import rented
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends import Job, OutOfTime
-from pipeline.backends.orders import SLACK_S, Site, custom_job, label, machine_of
-from pipeline.errors import JobError
-from pipeline.planning.catalog import Machine, rented
+from pipeline.backends.vertex.job_spec import SLACK_S, Site, custom_job, label, machine_of
+from pipeline.contract.backend import Job, OutOfTime
+from pipeline.contract.errors import JobError
+from pipeline.machines.catalog import Machine, rented
 from tests.backends import rented as jobs
 
 NOW = datetime(2026, 1, 2, 3, tzinfo=UTC)
@@ -62,7 +62,11 @@ def test_joined_tpu_machines_are_one_pool_whose_topology_says_how_many():
 
 @pytest.mark.parametrize(
     ("machine", "words", "workers"),
-    [("g2-standard-24", (), 2), ("n2-standard-8", (), 1), ("g2-standard-24", ("--profile",), 7)],
+    [
+        ("g2-standard-24", (), 2),
+        ("n2-standard-8", (), 1),
+        ("g2-standard-24", ("-m", "pipeline.profiling.profile_job"), 7),
+    ],
 )
 def test_a_machine_has_a_worker_per_device_and_a_profile_is_as_asked(machine, words, workers):
     command = ("torchrun", "--nproc-per-node=7", "-m", "pipeline.training.worker", *words)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import params
-from pipeline.backends.premises import manifest_of
+from pipeline.backends.vertex.preflight import manifest_of
 from pipeline.check import _serving, findings
-from pipeline.errors import ParamsError
+from pipeline.contract import params
+from pipeline.contract.errors import ParamsError
 
 PARAMS = """\
 source: tests.fakes:TwoDays
@@ -48,7 +48,11 @@ def check(tmp_path, monkeypatch, registry):
     """The findings of `check` with this backend, by what was looked at."""
 
     def look(*, region: str = "us-central1", **told: str) -> dict[str, tuple[bool, str]]:
-        use = {"use": "pipeline.backends.vertex:Vertex", "project": "p", "image": f"{registry}/daybreak:1"}
+        use = {
+            "use": "pipeline.backends.vertex.backend:Vertex",
+            "project": "p",
+            "image": f"{registry}/daybreak:1",
+        }
         backend = json.dumps({**use, **told})
         (tmp_path / "home").mkdir(exist_ok=True)
         (tmp_path / "home" / "params.yaml").write_text(PARAMS.format(backend=backend, region=region))
@@ -131,7 +135,7 @@ def test_without_credentials_nothing_else_is_asked(check, service, monkeypatch, 
 def test_what_serves_is_looked_at_too(service, registry, tmp_path):
     (tmp_path / "bucket").mkdir()
     plug = {
-        "use": "pipeline.release.endpoint:Endpoint", "project": "q", "image": f"{registry}/nothing:7",
+        "use": "pipeline.rollout.endpoint:Endpoint", "project": "q", "image": f"{registry}/nothing:7",
         "bucket": str(tmp_path / "bucket"), "endpoint": service.url, "log": str(tmp_path / "log"),
     }  # fmt: skip
     told = params.check(
@@ -164,6 +168,6 @@ def test_where_an_image_is_looked_up():
 
 
 def test_a_bucket_is_needed_only_where_machines_share_no_disk(tmp_path: Path) -> None:
-    from pipeline.backends.premises import _bucket
+    from pipeline.backends.vertex.preflight import _bucket
 
     assert "none is named" in _bucket("")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline import params, records
-from pipeline.records import Night, Training, Verdict, Version
+from pipeline.contract import params, records
+from pipeline.contract.records import Night, Training, Verdict, Version
 from tests.benchmarks.frame import SMALL
 from tests.dags.conftest import checkout, database, in_airflow  # noqa: F401
 
@@ -36,8 +36,8 @@ def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     folder, bucket = tmp_path / "rented", f"file://{tmp_path}/bucket"
     git = ["git", "-C", str(folder)]
     subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
-    vertex = {"use": "pipeline.backends.vertex:Vertex", "project": "p", "image": "eu.example/trainer:1",
-              "endpoint": service.url, "bucket": bucket}  # fmt: skip
+    vertex = {"use": "pipeline.backends.vertex.backend:Vertex", "project": "p",
+              "image": "eu.example/trainer:1", "endpoint": service.url, "bucket": bucket}  # fmt: skip
     told = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
             f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",
             "train.checkpoint_every_s=1", "train.epochs=6"]  # fmt: skip

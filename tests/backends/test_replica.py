@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.replica import Place, command_of, place
+from pipeline.backends.vertex.entrypoint import Place, command_of, place
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ("torchrun", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=3", "-m", "worker", "folder")
@@ -46,7 +46,7 @@ def run(script: str, *, until: float = 1e12) -> subprocess.Popen[str]:
     words = [
         sys.executable,
         "-m",
-        "pipeline.backends.replica",
+        "pipeline.backends.vertex.entrypoint",
         "--until",
         str(until),
         "--",

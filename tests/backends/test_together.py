@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline import records
-from pipeline.errors import NotYet
-from pipeline.launching import collector, launcher
-from pipeline.params import Params, Plug
-from pipeline.records import Training
+from pipeline.contract import records
+from pipeline.contract.errors import NotYet
+from pipeline.contract.params import Params, Plug
+from pipeline.contract.records import Training
+from pipeline.jobs import collector, launcher
 from tests.backends.rented import vertex, wait
 from tests.fakes import LineWorkload, read_lines
 from tests.training import nights

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.backends.book import Book, stretches
-from pipeline.backends.calls import Patience
-from pipeline.errors import JobError, NotYet
+from pipeline.backends.vertex.client import Patience
+from pipeline.backends.vertex.submission_journal import Book, stretches
+from pipeline.contract.errors import JobError, NotYet
 from tests.backends.rented import QUICK, end, job, vertex, wait
 from tests.fakes import read_lines
 
@@ -316,7 +316,8 @@ def test_no_client_is_made_before_something_is_asked(service):
     import sys
 
     code = (
-        "import sys; from pipeline.backends.vertex import Vertex; Vertex(project='p', image='i').machines;"
+        "import sys; from pipeline.backends.vertex.backend import Vertex;"
+        "Vertex(project='p', image='i').machines;"
         "print(*{name.split('.')[0] for name in sys.modules} & {'grpc', 'proto', 'requests', 'torch'})"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from pipeline.params import GateParams
-from pipeline.workloads.recommender import Recommender
-from pipeline.workloads.regression import Regression
+from pipeline.contract.params import GateParams
+from pipeline.examples.recommender import Recommender
+from pipeline.examples.regression import Regression
 from tests.benchmarks import frame
 from tests.benchmarks.eightfold import Trial, train
 from tests.workloads.digits import Digits

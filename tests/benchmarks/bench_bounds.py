@@ -14,8 +14,8 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
-from pipeline.params import ProfileParams, TrainParams
-from pipeline.profiling import machine, memory
+from pipeline.contract.params import ProfileParams, TrainParams
+from pipeline.profiling import memory, roofline
 from pipeline.profiling.diagnosis import ARRAYS, diagnose
 from tests.benchmarks import frame, jobs
 
@@ -33,7 +33,7 @@ def main() -> None:
         os.environ["PIPELINE_HOME"] = folder  # ceilings are measured once
         os.chdir(folder)
         jobs.write(ARRAYS)
-        machine.ceilings(ARRAYS)
+        roofline.ceilings(ARRAYS)
         for run in range(RUNS):
             rows = [profiled(name) for name in names]
             right[run] = sum(row["verdict"] == row["bound"] for row in rows)

@@ -15,8 +15,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pipeline.launching.reconciler import ENDING_S, GRACE_S
-from pipeline.records import Training
+from pipeline.contract.records import Training
+from pipeline.jobs.reconciler import ENDING_S, GRACE_S
 from tests.benchmarks import frame
 from tests.launching import cloud, trouble
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
-from pipeline.release import quantiles, ratio, unpaired
-from pipeline.release.compare import Rules, detectable, interval, judge
-from pipeline.release.sequential import (
+from pipeline.statistics import quantiles, srm, unpaired
+from pipeline.statistics.paired import Rules, detectable, interval, judge
+from pipeline.statistics.sequential import (
     crossing,
     family,
     group_bounds,
@@ -115,9 +115,9 @@ def alarms(share: float, seed: int) -> float:
     came = rng.binomial(USERS_PER_LOOK, share, (NUM_TESTS, USERS // USERS_PER_LOOK)).cumsum(1)
     n = np.arange(1, came.shape[1] + 1) * USERS_PER_LOOK
     counts = np.stack([came, n - came], axis=-1)
-    k = ratio.concentration(ratio.TUNED_AT, alpha=ratio.ALPHA)
-    found = ratio.log_evidence(counts, [0.5, 0.5], concentration=k)
-    return float((found.max(1) >= math.log(1 / ratio.ALPHA)).mean())
+    k = srm.concentration(srm.TUNED_AT, alpha=srm.ALPHA)
+    found = srm.log_evidence(counts, [0.5, 0.5], concentration=k)
+    return float((found.max(1) >= math.log(1 / srm.ALPHA)).mean())
 
 
 Compared = Iterator[tuple[str, float, float, float]]  # name, ours, the reference's, how far off it may be
@@ -132,7 +132,7 @@ def any_time() -> Compared:
         yield name, mixture_bound(100, alpha=0.05, rho=rho, sides=sides), mix[name]["bound_v100"], 1e-5
         yield name, log_mixture(10, 100, rho=rho, sides=sides), mix[name]["log_mixture_s10_v100"], 1e-5
     k = mixture_rho(100, alpha=0.05) / 0.16 - 1
-    found = float(ratio.log_evidence([135, 490], [0.2, 0.8], concentration=k))
+    found = float(srm.log_evidence([135, 490], [0.2, 0.8], concentration=k))
     yield "beta-binomial", found, mix["beta_binomial_g0.2_h0.8"]["two_sided_log_mixture"], 1e-5
     for case in mix["bernoulli_confidence_interval"]:
         for end, ours in zip(case["ci"], share_interval(case), strict=True):
@@ -204,10 +204,10 @@ def evenly(num_looks: int) -> list[float]:
 def share_interval(case: dict[str, Any]) -> tuple[float, float]:
     """Interval of a share that the martingale does not object to."""
     hits, n, alpha = case["successes"], case["trials"], case["alpha"]
-    k = ratio.concentration(case["t_opt"], alpha=alpha)
+    k = srm.concentration(case["t_opt"], alpha=alpha)
 
     def excess(p: float) -> float:
-        return float(ratio.log_evidence([hits, n - hits], [p, 1 - p], concentration=k)) - math.log(1 / alpha)
+        return float(srm.log_evidence([hits, n - hits], [p, 1 - p], concentration=k)) - math.log(1 / alpha)
 
     low, high = 1e-9, 1 - 1e-9
     return (

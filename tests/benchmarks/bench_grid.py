@@ -9,7 +9,7 @@ import json
 
 import numpy as np
 
-from pipeline.planning.quality import Run, Scale, TimeToQuality
+from pipeline.prediction.quality import Run, Scale, TimeToQuality
 from tests.benchmarks import frame
 
 Z90 = 1.6449

@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
 from pipeline.training.engine import Step, TorchEngine
-from pipeline.training.order import Indices
+from pipeline.training.sample_order import Indices
 from pipeline.training.trainer import Trainer
 from tests.benchmarks import frame
 from tests.training.recipes import recipe

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Subset
 
-from pipeline.training import order
+from pipeline.training import sample_order
 from pipeline.training.arrays import Arrays, padded
 from pipeline.training.loader import Loader
 from tests.benchmarks import frame
@@ -180,11 +180,11 @@ def copied(rows: np.ndarray, target: np.ndarray) -> int:
 def shuffled(data: Arrays, *, num_loaders: int = 0) -> int:
     """Our way, as training goes it: the order by positions, and batches loaded ahead."""
     loader = Loader(data, num_loaders=num_loaders)
-    ahead: deque[order.Indices] = deque()
+    ahead: deque[sample_order.Indices] = deque()
     delivered = 0
     for start in range(0, len(data), BATCH):
         stop = min(start + BATCH, len(data))
-        part = order.indices(seed=0, num_samples=len(data), start=start, stop=stop, block=data.block)
+        part = sample_order.indices(seed=0, num_samples=len(data), start=start, stop=stop, block=data.block)
         loader.prepare([part])
         ahead.append(part)
         if len(ahead) > num_loaders:
@@ -257,7 +257,7 @@ def forget(folder: Path) -> None:
 
 def correlation() -> float:
     """Of the order with itself, one sample on, over an epoch."""
-    epoch = order.indices(seed=0, num_samples=ROWS, start=0, stop=ROWS, block=BLOCK)
+    epoch = sample_order.indices(seed=0, num_samples=ROWS, start=0, stop=ROWS, block=BLOCK)
     return float(abs(np.corrcoef(epoch[1:], epoch[:-1])[0, 1]))
 
 
@@ -265,10 +265,15 @@ def resume_ms() -> float:
     """Milliseconds to the indices of the next batch at any position of a run, with nothing known before."""
     times = []
     for position in np.random.default_rng(0).integers(0, 10 * ROWS, 21).tolist():
-        for known in (order._part, order._window, order._inside_twice, order._tables):
+        for known in (
+            sample_order._part,
+            sample_order._window,
+            sample_order._inside_twice,
+            sample_order._tables,
+        ):
             known.cache_clear()
         began = time.perf_counter()
-        order.indices(seed=0, num_samples=ROWS, start=position, stop=position + BATCH, block=BLOCK)
+        sample_order.indices(seed=0, num_samples=ROWS, start=position, stop=position + BATCH, block=BLOCK)
         times.append(time.perf_counter() - began)
     return 1e3 * float(np.median(times))
 
@@ -282,9 +287,9 @@ def not_once() -> int:
         world_size = int(rng.integers(1, 9))
         for first in range(start, stop, BATCH):
             after = min(first + BATCH, stop)
-            batch = order.indices(seed=0, num_samples=ROWS, start=first, stop=after, block=BLOCK)
+            batch = sample_order.indices(seed=0, num_samples=ROWS, start=first, stop=after, block=BLOCK)
             for rank in range(world_size):
-                np.add.at(count, order.share(batch, rank=rank, world_size=world_size), 1)
+                np.add.at(count, sample_order.share(batch, rank=rank, world_size=world_size), 1)
     return int((count != 1).sum())
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from pipeline import ledger, records, stages
-from pipeline.records import Training, Verdict
+from pipeline import stages
+from pipeline.contract import records
+from pipeline.contract.records import Training, Verdict
+from pipeline.storage import ledger
 from tests.benchmarks import frame
 
 KILLED_IN = ("validate", "train", "promote") if frame.QUICK else stages.CHAIN

@@ -12,9 +12,9 @@ import time
 
 import numpy as np
 
-from pipeline.spot.curves import PUBLISHED, Bathtub
 from pipeline.spot.intervals import schedule
 from pipeline.spot.lifetimes import Observed, choose, kaplan_meier
+from pipeline.spot.survival import PUBLISHED, Bathtub
 from tests.benchmarks import frame
 
 HOUR_S = 3600.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline import ledger
+from pipeline.storage import ledger
 from tests.benchmarks import frame
 
 

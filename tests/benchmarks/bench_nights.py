@@ -15,14 +15,15 @@ from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
 
-from pipeline import ledger, params
-from pipeline.records import Champion, Version
+from pipeline.contract import params
+from pipeline.contract.records import Champion, Version
+from pipeline.storage import ledger
 from tests.benchmarks import frame
 
 NUM_NIGHTS = 3 if frame.QUICK else 30
 NUM_BY_AIRFLOW = 3
 SOURCE = {
-    "use": "pipeline.intake.source:Files",
+    "use": "pipeline.data.source:Files",
     "url": str(frame.DATA / "online_retail/online_retail.parquet"),
     "columns": {
         "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
@@ -37,7 +38,7 @@ SHORT = ["profile.steps=2", "profile.batch_sizes=[32,64]"]  # one profile a mont
 
 def trading_days(first: date, count: int) -> list[date]:
     """The first days with data from `first` on."""
-    from pipeline.intake.source import Files
+    from pipeline.data.source import Files
 
     arguments = {key: value for key, value in SOURCE.items() if key != "use"}
     return [day for day in Files(**arguments).days() if day >= first][:count]
@@ -191,7 +192,7 @@ def roll_back(home: Path) -> tuple[float, bool]:
     frame.pipeline(
         home, "open", "--night", "after-rollback", "--day", str(target.night.day + timedelta(days=1))
     )
-    from pipeline import records
+    from pipeline.contract import records
 
     folder = home / "nights" / "after-rollback"
     raw = records.digest(folder / "data/raw")

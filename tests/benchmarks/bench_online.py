@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.planning.exploration import Aim, next_step, of_scales
-from pipeline.planning.quality import Run, TimeToQuality
+from pipeline.prediction.quality import Run, TimeToQuality
 from tests.benchmarks import frame
 from tests.benchmarks.bench_grid import grid
 

@@ -30,12 +30,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
+from pipeline.examples.recommender import Recommender
 from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
 from pipeline.training import checkpoint
 from pipeline.training.engine import TorchEngine
 from pipeline.training.trainer import Trainer
-from pipeline.workloads.recommender import Recommender
 from tests.benchmarks import frame
 from tests.training.recipes import recipe
 from tests.workloads.arrays import make_shop, write

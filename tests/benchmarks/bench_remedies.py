@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.params import TrainParams
-from pipeline.profiling import lines, mender
+from pipeline.contract.params import TrainParams
+from pipeline.contract.records import Tuning
+from pipeline.profiling import line_fit, tuner
+from pipeline.profiling.ab_timing import bounds
+from pipeline.profiling.harness import Rig
 from pipeline.profiling.remedies import Job
-from pipeline.profiling.rig import Rig
-from pipeline.profiling.trials import bounds
-from pipeline.records import Tuning
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
 from tests.benchmarks import frame
@@ -168,7 +168,7 @@ def run(job: Random) -> dict[str, Any]:
                 sizes.append(size)
                 loads.append(loaded - start)
                 steps.append(rig.now() - loaded)
-    load_s, step_s = lines.fit(sizes, loads), lines.fit(sizes, steps)
+    load_s, step_s = line_fit.fit(sizes, loads), line_fit.fit(sizes, steps)
     update_s = load_s(job.batch_size) + step_s(job.batch_size)
     epochs = TRAINING_S / update_s * job.batch_size / job.num_samples
     told = Job(
@@ -183,7 +183,7 @@ def run(job: Random) -> dict[str, Any]:
         fits=True,
     )
     training = TrainParams(batch_size=job.batch_size, epochs=epochs, rate=1e-3)
-    mended = mender.mend(rig, told, training, quality="offer")
+    mended = tuner.mend(rig, told, training, quality="offer")
     pairs = again(job, rig.data, mended.tuning, update_s) if mended.tuning != Tuning() else [(1.0, 1.0)]
     ratios = [new_s / old_s for old_s, new_s in pairs]
     return {

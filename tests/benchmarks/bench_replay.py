@@ -26,9 +26,10 @@ from pathlib import Path
 import numpy as np
 import requests
 
-from pipeline import ledger, params, records
-from pipeline.records import Champion, Verdict, Version
-from pipeline.release.scores import SCORES, read_scores
+from pipeline.contract import params, records
+from pipeline.contract.records import Champion, Verdict, Version
+from pipeline.evaluation.scores import SCORES, read_scores
+from pipeline.storage import ledger
 from tests.benchmarks import frame
 from tests.benchmarks.bench_nights import BAD_WORKLOAD, SHORT, SOURCE, trading_days
 
@@ -109,7 +110,7 @@ def router(home: Path) -> Iterator[str]:
 
 def until_it_follows(address: str, home: Path) -> None:
     """Wait until the router does what the traffic says, over the arrays of the newest night."""
-    from pipeline.serving.log import open_log
+    from pipeline.storage.traffic_log import open_log
 
     log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     until = time.monotonic() + 120
@@ -175,7 +176,7 @@ def end_of(home: Path, night: str) -> None:
 
 def held_out(home: Path, night: str) -> tuple[str, float]:
     """What the held-out scores say of a night, and the smallest effect that they can show."""
-    from pipeline.release.compare import Rules, detectable, judge
+    from pipeline.statistics.paired import Rules, detectable, judge
 
     scores = read_scores(home / "nights" / night / SCORES) or {}
     rules = Rules(alpha=0.05, margin=params.GateParams().margin, min_samples=30, refresh=True)

@@ -31,12 +31,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import mlflow.store.model_registry.sqlalchemy_store
 import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
-from pipeline import ledger, params, records
-from pipeline.errors import NothingToDo, ReleaseError
-from pipeline.records import Champion, Night, Release
-from pipeline.release import audit as auditing
-from pipeline.release import gate, registry, saga, tracking
-from pipeline.release.followers import Alias, Follower
+from pipeline.contract import params, records
+from pipeline.contract.errors import NothingToDo, ReleaseError
+from pipeline.contract.records import Champion, Night, Release
+from pipeline.gate import judge
+from pipeline.rollout import audit as auditing
+from pipeline.rollout import promote, saga
+from pipeline.rollout.targets import Alias, Follower
+from pipeline.storage import ledger, mlflow_client
 from tests.benchmarks import frame
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
@@ -76,7 +78,7 @@ class Home:
         os.environ["PIPELINE_HOME"] = str(self.home)
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         self.shelf = Shelf(self.home / "var" / "shelf")
-        for module in (registry, gate, auditing):
+        for module in (promote, judge, auditing):
             module.followers = self.followers  # type: ignore[attr-defined]
         (self.home / "var").mkdir(parents=True)
         (self.home / ".dvc").mkdir()
@@ -135,12 +137,12 @@ class Home:
     def rollback(self) -> None:
         """Stage rollback, one promotion back."""
         os.chdir(self.home)
-        registry.rollback(params.load(self.home), reason="to see that it works")
+        promote.rollback(params.load(self.home), reason="to see that it works")
 
     def settled(self) -> list[str]:
         """Recover as `watch` does, and what the audit finds."""
         os.chdir(self.home)
-        with tracking.session() as client:
+        with mlflow_client.session() as client:
             saga.recover(self.followers(client, "daybreak"))
         told = params.load(self.home)
         return [f"{check.name}: {check.text}" for check in auditing.audit(told) if not check.ok]

@@ -26,13 +26,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.records import Tuning
-from pipeline.training import order
+from pipeline.contract.records import Tuning
+from pipeline.examples.recommender import Recommender
+from pipeline.training import sample_order
 from pipeline.training.engine import TorchEngine
-from pipeline.training.order import Indices
+from pipeline.training.sample_order import Indices
 from pipeline.training.trainer import Trainer
 from pipeline.training.tuning import leaves
-from pipeline.workloads.recommender import Recommender
 from tests.benchmarks import frame
 from tests.training.recipes import recipe
 from tests.workloads.arrays import make_shop, write
@@ -163,7 +163,7 @@ def loop_by_hand(workload: Any, data: Columns) -> tuple[Callable[[], None], nn.M
     parts = [
         range(n * batch_size + rank * SHARE, n * batch_size + (rank + 1) * SHARE) for n in range(UPDATES)
     ]
-    shares = [order.indices(seed=7, num_samples=len(data), start=p.start, stop=p.stop) for p in parts]
+    shares = [sample_order.indices(seed=7, num_samples=len(data), start=p.start, stop=p.stop) for p in parts]
 
     def loop() -> None:
         torch.use_deterministic_algorithms(False)

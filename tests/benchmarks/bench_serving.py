@@ -33,10 +33,10 @@ import requests
 import torch
 from safetensors.torch import save_file
 
-from pipeline import records
-from pipeline.release import tracking
-from pipeline.serving.log import Log, open_log
-from pipeline.workloads.recommender import Recommender
+from pipeline.contract import records
+from pipeline.examples.recommender import Recommender
+from pipeline.storage import mlflow_client
+from pipeline.storage.traffic_log import Log, open_log
 from tests.benchmarks import frame
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
@@ -50,7 +50,7 @@ SWAPS = 4 if frame.QUICK else 12
 KILLS = 1 if frame.QUICK else 5
 ACKNOWLEDGED = 300 if frame.QUICK else 1000  # outcomes before each kill
 USERS, ITEMS, LINES = 3000, 2000, 300_000
-WORKLOAD = "pipeline.workloads.recommender:Recommender"
+WORKLOAD = "pipeline.examples.recommender:Recommender"
 BARE = """
 from fastapi import FastAPI
 app = FastAPI()
@@ -104,7 +104,7 @@ def make_home(folder: Path) -> Path:
     for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "DAYBREAK_TOKEN"):
         os.environ.pop(name, None)
     os.environ["PIPELINE_HOME"] = str(folder / "store")
-    tracking.reachable()
+    mlflow_client.reachable()
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # which MLflow sets
     os.environ["PIPELINE_HOME"] = str(folder / "home")
     home = make_repository(folder / "home", store=folder / "store" / "var" / "mlflow.db")

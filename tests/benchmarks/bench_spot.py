@@ -17,12 +17,12 @@ from statistics import mean
 
 import numpy as np
 
-from pipeline.spot import traces
-from pipeline.spot.optimum import optimum_usd
+from pipeline.simulation import traces
+from pipeline.simulation.baselines import RIVALS, uniform_progress
+from pipeline.simulation.optimum import optimum_usd
+from pipeline.simulation.replay import Job, Luck, replay
+from pipeline.simulation.simulator import draw_luck
 from pipeline.spot.policies import decide
-from pipeline.spot.replay import Job, Luck, replay
-from pipeline.spot.rivals import RIVALS, uniform_progress
-from pipeline.spot.simulator import draw_luck
 from pipeline.spot.states import Policy
 from tests.benchmarks import frame
 

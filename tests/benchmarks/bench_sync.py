@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeline.params import GateParams
+from pipeline.contract.params import GateParams
+from pipeline.examples.recommender import Recommender
 from pipeline.training.engine import TorchEngine
-from pipeline.training.periodic import PeriodicEngine
-from pipeline.workloads.recommender import Recommender
+from pipeline.training.local_sgd import PeriodicEngine
 from tests.benchmarks import frame
 from tests.benchmarks.bench_batch import shop
 from tests.benchmarks.eightfold import Trial, train

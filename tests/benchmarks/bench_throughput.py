@@ -15,8 +15,8 @@ from functools import cache
 
 import numpy as np
 
-from pipeline.planning import form, throughput
-from pipeline.planning.measurements import Measurement, believable
+from pipeline.prediction import step_time, throughput
+from pipeline.prediction.measurements import Measurement, believable
 from tests.benchmarks import frame
 
 MODELS = ("bert", "cifar10", "imagenet", "ncf")
@@ -50,16 +50,16 @@ def steps() -> dict[str, list[Measurement]]:
     return found
 
 
-def prior_without(model: str) -> form.Prior:
+def prior_without(model: str) -> step_time.Prior:
     """What the other models have in common."""
     rng = np.random.default_rng(0)
     others = [steps()[name] for name in MODELS if name != model]
     return throughput.learn([[rows[k] for k in rng.permutation(len(rows))[:MOST]] for rows in others])
 
 
-def judged(known: Sequence[Measurement], rest: Sequence[Measurement], prior: form.Prior) -> np.ndarray:
+def judged(known: Sequence[Measurement], rest: Sequence[Measurement], prior: step_time.Prior) -> np.ndarray:
     """Median error, coverage and half-width of intervals on the rest, fitted to what is known."""
-    model = throughput.fit(known, form.centred(prior, known))
+    model = throughput.fit(known, step_time.centred(prior, known))
     seconds, spread = model.predict(rest)
     actual = np.array([each.step_s for each in rest])
     covered = np.abs(np.log(actual / seconds)) <= Z90 * spread

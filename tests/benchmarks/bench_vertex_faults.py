@@ -26,7 +26,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.backends.reaper import orphans
+from pipeline.jobs.reaper import orphans
 from tests.backends import killed
 from tests.backends.conftest import IMAGE
 from tests.backends.fake_vertex import FakeVertex, Trouble

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from pipeline.errors import PlanError
-from pipeline.params import Params, PlanParams, TrainParams
-from pipeline.planning import catalog, planner
+from pipeline.contract.errors import PlanError
+from pipeline.contract.params import Params, PlanParams, TrainParams
+from pipeline.contract.records import Night, Plan
+from pipeline.machines import catalog
+from pipeline.machines.catalog import LOCAL, Machine, rented
+from pipeline.planning import planner
 from pipeline.planning.candidates import Job, candidates
-from pipeline.planning.catalog import LOCAL, Machine, rented
-from pipeline.planning.costs import estimate
-from pipeline.planning.efficiency import Efficiency
 from pipeline.planning.search import Limits, relax
-from pipeline.planning.window import BEFORE_TRAINING
-from pipeline.records import Night, Plan
+from pipeline.prediction.costs import estimate
+from pipeline.prediction.efficiency import Efficiency
+from pipeline.prediction.time_budget import BEFORE_TRAINING
 from tests.planning.jobs import DATASET, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")

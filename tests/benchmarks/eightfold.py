@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
 from pipeline.training.engine import TorchEngine
 from pipeline.training.loader import Loader
 from pipeline.training.trainer import Trainer

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from pipeline.workload import Split
-from pipeline.workloads.candidates import CandidateDataset
-from pipeline.workloads.recommender import Recommender
+from pipeline.contract.workload import Split
+from pipeline.examples.candidate_items import CandidateDataset
+from pipeline.examples.recommender import Recommender
 
 
 class ShuffledLabels:

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline import heartbeats
+from pipeline import airflow_health
 from tests.dags.servers import keep
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -181,7 +181,7 @@ def test_fifty_answers_as_soon_as_they_are_asked_for_leave_the_scheduler_alive(s
         return bool(standalone.ask("GET", f"{runs}?state=success")[1]["dag_runs"])
 
     standalone.until(counted)
-    standalone.until(lambda: not heartbeats.late(standalone.url))
+    standalone.until(lambda: not airflow_health.late(standalone.url))
     assert "IntegrityError" not in (standalone.home / "var" / "scheduler.log").read_text()
     for number in range(25):
         standalone.ask("DELETE", f"{runs}/run-{number}")
@@ -227,7 +227,7 @@ def test_each_process_that_is_killed_during_a_night_comes_back_and_the_night_end
     standalone.until(standalone.up)
     (standalone.home / "endings.json").write_text("{}")
     assert standalone.run_to_the_end(run["dag_run_id"], seconds=400) == "success"
-    standalone.until(lambda: not heartbeats.late(standalone.url))
+    standalone.until(lambda: not airflow_health.late(standalone.url))
     for port in ("MLFLOW_PORT", "SERVING_PORT"):
         url = f"http://127.0.0.1:{psutil.Process(standalone.process('scheduler')).environ()[port]}/health"
         standalone.until(lambda url=url: answers(url))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import params
+from pipeline.contract import params
 from tests.dags.servers import IDENTITY, Standalone, airflow_standalone, environment, free_port, keep, server
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]

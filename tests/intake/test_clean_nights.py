@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.intake.ingest import part_of
-from pipeline.intake.shop import Shop
-from pipeline.intake.source import Files
-from pipeline.intake.validator import RULES
-from pipeline.records import Report
+from pipeline.contract.records import Report
+from pipeline.data.ingest import part_of
+from pipeline.data.shop import Shop
+from pipeline.data.source import Files
+from pipeline.data.validator import RULES
 from tests.intake.test_validator import REPOSITORY, judge
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", REPOSITORY.parent / "shared" / "data"))

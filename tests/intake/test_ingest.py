@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import records
-from pipeline.errors import DataError, JobError, NothingToDo, ParamsError
-from pipeline.intake.ingest import RAW, WORK, ingest, part_of
-from pipeline.intake.shop import Shop
-from pipeline.intake.source import PART, SCHEMA, Files, write_partition
-from pipeline.params import IngestParams
-from pipeline.records import Batch, Night
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
+from pipeline.contract.params import IngestParams
+from pipeline.contract.records import Batch, Night
+from pipeline.data.ingest import RAW, WORK, ingest, part_of
+from pipeline.data.shop import Shop
+from pipeline.data.source import PART, SCHEMA, Files, write_partition
 from tests.intake.test_source import ONLINE_RETAIL, THEIRS
 
 FIRST = date(2025, 3, 1)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline import cli, records
-from pipeline.records import Dataset, Report
+from pipeline import cli
+from pipeline.contract import records
+from pipeline.contract.records import Dataset, Report
 
 ROOT = Path(__file__).parents[2]
 FIRST = date(2025, 1, 6)
@@ -61,7 +62,7 @@ def home(repository: Path, commit: Callable[[str], str], monkeypatch: pytest.Mon
     yaml.dump(suite, repository / "suite.yaml")
     shutil.copy(ROOT / "dvc.yaml", repository)
     told = yaml.load(ROOT / "params.yaml")
-    told["source"] = {"use": "pipeline.intake.source:Files", "url": str(repository / "var/sales/{day}.csv")}
+    told["source"] = {"use": "pipeline.data.source:Files", "url": str(repository / "var/sales/{day}.csv")}
     told["validate"] = {"suite": "suite.yaml", "max_quarantined": 1.0}
     yaml.dump(told, repository / "params.yaml")
     for name in ("intake", "training", "profiling", "planning", "spot", "release", "workloads"):

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import records
-from pipeline.errors import DataError, ParamsError
-from pipeline.intake import prepare as module
-from pipeline.intake.prepare import ARRAYS, CLEAN, prepare, stable_key
-from pipeline.intake.source import SCHEMA
-from pipeline.params import PrepareParams
-from pipeline.records import Dataset, Night, Report
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.params import PrepareParams
+from pipeline.contract.records import Dataset, Night, Report
+from pipeline.data import prepare as module
+from pipeline.data.prepare import ARRAYS, CLEAN, prepare, stable_key
+from pipeline.data.source import SCHEMA
 
 ibis = pytest.importorskip("ibis")
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11

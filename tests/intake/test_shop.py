@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import DataError, ParamsError
-from pipeline.intake.shop import Shop
-from pipeline.intake.source import PART, SCHEMA
-from pipeline.params import Plug
-from pipeline.records import digest
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.params import Plug
+from pipeline.contract.records import digest
+from pipeline.data.shop import Shop
+from pipeline.data.source import PART, SCHEMA
 
 TODAY = date(2025, 7, 1)
 
@@ -92,7 +92,7 @@ def test_days_end_yesterday_and_leave_out_the_closed_weekday_and_holidays() -> N
 
 
 def test_by_the_clock_there_is_history_up_to_the_last_days() -> None:
-    days = Plug.model_validate({"use": "pipeline.intake.shop:Shop", "seed": 7}).make().days()
+    days = Plug.model_validate({"use": "pipeline.data.shop:Shop", "seed": 7}).make().days()
     assert len(days) > 140
     assert date.today() - days[-1] <= timedelta(days=7)
 

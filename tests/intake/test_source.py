@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import cli
-from pipeline.errors import DataError, ParamsError
-from pipeline.intake.source import PART, SCHEMA, Files, conform, write_partition
-from pipeline.records import digest
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.records import digest
+from pipeline.data.source import PART, SCHEMA, Files, conform, write_partition
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 ONLINE_RETAIL = DATA / "online_retail" / "online_retail.parquet"
@@ -243,7 +243,7 @@ def test_what_an_address_carries_is_in_no_log_and_no_record(
     canary = "-".join(("canary", "4711"))
     text = (repository / "params.yaml").read_text().partition("\n")[2]
     url = f"http://shop:{canary}@127.0.0.1:9/sales-{{day}}.parquet?sig={canary}"
-    source = f"source: {{use: 'pipeline.intake.source:Files', url: '{url}'}}\n"
+    source = f"source: {{use: 'pipeline.data.source:Files', url: '{url}'}}\n"
     (repository / "params.yaml").write_text(source + text)
     (repository / "data/run").mkdir(parents=True)
     assert cli.main(["open"]) == 1

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import records
-from pipeline.errors import DataError, ParamsError
-from pipeline.intake import drift, suite
-from pipeline.intake.ingest import RAW, part_of
-from pipeline.intake.shop import Shop
-from pipeline.intake.source import SCHEMA
-from pipeline.intake.validator import CLEAN, DOCS, QUARANTINE, partitions, validate
-from pipeline.params import ValidateParams
-from pipeline.records import Batch, Night, Report
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.params import ValidateParams
+from pipeline.contract.records import Batch, Night, Report
+from pipeline.data import drift, suite
+from pipeline.data.ingest import RAW, part_of
+from pipeline.data.shop import Shop
+from pipeline.data.source import SCHEMA
+from pipeline.data.validator import CLEAN, DOCS, QUARANTINE, partitions, validate
 
 REPOSITORY = Path(__file__).parents[2]
 SUITE = REPOSITORY / "data/expectations.yaml"

@@ -4,9 +4,9 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline import records
-from pipeline.launching import launcher
-from pipeline.launching.launcher import JOBS
+from pipeline.contract import records
+from pipeline.jobs import launcher
+from pipeline.jobs.launcher import JOBS
 from pipeline.training.recipe import Recipe, Result
 from pipeline.training.worker import write_facts
 from tests.training import nights

@@ -14,14 +14,15 @@ from datetime import UTC, date, datetime, timedelta
 from math import exp, inf, log
 from pathlib import Path
 
-from pipeline import records
-from pipeline.backends import Job, State
-from pipeline.errors import JobError, NotYet
-from pipeline.launching import launcher
-from pipeline.params import Params
-from pipeline.planning.startup import BEFORE_WORK
-from pipeline.records import Night, Plan, Portion, Rung, Training
-from pipeline.training import checkpoint, lines
+from pipeline.contract import records
+from pipeline.contract.backend import Job, State
+from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.params import Params
+from pipeline.contract.records import Night, Plan, Portion, Rung, Training
+from pipeline.jobs import launcher
+from pipeline.machines.startup import BEFORE_WORK
+from pipeline.storage import jsonl
+from pipeline.training import checkpoint
 from pipeline.training.recipe import END_BY, Recipe, Result
 from pipeline.training.trainer import Trainer
 from pipeline.training.worker import ended_early_by, write_facts
@@ -188,7 +189,7 @@ class Cloud:
         """Training on the machines of a job, until it ends or they do."""
         folder = Path(live.job.folder)
         recipe = records.loads(Recipe, (folder / "job.json").read_text())
-        lines.append(folder / "starts.jsonl", {"time": datetime.fromtimestamp(self.now, UTC).isoformat()})
+        jsonl.append(folder / "starts.jsonl", {"time": datetime.fromtimestamp(self.now, UTC).isoformat()})
         if self.luck.user_error:
             self._fault(live, folder, "the loss has shape [32, 1]; return one value per sample", final=True)
             return
@@ -196,7 +197,7 @@ class Cloud:
         trainer = Trainer(
             engine, recipe, folder=folder / "checkpoints", epoch_samples=EPOCH,
             told_to_stop=lambda: live.told <= self.now,
-            report=lambda beat: lines.append(folder / "progress.jsonl", json.loads(records.dumps(beat))),
+            report=lambda beat: jsonl.append(folder / "progress.jsonl", json.loads(records.dumps(beat))),
             clock=lambda: self.now,
             end_by=lambda: _end_by(folder),
             aside=AtOnce(),
@@ -248,7 +249,7 @@ class Cloud:
 
     def _fault(self, live: Live, folder: Path, error: str, *, final: bool) -> None:
         line = {"attempt": live.handle, "restart": "0", "rank": 0, "error": error, "final": final}
-        lines.append(folder / "errors.jsonl", line)
+        jsonl.append(folder / "errors.jsonl", line)
         self._finish(live, "failed")
 
     def _finish(self, live: Live, state: State, *, at: float | None = None) -> None:

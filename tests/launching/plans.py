@@ -9,13 +9,13 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from pipeline import params
-from pipeline.params import Params
-from pipeline.planning.catalog import Machine
-from pipeline.planning.history import Known, Past
-from pipeline.planning.measurements import Setting
+from pipeline.contract import params
+from pipeline.contract.params import Params
+from pipeline.contract.records import Night, Plan
+from pipeline.machines.catalog import Machine
 from pipeline.planning.planner import plan
-from pipeline.records import Night, Plan
+from pipeline.prediction.calibration import Known, Past
+from pipeline.prediction.measurements import Setting
 from tests.planning import jobs
 from tests.training import nights
 

@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pipeline.errors import JobError
-from pipeline.launching.pulse import Pulse
-from pipeline.launching.reconciler import ENDING_S, GRACE_S
-from pipeline.records import Training
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Training
+from pipeline.jobs.heartbeats import Pulse
+from pipeline.jobs.reconciler import ENDING_S, GRACE_S
 from tests.launching import plans
 from tests.launching.cloud import (
     BEGUN,

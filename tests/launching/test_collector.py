@@ -6,25 +6,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.backends import OutOfTime
-from pipeline.errors import JobError, NotYet
-from pipeline.launching import ladder, launcher
-from pipeline.launching.attempts import Attempts
-from pipeline.launching.collector import MODEL
-from pipeline.launching.launcher import JOBS, recipe_of
-from pipeline.records import Night
+from pipeline.contract.backend import OutOfTime
+from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.records import Night
+from pipeline.jobs import escalation, launcher
+from pipeline.jobs.collector import MODEL
+from pipeline.jobs.launcher import JOBS, recipe_of
+from pipeline.jobs.submissions import Attempts
 from pipeline.training import checkpoint
 from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
-from pipeline.training.order import indices
 from pipeline.training.recipe import Recipe
-from pipeline.training.tally import Tally
+from pipeline.training.sample_audit import Tally
+from pipeline.training.sample_order import indices
 from tests.fakes import ScriptedBackend
 from tests.launching.calls import NIGHT, call, finish, job_folder
 from tests.training import nights
 
 pytestmark = pytest.mark.usefixtures("folder")
-RUNG = ladder.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
+RUNG = escalation.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
 
 
 def submitted(night: Night) -> tuple[Recipe, Path]:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.launching import ladder
-from pipeline.launching.ladder import PATIENCE_S, Sight, choose, forecast
-from pipeline.launching.outlook import Rate
-from pipeline.records import Plan, Rung
+from pipeline.contract.records import Plan, Rung
+from pipeline.jobs import escalation
+from pipeline.jobs.escalation import PATIENCE_S, Sight, choose, forecast
+from pipeline.jobs.outlook import Rate
 from tests.launching import plans
 from tests.launching.cloud import BEGUN, HOUR_S, night_of, plan_of
 
@@ -26,7 +26,8 @@ def sight(plan, **changed) -> Sight:
     """At the beginning of the night, on what the plan names, with all the money."""
     told = Sight(
         now=BEGUN.timestamp(), deadline=UNTIL.timestamp(), confidence=0.99, left_usd=100.0, decay=0.5,
-        rung=ladder.first(plan, train_until=UNTIL, confidence=0.99), state="none", since=BEGUN.timestamp(),
+        rung=escalation.first(plan, train_until=UNTIL, confidence=0.99), state="none",
+        since=BEGUN.timestamp(),
     )  # fmt: skip
     return replace(told, **changed)
 
@@ -41,7 +42,7 @@ def running(plan, *, hours: float, share: float, speed: float = 1.0, **changed) 
 
 def test_the_plan_itself_is_the_first_rung_and_as_sure_as_its_interval():
     plan = plan_of(share=0.6)
-    first = ladder.first(plan, train_until=UNTIL, confidence=0.99)
+    first = escalation.first(plan, train_until=UNTIL, confidence=0.99)
     assert first.way == ("a", 1, "us-central1", "on-demand")
     longest_s = (UNTIL - first.latest_start).total_seconds()
     assert longest_s == pytest.approx(plan.expected_s * 1.205, rel=1e-3)
@@ -51,7 +52,7 @@ def test_the_plan_itself_is_the_first_rung_and_as_sure_as_its_interval():
 
 def test_what_goes_as_planned_stays_where_it_is():
     plan = plan_of(share=0.6)
-    assert choose(plan, sight(plan)) == ladder.Choice(rung=sight(plan).rung)
+    assert choose(plan, sight(plan)) == escalation.Choice(rung=sight(plan).rung)
     told = running(plan, hours=1.2, share=0.45)
     assert choose(plan, told).rung == told.rung
 
@@ -124,7 +125,7 @@ def refused(plan: Plan, *rungs: Rung, minutes: float = 0.0) -> Sight:
     return sight(plan, now=now, state=state, rung=rungs[-1], refused=when)
 
 
-def where(choice: ladder.Choice) -> tuple[str, str, str]:
+def where(choice: escalation.Choice) -> tuple[str, str, str]:
     assert choice.rung
     return choice.rung.machine, choice.rung.region, choice.rung.strategy
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import records
-from pipeline.errors import JobError, NotYet
-from pipeline.launching import reconciler
-from pipeline.launching.collector import MODEL
-from pipeline.launching.launcher import JOBS
+from pipeline.contract import records
+from pipeline.contract.errors import JobError, NotYet
+from pipeline.jobs import reconciler
+from pipeline.jobs.collector import MODEL
+from pipeline.jobs.launcher import JOBS
 from pipeline.training import worker
 from pipeline.training.recipe import MOVING, Progress
 from tests.fakes import ScriptedBackend

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import records
-from pipeline.backends import Rental
-from pipeline.errors import JobError, NotYet
+from pipeline.contract import records
+from pipeline.contract.backend import Rental
+from pipeline.contract.errors import JobError, NotYet
 from pipeline.training.recipe import Result
 from tests.fakes import ScriptedBackend
 from tests.launching.calls import NIGHT, call, finish, job_folder

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.launching.outlook import Rate, Risk, measured, outlook, weighed
+from pipeline.jobs.outlook import Rate, Risk, measured, outlook, weighed
 from pipeline.training.recipe import Progress
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,10 +7,10 @@ from datetime import date, timedelta
 
 import pytest
 
-from pipeline import records
-from pipeline.launching import launcher
-from pipeline.launching.launcher import recipe_of
-from pipeline.records import Champion, Portion
+from pipeline.contract import records
+from pipeline.contract.records import Champion, Portion
+from pipeline.jobs import launcher
+from pipeline.jobs.launcher import recipe_of
 from tests.launching.calls import NIGHT
 from tests.training import nights
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.errors import NotYet
-from pipeline.launching.attempts import Attempts
-from pipeline.records import Rung
+from pipeline.contract.errors import NotYet
+from pipeline.contract.records import Rung
+from pipeline.jobs.submissions import Attempts
 from tests.fakes import ScriptedBackend
 from tests.launching.calls import NIGHT, call, job_folder
 from tests.training import nights

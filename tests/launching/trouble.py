@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.errors import JobError
-from pipeline.launching.reconciler import ENDING_S, GRACE_S
-from pipeline.records import Plan, Training
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Plan, Training
+from pipeline.jobs.reconciler import ENDING_S, GRACE_S
 from tests.training import nights
 
 SLOW_S = 0.015  # a batch

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
-from pipeline.planning.catalog import Machine, rented
-from pipeline.records import Dataset, Line, Night, Profile
+from pipeline.contract.records import Dataset, Line, Night, Profile
+from pipeline.machines.catalog import Machine, rented
 
 STARTED = datetime(2011, 9, 1, 11, 0, tzinfo=UTC)
 DATASET = Dataset(

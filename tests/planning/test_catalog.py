@@ -5,9 +5,9 @@ from datetime import date
 import pandas as pd
 import pytest
 
-from pipeline.errors import ParamsError
-from pipeline.planning.catalog import choose, rented
-from pipeline.planning.pricelist import prices
+from pipeline.contract.errors import ParamsError
+from pipeline.machines.catalog import choose, rented
+from pipeline.machines.pricelist import prices
 from tests.benchmarks.frame import DATA
 
 MACHINES = rented()

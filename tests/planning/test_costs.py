@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.catalog import local, rented
-from pipeline.planning.costs import Estimate, estimate
+from pipeline.machines.catalog import local, rented
+from pipeline.prediction.costs import Estimate, estimate
 from tests.planning.jobs import machine, profile
 
 PROFILE = profile()

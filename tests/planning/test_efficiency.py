@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.planning.efficiency import THEORY_SPREAD, Efficiency, Reached, alike
+from pipeline.prediction.efficiency import THEORY_SPREAD, Efficiency, Reached, alike
 from tests.planning.jobs import profile
 
 NOISE_SCALE = 1000.0

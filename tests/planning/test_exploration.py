@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.planning.exploration import Aim, Step, next_step, of_scales
-from pipeline.planning.quality import Run, Scale, TimeToQuality
+from pipeline.prediction.quality import Run, Scale, TimeToQuality
 
 SCALES = [Scale(batch_size=b, num_workers=k) for b in (256, 512, 1024) for k in (2, 4, 8)]
 MODEL = TimeToQuality(SCALES)

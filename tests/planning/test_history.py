@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.planning.catalog import local, rented
-from pipeline.planning.costs import estimate
-from pipeline.planning.history import Known, Past, Update, ratio
-from pipeline.planning.measurements import Setting
-from pipeline.planning.updates import update
+from pipeline.machines.catalog import local, rented
+from pipeline.prediction.calibration import Known, Past, Update, ratio
+from pipeline.prediction.costs import estimate
+from pipeline.prediction.measurements import Setting
+from pipeline.prediction.update_time import update
 from tests.planning.jobs import machine, profile
 
 PROFILE = profile()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.measurements import SUPERLINEAR, Measurement, believable
+from pipeline.prediction.measurements import SUPERLINEAR, Measurement, believable
 
 
 def step(seconds: float, *, workers: tuple[int, ...] = (1,), micro: float = 32) -> Measurement:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import ledger, records
-from pipeline.params import Params, PlanParams, TrainParams
-from pipeline.planning.catalog import local, rented
-from pipeline.planning.plans import plan
-from pipeline.planning.updates import update
-from pipeline.records import Evaluation, Plan, Training
+from pipeline.contract import records
+from pipeline.contract.params import Params, PlanParams, TrainParams
+from pipeline.contract.records import Evaluation, Plan, Training
+from pipeline.machines.catalog import local, rented
+from pipeline.planning.plan_stage import plan
+from pipeline.prediction.update_time import update
+from pipeline.storage import ledger
 from tests.planning.jobs import DATASET, STARTED, night, profile
 
 PROFILE = profile(step_s=0.5)

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import ledger, records
-from pipeline.params import Params, PlanParams, TrainParams
-from pipeline.planning import past, planner
-from pipeline.planning.history import Known
-from pipeline.planning.plans import plan
-from pipeline.planning.startup import BEFORE_WORK
-from pipeline.records import Evaluation, Night, Plan, Profile, Training, Verdict
+from pipeline.contract import records
+from pipeline.contract.params import Params, PlanParams, TrainParams
+from pipeline.contract.records import Evaluation, Night, Plan, Profile, Training, Verdict
+from pipeline.machines.startup import BEFORE_WORK
+from pipeline.planning import planner
+from pipeline.planning.plan_stage import plan
+from pipeline.prediction import ledger_history
+from pipeline.prediction.calibration import Known
+from pipeline.storage import ledger
 from tests.planning.jobs import DATASET, STARTED, night, profile
 
 PROFILE = profile()
@@ -72,7 +74,7 @@ def width(told: Plan) -> float:
 def test_a_machine_that_takes_longer_than_predicted_is_planned_longer(nights):
     plain, tonight = planned(night()), nights([1.3] * 8)
     assert planned(tonight).expected_s / plain.expected_s == pytest.approx(1.3, rel=0.04)
-    assert len(past.known(past.before(tonight), num_workers=1).past) == 8
+    assert len(ledger_history.known(ledger_history.before(tonight), num_workers=1).past) == 8
 
 
 @pytest.mark.slow
@@ -93,7 +95,7 @@ def test_intervals_that_did_not_hold_are_wider_tonight(nights, caplog):
 @pytest.mark.slow
 def test_what_cannot_be_learned_from_is_widened_for(nights):
     tonight = nights([1.0, 1.3, 0.8, 1.4] * 5, num_restarts=1)  # the time of a restart is no update's
-    assert past.known(past.before(tonight), num_workers=1).past == []
+    assert ledger_history.known(ledger_history.before(tonight), num_workers=1).past == []
     told = planned(tonight)
     assert told.widened > 1.5
     assert width(told) > 1.5 * width(planned(night()))
@@ -110,8 +112,8 @@ def test_nights_that_came_later_do_not_change_the_plan(nights, repository):
 
 
 def test_the_first_night_has_no_past(repository):
-    assert past.before(night()) == []
-    assert past.known([], num_workers=1).past == []
+    assert ledger_history.before(night()) == []
+    assert ledger_history.known([], num_workers=1).past == []
 
 
 def explored(told: Plan, *, cost_usd: float) -> ledger.Entry:
@@ -123,7 +125,7 @@ def test_what_was_spent_on_trying_is_what_it_took_beyond_the_best():
     tried = replace(planned(night()), expected_usd=5.0, explore_usd=2.0)
     plain = replace(tried, explore_usd=0.0)
     entries = [explored(tried, cost_usd=6.0), explored(plain, cost_usd=99.0), explored(tried, cost_usd=1.0)]
-    assert past.explored_usd(entries) == pytest.approx(3.0)
+    assert ledger_history.explored_usd(entries) == pytest.approx(3.0)
 
 
 def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
@@ -166,7 +168,7 @@ def on_spot(known: Known | None = None) -> Plan:
 def test_evaluation_and_gate_are_told_from_the_end_of_training_to_the_decision():
     entries = [after(planned(night()), number=k, ended_at=STARTED + timedelta(hours=2)) for k in range(3)]
     told = planner.plan(
-        night(), DATASET, PROFILE, None, PARAMS, known=past.known(entries, num_workers=1)
+        night(), DATASET, PROFILE, None, PARAMS, known=ledger_history.known(entries, num_workers=1)
     ).after
     assert [(each.name, round(each.expected_s)) for each in told] == [
         ("evaluation", 600), ("register and gate", 600),
@@ -177,7 +179,7 @@ def test_machines_that_took_longer_to_come_are_expected_to_take_longer():
     plain = on_spot()
     before_s = sum(p.expected_s for p in plain.portions if p.name in BEFORE_WORK)
     entries = [after(plain, number=k, start_s=3 * before_s) for k in range(5)]
-    now = on_spot(past.known(entries, num_workers=1))
+    now = on_spot(ledger_history.known(entries, num_workers=1))
     now_s = sum(p.expected_s for p in now.portions if p.name in BEFORE_WORK)
     assert now_s == pytest.approx(3 * before_s, rel=0.1)
 
@@ -186,7 +188,7 @@ def test_machines_that_took_longer_to_come_are_expected_to_take_longer():
 def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_program():
     lives = tuple((60.0 * 2**k, True) for k in range(10))
     entries = [after(on_spot(), number=k, spot_lives=(*lives, (30_000.0, False))) for k in range(4)]
-    told = on_spot(past.known(entries, num_workers=1))
+    told = on_spot(ledger_history.known(entries, num_workers=1))
     assert "40 preemptions of 44 seen, of which it says most when held out" in told.risk
     assert told.mean_time_to_loss_s < on_spot().mean_time_to_loss_s
     assert told.worst_usd <= night().budget_usd

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import DataError, ParamsError, PlanError
-from pipeline.params import Params, PlanParams, ProfileParams, TrainParams, check
+from pipeline.contract.errors import DataError, ParamsError, PlanError
+from pipeline.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
+from pipeline.contract.records import Plan, Tuning, dumps, loads
 from pipeline.planning.fallback import MUCH_LATER, NUM_RUNGS
 from pipeline.planning.planner import plan
-from pipeline.records import Plan, Tuning, dumps, loads
 from pipeline.spot.states import Place
 from pipeline.spot.steering import Attempt, Facts, place
 from tests.benchmarks.catalogs import agreement

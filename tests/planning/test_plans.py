@@ -5,9 +5,10 @@ import logging
 
 import pytest
 
-from pipeline import cli, records
-from pipeline.planning import pricelist
-from pipeline.records import Plan
+from pipeline import cli
+from pipeline.contract import records
+from pipeline.contract.records import Plan
+from pipeline.machines import pricelist
 from tests.planning.jobs import DATASET, night, profile
 
 PARAMS = """\

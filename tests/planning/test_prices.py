@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from pipeline import cli
-from pipeline.errors import JobError, ParamsError
-from pipeline.planning import pricelist, prices
-from pipeline.planning.catalog import rented
+from pipeline.contract.errors import JobError, ParamsError
+from pipeline.machines import pricelist, prices
+from pipeline.machines.catalog import rented
 from tests.planning.billing import Billing, serving, sku
 
 CHIPS = [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.planning.quality import Run, Scale, TimeToQuality, epochs_slope
+from pipeline.prediction.quality import Run, Scale, TimeToQuality, epochs_slope
 
 SCALES = [Scale(batch_size=b, num_workers=k) for b in (256, 512, 1024) for k in (2, 4, 8, 16)]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning import pricelist
-from pipeline.planning.catalog import rented
-from pipeline.planning.pricelist import Price
-from pipeline.planning.rates import CHANGE, absurd, rates, refreshed, usd_per_hour
+from pipeline.machines import pricelist
+from pipeline.machines.catalog import rented
+from pipeline.machines.pricelist import Price
+from pipeline.machines.rates import CHANGE, absurd, rates, refreshed, usd_per_hour
 from tests.benchmarks.frame import DATA
 from tests.planning.billing import sku
 

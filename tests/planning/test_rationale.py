@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.params import Params, PlanParams, TrainParams
-from pipeline.planning.efficiency import Reached
-from pipeline.planning.history import Known, Past
-from pipeline.planning.measurements import Setting
+from pipeline.contract.params import Params, PlanParams, TrainParams
+from pipeline.contract.records import Plan
 from pipeline.planning.planner import plan
 from pipeline.planning.rationale import around, picture, rationale, rows
-from pipeline.records import Plan
+from pipeline.prediction.calibration import Known, Past
+from pipeline.prediction.efficiency import Reached
+from pipeline.prediction.measurements import Setting
 from tests.planning.jobs import DATASET, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")

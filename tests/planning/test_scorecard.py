@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.scorecard import NIGHTS, Z90, Outcome, outcome, scorecard
-from pipeline.records import Plan, Training
+from pipeline.contract.records import Plan, Training
+from pipeline.prediction.scorecard import NIGHTS, Z90, Outcome, outcome, scorecard
 
 
 def night(z: float, *, number: int = 0, spread: float = 0.1, widened: float = 1.0, **changes) -> Outcome:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.costs import Estimate
+from pipeline.machines.startup import Part
 from pipeline.planning.search import Candidate, Limits, relax, search
-from pipeline.planning.startup import Part
+from pipeline.prediction.costs import Estimate
 from tests.planning.jobs import machine
 
 CONFIDENCE = 0.99

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.planning.form import LEARNED, MANY, PER_SAMPLE, TWO, UNINFORMED, centred
-from pipeline.planning.measurements import Measurement, Setting
-from pipeline.planning.throughput import StepTime, fit, learn
+from pipeline.prediction.measurements import Measurement, Setting
+from pipeline.prediction.step_time import LEARNED, MANY, PER_SAMPLE, TWO, UNINFORMED, centred
+from pipeline.prediction.throughput import StepTime, fit, learn
 
 
 def true_s(workers, micro, *, passes=1, compute=(0.02, 0.001), sync=0.05):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import PlanError
-from pipeline.planning.window import BEFORE_TRAINING, Decided, window
+from pipeline.contract.errors import PlanError
+from pipeline.prediction.time_budget import BEFORE_TRAINING, Decided, window
 from tests.planning.jobs import DATASET, night, profile
 
 

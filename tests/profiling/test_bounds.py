@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.contract.records import Line
 from pipeline.profiling.bounds import CLOSE, Operator, judge, memory_share, room, symptoms
-from pipeline.profiling.lines import constant
-from pipeline.records import Line
+from pipeline.profiling.line_fit import constant
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.profiling import sync
+from pipeline.profiling import all_reduce
 from pipeline.profiling.bounds import Bound, Operator
 from pipeline.profiling.counterfactuals import drop, step_gains
-from pipeline.profiling.rig import Rig
+from pipeline.profiling.harness import Rig
 
 
 def cached_bytes(array: np.ndarray) -> int:
@@ -50,13 +50,13 @@ def test_a_folder_without_files_cannot_be_dropped(tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_take_longer_for_more_bytes():
-    line = sync.allreduce_s(1 << 20, num_workers=2)
+    line = all_reduce.allreduce_s(1 << 20, num_workers=2)
     assert line(1 << 20) > 0
     assert torch.isfinite(torch.tensor([line.fixed, line.per_sample])).all()
 
 
 def test_one_worker_has_nothing_to_add_up():
-    assert sync.evidence(1000, num_workers=1, update_s=1.0)["sync_s"] == 0
+    assert all_reduce.evidence(1000, num_workers=1, update_s=1.0)["sync_s"] == 0
 
 
 class Ranker:

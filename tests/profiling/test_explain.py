@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.contract.records import Profile, Remedy
 from pipeline.profiling.explain import explain
-from pipeline.records import Profile, Remedy
 from tests.planning import jobs
 
 EVIDENCE = {

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import records
-from pipeline.profiling import machine
-from pipeline.profiling.machine import Ceilings, Gather, ceilings, digest, fingerprint
+from pipeline.contract import records
+from pipeline.machines import this_machine
+from pipeline.machines.this_machine import digest, fingerprint
+from pipeline.profiling import roofline
+from pipeline.profiling.roofline import Ceilings, Gather, ceilings
 
 ARRAYS = Path("data/arrays")
 
@@ -20,9 +22,9 @@ def home(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for name in ("PRODUCT_S", "COPY_S", "GATHER_S", "DISK_S"):
-        monkeypatch.setattr(machine, name, 0.01)
-    monkeypatch.setattr(machine, "CACHE_FACTOR", 0)
-    monkeypatch.setitem(machine.TABLE_BYTES, "cpu", 16 << 20)  # its rates are those of a cache
+        monkeypatch.setattr(roofline, name, 0.01)
+    monkeypatch.setattr(roofline, "CACHE_FACTOR", 0)
+    monkeypatch.setitem(roofline.TABLE_BYTES, "cpu", 16 << 20)  # its rates are those of a cache
     return tmp_path
 
 
@@ -37,15 +39,15 @@ def test_ceilings_are_rates_of_a_real_machine():
     assert found.flops_per_s == found.float32_flops_per_s or not found.on_cpu
     for rate in (found.flops_per_s, found.copy_bytes_per_s, found.cold_bytes_per_s, found.warm_bytes_per_s):
         assert 1e6 < rate < 1e16
-    assert [gather.row_bytes for gather in found.gathers] == sorted(machine.ROW_BYTES)
+    assert [gather.row_bytes for gather in found.gathers] == sorted(roofline.ROW_BYTES)
 
 
 @pytest.mark.slow
 def test_narrow_rows_are_gathered_at_a_lower_rate():
     """A row of 16 bytes wastes its cache line; another process may take the core of one measurement."""
     device = torch.device("cpu")
-    narrow, wide = min(machine.ROW_BYTES), max(machine.ROW_BYTES)
-    assert any(machine._gather(device, narrow) < machine._gather(device, wide) for _ in range(20))
+    narrow, wide = min(roofline.ROW_BYTES), max(roofline.ROW_BYTES)
+    assert any(roofline._gather(device, narrow) < roofline._gather(device, wide) for _ in range(20))
 
 
 @pytest.mark.slow
@@ -70,17 +72,17 @@ def test_a_torn_file_is_measured_anew(text):
 
 
 def test_tables_are_small_beside_what_a_limit_leaves(monkeypatch):
-    monkeypatch.setattr(machine.memory, "limit_bytes", lambda: 128 << 20)
-    assert machine._table_bytes(torch.device("cpu")) == 8 << 20
-    monkeypatch.setattr(machine.memory, "limit_bytes", lambda: 0)
-    assert machine._table_bytes(torch.device("cpu")) == machine.GATHER_BYTES
+    monkeypatch.setattr(this_machine, "limit_bytes", lambda: 128 << 20)
+    assert roofline._table_bytes(torch.device("cpu")) == 8 << 20
+    monkeypatch.setattr(this_machine, "limit_bytes", lambda: 0)
+    assert roofline._table_bytes(torch.device("cpu")) == roofline.GATHER_BYTES
 
 
 @pytest.mark.slow
 def test_what_is_old_is_measured_anew():
     first = ceilings(ARRAYS)
     facts = json.loads(kept().read_text())
-    old = datetime.now(UTC) - machine.KEPT
+    old = datetime.now(UTC) - this_machine.KEPT
     kept().write_text(json.dumps(facts | {"measured_at": old.isoformat()}))
     assert ceilings(ARRAYS).measured_at > first.measured_at
     facts["measured_at"] = (old + timedelta(hours=1)).isoformat()
@@ -98,9 +100,9 @@ def test_outside_of_a_home_it_is_measured_and_not_kept(home, monkeypatch):
 
 def test_arrays_that_are_large_enough_are_what_is_read(monkeypatch):
     ARRAYS.mkdir(parents=True)
-    np.save(ARRAYS / "x.npy", np.zeros(machine.LEAST_BYTES, np.uint8))
-    monkeypatch.setattr(machine, "_scratch", None)  # would fail if it were called
-    cold, warm = machine._disk(ARRAYS)
+    np.save(ARRAYS / "x.npy", np.zeros(roofline.LEAST_BYTES, np.uint8))
+    monkeypatch.setattr(roofline, "_scratch", None)  # would fail if it were called
+    cold, warm = roofline._disk(ARRAYS)
     assert cold > 0
     assert warm > 0
 

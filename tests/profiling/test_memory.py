@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.errors import JobError, ParamsError, PlanError
+from pipeline.contract.errors import JobError, ParamsError, PlanError
+from pipeline.machines import this_machine
 from pipeline.profiling import memory
 from tests.fakes import LineWorkload, write_curve
 
@@ -19,8 +20,8 @@ def cgroup(monkeypatch, folder: Path, *, limits: dict[str, int | str], own: str 
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{limit}\n")
     (folder / "own").write_text(f"9:pids:/\n{own}\n")
-    monkeypatch.setattr(memory, "CGROUPS", folder)
-    monkeypatch.setattr(memory, "OWN_CGROUPS", folder / "own")
+    monkeypatch.setattr(this_machine, "CGROUPS", folder)
+    monkeypatch.setattr(this_machine, "OWN_CGROUPS", folder / "own")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def cgroup(monkeypatch, folder: Path, *, limits: dict[str, int | str], own: str 
 )
 def test_memory_is_that_of_the_tightest_group_around_the_process(monkeypatch, tmp_path, own, limits, there):
     cgroup(monkeypatch, tmp_path, limits=limits, own=own)
-    assert memory.installed_bytes() == there
+    assert this_machine.installed_bytes() == there
 
 
 def probe(workload, folder: Path) -> memory.Probe:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import DataError, ParamsError
-from pipeline.params import ProfileParams, TrainParams
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.params import ProfileParams, TrainParams
+from pipeline.contract.records import Dataset, Profile, dumps, loads
 from pipeline.profiling.profiler import profile
-from pipeline.records import Dataset, Profile, dumps, loads
 from tests.profiling import test_memory
 
 WIDTH, HIDDEN = 32, 2048

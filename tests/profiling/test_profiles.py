@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import params, records
-from pipeline.backends import Backend, Job
-from pipeline.errors import JobError, ParamsError
-from pipeline.params import Params
-from pipeline.profiling import machine, profiles
-from pipeline.records import Profile
+from pipeline.contract import params, records
+from pipeline.contract.backend import Backend, Job
+from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Profile
+from pipeline.machines import this_machine
+from pipeline.profiling import profile_stage
 from pipeline.training import gpus
 from tests.fakes import LineWorkload, ScriptedBackend, write_curve
 from tests.planning import jobs
@@ -38,7 +39,7 @@ class Measuring(ScriptedBackend):
 def _in_a_night(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(profiles, "ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(profile_stage, "ASK_AGAIN_S", 0.0)
     write_curve(Path("data/arrays"), num_samples=100)
     own = Path("code")
     own.mkdir()
@@ -64,7 +65,7 @@ def told(*, width: int = 16, train: dict[str, object] | None = None, **profile: 
 
 
 def call(backend: Backend, night=NIGHT, *, params=None, num_samples=1000) -> Profile:
-    return profiles.profile(
+    return profile_stage.profile(
         night,
         replace(jobs.DATASET, num_samples=num_samples),
         workload=LineWorkload(),
@@ -144,7 +145,7 @@ def test_the_same_code_in_the_folder_of_another_night_is_the_same(backend, tmp_p
         monkeypatch.delitem(sys.modules, "own_job", raising=False)
         workload = importlib.import_module("own_job").Own()
         assert Path(inspect.getfile(type(workload))) == own
-        profiles.profile(night, jobs.DATASET, workload=workload, backend=backend, params=told())
+        profile_stage.profile(night, jobs.DATASET, workload=workload, backend=backend, params=told())
     assert len(backend.jobs) == 1
 
 
@@ -161,11 +162,13 @@ class _Tensor:
 
 def test_this_machine_is_known_by_what_makes_it_fast(monkeypatch):
     here = told(machine="here")
-    first = profiles._name(LineWorkload(), here)
-    assert profiles._name(LineWorkload(), here) == first
-    facts = machine.fingerprint()
-    monkeypatch.setattr(machine, "fingerprint", lambda: facts | {"num_threads": facts["num_threads"] + 1})
-    assert profiles._name(LineWorkload(), here) != first
+    first = profile_stage._name(LineWorkload(), here)
+    assert profile_stage._name(LineWorkload(), here) == first
+    facts = this_machine.fingerprint()
+    monkeypatch.setattr(
+        this_machine, "fingerprint", lambda: facts | {"num_threads": facts["num_threads"] + 1}
+    )
+    assert profile_stage._name(LineWorkload(), here) != first
 
 
 def test_it_stands_for_as_many_days_as_params_say(backend):
@@ -223,7 +226,7 @@ def test_batch_sizes_are_some_and_positive(sizes):
 
 
 def test_a_job_that_does_not_end_is_cancelled(monkeypatch):
-    monkeypatch.setattr(profiles, "LIMIT_S", 0.0)
+    monkeypatch.setattr(profile_stage, "LIMIT_S", 0.0)
     backend = ScriptedBackend("queued")
     with pytest.raises(
         JobError, match=r"on local was queued after 0 s; look at .*set profile.machine to here"
@@ -238,7 +241,7 @@ def test_a_job_that_loses_its_machine_is_started_again():
         call(backend)
     first, second = backend.jobs
     assert first == second
-    assert first.command[-2:] == ("--profile", first.folder)
+    assert first.command[-2:] == ("pipeline.profiling.profile_job", first.folder)
 
 
 def test_a_job_on_rented_gpus_is_told_of_them():
@@ -252,7 +255,7 @@ def test_a_job_on_rented_gpus_is_told_of_them():
 def test_a_job_that_has_ended_while_nobody_looked_is_collected():
     with pytest.raises(JobError):
         call(ScriptedBackend("failed"))
-    (folder,) = profiles.JOBS.iterdir()
+    (folder,) = profile_stage.JOBS.iterdir()
     records.write(jobs.profile(step_s=5.0), folder)
     found = call(ScriptedBackend("succeeded"))
     assert found.step_s == jobs.profile(step_s=5.0).step_s

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.contract.records import Profile, Remedy, Tuning
 from pipeline.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, Job, offers, taken
-from pipeline.records import Profile, Remedy, Tuning
 from tests.planning.jobs import line, profile
 
 BATCH = 64

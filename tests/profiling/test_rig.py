@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import ParamsError
+from pipeline.contract.errors import ParamsError
 from pipeline.profiling.bounds import Operator
+from pipeline.profiling.harness import Rig
 from pipeline.profiling.operators import OperatorLog, OtherStep, Replay
-from pipeline.profiling.rig import Rig
-from pipeline.training import order
+from pipeline.training import sample_order
 from pipeline.training.arrays import Arrays
 
 MEAN, DEVIATION, DIM = 0.5, 2.0, 50
@@ -87,7 +87,7 @@ def test_samples_come_in_the_order_of_training(tmp_path):
 
     np.save(tmp_path / "x.npy", np.arange(4096))
     rig = Rig(Blocks(), tmp_path, seed=3)
-    trained_on = order.indices(seed=3, num_samples=4096, start=0, stop=200, block=8)
+    trained_on = sample_order.indices(seed=3, num_samples=4096, start=0, stop=200, block=8)
     assert [*rig.load(100)["x"].tolist(), *rig.load(100)["x"].tolist()] == trained_on.tolist()
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.params import TrainParams
+from pipeline.contract.params import TrainParams
+from pipeline.contract.records import Tuning
+from pipeline.profiling.ab_timing import Way
 from pipeline.profiling.timeline import timeline
-from pipeline.profiling.trials import Way
-from pipeline.records import Tuning
 from tests.fakes import LineWorkload, write_curve
 
 DELAY_S = 0.02

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.params import TrainParams
-from pipeline.profiling import mender, remedies
-from pipeline.profiling.rig import Rig
-from pipeline.profiling.trials import Trials, Way, bounds
-from pipeline.records import Tuning
+from pipeline.contract.params import TrainParams
+from pipeline.contract.records import Tuning
+from pipeline.profiling import remedies, tuner
+from pipeline.profiling.ab_timing import Trials, Way, bounds
+from pipeline.profiling.harness import Rig
 from tests.planning.jobs import line
 from tests.profiling.test_profiler import Job as SmallJob
 
@@ -82,7 +82,7 @@ def test_samples_in_memory_are_told_to_be_faster():
 @pytest.mark.slow
 def test_what_waits_is_mended_and_stays_so():
     made = rig(Slow(num_samples=64, load_s=SLOW_S))
-    found = mender.mend(made, job(), TRAINING, quality="offer")
+    found = tuner.mend(made, job(), TRAINING, quality="offer")
     kept = [remedy for remedy in found.remedies if remedy.kept]
     assert found.tuning.in_memory
     assert all(remedy.applied and remedy.measured_gain > 0 for remedy in kept)
@@ -92,12 +92,12 @@ def test_what_waits_is_mended_and_stays_so():
 @pytest.mark.slow
 def test_samples_that_differ_each_time_are_not_kept():
     made = rig(SmallJob(num_samples=64))  # noise, drawn anew
-    assert mender.known(made, job(), TRAINING).columns_bytes == 0
+    assert tuner.known(made, job(), TRAINING).columns_bytes == 0
 
 
 def test_a_trial_that_costs_more_than_it_could_save_is_not_made():
     made = rig(Slow(num_samples=64, load_s=SLOW_S))
-    found = mender.mend(made, job(), TRAINING.model_copy(update={"epochs": 0.5}), quality="offer")
+    found = tuner.mend(made, job(), TRAINING.model_copy(update={"epochs": 0.5}), quality="offer")
     assert found.tuning == Tuning()
     assert not any(remedy.applied for remedy in found.remedies)
     assert any("not tried: a trial takes" in remedy.note for remedy in found.remedies)
@@ -106,7 +106,7 @@ def test_a_trial_that_costs_more_than_it_could_save_is_not_made():
 def test_what_breaks_on_trial_is_said_and_left_out(monkeypatch):
     made = rig(Slow(num_samples=64, load_s=SLOW_S))
     monkeypatch.setattr(made.workload, "optimizer", _broken)
-    found = mender.mend(made, job(), TRAINING, quality="offer")
+    found = tuner.mend(made, job(), TRAINING, quality="offer")
     failed = [remedy for remedy in found.remedies if remedy.note.startswith("failed: ")]
     assert failed
     assert not any(remedy.kept for remedy in failed)

@@ -6,11 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import ledger, params, records
-from pipeline.errors import NothingToDo
-from pipeline.params import Params
-from pipeline.records import Champion, Dataset, Evaluation, Night, Plan, Release, Training, Verdict, Version
-from pipeline.release import evaluator, gate, registry
+from pipeline.contract import params, records
+from pipeline.contract.errors import NothingToDo
+from pipeline.contract.params import Params
+from pipeline.contract.records import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Night,
+    Plan,
+    Release,
+    Training,
+    Verdict,
+    Version,
+)
+from pipeline.evaluation import evaluator
+from pipeline.gate import judge
+from pipeline.rollout import promote
+from pipeline.storage import ledger
 from tests.backends.conftest import service  # noqa: F401  the fixture
 from tests.release.folders import PARAMS, make_night
 
@@ -63,14 +76,14 @@ def judge_night() -> Verdict:
         )
     )
     register_night()
-    verdict = gate.gate(records.read(Night), records.read(Evaluation), records.read(Version), champion, told)
+    verdict = judge.gate(records.read(Night), records.read(Evaluation), records.read(Version), champion, told)
     records.write(verdict)
     return verdict
 
 
 def register_night() -> Version:
     """Stage register, in the folder of a night."""
-    version = registry.register(
+    version = promote.register(
         records.read(Night),
         records.read(Dataset),
         plan=records.read(Plan),
@@ -85,7 +98,7 @@ def register_night() -> Version:
 
 def promote_night() -> Release:
     """Stage promote, in the folder of a night."""
-    made = registry.promote(
+    made = promote.promote(
         records.read(Night),
         records.read(Version),
         records.read(Verdict),

@@ -9,12 +9,12 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from pipeline import records
-from pipeline.backends.calls import Patience
-from pipeline.errors import NotYet
-from pipeline.records import Release
-from pipeline.release.endpoint import Endpoint, OnVertex
-from pipeline.serving.log import Log
+from pipeline.backends.vertex.client import Patience
+from pipeline.contract import records
+from pipeline.contract.errors import NotYet
+from pipeline.contract.records import Release
+from pipeline.rollout.endpoint import Endpoint, OnVertex
+from pipeline.storage.traffic_log import Log
 
 QUICK = Patience(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
 ANSWERING = ("python", "-m", "tests.backends.fake.answering")

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from pipeline import ledger, records
-from pipeline.records import Champion, Dataset, Evaluation, Night, Plan, Training, Tuning, Version
+from pipeline.contract import records
+from pipeline.contract.records import Champion, Dataset, Evaluation, Night, Plan, Training, Tuning, Version
+from pipeline.storage import ledger
 
 OWN = Path(__file__).with_name("own")  # a team's workload: a version carries it, and not all tests
 sys.path.insert(0, str(OWN))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from pipeline import ledger, records
-from pipeline.records import (
+from pipeline.contract import records
+from pipeline.contract.records import (
     Batch,
     Champion,
     Dataset,
@@ -18,7 +18,8 @@ from pipeline.records import (
     Training,
     Verdict,
     Version,
-)  # fmt: skip
+)
+from pipeline.storage import ledger
 
 FIRST = date(2022, 1, 1)
 PARAMS = "night: {train_hours: 1}\n"

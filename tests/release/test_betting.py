@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.release.betting import ALPHA, alarm, log_evidence
+from pipeline.statistics.e_process import ALPHA, alarm, log_evidence
 
 
 def drawn(rng: np.random.Generator, *, chance: float, ours: float, theirs: float, size: int) -> tuple:

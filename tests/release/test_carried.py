@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import ReleaseError
-from pipeline.release import carried
+from pipeline.contract.errors import ReleaseError
+from pipeline.registry import carried_code
 
 WORKLOAD = """\
 from team import numbers
@@ -42,12 +42,12 @@ def version(folder: Path, *, base: int, use: str = "team.work:W") -> Path:
 
 
 def answer(folder: Path) -> Any:
-    return carried.workload_of(folder).answer()
+    return carried_code.workload_of(folder).answer()
 
 
 def test_versions_of_one_package_live_side_by_side_also_after_their_folders_are_gone(tmp_path: Path) -> None:
-    old = carried.workload_of(version(tmp_path / "old", base=10))
-    new = carried.workload_of(version(tmp_path / "new", base=100))
+    old = carried_code.workload_of(version(tmp_path / "old", base=10))
+    new = carried_code.workload_of(version(tmp_path / "new", base=100))
     shutil.rmtree(tmp_path / "old")
     shutil.rmtree(tmp_path / "new")
     assert (new.answer(), old.answer()) == (201, 21)
@@ -55,13 +55,15 @@ def test_versions_of_one_package_live_side_by_side_also_after_their_folders_are_
 
 
 def test_the_same_code_is_imported_once(tmp_path: Path) -> None:
-    one = carried.workload_of(version(tmp_path / "one", base=7))
-    two = carried.workload_of(version(tmp_path / "two", base=7))
+    one = carried_code.workload_of(version(tmp_path / "one", base=7))
+    two = carried_code.workload_of(version(tmp_path / "two", base=7))
     assert type(one) is type(two)
 
 
-@pytest.mark.parametrize("use", ["subprocess:Popen", "os:system", "team.other:W", "pipeline.params:Plug"])
+@pytest.mark.parametrize(
+    "use", ["subprocess:Popen", "os:system", "team.other:W", "pipeline.contract.params:Plug"]
+)
 def test_a_workload_that_the_version_does_not_carry_is_not_resolved(tmp_path: Path, use: str) -> None:
     folder = version(tmp_path / use, base=1, use=use)
     with pytest.raises(ReleaseError, match=f"names the workload {use}, which is not in the code"):
-        carried.workload_of(folder)
+        carried_code.workload_of(folder)

@@ -7,15 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.release.compare import (
-    Rules,
-    bootstrap,
-    detectable,
-    holm,
-    interval,
-    judge,
-    worse_slices,
-)
+from pipeline.statistics.paired import Rules, bootstrap, detectable, holm, interval, judge, worse_slices
 
 ALPHA = 0.05
 REFRESH = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=True)

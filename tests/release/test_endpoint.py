@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import NotYet, ParamsError, ReleaseError
-from pipeline.release import tracking
-from pipeline.serving.assignment import STALE_S
-from pipeline.serving.log import Traffic, open_log
+from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
+from pipeline.statistics.assignment import STALE_S
+from pipeline.storage import mlflow_client
+from pipeline.storage.traffic_log import Traffic, open_log
 from tests.release.endpoints import (
     MODEL,
     QUICK,
@@ -38,7 +38,7 @@ def trouble(how: Any, **told: Any) -> Any:
 @pytest.fixture
 def client(repository: Path) -> Iterator[Any]:
     """A client of the repository's MLflow."""
-    with tracking.session() as found:
+    with mlflow_client.session() as found:
         yield found
 
 
@@ -160,7 +160,7 @@ def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers
 def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_since_when(
     client: Any, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.release.endpoint.STALE_S", 0.1)
+    monkeypatch.setattr("pipeline.rollout.endpoint.STALE_S", 0.1)
     first, second = make_versions(client, tmp_path, 2)
     kept = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
     here = follower(service, tmp_path, client, kept)

@@ -12,18 +12,21 @@ from typing import Any
 
 import pytest
 
-from pipeline import ledger, params, records
 from pipeline import night as night_stages
-from pipeline.errors import NotYet, ReleaseError
-from pipeline.params import Params
-from pipeline.records import Champion, Evaluation, Night, Release, Verdict, Version
-from pipeline.release import aliases, gate, registry, saga, tracking
-from pipeline.release.audit import audit
-from pipeline.release.endpoint import CONTAINER, OnVertex
-from pipeline.release.followers import endpoint
-from pipeline.release.scores import SCORES, read_scores
+from pipeline.contract import params, records
+from pipeline.contract.errors import NotYet, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
+from pipeline.evaluation.scores import SCORES, read_scores
+from pipeline.gate import judge
+from pipeline.registry import aliases
+from pipeline.rollout import promote, saga
+from pipeline.rollout.audit import audit
+from pipeline.rollout.endpoint import CONTAINER, OnVertex
+from pipeline.rollout.targets import endpoint
 from pipeline.serving.deployed import POLL_S
-from pipeline.serving.log import Log, open_log
+from pipeline.storage import ledger, mlflow_client
+from pipeline.storage.traffic_log import Log, open_log
 from tests.backends.rented import wait
 from tests.release.conftest import judge_night, promote_night
 from tests.release.endpoints import (
@@ -53,19 +56,19 @@ def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: py
     text = json.dumps(
         {key: value for key, value in arguments(service, tmp_path).items() if key != "patience"}
     )
-    endpoint = f'{{"use": "pipeline.release.endpoint:Endpoint", {text[1:]}'
+    endpoint = f'{{"use": "pipeline.rollout.endpoint:Endpoint", {text[1:]}'
     told = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
     monkeypatch.setattr("tests.release.folders.PARAMS", told)
     (home / "params.yaml").write_text(told)
-    monkeypatch.setattr("pipeline.release.endpoint.Patience", lambda: QUICK)
+    monkeypatch.setattr("pipeline.rollout.endpoint.Patience", lambda: QUICK)
     return home
 
 
 def standing(service: Any) -> tuple[int, int, int, int]:
     """What ledger, alias, endpoint and a user's request say."""
     now = ledger.champion_at(ledger.ledger_tip())
-    with tracking.session() as client:
-        (found,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "split"))
+    with mlflow_client.session() as client:
+        (found,) = (one for one in promote.followers(client, MODEL) if hasattr(one, "split"))
         (answer,) = asked(service, found)
         return now.champion if now else 0, aliases.alias(client, MODEL), found.shown(), answer
 
@@ -102,17 +105,17 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert standing(service) == (2, 2, 2, 2)
     assert len(service.endpoints.started) == 2
     os.chdir(home_with_endpoint)
-    assert until_done(lambda: registry.rollback(told)) == []  # its spare is deployed: at once
+    assert until_done(lambda: promote.rollback(told)) == []  # its spare is deployed: at once
     assert standing(service) == (1, 1, 1, 1)
     assert deployed(service) == ["1"]
     assert faults(told) == []
-    assert gate.watch(told).action in ("wait", "no data")
+    assert judge.watch(told).action in ("wait", "no data")
 
-    with tracking.session() as client:
-        (vertex,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "split"))
+    with mlflow_client.session() as client:
+        (vertex,) = (one for one in promote.followers(client, MODEL) if hasattr(one, "split"))
         service.endpoints.served[vertex.there.endpoint].endpoint.traffic_split = {}
     assert faults(told) == ["followers: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
-    assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in gate.watch(told).reason
+    assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in judge.watch(told).reason
     assert standing(service) == (1, 1, 1, 1)
 
 
@@ -135,10 +138,10 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         promote_night()
     until = json.loads(saga.journal().read_text())["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
-    assert gate.watch(told).action in ("wait", "no data")
+    assert judge.watch(told).action in ("wait", "no data")
     assert saga.journal().exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
-    until_done(lambda: registry.rollback(told))
+    until_done(lambda: promote.rollback(told))
     assert standing(service) == (1, 1, 1, 1)
     with pytest.raises(ReleaseError):  # it was decided against version 2
         until_done(promote_night, most=5000)
@@ -160,8 +163,8 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
     )
     (home_with_endpoint / "params.yaml").write_text(text)
     wait(lambda: is_done(promote_night), timeout_s=120)
-    with tracking.session() as client:
-        (found,) = (one for one in registry.followers(client, MODEL) if hasattr(one, "split"))
+    with mlflow_client.session() as client:
+        (found,) = (one for one in promote.followers(client, MODEL) if hasattr(one, "split"))
         told = asked_for(service.url, found, [{"sample": number} for number in range(5)])
     scores = read_scores(SCORES)
     assert scores
@@ -223,7 +226,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
     close()
-    monkeypatch.setattr("pipeline.release.endpoint.STALE_S", 2.0)
+    monkeypatch.setattr("pipeline.rollout.endpoint.STALE_S", 2.0)
     monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("fit_samples: 0", LIVE))
     with vertex() as there:
         come(kept, there, 30)
@@ -267,7 +270,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
             with vertex() as there:
                 split = dict(there.there.served().traffic_split)
                 shares.append(split.get("2", 0))
-                assert gate.watch(params.load(home_with_endpoint)).action in ("wait", "no data")
+                assert judge.watch(params.load(home_with_endpoint)).action in ("wait", "no data")
                 assert dict(there.there.served().traffic_split) == split  # the hourly look lets it go on
                 if shares[-1]:
                     wait(lambda: followed(log, there), timeout_s=10)
@@ -317,4 +320,4 @@ def only(there: OnVertex, service: Any, version: str) -> None:
 
 def ask_gate() -> None:
     told = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    records.write(gate.gate(*told, records.find(Champion), params.load()))  # type: ignore[arg-type]
+    records.write(judge.gate(*told, records.find(Champion), params.load()))  # type: ignore[arg-type]

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import save_file
 from toy import Toy
 
-from pipeline import records
-from pipeline.errors import DataError, ParamsError
-from pipeline.params import EvaluateParams, RegisterParams
-from pipeline.records import Champion, Dataset, Evaluation, Training
-from pipeline.release.evaluator import evaluate
-from pipeline.release.scores import read_scores
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.params import EvaluateParams, RegisterParams
+from pipeline.contract.records import Champion, Dataset, Evaluation, Training
+from pipeline.evaluation.evaluator import evaluate
+from pipeline.evaluation.scores import read_scores
 from tests.release.folders import NUM_SAMPLES, make_arrays, make_model
 
 DAY = date(2025, 1, 10)

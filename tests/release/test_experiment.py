@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import ledger, params, records
 from pipeline import night as night_stages
-from pipeline.errors import NothingToDo, NotYet
-from pipeline.params import Params
-from pipeline.records import Champion, Evaluation, Night, Verdict, Version
-from pipeline.release import evaluator, experiment, gate, registry
-from pipeline.serving.log import Log, Outcome, open_log
+from pipeline.contract import params, records
+from pipeline.contract.errors import NothingToDo, NotYet
+from pipeline.contract.params import Params
+from pipeline.contract.records import Champion, Evaluation, Night, Verdict, Version
+from pipeline.evaluation import evaluator
+from pipeline.experiment import live_test
+from pipeline.gate import judge
+from pipeline.rollout import promote
+from pipeline.storage import ledger
+from pipeline.storage.traffic_log import Log, Outcome, open_log
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import PARAMS, make_night
 from tests.release.streams import Model, exposures, users
@@ -67,7 +71,7 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
     told = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = gate.gate(*told, records.find(Champion), params.load())  # type: ignore[arg-type]
+    verdict = judge.gate(*told, records.find(Champion), params.load())  # type: ignore[arg-type]
     records.write(verdict)
     return verdict
 
@@ -183,7 +187,7 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
     come(log, 100)
     waits()
     assert log.traffic().share == 0.05
-    registry.rollback(params.load(), reason="a test")
+    promote.rollback(params.load(), reason="a test")
     verdict = ask()
     assert verdict.action == "no data"
     assert verdict.reason == "live: version 1 serves by now, not 2"
@@ -274,9 +278,9 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
     assert log.traffic().share == 0.05
     told = params.load()
     os.chdir(home)
-    assert experiment.clean(told, now=datetime.now(UTC)) == ""
+    assert live_test.clean(told, now=datetime.now(UTC)) == ""
     later = datetime.now(UTC) + timedelta(hours=4)
-    assert experiment.clean(told, now=later).startswith(
+    assert live_test.clean(told, now=later).startswith(
         "ended the experiment 2025-01-11, which no night wants"
     )
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
@@ -290,7 +294,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
 def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, log: Log) -> None:
     waits()
     come(log, 500, Model(errors=1.0))
-    assert "ended the experiment 2025-01-11: errors: " in gate.watch(params.load()).reason
+    assert "ended the experiment 2025-01-11: errors: " in judge.watch(params.load()).reason
     assert log.traffic().share == 0
     assert ask().reason.startswith("live: stopped by errors")
 
@@ -299,7 +303,7 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
 def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
     waits()
     come(log, 1500, Model(hit=0.2))
-    told = gate.watch(params.load()).reason
+    told = judge.watch(params.load()).reason
     assert "ended the experiment 2025-01-11: score: " in told
     assert ", proven worse: -0." in told
     assert log.traffic().share == 0
@@ -324,21 +328,21 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
         release(number, 1.0)
     os.chdir(home)
     watching = held_back(told)
-    gate.watch(watching)
+    judge.watch(watching)
     traffic = log.traffic()
     assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
     come(log, 300)
-    assert "on live traffic 2 against 1: " in gate.watch(watching).reason
+    assert "on live traffic 2 against 1: " in judge.watch(watching).reason
     come(log, 3000, Model(hit=0.8))
-    found = gate.watch(watching)
+    found = judge.watch(watching)
     assert found.action == "reject"
     assert found.reason.startswith("rolled back: on live traffic 2 against 1")
     serving = ledger.champion_at(ledger.ledger_tip())
     assert serving is not None
     assert serving.champion == 1
-    gate.watch(watching)
+    judge.watch(watching)
     assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
-    assert registry.rollback(watching, to=2).champion == 2
+    assert promote.rollback(watching, to=2).champion == 2
 
 
 @pytest.mark.slow
@@ -348,9 +352,9 @@ def test_nobody_is_held_back_once_that_is_switched_off(
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    gate.watch(held_back(told))
+    judge.watch(held_back(told))
     assert log.traffic().share == 0.2
-    gate.watch(told)
+    judge.watch(told)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 

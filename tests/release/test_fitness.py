@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import ledger, params, records
-from pipeline.params import GateParams, ReleaseParams
-from pipeline.records import Champion, Check, Night, Verdict, Version
-from pipeline.release import approval, evaluator, gate
-from pipeline.release.fitness import fitness, judged
-from pipeline.release.scores import read_scores
+from pipeline.contract import params, records
+from pipeline.contract.params import GateParams, ReleaseParams
+from pipeline.contract.records import Champion, Check, Night, Verdict, Version
+from pipeline.evaluation.scores import read_scores
+from pipeline.evaluation.smoke_test import fitness, judged
+from pipeline.gate import judge
+from pipeline.registry import approval
+from pipeline.registry.weights import MODEL
+from pipeline.storage import ledger
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
 
@@ -62,7 +65,7 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     told = params.load()
     asked = told.model_copy(update={"gate": ASKED})
     evaluation = records.read(records.Evaluation)
-    verdict = gate.gate(records.read(Night), evaluation, version, records.find(Champion), asked)
+    verdict = judge.gate(records.read(Night), evaluation, version, records.find(Champion), asked)
     assert verdict.action == "promote"
     assert [check.name for check in verdict.checks[-6:]] == [
         "start", "schema", "parity", "latency", "memory", "rollback",
@@ -71,7 +74,7 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     found = named(verdict.checks)
     assert found["schema"].text == "200 scores for 200 samples, 0 not finite"
     assert found["rollback"].text.startswith("version 1 loads in")
-    assert evaluator.MODEL.exists()
+    assert MODEL.exists()
     assert places_of(CANARY, home) == []
     assert CANARY not in "".join(capfd.readouterr()) + caplog.text
     (home / "var" / "leak").write_text(CANARY)
@@ -109,13 +112,13 @@ def test_what_is_not_fit_is_named(changed: Any, limits: Any, failed: list[str]) 
 
 def test_a_model_that_was_only_slow_here_may_be_approved_by_a_person() -> None:
     fine, slow = Check(name="parity", ok=True, text="0 apart"), Check(name="start", ok=False, text="200 s")
-    found = gate.fit_to_serve(PROMOTED, (fine, slow))
+    found = judge.fit_to_serve(PROMOTED, (fine, slow))
     assert (found.action, found.inconclusive) == ("reject", True)
     until = datetime(2026, 1, 2, tzinfo=UTC)
     asked = approval.asked(found, ReleaseParams(approval="inconclusive"), until=until)
     assert asked.approve_until == until
     broken = Check(name="parity", ok=False, text="0.1 apart")
-    found = gate.fit_to_serve(PROMOTED, (broken, slow))
+    found = judge.fit_to_serve(PROMOTED, (broken, slow))
     assert not found.inconclusive
     assert approval.asked(found, ReleaseParams(approval="always"), until=until).approve_until is None
 
@@ -150,8 +153,8 @@ def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(
 
 def test_a_promotion_of_an_unfit_model_becomes_a_rejection_that_says_both() -> None:
     fine, bad = Check(name="loads", ok=True, text="in 1 s"), Check(name="parity", ok=False, text="0.1 apart")
-    assert gate.fit_to_serve(PROMOTED, (fine,)).action == "promote"
-    found = gate.fit_to_serve(PROMOTED, (fine, bad))
+    assert judge.fit_to_serve(PROMOTED, (fine,)).action == "promote"
+    found = judge.fit_to_serve(PROMOTED, (fine, bad))
     assert found.action == "reject"
     assert found.reason == "not fit to serve: parity: 0.1 apart; it would have been promoted: better"
     assert found.checks == (fine, bad)

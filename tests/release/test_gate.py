@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.records import Champion, Verdict
-from pipeline.release.compare import Rules
-from pipeline.release.gate import decide
+from pipeline.contract.records import Champion, Verdict
+from pipeline.gate.judge import decide
+from pipeline.statistics.paired import Rules
 from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
 CHAMPION = Champion(champion=3, replaced=2, model_digest="c", night="before")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.release.compare import Judgement, Rules
-from pipeline.release.forecast import forecast, volume
-from pipeline.release.live import Finding, Limits, decide, find
-from pipeline.release.observations import observe
-from pipeline.release.ramp import Pace, Step
-from pipeline.serving.assignment import CHALLENGER
-from pipeline.serving.log import Exposure
+from pipeline.experiment.forecast import forecast, volume
+from pipeline.experiment.observations import observe
+from pipeline.experiment.ramp import Pace, Step
+from pipeline.experiment.readout import Finding, Limits, decide, find
+from pipeline.statistics.assignment import CHALLENGER
+from pipeline.statistics.paired import Judgement, Rules
+from pipeline.storage.traffic_log import Exposure
 from tests.release.streams import Model, exposures, users
 
 RULES = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli, ledger, records, stages
-from pipeline.errors import ReleaseError
-from pipeline.params import Params
-from pipeline.records import Evaluation, Night, Version
-from pipeline.release import gate
-from pipeline.release.lost_ledger import expect_ledger
+from pipeline import cli, stages
+from pipeline.contract import records
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Evaluation, Night, Version
+from pipeline.gate import judge
+from pipeline.rollout.lost_ledger import expect_ledger
+from pipeline.storage import ledger
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +37,7 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
 ) -> None:
     night = (records.read(Night), records.read(Evaluation), records.read(Version))  # of the third night
     with pytest.raises(ReleaseError, match="alias champion names version 2 of daybreak, promoted by"):
-        gate.gate(*night, None, told)
+        judge.gate(*night, None, told)
     monkeypatch.chdir(home)
     assert cli.main(["watch"]) == 1
     assert f"git update-ref {ledger.BRANCH} {lost}" in caplog.text
@@ -81,7 +83,7 @@ def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(home: Path, releas
     expect_ledger(told)
     release(0, 0.2)
     release(1, 1.0)
-    from pipeline.release.tracking import session
+    from pipeline.storage.mlflow_client import session
 
     with session() as client:
         client.set_registered_model_alias("daybreak", "champion", "1")

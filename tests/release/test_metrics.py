@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.release.compare import Judgement, Rules
-from pipeline.release.metrics import judge_metrics
+from pipeline.gate.metrics import judge_metrics
+from pipeline.statistics.paired import Judgement, Rules
 
 N = 400
 RNG = np.random.default_rng(0)

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from pipeline import commands, ledger, night, notifier, params, records
-from pipeline.records import Night
-from pipeline.release import gate, registry
+from pipeline import commands, night
+from pipeline.contract import params, records
+from pipeline.contract.records import Night
+from pipeline.gate import judge
+from pipeline.report import notifier
+from pipeline.rollout import promote
+from pipeline.storage import ledger
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
 
@@ -48,7 +52,7 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     go(home, 1, 1.0)
     go(home, 2, -3.0)
     os.chdir(home)
-    registry.rollback(params.load(), steps=1, reason="complaints")
+    promote.rollback(params.load(), steps=1, reason="complaints")
     first, second, refused, back = heard()
     assert first.startswith("Daybreak: version 1 serves, promoted by night 2025-01-10: no champion yet: ")
     assert second.startswith("Daybreak: version 2 serves in place of version 1, promoted by night 2025-01-11")
@@ -63,7 +67,7 @@ def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: An
     verdict = judge_night()
     told = params.load()
     evaluation, version = records.read(records.Evaluation), records.read(records.Version)
-    gate.gate(records.read(Night), evaluation, version, champion, told)  # asked again, as after a clear
+    judge.gate(records.read(Night), evaluation, version, champion, told)  # asked again, as after a clear
     (question,) = heard()
     assert verdict.approve_until
     assert question.startswith(
@@ -93,7 +97,7 @@ def test_after_a_rollback_board_status_and_report_show_it(
     go(home, 0, 0.6)
     go(home, 1, 1.0)
     os.chdir(home)
-    registry.rollback(params.load(), steps=1, reason="complaints")
+    promote.rollback(params.load(), steps=1, reason="complaints")
     monkeypatch.setenv("COLUMNS", "80")
     assert commands.status() == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("20")]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.release.observations import ndcg, observe
-from pipeline.serving.assignment import CHALLENGER, arm_of, place
+from pipeline.experiment.observations import ndcg, observe
+from pipeline.statistics.assignment import CHALLENGER, arm_of, place
 from tests.release.streams import exposures, users
 
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.release.offpolicy import advise
+from pipeline.statistics.offpolicy import advise
 
 ACTIONS = 5
 TRUE = np.array([0.1, 0.2, 0.3, 0.5, 0.7])  # mean reward of each action, more in the second context

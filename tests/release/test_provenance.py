@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, ledger
-from pipeline.errors import ParamsError, ReleaseError
-from pipeline.release import audit, provenance
+from pipeline import cli
+from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.rollout import audit, provenance
+from pipeline.storage import ledger
 from tests.release.ledgers import PARAMS, digest_of, import_nights
 
 NUM_NIGHTS = 1000

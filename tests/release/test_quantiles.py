@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.release.quantiles import evidence, guard, interval, p_value
-from pipeline.release.ratio import concentration
+from pipeline.statistics.quantiles import evidence, guard, interval, p_value
+from pipeline.statistics.srm import concentration
 from tests.release.reference import reference
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
-from pipeline.release.ratio import ALPHA, check, concentration, log_evidence
-from pipeline.release.sequential import mixture_rho
+from pipeline.statistics.sequential import mixture_rho
+from pipeline.statistics.srm import ALPHA, check, concentration, log_evidence
 from tests.release.reference import reference
 
 HALVES = {"champion": 0.5, "challenger": 0.5}

@@ -10,12 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import ledger, records
-from pipeline.errors import JobError, NothingToDo, ReleaseError
-from pipeline.params import Params
-from pipeline.records import Champion, Dataset, Evaluation, Night, Release, Training, Verdict, Version
-from pipeline.release import aliases, evaluator, gate, provenance, registry, tracking
-from pipeline.release.scores import read_scores, write_scores
+from pipeline.contract import records
+from pipeline.contract.errors import JobError, NothingToDo, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Night,
+    Release,
+    Training,
+    Verdict,
+    Version,
+)
+from pipeline.evaluation import evaluator
+from pipeline.evaluation.scores import read_scores, write_scores
+from pipeline.gate import judge
+from pipeline.registry import aliases
+from pipeline.rollout import promote, provenance
+from pipeline.storage import ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night, register_night
 from tests.release.folders import make_night
 
@@ -26,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.e
 def client() -> Any:
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking.tracking_uri())
+    return MlflowClient(mlflow_client.tracking_uri())
 
 
 def versions() -> list[int]:
@@ -93,7 +106,7 @@ def test_a_version_holds_no_pickle_and_scores_in_a_clean_process_as_it_was_train
     done = subprocess.run(
         [sys.executable, "-c", code, str(Path("data/arrays").resolve())],
         cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**environment, "MLFLOW_TRACKING_URI": tracking.tracking_uri()},
+        env={**environment, "MLFLOW_TRACKING_URI": mlflow_client.tracking_uri()},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     scores = read_scores()
@@ -160,17 +173,17 @@ def test_a_verdict_on_another_version_is_refused(home: Path, release: Any, told:
     verdict, version = records.read(Verdict), records.read(Version)
     other = Version(**{**vars(version), "number": 7})
     with pytest.raises(ReleaseError, match="verdict is on version 1 against 0, but tonight's is 7"):
-        registry.promote(records.read(Night), other, verdict, None, told)
+        promote.promote(records.read(Night), other, verdict, None, told)
     stale = Verdict(**{**vars(verdict), "action": "reject"})
     with pytest.raises(NothingToDo, match="the champion stays"):
-        registry.promote(records.read(Night), version, stale, None, told)
+        promote.promote(records.read(Night), version, stale, None, told)
 
 
 def test_an_evaluation_of_another_model_is_refused(home: Path, release: Any, told: Params) -> None:
     release(0, 1.0)
     evaluation = Evaluation(**{**vars(records.read(Evaluation)), "model_digest": "other"})
     with pytest.raises(ReleaseError, match="evaluated other; run evaluate"):
-        gate.gate(records.read(Night), evaluation, records.read(Version), None, told)
+        judge.gate(records.read(Night), evaluation, records.read(Version), None, told)
     records.write(evaluation)
     with pytest.raises(ReleaseError, match=r"evaluation.json is of model other"):
         register_night()
@@ -181,7 +194,7 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
-    made = registry.rollback(told, reason="customers complain")
+    made = promote.rollback(told, reason="customers complain")
     assert (made.champion, made.replaced, made.night) == (2, 3, "2025-01-11")
     assert serving() == (2, 2)
     assert "data of night 1" in str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
@@ -189,25 +202,25 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     assert "rolled back from version 3 to 2: customers complain" in (
         client().get_model_version("daybreak", "3").description
     )
-    assert registry.rollback(told).champion == 1
-    assert registry.rollback(told, to=3).champion == 3
+    assert promote.rollback(told).champion == 1
+    assert promote.rollback(told, to=3).champion == 3
     assert serving() == (3, 3)
     with pytest.raises(NothingToDo, match="version 3 serves already"):
-        registry.rollback(told, to=3)
+        promote.rollback(told, to=3)
     with pytest.raises(ReleaseError, match="version 9 was never promoted; choose one of: 1, 2, 3"):
-        registry.rollback(told, to=9)
+        promote.rollback(told, to=9)
 
 
 def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, told: Params) -> None:
     release(0, 1.0)
     release(1, 1.0)
     os.chdir(home)
-    registry.rollback(told)
+    promote.rollback(told)
     made = release(2, 1.0)
     assert (made.champion, made.replaced) == (3, 1)
     assert [entry.rollback for entry in ledger.history()] == [False, True, False, False]
     with pytest.raises(ReleaseError, match="versions that serve or served are 1, 3"):
-        registry.rollback(told, steps=2)
+        promote.rollback(told, steps=2)
 
 
 def test_a_rollback_killed_after_the_ledger_is_finished_not_repeated(
@@ -216,34 +229,34 @@ def test_a_rollback_killed_after_the_ledger_is_finished_not_repeated(
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
-    made = registry.rollback(told)
+    made = promote.rollback(told)
     client().set_registered_model_alias("daybreak", "champion", "3")  # as if killed before it was moved
     client().set_model_version_tag("daybreak", "2", "status", "replaced")
-    assert registry.rollback(told) == made
+    assert promote.rollback(told) == made
     assert serving() == (2, 2)
 
 
 def test_with_nothing_promoted_there_is_nothing_to_roll_back(home: Path, release: Any, told: Params) -> None:
     with pytest.raises(ReleaseError, match="no version was ever promoted"):
-        registry.rollback(told)
+        promote.rollback(told)
     release(0, 1.0)
     with pytest.raises(ReleaseError, match=r"cannot take back 1 promotion: .* are 1;"):
-        registry.rollback(told)
+        promote.rollback(told)
 
 
 def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     home: Path, release: Any, told: Params
 ) -> None:
-    assert gate.watch(told).reason == "no version was ever promoted"
+    assert judge.watch(told).reason == "no version was ever promoted"
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert gate.watch(told).action == "wait"
+    assert judge.watch(told).action == "wait"
     client().set_registered_model_alias("daybreak", "champion", "1")
     reporting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "report"})})
-    assert "moved by hand to version 1, the ledger says 2" in gate.watch(reporting).reason
+    assert "moved by hand to version 1, the ledger says 2" in judge.watch(reporting).reason
     assert serving() == (2, 1)
-    assert "moved by hand to version 1, moved back to version 2" in gate.watch(told).reason
+    assert "moved by hand to version 1, moved back to version 2" in judge.watch(told).reason
     edits = [text for name, text in provenance.why(2) if name == "by hand"]
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
@@ -252,15 +265,15 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert serving() == (2, 2)
     adopting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "adopt"})})
     client().set_registered_model_alias("daybreak", "champion", "1")
-    assert "moved by hand to version 1, which the ledger adopted" in gate.watch(adopting).reason
+    assert "moved by hand to version 1, which the ledger adopted" in judge.watch(adopting).reason
     assert "to 1: the alias champion was moved by hand" in ledger.commits()[0].subject
     assert "to 1: the alias champion was moved by hand)" in dict(provenance.why(2))["served"]
     assert provenance.why(1)[-3][1] == edits[0]
     assert serving() == (1, 1)
-    registry.rollback(told, to=2)
+    promote.rollback(told, to=2)
     client().set_registered_model_alias("daybreak", "champion", "1")
     client().set_model_version_tag("daybreak", "2", "status", "challenger")
-    assert "finished the release of version 2" in gate.watch(reporting).reason
+    assert "finished the release of version 2" in judge.watch(reporting).reason
     assert serving() == (2, 2)
 
 
@@ -271,37 +284,37 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: A
     assert scores is not None
     write_scores({**scores, "challenger": scores["champion"] - np.float32(0.2)}, len(scores["champion"]))
     os.chdir(home)
-    found = gate.watch(told)
+    found = judge.watch(told)
     assert (found.action, found.challenger, found.champion) == ("reject", 2, 1)
     assert serving() == (1, 1)
-    again = gate.watch(told)
+    again = judge.watch(told)
     assert again.action == "no data"
     assert serving() == (1, 1)
 
 
 def test_a_night_has_one_run_however_often_it_is_asked_for(home: Path) -> None:
-    assert registry.run_of("2025-01-10") == registry.run_of("2025-01-10") != registry.run_of("2025-01-11")
+    assert promote.run_of("2025-01-10") == promote.run_of("2025-01-10") != promote.run_of("2025-01-11")
 
 
 def test_an_mlflow_that_does_not_answer_is_one_sentence_without_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tracking, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(mlflow_client, "FIRST_WAIT_S", 0.01)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with pytest.raises(JobError, match=r"MLflow at 127.0.0.1:9 does not answer after 5 tries: .*; start it"):
-        registry.reachable()
+        promote.reachable()
     with pytest.raises(JobError) as told:
-        registry.run_of("x")
+        promote.run_of("x")
     assert "secret" not in str(told.value)
 
 
 def test_a_database_that_cannot_be_opened_is_said_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tracking, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(mlflow_client, "FIRST_WAIT_S", 0.01)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}")
     with pytest.raises(JobError, match=r"does not answer after 5 tries: .*directory"):
-        registry.reachable()
+        promote.reachable()
 
 
 class Killed(BaseException):
@@ -387,12 +400,12 @@ def test_rollback_killed_after_any_write_goes_back_once(home: Path, release: Any
             or settled[-1] != 2
             or client().get_model_version("daybreak", "2").tags["status"] != "serving"
         ):
-            registry.rollback(told)
+            promote.rollback(told)
 
     assert killed_at_each_write(back, check) > 3
     assert serving() == (2, 2)
     assert [entry.rollback for entry in ledger.history()] == [True, False, False, False]
-    gate.watch(told)
+    judge.watch(told)
     assert serving() == (2, 2)
 
 

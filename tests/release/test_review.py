@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import cli, ledger, params, records
-from pipeline.errors import NothingToDo, NotYet, ReleaseError
+from pipeline import cli
+from pipeline.contract import params, records
+from pipeline.contract.errors import NothingToDo, NotYet, ReleaseError
+from pipeline.contract.params import ReleaseParams
+from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
+from pipeline.gate import judge, review
 from pipeline.night import close
-from pipeline.params import ReleaseParams
-from pipeline.records import Approval, Champion, Night, Release, Verdict, Version
-from pipeline.release import approval, audit, gate, provenance, registry, review
+from pipeline.registry import approval
 from pipeline.report import page
+from pipeline.rollout import audit, promote, provenance
+from pipeline.storage import ledger
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
 from tests.release.test_registry import client, serving
@@ -116,8 +120,8 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
     return waiting
 
 
-def promote() -> Release:
-    made = registry.promote(
+def promoted() -> Release:
+    made = promote.promote(
         records.read(Night), records.read(Version), records.read(Verdict), records.find(Champion),
         params.load(), approval=records.find(Approval),
     )  # fmt: skip
@@ -151,7 +155,7 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
     shown = {file.path for file in client().list_artifacts(run_id)}
     assert {"effect.svg", "report.html"} <= shown  # before anybody has decided
     with pytest.raises(NotYet, match="waits for a person"):
-        promote()
+        promoted()
     with pytest.raises(ReleaseError, match="say by --reason why"):
         approve()
     assert serving() == (1, 1)
@@ -159,7 +163,7 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
     assert approve(reason="again", by="Bob").by == "Ada"
     with pytest.raises(ReleaseError, match=r"was approved by Ada .* the first answer stands"):
         approve(reject=True)
-    assert promote() == promote()
+    assert promoted() == promoted()
     assert serving() == (2, 2)
     text, tags = described(2)
     assert "was approved by Ada at" in text
@@ -188,20 +192,20 @@ def test_a_promotion_that_waits_may_be_rejected_or_left_and_the_champion_stays(w
     verdict = waiting("always")
     assert verdict.action == "promote"
     with pytest.raises(NotYet):
-        promote()
+        promoted()
     late = replace(verdict, approve_until=datetime.now(UTC))
     records.write(late)
     with pytest.raises(NothingToDo, match="was to be approved until"):
         approve()
     with pytest.raises(NothingToDo, match="was approved by nobody until"):
-        promote()
+        promoted()
     assert described(2)[1]["status"] == "rejected"
     assert "approved by nobody" in described(2)[0]
     records.write(verdict)
     said = approve(reject=True, reason="not on a Friday", by="Ada")
     assert not said.approved
     with pytest.raises(NothingToDo, match=r"was rejected by Ada at .*: not on a Friday"):
-        promote()
+        promoted()
     assert serving() == (1, 1)
     night = records.read(Night)
     close(night, params.load())
@@ -223,7 +227,7 @@ def test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened(wait
         approve(reason="I want it")
     records.write(answer_of(forged))
     with pytest.raises(NothingToDo, match="the champion stays"):
-        promote()
+        promoted()
     records.path_of(Approval).unlink()
     records.write(replace(forged, inconclusive=True))
     ledger.commit_night(records.read(Night), message="closed")
@@ -249,7 +253,7 @@ def test_without_approval_nobody_is_asked(waiting: Any) -> None:
     assert verdict.approve_until is None
     with pytest.raises(NothingToDo, match="is promoted without a person"):
         approve()
-    assert promote().champion == 2
+    assert promoted().champion == 2
 
 
 @pytest.mark.slow
@@ -263,18 +267,18 @@ def test_an_answer_that_was_cut_short_is_given_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*((records, "write") if stop == "write" else (registry, "tell")), killed)
+        patch.setattr(*((records, "write") if stop == "write" else (promote, "tell")), killed)
         with pytest.raises(KeyboardInterrupt):
             approve(by="Ada")
     assert approve(by="Ada").by == "Ada"
-    assert promote().champion == 2
+    assert promoted().champion == 2
     assert described(2)[1]["approved_by"] == "Ada"
 
 
 def test_a_broken_guardrail_is_no_want_of_proof() -> None:
     import numpy as np
 
-    from pipeline.release.compare import Rules
+    from pipeline.statistics.paired import Rules
     from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
     rng = np.random.default_rng(0)
@@ -287,7 +291,7 @@ def test_a_broken_guardrail_is_no_want_of_proof() -> None:
         "champion": Champion(champion=3, replaced=2, model_digest="c", night="before"),
         "rules": Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
     }
-    assert gate.decide(columns, **given).inconclusive
-    found = gate.decide(columns, **given, guardrails={"recall": 0.01})
+    assert judge.decide(columns, **given).inconclusive
+    found = judge.decide(columns, **given, guardrails={"recall": 0.01})
     assert (found.action, found.inconclusive) == ("reject", False)
     assert found.reason.startswith("refresh: guardrail recall: worse than")

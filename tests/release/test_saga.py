@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from pipeline import ledger, records
-from pipeline.errors import DataError, NothingToDo, ReleaseError
-from pipeline.params import Params
-from pipeline.records import Night, Release, Version
-from pipeline.release import aliases, registry, saga, tracking
-from pipeline.release.audit import audit
-from pipeline.release.drill import drill
-from pipeline.release.followers import Alias, Follower, followers
-from pipeline.release.routers import Routers
-from pipeline.serving.log import open_log
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, NothingToDo, ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import Night, Release, Version
+from pipeline.registry import aliases
+from pipeline.rollout import promote, saga
+from pipeline.rollout.audit import audit
+from pipeline.rollout.drill import drill
+from pipeline.rollout.routers import Routers
+from pipeline.rollout.targets import Alias, Follower, followers
+from pipeline.storage import ledger, mlflow_client
+from pipeline.storage.traffic_log import open_log
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import make_night
@@ -71,10 +73,10 @@ def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     def both(client: Any, model: str) -> list[Follower]:
         return [Alias(client, model), found, routers_of(client)]
 
-    for module in (registry, saga):
+    for module in (promote, saga):
         monkeypatch.setattr(module, "followers", both, raising=False)
-    monkeypatch.setattr("pipeline.release.gate.followers", both)
-    monkeypatch.setattr("pipeline.release.audit.followers", both)
+    monkeypatch.setattr("pipeline.gate.judge.followers", both)
+    monkeypatch.setattr("pipeline.rollout.audit.followers", both)
     return found
 
 
@@ -86,7 +88,7 @@ def routers_of(client: Any) -> Routers:
 def standing(shelf: Shelf) -> tuple[int, ...]:
     """What ledger, alias, shelf and the traffic of routers say."""
     now = ledger.champion_at(ledger.ledger_tip())
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         follower = routers_of(client)
         assert follower.log.traffic().ready == 0
         found = now.champion if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), follower.shown()
@@ -122,8 +124,8 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
                 break
         ended = ledger.champion_at(ledger.ledger_tip())
         assert ended is not None
-        with tracking.session() as client:
-            saga.recover(registry.followers(client, "daybreak"))
+        with mlflow_client.session() as client:
+            saga.recover(promote.followers(client, "daybreak"))
         new.append(ended.champion == 2)
         assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
         assert shelf.ready() == (), killer.steps
@@ -160,13 +162,13 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
     for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
         with killing(at) as killer:
             try:
-                registry.rollback(told)
+                promote.rollback(told)
             except Killed:
                 pass
             else:
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
-            registry.rollback(told, to=1)
+            promote.rollback(told, to=1)
         assert standing(shelf) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history()] == [True, False, False]
         for name in ("var", ".git"):  # and once more from where it was
@@ -181,7 +183,7 @@ def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, t
     os.chdir(home)
     assert faults(told) == []
     shelf.show(Release(champion=1, replaced=0))
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
     records.replace_text(saga.journal(), "{}")
     found = faults(told)
@@ -203,7 +205,7 @@ def test_the_drill_restores_what_a_rollback_would_bring_back(home: Path, release
     assert [(check.name, check.ok) for check in found] == [
         ("model of version 1", True), ("code of version 1", True), ("data of version 1", True),
     ], found  # fmt: skip
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         assert aliases.alias(client, "daybreak") == 2
         assert dict(client.get_registered_model("daybreak").aliases) == {"challenger": 2, "champion": 2}
         source = Path(client.get_model_version("daybreak", "1").source.removeprefix("file://"))

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.release import compare, metrics
-from pipeline.release.compare import Judgement, Rules
-from pipeline.release.metrics import judge_metrics
-from pipeline.release.selftest import selftest
+from pipeline.gate import metrics
+from pipeline.gate.metrics import judge_metrics
+from pipeline.gate.selftest import selftest
+from pipeline.statistics import paired
+from pipeline.statistics.paired import Judgement, Rules
 
 N = 300
 
@@ -80,20 +81,20 @@ def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Judgem
 
 
 MUTANTS = [
-    (compare, "return ours - theirs, few", "return theirs - ours, few"),
-    (compare, "return ours - theirs, few", "return np.abs(ours - theirs), few"),
-    (compare, "return ours - theirs, few", "return np.sort(ours) - np.sort(theirs)[::-1] * 0, few"),
-    (compare, "return ours - theirs, few", "return ours * 0 + 1, few"),
-    (compare, "if effect.low > threshold:", "if effect.high > threshold:"),
-    (compare, "if effect.low > threshold:", "if effect.mean > threshold:"),
-    (compare, "if effect.low > threshold:", "if True:"),
-    (compare, "if effect.low > threshold:", "if False:"),
-    (compare, "threshold = -rules.margin if", "threshold = -10 * rules.margin if"),
-    (compare, "-float(special.ndtri(alpha / 2)) * math.sqrt(horizon) / n", "0.05 / math.sqrt(n)"),
-    (compare, "width = sd * math.sqrt((n - 1) / n)", "width = 0.01 * sd * math.sqrt((n - 1) / n)"),
-    (compare, "if bad:", "if False:"),
-    (compare, "if ours.size < max(min_samples, 2):", "if ours.size < 2:"),
-    (compare, "(~np.isfinite(ours)).sum()", "0 * ours.size"),
+    (paired, "return ours - theirs, few", "return theirs - ours, few"),
+    (paired, "return ours - theirs, few", "return np.abs(ours - theirs), few"),
+    (paired, "return ours - theirs, few", "return np.sort(ours) - np.sort(theirs)[::-1] * 0, few"),
+    (paired, "return ours - theirs, few", "return ours * 0 + 1, few"),
+    (paired, "if effect.low > threshold:", "if effect.high > threshold:"),
+    (paired, "if effect.low > threshold:", "if effect.mean > threshold:"),
+    (paired, "if effect.low > threshold:", "if True:"),
+    (paired, "if effect.low > threshold:", "if False:"),
+    (paired, "threshold = -rules.margin if", "threshold = -10 * rules.margin if"),
+    (paired, "-float(special.ndtri(alpha / 2)) * math.sqrt(horizon) / n", "0.05 / math.sqrt(n)"),
+    (paired, "width = sd * math.sqrt((n - 1) / n)", "width = 0.01 * sd * math.sqrt((n - 1) / n)"),
+    (paired, "if bad:", "if False:"),
+    (paired, "if ours.size < max(min_samples, 2):", "if ours.size < 2:"),
+    (paired, "(~np.isfinite(ours)).sum()", "0 * ours.size"),
     (metrics, "for action in _IN_ORDER:", "for action in ():"),
     (metrics, "if won.action != \"promote\" and not won.inconclusive:", "if False:"),
     (metrics, "    if missing:",

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from pipeline.release.betting import alarm, log_evidence
-from pipeline.release.shift import witnessed
+from pipeline.statistics.e_process import alarm, log_evidence
+from pipeline.statistics.output_drift import witnessed
 
 
 def lists(rng: np.random.Generator, arm: np.ndarray, *, moved: float) -> list[list[str]]:

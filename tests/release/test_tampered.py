@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from pipeline import ledger, params, records
-from pipeline.errors import ReleaseError
-from pipeline.records import Champion, Version
-from pipeline.release import tracking
-from pipeline.release.fitness import fitness
-from pipeline.release.scores import read_scores
+from pipeline.contract import params, records
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Champion, Version
+from pipeline.evaluation.scores import read_scores
+from pipeline.evaluation.smoke_test import fitness
 from pipeline.serving.loading import Arrays, Shelf
+from pipeline.storage import ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
 
@@ -33,7 +33,7 @@ pytestmark = [
 def files(home: Path, release: Any) -> Path:
     """The artifacts of version 1, which serves, as whoever writes to MLflow's store sees them."""
     release(0, 1.0)
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         source = client.get_model_version("daybreak", "1").source
     return Path(source.removeprefix("file://"))
 
@@ -42,7 +42,7 @@ def load(home: Path, number: int = 1) -> Any:
     """Have a router load the version."""
     folder = home / "nights" / "2025-01-10"
     arrays = Arrays("2025-01-10", folder / "data" / "arrays")
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         return Shelf("daybreak", home=home, top=5, keep=10).load(client, number, arrays=arrays)
 
 
@@ -84,7 +84,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     assert load(home).version == 1
     spoils = tmp_path / "spoils"
     attack(files, spoils)
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         tag_as_it_is(client, files)
     with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
         load(home)
@@ -99,7 +99,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
 
 
 def test_a_version_that_no_night_made_is_not_served(home: Path, files: Path) -> None:
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         made = client.create_model_version("daybreak", str(files), tags={"night": "2025-01-10"})
     assert int(made.version) == 2
     with pytest.raises(ReleaseError, match="made version 2 of daybreak"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.release import tracking
+from pipeline.storage import mlflow_client
 
 MAKE = [sys.executable, "-c", "from pipeline.release import tracking; print(tracking.reachable())"]
 
@@ -32,5 +32,5 @@ def test_a_store_whose_making_was_killed_is_made_anew(tmp_path: Path) -> None:
 
 def test_a_store_behind_a_server_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    tracking._make_file("http://me:secret@127.0.0.1:9")
+    mlflow_client._make_file("http://me:secret@127.0.0.1:9")
     assert not list(tmp_path.iterdir())

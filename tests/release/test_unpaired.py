@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.release.unpaired import detectable, effect
+from pipeline.statistics.unpaired import detectable, effect
 
 RAMP = np.repeat([0.01, 0.05, 0.25, 0.5], 750)
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import records
-from pipeline.ledger import Entry
-from pipeline.records import (
+from pipeline.contract import records
+from pipeline.contract.records import (
     Batch,
     Champion,
     Dataset,
@@ -30,6 +29,7 @@ from pipeline.records import (
     Verdict,
     Version,
 )
+from pipeline.storage.ledger import Entry
 
 START = datetime(2011, 11, 9, 3, 0, tzinfo=UTC)
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from nights import sixty, whole
 from rich.console import Console
 
-from pipeline.ledger import Entry
 from pipeline.report import outcome
 from pipeline.report.board import board, status_table
+from pipeline.storage.ledger import Entry
 
 
 def printed(history: list[Entry], *, width: int = 160) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from nights import lay, whole
 
-from pipeline.records import Check, Live
-from pipeline.release.description import RULE, with_verdict
+from pipeline.contract.records import Check, Live
+from pipeline.registry.description import RULE, with_verdict
 from pipeline.report.outcome import in_live
 from pipeline.report.page import page
 

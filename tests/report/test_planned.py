@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from nights import whole
 
-from pipeline.records import Night, Option, Plan, Portion
+from pipeline.contract.records import Night, Option, Plan, Portion
 from pipeline.report.planned import pictures
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from nights import line, whole
 
-from pipeline.records import Profile
+from pipeline.contract.records import Profile
 from pipeline.report.profiled import pictures, stacks
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from nights import lay, whole
 
-from pipeline.records import Evaluation
-from pipeline.release.scores import SCORES, read_scores
+from pipeline.contract.records import Evaluation
+from pipeline.evaluation.scores import SCORES, read_scores
 from pipeline.report.standing import best_baseline, standing
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.serving.log import Log, Traffic, open_log
+from pipeline.storage.traffic_log import Log, Traffic, open_log
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
 from tests.serving.homes import add_version

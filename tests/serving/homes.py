@@ -4,9 +4,10 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline import ledger, params, records
-from pipeline.records import Evaluation, Night, Plan, Training, Verdict, Version
-from pipeline.release import registry
+from pipeline.contract import params, records
+from pipeline.contract.records import Evaluation, Night, Plan, Training, Verdict, Version
+from pipeline.rollout import promote
+from pipeline.storage import ledger
 from tests.release.folders import make_evaluation, make_night
 
 
@@ -33,7 +34,7 @@ def add_version(
             records.write(training)
         night, told = records.read(Night), params.load()
         evaluation: Evaluation = make_evaluation(training.model_digest)
-        version: Version = registry.register(
+        version: Version = promote.register(
             night, records.read(records.Dataset), plan=records.read(Plan), training=training,
             evaluation=evaluation, champion=champion, params=told,
         )  # fmt: skip
@@ -46,5 +47,5 @@ def add_version(
             )  # fmt: skip
             for record in (evaluation, verdict):
                 records.write(record)
-            registry.promote(night, version, verdict, champion, told)
+            promote.promote(night, version, verdict, champion, told)
     return version.number

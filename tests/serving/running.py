@@ -11,10 +11,10 @@ from typing import Any
 import requests
 import uvicorn
 
-from pipeline.params import ServingParams
+from pipeline.contract.params import ServingParams
 from pipeline.serving import server
-from pipeline.serving.keeper import Keeper
-from pipeline.serving.log import Log, open_log
+from pipeline.serving.model_manager import Keeper
+from pipeline.storage.traffic_log import Log, open_log
 
 LIMIT_S = 60.0
 

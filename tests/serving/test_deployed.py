@@ -10,12 +10,12 @@ import pytest
 from fastapi import HTTPException
 from toy import Guess, Toy
 
-from pipeline.release.observations import observe
+from pipeline.experiment.observations import observe
 from pipeline.serving.answers import Answers
-from pipeline.serving.assignment import STALE_S
 from pipeline.serving.deployed import Deployed
-from pipeline.serving.log import Log, Traffic
-from pipeline.serving.predictions import MAX_INSTANCES, Loaded, Predictions
+from pipeline.serving.vertex_app import MAX_INSTANCES, Loaded, Predictions
+from pipeline.statistics.assignment import STALE_S
+from pipeline.storage.traffic_log import Log, Traffic
 from tests.release.folders import FIRST, make_arrays, make_model
 
 HERE = "projects/p/locations/here/endpoints/one"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipeline.errors import JobError, ReleaseError
-from pipeline.serving.log import Exposure, Log, Outcome, RouterState, Traffic, open_log
+from pipeline.contract.errors import JobError, ReleaseError
+from pipeline.storage.traffic_log import Exposure, Log, Outcome, RouterState, Traffic, open_log
 from tests.postgres import postgresql
 
 

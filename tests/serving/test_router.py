@@ -9,8 +9,8 @@ import pytest
 import requests
 import toy
 
-from pipeline.serving.assignment import CHALLENGER, CHAMPION, arm_of
-from pipeline.serving.log import Exposure, Log
+from pipeline.statistics.assignment import CHALLENGER, CHAMPION, arm_of
+from pipeline.storage.traffic_log import Exposure, Log
 from tests.serving.running import Running, running, until
 
 pytestmark = [pytest.mark.slow]

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipeline import params
-from pipeline.errors import ReleaseError
-from pipeline.records import Release
-from pipeline.release import registry, routers, tracking
-from pipeline.release.audit import audit
-from pipeline.release.followers import followers
-from pipeline.release.routers import Routers
-from pipeline.serving.log import Log, RouterState, open_log
+from pipeline.contract import params
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Release
+from pipeline.rollout import promote, routers
+from pipeline.rollout.audit import audit
+from pipeline.rollout.routers import Routers
+from pipeline.rollout.targets import followers
+from pipeline.storage import mlflow_client
+from pipeline.storage.traffic_log import Log, RouterState, open_log
 from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
 from tests.serving.running import running
@@ -97,7 +98,7 @@ def test_a_promotion_and_a_rollback_reach_users_before_success_is_said(home: Pat
         assert router.recommend("u1", top=1) | {"exposure": ""} == {
             "items": ["4/u1/0"], "exposure": "", "version": 4,
         }  # fmt: skip
-        assert registry.rollback(told, reason="a test").champion == 2
+        assert promote.rollback(told, reason="a test").champion == 2
         assert router.recommend("u1")["version"] == 2
         [state] = router.log.routers()
         assert (state.champion, state.fault) == (2, "")
@@ -116,6 +117,6 @@ def test_the_first_promotion_reaches_a_router_that_waited_for_it(
     assert router.log.routers() == ()
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"desk", "writer", "keeper", "heartbeat"}
-    with tracking.session() as client:
+    with mlflow_client.session() as client:
         _, found = followers(client, "daybreak")
         assert found.shown() == 1

@@ -14,7 +14,7 @@ import requests
 
 from pipeline import cli
 from pipeline.serving import server
-from pipeline.serving.log import open_log
+from pipeline.storage.traffic_log import open_log
 from tests.release.folders import OWN
 from tests.serving.running import until
 

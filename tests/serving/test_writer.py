@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import JobError
+from pipeline.contract.errors import JobError
 from pipeline.serving import writer
-from pipeline.serving.log import Log, Outcome, open_log
 from pipeline.serving.writer import Writer
+from pipeline.storage.traffic_log import Log, Outcome, open_log
 from tests.serving.test_log import exposure
 
 

@@ -6,16 +6,6 @@ import gzip
 import numpy as np
 import pytest
 
-from pipeline.spot.curves import (
-    MEASURED,
-    PUBLISHED,
-    Bathtub,
-    Exponential,
-    Piecewise,
-    Weibull,
-    draw_s,
-    survival,
-)
 from pipeline.spot.lifetimes import (
     FITS,
     Observed,
@@ -26,6 +16,16 @@ from pipeline.spot.lifetimes import (
     kaplan_meier,
     log_likelihood,
     nelson_aalen,
+)
+from pipeline.spot.survival import (
+    MEASURED,
+    PUBLISHED,
+    Bathtub,
+    Exponential,
+    Piecewise,
+    Weibull,
+    draw_s,
+    survival,
 )
 from tests.spot.markets import measured
 

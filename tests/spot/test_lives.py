@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from pipeline.spot.lives import lives, start_s
+from pipeline.spot.observed_lifetimes import lives, start_s
 
 
 def at(seconds: float) -> dict[str, object]:

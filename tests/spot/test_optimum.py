@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.spot.optimum import optimum_usd
+from pipeline.simulation.baselines import greedy, on_demand, uniform_progress
+from pipeline.simulation.optimum import optimum_usd
+from pipeline.simulation.replay import replay
 from pipeline.spot.policies import decide
-from pipeline.spot.replay import replay
-from pipeline.spot.rivals import greedy, on_demand, uniform_progress
 from pipeline.spot.states import Place
 from tests.spot.markets import TICK_S, job, trace
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from pipeline.simulation.baselines import on_demand
+from pipeline.simulation.replay import Luck, replay
 from pipeline.spot.policies import decide, net, value_of_work
-from pipeline.spot.replay import Luck, replay
-from pipeline.spot.rivals import on_demand
 from pipeline.spot.states import Place, Sightings, State, Zone
 from tests.spot.markets import TICK_S, job, trace
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from pipeline import cli
-from pipeline.errors import DataError, ParamsError
+from pipeline.contract.errors import DataError, ParamsError
 from pipeline.report import simulated
-from pipeline.spot.simulator import OPTIMUM, OURS, POLICIES, nightly_job, simulate
-from pipeline.spot.traces import draw
+from pipeline.simulation.simulator import OPTIMUM, OURS, POLICIES, nightly_job, simulate
+from pipeline.simulation.traces import draw
 
 JOB = nightly_job(work_hours=5, deadline_hours=7)
 ZONES = draw(seed=0, num_ticks=3000)

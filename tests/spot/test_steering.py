@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.records import Plan, Portion, Rung
+from pipeline.contract.records import Plan, Portion, Rung
 from pipeline.spot.states import Place
 from pipeline.spot.steering import RESTART_S, TICK_S, Attempt, Facts, place, restart_s, usd_per_hour
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training.engine import agreed
-from pipeline.training.periodic import PeriodicEngine
+from pipeline.training.local_sgd import PeriodicEngine
 from pipeline.training.trainer import Trainer
 from tests.fakes import LineWorkload
 from tests.training.recipes import recipe

@@ -131,8 +131,6 @@ def main(folder: Path, *, kills: int, seed: int) -> None:
     """Print what was seen as JSON."""
     import torch
 
-    from pipeline.training import passes, trainer, worker  # noqa: F401 so that workers find them there
-
     torch.set_num_threads(1)  # threads would not survive the fork
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports the compiler

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint, worker
 from pipeline.training import engine as engines
 from pipeline.training.checkpoint import State
-from pipeline.training.divided import DividedEngine
 from pipeline.training.engine import TorchEngine
+from pipeline.training.fsdp import DividedEngine
 from pipeline.training.gradients import Signals
 from tests.fakes import LineWorkload
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import records
+from pipeline.contract import records
 from tests.fakes import write_curve
 from tests.training.recipes import recipe
 

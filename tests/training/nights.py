@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pipeline import params, records
 from pipeline.backends.local import Local
-from pipeline.errors import NotYet
-from pipeline.launching import collector, launcher
-from pipeline.params import Params
-from pipeline.records import Champion, Dataset, Night, Plan, Training, Tuning
+from pipeline.contract import params, records
+from pipeline.contract.errors import NotYet
+from pipeline.contract.params import Params
+from pipeline.contract.records import Champion, Dataset, Night, Plan, Training, Tuning
+from pipeline.jobs import collector, launcher
 from tests.fakes import write_curve
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pipeline.contract.records import Tuning
 from pipeline.profiling import memory
-from pipeline.records import Tuning
-from pipeline.training import order
+from pipeline.training import sample_order
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
 from tests.fakes import LineWorkload
@@ -36,7 +36,7 @@ def engine(folder: Path) -> TorchEngine:
 
 
 def update(made: TorchEngine, number: int) -> None:
-    share = order.share(np.arange(BATCH), rank=made.rank, world_size=made.world_size)
+    share = sample_order.share(np.arange(BATCH), rank=made.rank, world_size=made.world_size)
     told = Signals(stop=made.rank, end_in=0 if made.rank else number)
     step = made.step(share, batch_size=BATCH, rate=0.0, signals=told)  # so all have the same gradient
     assert step.signals == Signals(stop=made.world_size - 1, end_in=number)

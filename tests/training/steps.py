@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
 from pipeline.training import engine as engines
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.errors import DataError
+from pipeline.contract.errors import DataError
 from pipeline.training.arrays import Arrays, padded
 from tests.training.nights import ROOT
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.errors import JobError
+from pipeline.contract.errors import JobError
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
 

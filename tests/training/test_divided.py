@@ -14,15 +14,15 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
 
-from pipeline import records
-from pipeline.errors import JobError, ParamsError, PlanError
-from pipeline.records import Tuning
+from pipeline.contract import records
+from pipeline.contract.errors import JobError, ParamsError, PlanError
+from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint
-from pipeline.training import divided as divisions
 from pipeline.training import engine as engines
-from pipeline.training.divided import DividedEngine
+from pipeline.training import fsdp as divisions
+from pipeline.training.fsdp import DividedEngine
 from pipeline.training.gradients import Signals
-from pipeline.training.periodic import PeriodicEngine
+from pipeline.training.local_sgd import PeriodicEngine
 from tests.fakes import LineWorkload, write_curve
 from tests.training import divided
 from tests.training.nights import ROOT

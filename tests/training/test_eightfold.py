@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.params import GateParams
+from pipeline.contract.params import GateParams
 from tests.benchmarks.bench_batch import DIGITS
 from tests.benchmarks.eightfold import train
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.errors import JobError, ParamsError
-from pipeline.records import Tuning
+from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training import engine as engines
 from pipeline.training.checkpoint import State

@@ -4,52 +4,52 @@ import json
 
 import pytest
 
-from pipeline.errors import JobError, NotFinite
-from pipeline.training import faults
+from pipeline.contract.errors import JobError, NotFinite
+from pipeline.training import worker_errors
 
 
 @pytest.fixture
 def start(monkeypatch):
     def start(attempt: str, restart: int = 0) -> None:
-        monkeypatch.setenv(faults.ATTEMPT, attempt)
-        monkeypatch.setenv(faults.RESTART, str(restart))
+        monkeypatch.setenv(worker_errors.ATTEMPT, attempt)
+        monkeypatch.setenv(worker_errors.RESTART, str(restart))
 
     start("a")
     return start
 
 
 def test_what_we_say_ourselves_is_final_and_what_python_says_is_not(tmp_path, start):
-    faults.leave(tmp_path, ValueError("odd"), rank=1)
-    assert not faults.final(tmp_path)
-    faults.leave(tmp_path, "no update for 60 s", rank=0)
-    assert not faults.hopeless(tmp_path)
-    assert faults.reason(tmp_path) == "ValueError: odd"
-    faults.leave(tmp_path, JobError("give more memory"), rank=0)
-    assert faults.final(tmp_path) == "give more memory"
-    assert faults.hopeless(tmp_path)
+    worker_errors.leave(tmp_path, ValueError("odd"), rank=1)
+    assert not worker_errors.final(tmp_path)
+    worker_errors.leave(tmp_path, "no update for 60 s", rank=0)
+    assert not worker_errors.hopeless(tmp_path)
+    assert worker_errors.reason(tmp_path) == "ValueError: odd"
+    worker_errors.leave(tmp_path, JobError("give more memory"), rank=0)
+    assert worker_errors.final(tmp_path) == "give more memory"
+    assert worker_errors.hopeless(tmp_path)
     start("b")
-    assert not faults.hopeless(tmp_path)
-    assert faults.reason(tmp_path) == "ValueError: odd"
-    faults.forget(tmp_path)
-    assert faults.reason(tmp_path) == "killed from outside"
+    assert not worker_errors.hopeless(tmp_path)
+    assert worker_errors.reason(tmp_path) == "ValueError: odd"
+    worker_errors.forget(tmp_path)
+    assert worker_errors.reason(tmp_path) == "killed from outside"
 
 
 @pytest.mark.parametrize("again", [("a", 1), ("b", 0)])
 def test_a_loss_that_is_no_number_is_final_when_a_second_start_meets_it(tmp_path, start, again):
     for rank in (0, 1):  # all workers of a start meet it
-        faults.leave(tmp_path, NotFinite("nan", update=7), rank=rank)
-    assert not faults.final(tmp_path)
-    assert not faults.met_not_finite(tmp_path)
+        worker_errors.leave(tmp_path, NotFinite("nan", update=7), rank=rank)
+    assert not worker_errors.final(tmp_path)
+    assert not worker_errors.met_not_finite(tmp_path)
     start(*again)
-    assert faults.met_not_finite(tmp_path)
-    faults.leave(tmp_path, NotFinite("another", update=9), rank=0)
-    assert not faults.final(tmp_path)
-    faults.leave(tmp_path, NotFinite("nan again", update=7), rank=0)
-    assert faults.final(tmp_path) == "nan again"
+    assert worker_errors.met_not_finite(tmp_path)
+    worker_errors.leave(tmp_path, NotFinite("another", update=9), rank=0)
+    assert not worker_errors.final(tmp_path)
+    worker_errors.leave(tmp_path, NotFinite("nan again", update=7), rank=0)
+    assert worker_errors.final(tmp_path) == "nan again"
 
 
 def test_lines_are_those_that_people_read(tmp_path, start):
-    faults.leave(tmp_path, NotFinite("nan", update=7), rank=2)
-    assert json.loads((tmp_path / faults.FILE).read_text()) == {
+    worker_errors.leave(tmp_path, NotFinite("nan", update=7), rank=2)
+    assert json.loads((tmp_path / worker_errors.FILE).read_text()) == {
         "attempt": "a", "restart": "0", "rank": 2, "error": "nan", "final": False, "update": 7,
     }  # fmt: skip

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipeline.errors import JobError
-from pipeline.launching.jobs import job_of
-from pipeline.planning.catalog import rented
-from pipeline.records import Rung
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Rung
+from pipeline.jobs.torchrun import job_of
+from pipeline.machines.catalog import rented
 from pipeline.training import gpus
 from pipeline.training.gpus import Sight, check, driver, unseen
 from tests.launching.calls import NIGHT

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.errors import JobError
-from pipeline.launching import jobs
-from pipeline.records import Training
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Training
+from pipeline.jobs import torchrun
 from tests.fakes import read_lines
 from tests.launching import trouble
 from tests.launching.trouble import processes
@@ -110,7 +110,7 @@ def test_a_loss_that_is_not_a_number_is_tried_again_once_and_names_its_samples(t
 
 
 def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path, alone, monkeypatch):
-    monkeypatch.setattr(jobs, "SHUTDOWN_S", 2)
+    monkeypatch.setattr(torchrun, "SHUTDOWN_S", 2)
     nights.lay_out(tmp_path)
     stop = trouble.Sender(signal.SIGSTOP, after=700)
     params = nights.told(num_workers=2, dropout=0.0, hang_after_s=3, **SLOW)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.backends import Job
 from pipeline.backends.local import Local
-from pipeline.records import Night, Training, replace_text
+from pipeline.contract.backend import Job
+from pipeline.contract.records import Night, Training, replace_text
 from pipeline.training.recipe import END_BY
 from tests.fakes import read_lines
 from tests.training import nights

@@ -4,54 +4,54 @@ import resource
 
 import pytest
 
-from pipeline.training import lines
+from pipeline.storage import jsonl
 
 
 @pytest.mark.parametrize("half", ["{", '{"number": 2', '{"number": 2}', "12"])
 def test_what_comes_after_a_torn_line_is_a_line_of_its_own(tmp_path, half):
     path = tmp_path / "facts.jsonl"
-    lines.add(path, {"number": 1})
+    jsonl.add(path, {"number": 1})
     with path.open("a") as file:
         file.write(half)
-    lines.add(path, {"number": 3})
+    jsonl.add(path, {"number": 3})
     last = [{"number": 2}] if half.endswith("}") else []
-    assert lines.whole(path) == lines.newest(path) == [{"number": 1}, *last, {"number": 3}]
+    assert jsonl.whole(path) == jsonl.newest(path) == [{"number": 1}, *last, {"number": 3}]
 
 
 def test_a_disk_that_takes_half_of_a_line_is_told_of_and_what_comes_later_is_kept(tmp_path):
     path = tmp_path / "facts.jsonl"
-    lines.add(path, {"number": 1})
+    jsonl.add(path, {"number": 1})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, hard))
     try:
         with pytest.raises(OSError, match="No space left"):
-            lines.add(path, {"number": 2})
-        assert not lines.append(path, {"number": 3})
+            jsonl.add(path, {"number": 2})
+        assert not jsonl.append(path, {"number": 3})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert lines.append(path, {"number": 4})
-    assert lines.whole(path) == [{"number": 1}, {"number": 4}]
+    assert jsonl.append(path, {"number": 4})
+    assert jsonl.whole(path) == [{"number": 1}, {"number": 4}]
 
 
 def test_who_follows_a_file_gets_each_line_once_when_it_has_ended(tmp_path):
     path = tmp_path / "facts.jsonl"
-    assert lines.after(path, 0) == ([], 0)
-    lines.add(path, {"number": 1})
+    assert jsonl.after(path, 0) == ([], 0)
+    jsonl.add(path, {"number": 1})
     with path.open("a") as file:
         file.write('{"number"')
-    told, position = lines.after(path, 0)
+    told, position = jsonl.after(path, 0)
     assert told == [{"number": 1}]
     with path.open("a") as file:
         file.write(": 2}\n")
-    told, position = lines.after(path, position)
+    told, position = jsonl.after(path, position)
     assert told == [{"number": 2}]
-    lines.add(path, {"number": 3})
-    assert lines.after(path, position) == ([{"number": 3}], path.stat().st_size)
+    jsonl.add(path, {"number": 3})
+    assert jsonl.after(path, position) == ([{"number": 3}], path.stat().st_size)
 
 
 def test_of_a_long_file_only_the_newest_lines_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "TAIL_BYTES", 40)
+    monkeypatch.setattr(jsonl, "TAIL_BYTES", 40)
     path = tmp_path / "facts.jsonl"
     for number in range(100):
-        lines.add(path, {"number": number})
-    assert lines.newest(path) == [{"number": 98}, {"number": 99}]
+        jsonl.add(path, {"number": number})
+    assert jsonl.newest(path) == [{"number": 98}, {"number": 99}]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from torch.utils.data import DataLoader
 
-from pipeline.training.notice import Notice, unheard
+from pipeline.training.termination import Notice, unheard
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_processes_of_a_data_set_do_not_hear_it():
 
 def test_outside_of_training_it_ends_the_process():
     code = (
-        "import os, signal; from pipeline.training.notice import unheard\n"
+        "import os, signal; from pipeline.training.termination import unheard\n"
         "with unheard(): os.kill(os.getpid(), signal.SIGTERM); print('went on', flush=True)\n"
         "print('not ended')"
     )

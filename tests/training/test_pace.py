@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.records import Size
-from pipeline.training.pace import LEAST_LOOKS, Pace
+from pipeline.contract.records import Size
+from pipeline.training.batch_schedule import LEAST_LOOKS, Pace
 
 positive = st.floats(1e-3, 1e6)
 

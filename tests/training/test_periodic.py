@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.errors import ParamsError
-from pipeline.params import TrainParams
-from pipeline.records import Tuning
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.params import TrainParams
+from pipeline.contract.records import Tuning
 from pipeline.training.gradients import Signals
-from pipeline.training.periodic import PeriodicEngine
+from pipeline.training.local_sgd import PeriodicEngine
 from tests.fakes import LineWorkload
 from tests.training import apart
 from tests.training.nights import ROOT

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, records, stages
+from pipeline import cli, stages
 from pipeline.backends.local import Local
-from pipeline.errors import JobError
-from pipeline.profiling import machine, profiles
+from pipeline.contract import records
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Profile
+from pipeline.machines import this_machine
+from pipeline.profiling import profile_stage
 from pipeline.profiling.explain import explain
-from pipeline.records import Profile
 from tests.training import nights
 
 PARAMS = """\
@@ -42,10 +44,10 @@ def test_a_job_of_a_backend_brings_the_profile(monkeypatch, capsys):
     found = call()
     assert found.step_s.fixed + found.step_s.per_sample > 0
     assert found.evidence["origin"]["machine"] == "local"
-    (folder,) = profiles.JOBS.iterdir()
+    (folder,) = profile_stage.JOBS.iterdir()
     assert (folder / "profile.json").exists()
     assert Local().state(str(folder)) == "succeeded"
-    monkeypatch.setattr(machine, "fingerprint", None)  # a job's machine is known by its name alone
+    monkeypatch.setattr(this_machine, "fingerprint", None)  # a job's machine is known by its name alone
     assert call().evidence["reused"]["from_night"] == "n"
     assert cli.main(["profile", "--explain"]) == 0
     assert capsys.readouterr().out == explain(records.read(Profile)) + "\n"

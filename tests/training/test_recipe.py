@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import records
-from pipeline.launching import launcher
-from pipeline.params import Params
-from pipeline.records import Champion
+from pipeline.contract import records
+from pipeline.contract.params import Params
+from pipeline.contract.records import Champion
+from pipeline.jobs import launcher
 from pipeline.training import recipe
 from tests.training import nights, recipes
 

@@ -10,7 +10,7 @@ import torch
 
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
-from pipeline.training.saver import RETRY_S, Saver
+from pipeline.training.checkpoint_saver import RETRY_S, Saver
 from tests.fakes import AtOnce
 
 

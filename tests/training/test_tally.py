@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import JobError
-from pipeline.training.order import PART, indices, share
-from pipeline.training.tally import Tally
+from pipeline.contract.errors import JobError
+from pipeline.training.sample_audit import Tally
+from pipeline.training.sample_order import PART, indices, share
 
 N = 97
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
 from tests.fakes import LineWorkload, write_curve

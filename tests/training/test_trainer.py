@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import JobError
-from pipeline.records import Size, Tuning
-from pipeline.training import checkpoint, order
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Size, Tuning
+from pipeline.training import checkpoint, sample_order
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.trainer import Outcome, Trainer
 from tests.fakes import AtOnce, CountingEngine
@@ -161,10 +161,10 @@ def test_a_checkpoint_without_a_ledger_is_gone_on_from_and_the_rest_is_proven(tm
 
 
 def test_neighbours_of_a_block_are_trained_on_in_the_same_window(tmp_path):
-    engine, window = CountingEngine(num_samples=10_000), order.WINDOW * 4
+    engine, window = CountingEngine(num_samples=10_000), sample_order.WINDOW * 4
     Run(tmp_path, engine, recipe(num_samples=window), epoch_samples=10_000, block=4).run()
     blocks = engine.count.reshape(-1, 4)
-    assert (blocks.sum(1) == 4).sum() == order.WINDOW
+    assert (blocks.sum(1) == 4).sum() == sample_order.WINDOW
     assert engine.count.sum() == window
 
 

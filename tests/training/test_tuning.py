@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
 from pipeline.training.tuning import Columns, Shards, Tuner, blocks, read, tensors
 from tests.fakes import Curve
 from tests.training.steps import steps

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.records import Tuning
+from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training.engine import Step, TorchEngine
-from pipeline.training.order import Indices
+from pipeline.training.sample_order import Indices
 from pipeline.training.trainer import Trainer
 from tests.fakes import LineWorkload
 from tests.training.recipes import recipe

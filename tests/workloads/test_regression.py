@@ -3,7 +3,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.workloads.regression import Regression
+from pipeline.examples.regression import Regression
 from tests.workloads.arrays import make_shop, write
 
 

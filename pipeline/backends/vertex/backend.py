@@ -20,15 +20,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import ledger
-from pipeline.backends import LIVE, Job, Rental, State, faults, luggage, metering, premises
-from pipeline.backends.book import Book, Order, stretches
-from pipeline.backends.calls import Patience, Unanswered
-from pipeline.backends.orders import Site, custom_job, key_of, label, machine_of
-from pipeline.backends.service import ALIVE, STATES, NoQuota, Service, state_name
-from pipeline.errors import JobError, NotYet, ParamsError
-from pipeline.planning import catalog, pricelist
-from pipeline.records import replace_text
+from pipeline.backends.vertex import billing, error_codes, preflight, staging
+from pipeline.backends.vertex.client import Patience, Unanswered
+from pipeline.backends.vertex.job_spec import Site, custom_job, key_of, label, machine_of
+from pipeline.backends.vertex.service import ALIVE, STATES, NoQuota, Service, state_name
+from pipeline.backends.vertex.submission_journal import Book, Order, stretches
+from pipeline.contract.backend import LIVE, Job, Rental, State
+from pipeline.contract.errors import JobError, NotYet, ParamsError
+from pipeline.contract.records import replace_text
+from pipeline.machines import catalog, pricelist
+from pipeline.storage import ledger
+from pipeline.storage.bucket import BucketFolder
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import CustomJob
@@ -63,7 +65,7 @@ class Vertex:
             reservation=reservation, persistent_resource=persistent_resource, network=network,
             disk_gb=disk_gb, tpu_image=tpu_image,
         )  # fmt: skip
-        self.bucket = luggage.Depot(url=bucket) if bucket else None
+        self.bucket = BucketFolder(url=bucket) if bucket else None
         self.patience = patience or Patience()
         self.service = Service(project=project, endpoint=endpoint, patience=self.patience)
 
@@ -96,7 +98,7 @@ class Vertex:
                 asked = custom_job(job, machine, site=self.site, labels=labels, attempt=attempt, now=now)
                 replace_text(book.folder / "attempt", attempt)
                 if self.bucket and (book.folder / "job.json").exists():
-                    luggage.pack(self.bucket, key_of(job), book.folder, night=Path())
+                    staging.pack(self.bucket, key_of(job), book.folder, night=Path())
                 book.put(order)
                 try:
                     found = self.service.make(asked, order)
@@ -159,13 +161,13 @@ class Vertex:
         everywhere = list(dict.fromkeys([self.site.region, *regions]))
         brief = replace(self.patience, call_s=min(10.0, self.patience.call_s), give_up_s=5.0)
         service = Service(project=self.site.project, endpoint=self.service.endpoint, patience=brief)
-        return premises.premises(self.site, service, regions=everywhere)
+        return preflight.premises(self.site, service, regions=everywhere)
 
     def usd(self, folder: Path) -> float | None:
         """What the job in `folder` has cost until now; None where there is no order or no price."""
         rented = stretches(folder)
         try:
-            return metering.usd(rented, now=datetime.now(UTC), known=self.machines) if rented else None
+            return billing.usd(rented, now=datetime.now(UTC), known=self.machines) if rented else None
         except ParamsError as error:
             log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
             return None
@@ -220,8 +222,8 @@ class Vertex:
             return
         try:
             if alive:
-                luggage.tell(self.bucket, book.folder.name, book.folder)
-            luggage.come_home(self.bucket, book.folder.name, book.folder)
+                staging.tell(self.bucket, book.folder.name, book.folder)
+            staging.come_home(self.bucket, book.folder.name, book.folder)
         except Exception as error:
             if not alive:
                 raise JobError(
@@ -232,11 +234,11 @@ class Vertex:
 
     def _explain(self, book: Book, order: Order, *, state: str, code: int, message: str, ran: bool) -> State:
         """Tell why a job ended, in its order and where the launcher looks for reasons."""
-        asked = faults.Asked(
+        asked = error_codes.Asked(
             job=order.job, machine=order.machine, num_machines=order.num_machines, region=order.region,
             strategy=order.strategy, wait_s=order.wait_s,
         )  # fmt: skip
-        fault = faults.classify(asked, state=state, code=code, message=message, ran=ran)
+        fault = error_codes.classify(asked, state=state, code=code, message=message, ran=ran)
         log.warning("%s", fault.text)
         if fault.kind != "cancelled":
             told = {"attempt": order.attempt, "rank": -1, "error": fault.text, "final": fault.final}

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.errors import ParamsError
-from pipeline.planning.catalog import Machine
-from pipeline.records import Strategy
-from pipeline.spot.curves import HOUR_S
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import Strategy
+from pipeline.contract.units import HOUR_S
+from pipeline.machines.catalog import Machine
 
 
 @dataclass(frozen=True, kw_only=True)

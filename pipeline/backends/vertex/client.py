@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pipeline.backends.faults import is_device_quota
-from pipeline.errors import JobError, ParamsError
+from pipeline.backends.vertex.error_codes import is_device_quota
+from pipeline.contract.errors import JobError, ParamsError
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError

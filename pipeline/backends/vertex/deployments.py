@@ -13,8 +13,8 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from pipeline.backends.calls import Calls, Denied, Patience
-from pipeline.backends.orders import label
+from pipeline.backends.vertex.client import Calls, Denied, Patience
+from pipeline.backends.vertex.job_spec import label
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import Endpoint, Model

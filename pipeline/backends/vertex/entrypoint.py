@@ -1,4 +1,6 @@
-"""What does a machine of a job on Vertex AI run? `python -m pipeline.backends.replica --until T -- COMMAND`.
+"""Runs the command of a job on a machine of Vertex AI: the entry point of its container.
+
+    python -m pipeline.backends.vertex.entrypoint --until T -- COMMAND
 
 Several machines find each other by CLUSTER_SPEC, which the service sets: the machine of workerpool0 is the
 master, those of workerpool1 follow. torchrun gets nodes, place and master from there. Its workers meet at
@@ -94,13 +96,14 @@ class Luggage:
 
 def run_away(command: Sequence[str], luggage: Luggage, *, until: float) -> int:
     """Run the command on a machine that has nothing of the night but what it fetches from the bucket."""
-    from pipeline.backends.courier import Courier
-    from pipeline.backends.luggage import CODE, Depot, unpack
+    from pipeline.backends.vertex.staging import CODE, unpack
+    from pipeline.backends.vertex.sync import Courier
+    from pipeline.storage.bucket import BucketFolder
 
     root = Path(tempfile.gettempdir()) / "daybreak"
     folder = root / "data" / "work" / "jobs" / luggage.job
     folder.mkdir(parents=True, exist_ok=True)
-    bucket = Depot(url=luggage.bucket)
+    bucket = BucketFolder(url=luggage.bucket)
     unpack(bucket, luggage.job, root, folder)
     found = place(os.environ.get(SPEC, ""))
     courier = Courier(bucket, luggage.job, folder, node=found.rank if found else 0)

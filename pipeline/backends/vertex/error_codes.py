@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.backends import State
-from pipeline.records import Strategy
+from pipeline.contract.backend import State
+from pipeline.contract.records import Strategy
 
 Kind = Literal[
     "stock-out", "quota", "expired", "no such thing", "not allowed", "user error", "out of memory",
@@ -37,7 +37,7 @@ SIGNS: tuple[tuple[Kind, str], ...] = (
 CAPACITY: frozenset[Kind] = frozenset(("stock-out", "quota", "expired", "preempted"))
 INVALID_ARGUMENT = 3
 EXITED = re.compile(r"non-zero (?:exit )?(?:status|code)(?: of)?:? (\d+)\b", re.IGNORECASE)
-# 137 is SIGKILL, as for memory; 143: told to end, as pipeline/backends/replica.py has it. Others: user error.
+# 137 is SIGKILL, as for memory; 143: told to end, as entrypoint.py exits. Others: user error.
 STATUSES: dict[int, Kind] = {137: "out of memory", 143: "overtime"}
 REASON = re.compile(r"\.?\s*Termination reason: \w+", re.IGNORECASE)
 TRACEBACK = "Traceback (most recent call last)"

@@ -13,14 +13,14 @@ from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any
 
-from pipeline.backends import Job, OutOfTime
-from pipeline.errors import JobError
-from pipeline.planning.catalog import LOCAL, Machine
-from pipeline.records import Strategy
+from pipeline.contract.backend import Job, OutOfTime
+from pipeline.contract.errors import JobError
+from pipeline.contract.records import Strategy
+from pipeline.machines.catalog import LOCAL, Machine
 
 STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
 SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
-REPLICA = ("python", "-m", "pipeline.backends.replica")
+REPLICA = ("python", "-m", "pipeline.backends.vertex.entrypoint")
 TORUS = re.compile(r"^(?:ct\dp|tpu\dx)-")  # chips joined in three dimensions
 TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
@@ -49,8 +49,9 @@ def machine_of(job: Job, *, region: str, known: Sequence[Machine]) -> Machine:
     named = [machine for machine in known if machine.name == job.machine]
     if job.machine == LOCAL or not named:
         raise JobError(
-            f"job {job.name} is for machine {job.machine}, which backend pipeline.backends.vertex:Vertex "
-            f"does not rent; name one in plan.machines (python -m pipeline prices lists them)"
+            f"job {job.name} is for machine {job.machine}, which "
+            f"pipeline.backends.vertex.backend:Vertex does not rent; name one in plan.machines "
+            f"(python -m pipeline prices lists them)"
         )
     machine = next((machine for machine in named if machine.region == region), None)
     if machine is None:
@@ -149,7 +150,7 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
 
 def _command(job: Job, machine: Machine) -> list[str]:
     """The command with a worker per device; a profile is of one."""
-    if "--profile" in job.command:
+    if "pipeline.profiling.profile_job" in job.command:
         return list(job.command)
     workers = f"--nproc-per-node={machine.num_workers}"
     return [workers if word.startswith("--nproc-per-node=") else word for word in job.command]

@@ -8,11 +8,11 @@ removed again.
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 
-from pipeline.backends.calls import credentials
-from pipeline.backends.luggage import options
-from pipeline.backends.orders import Site
-from pipeline.backends.service import Service
-from pipeline.errors import JobError, ParamsError, PipelineError
+from pipeline.backends.vertex.client import credentials
+from pipeline.backends.vertex.job_spec import Site
+from pipeline.backends.vertex.service import Service
+from pipeline.contract.errors import JobError, ParamsError, PipelineError
+from pipeline.storage.bucket import options
 
 MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from pipeline.backends import State
-from pipeline.backends.book import Order
-from pipeline.backends.calls import Calls, Denied, Patience, TurnedAway, Unanswered
-from pipeline.backends.orders import label
-from pipeline.errors import JobError
+from pipeline.backends.vertex.client import Calls, Denied, Patience, TurnedAway, Unanswered
+from pipeline.backends.vertex.job_spec import label
+from pipeline.backends.vertex.submission_journal import Order
+from pipeline.contract.backend import State
+from pipeline.contract.errors import JobError
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import CustomJob

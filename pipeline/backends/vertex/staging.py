@@ -15,109 +15,27 @@ model that it speaks of.
 import hashlib
 import json
 import logging
-import os
 import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import DataError
-from pipeline.records import digest, replace_text
+from pipeline.contract.errors import DataError
+from pipeline.contract.records import digest, replace_text
+from pipeline.storage.bucket import BucketFolder
 
 log = logging.getLogger(__name__)
 
 DOWN = ("job.json", "attempt", "end_by.json")
 PROFILE = "profile.json"  # of a job that measures
 LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # only ever added to
-WHOLE = "whole.json"
 CODE = "code"  # on the machine, beside data/
 
 
-def options(url: str) -> dict[str, Any]:
-    """What fsspec has to know to open the URL: an emulator on loopback knows nobody."""
-    google = url.startswith(("gs://", "gcs://"))
-    return {"token": "anon"} if google and "STORAGE_EMULATOR_HOST" in os.environ else {}
-
-
-class Depot:
-    """A folder at any URL of fsspec."""
-
-    def __init__(self, *, url: str) -> None:
-        self.url = url
-
-    @cached_property
-    def _opened(self) -> tuple[Any, str]:
-        import fsspec
-
-        files, root = fsspec.core.url_to_fs(self.url, **options(self.url))
-        return files, str(root).rstrip("/")
-
-    @property
-    def files(self) -> Any:
-        """The file system that it is in, as it is now."""
-        self._opened[0].invalidate_cache()
-        return self._opened[0]
-
-    def at(self, *names: str) -> str:
-        """A path in it, as its file system has it."""
-        return "/".join((self._opened[1], *names))
-
-    def text(self, *names: str) -> str | None:
-        """The text of a file, or None where it is missing."""
-        try:
-            return str(self.files.cat_file(self.at(*names)).decode())
-        except FileNotFoundError:
-            return None
-
-    def write(self, text: str, *names: str) -> None:
-        """Write a file whole."""
-        files, path = self.files, self.at(*names)
-        files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        files.pipe_file(path, text.encode())
-
-    def send_thing(self, folder: Path, name_of: str) -> None:
-        """Send a folder, unless it is there whole."""
-        if self.text("things", name_of, WHOLE):
-            return
-        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        files = self.files
-        for name in names:
-            path = self.at("things", name_of, name)
-            files.makedirs(path.rpartition("/")[0], exist_ok=True)
-            files.put_file(str(folder / name), path)
-        told = {name: [(folder / name).stat().st_size, _md5(folder / name)] for name in names}
-        self.write(json.dumps(told), "things", name_of, WHOLE)
-
-    def bring_thing(self, name_of: str, folder: Path) -> None:
-        """Bring a folder, unless it is here whole; DataError where it is not whole there."""
-        text = self.text("things", name_of, WHOLE)
-        if text is None:
-            raise DataError(f"{self.url} has no things/{name_of}; run train again, which sends it")
-        told: Mapping[str, tuple[int, str]] = json.loads(text)
-        if all(_is(folder / name, *facts) for name, facts in told.items()):
-            return
-        fresh = folder.with_name(f".{folder.name}.new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        files = self.files
-        for name, (size, md5) in told.items():
-            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            files.get_file(self.at("things", name_of, name), str(fresh / name))
-            if not _is(fresh / name, size, md5):
-                raise DataError(
-                    f"{self.url}/things/{name_of}/{name} is not what was sent; remove that folder, "
-                    f"and run train again, which sends it anew"
-                )
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh.rename(folder)
-
-
-def pack(bucket: Depot, name: str, folder: Path, *, night: Path) -> None:
+def pack(bucket: BucketFolder, name: str, folder: Path, *, night: Path) -> None:
     """Send what the job in `folder` needs, from the folder of its night."""
     told = json.loads((folder / "job.json").read_text())
     things = {"data/arrays": told["data_digest"]} if "data_digest" in told else {}
@@ -155,7 +73,7 @@ def _pack_code(night: Path, path: Path) -> str:
     return seen.hexdigest()
 
 
-def tell(bucket: Depot, name: str, folder: Path) -> None:
+def tell(bucket: BucketFolder, name: str, folder: Path) -> None:
     """Send what home tells the job, where it has changed."""
     for file in DOWN:
         path = folder / file
@@ -163,7 +81,7 @@ def tell(bucket: Depot, name: str, folder: Path) -> None:
             bucket.write(path.read_text(), "jobs", name, "down", file)
 
 
-def unpack(bucket: Depot, name: str, root: Path, folder: Path) -> None:
+def unpack(bucket: BucketFolder, name: str, root: Path, folder: Path) -> None:
     """Lay out under `root`, on the machine, what the job needs, and in `folder` what is known of it."""
     text = bucket.text("jobs", name, "needs.json")
     if text is None:
@@ -177,7 +95,7 @@ def unpack(bucket: Depot, name: str, root: Path, folder: Path) -> None:
     hear(bucket, name, folder)
 
 
-def hear(bucket: Depot, name: str, folder: Path) -> None:
+def hear(bucket: BucketFolder, name: str, folder: Path) -> None:
     """Bring what home tells the job."""
     for file in DOWN:
         text = bucket.text("jobs", name, "down", file)
@@ -185,7 +103,7 @@ def hear(bucket: Depot, name: str, folder: Path) -> None:
             replace_text(folder / file, text)
 
 
-def come_home(bucket: Depot, name: str, folder: Path) -> None:
+def come_home(bucket: BucketFolder, name: str, folder: Path) -> None:
     """Bring what all machines of the job left; lines that are here already are not added again."""
     folder.mkdir(parents=True, exist_ok=True)
     files, root = bucket.files, bucket.at("jobs", name, "up")
@@ -227,12 +145,3 @@ def _add_lines(path: Path, text: str) -> None:
     if new:
         with path.open("ab") as file:
             file.write("".join(f"{line}\n" for line in new).encode())
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _is(path: Path, size: int, md5: str) -> bool:
-    return path.is_file() and path.stat().st_size == size and _md5(path) == md5

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from pipeline.backends import State
-from pipeline.backends.metering import Stretch
-from pipeline.records import Strategy, replace_text
+from pipeline.backends.vertex.billing import Stretch
+from pipeline.contract.backend import State
+from pipeline.contract.records import Strategy, replace_text
 
 FILE = "orders.json"
 

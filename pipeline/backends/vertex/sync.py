@@ -4,7 +4,8 @@ import logging
 import threading
 from pathlib import Path
 
-from pipeline.backends.luggage import LINES, PROFILE, Depot, hear
+from pipeline.backends.vertex.staging import LINES, PROFILE, hear
+from pipeline.storage.bucket import BucketFolder
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +18,7 @@ class Courier:
     A bucket that refuses is warned of and asked again; only the last time is it an error.
     """
 
-    def __init__(self, bucket: Depot, name: str, folder: Path, *, node: int) -> None:
+    def __init__(self, bucket: BucketFolder, name: str, folder: Path, *, node: int) -> None:
         self.bucket, self.name, self.folder, self.node = bucket, name, folder, str(node)
         self._sent: dict[str, int] = {}
         self._over = threading.Event()

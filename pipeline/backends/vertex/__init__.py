@@ -1,0 +1,1 @@
+"""Vertex AI as a place to run jobs."""

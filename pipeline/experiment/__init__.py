@@ -1,0 +1,1 @@
+"""The live A/B test: traffic, ramp, guardrails, hold-back."""

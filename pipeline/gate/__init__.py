@@ -1,0 +1,1 @@
+"""The verdict on a challenger, and the hourly look at the champion."""

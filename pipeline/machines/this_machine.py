@@ -1,0 +1,93 @@
+"""What this machine is: its cores, memory and caches, and a fingerprint of what decides its speed."""
+
+import hashlib
+import json
+import os
+import platform
+import resource
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+STATUS = Path("/proc/self/status")
+CACHE_BYTES = 32 << 20  # where the kernel does not tell
+KEPT = timedelta(days=7)  # that measurements stand: a virtual machine may have moved by then
+
+
+def fingerprint() -> dict[str, Any]:
+    """What makes this machine another one, as far as speed is concerned."""
+    import torch
+
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {
+        "cpu": _cpu_name(),
+        "num_cores": num_cores(),
+        "num_threads": torch.get_num_threads(),
+        "memory_gib": round(installed_bytes() / 2**30),
+        "devices": names,
+        "torch": str(torch.__version__),
+    }
+
+
+def digest(facts: Any) -> str:
+    """A short name for facts of JSON types: the same facts, the same name."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def installed_bytes() -> int:
+    """Memory of this machine, or of the container where that is less."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [path.read_text().strip() for path in _limits() if path.exists()]
+    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def _limits() -> Iterator[Path]:
+    """Where the limits of this process's cgroup and of those around it are, in versions 2 and 1."""
+    for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (CGROUPS, "memory.max")
+        own = root / path.lstrip("/")  # a container may see it at the root instead
+        yield from (folder / name for folder in (own, *own.parents) if folder.is_relative_to(root))
+
+
+def limit_bytes() -> int | None:
+    """Bytes that the limits of this process (`ulimit -d`, `-v`) still leave it; None: it has none."""
+    if not STATUS.exists():
+        return None
+    used = status()
+    kinds = {resource.RLIMIT_DATA: "VmData", resource.RLIMIT_AS: "VmSize"}
+    limits = [(resource.getrlimit(kind)[0], used[name]) for kind, name in kinds.items()]
+    left = [limit - taken for limit, taken in limits if limit != resource.RLIM_INFINITY]
+    return max(0, min(left)) if left else None
+
+
+def status() -> dict[str, int]:
+    """Sizes of this process in bytes, as the kernel tells them."""
+    lines = (line.split() for line in STATUS.read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1:] == ["kB"]}
+
+
+def last_cache_bytes() -> int:
+    """Bytes of the last cache before the device's memory."""
+    import torch
+
+    if torch.cuda.is_available():
+        return int(torch.cuda.get_device_properties(0).L2_cache_size)
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("*/size")]
+    return max((int(text[:-1]) << 10 for text in sizes if text.endswith("K")), default=CACHE_BYTES)
+
+
+def _cpu_name() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""What a night will take and cost, with intervals. Pure, but for reading the ledger."""

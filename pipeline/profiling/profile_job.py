@@ -1,0 +1,30 @@
+"""Measures a job on the machine that it was sent to: `python -m pipeline.profiling.profile_job FOLDER`.
+
+FOLDER holds `job.json` (a Request), and gets `profile.json`; what goes wrong is left in errors.jsonl, as by a
+training worker. It runs under torchrun with one worker.
+"""
+
+import sys
+from pathlib import Path
+
+from pipeline.contract import records
+from pipeline.profiling.profile_stage import Request
+from pipeline.training import gpus, worker
+
+
+def main(folder: Path) -> None:
+    """Measures the job that `folder` asks for, and writes profile.json there."""
+    worker.die_with_parent()
+    sys.excepthook = lambda kind, error, trace: worker.leave_error(folder, 0, error)
+    gpus.check()
+    from pipeline.profiling import profiler  # torch takes seconds to import
+
+    path = folder / "job.json"
+    request = records.loads(Request, path.read_text(), source=str(path))
+    profile = profiler.profile(request.dataset, request.workload.make(), request.profile, request.train)
+    records.write(profile, folder)
+
+
+if __name__ == "__main__":
+    worker.set_up_process()
+    main(Path(sys.argv[1]))

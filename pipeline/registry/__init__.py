@@ -1,0 +1,1 @@
+"""Versions in MLflow: their files, aliases, description and lineage."""

@@ -1,0 +1,54 @@
+"""Loads a model's weights into its workload, and makes batches for it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.contract import records
+from pipeline.contract.errors import DataError
+from pipeline.contract.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ARRAYS = Path("data/arrays")
+MODEL = records.RUN / "model"
+
+
+def load_model(workload: Workload, folder: Path) -> "nn.Module":
+    """The workload's model with the weights of the folder, ready to score, on the fastest device here."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = workload.model()
+    path = folder / "model.safetensors"
+    try:
+        model.load_state_dict(load_file(path))
+    except (RuntimeError, OSError, SafetensorError) as error:
+        told = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"{path} does not fit {type(workload).__qualname__}: {told}; "
+            f"restore the workload's code that trained it, or train again"
+        ) from None
+    return model.to(device).eval()
+
+
+def batch_of(samples: Any, indices: Sequence[int]) -> Any:
+    """The samples at those positions as one batch."""
+    from torch.utils.data import default_collate
+
+    if hasattr(samples, "__getitems__"):
+        return samples.__getitems__(indices)
+    return default_collate([samples[i] for i in indices])
+
+
+def placed(batch: Any, model: "nn.Module") -> Any:
+    """The batch, a tensor or a dict or tuple of tensors, on the model's device."""
+    device = next((parameter.device for parameter in model.parameters()), None)
+    if isinstance(batch, Mapping):
+        return {key: placed(value, model) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(placed(value, model) for value in batch)
+    return batch.to(device) if device is not None and hasattr(batch, "to") else batch

@@ -1,0 +1,1 @@
+"""A year of nights on spot machines, replayed. Pure."""

@@ -1,0 +1,1 @@
+"""Statistics of two arms and of drift. Pure."""

@@ -1,0 +1,1 @@
+"""Each outside store, and the one module that talks to it."""

@@ -1,0 +1,115 @@
+"""The house: its rooms in order, and which file imports which. `python -m tests.architecture` draws it.
+
+A room may import only itself and rooms before it. All imports count: of packages, below TYPE_CHECKING, and
+inside functions.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ROOMS = (
+    "contract", "statistics", "storage", "machines", "spot", "simulation", "data", "training", "profiling",
+    "prediction", "planning", "backends", "jobs", "registry", "evaluation", "report", "rollout", "experiment",
+    "gate", "serving",
+)  # fmt: skip
+# Modules beside the rooms, which know all of them, in order too.
+TOP = ("leftovers", "airflow_health", "night", "stages", "check", "commands", "cli", "__main__")
+EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
+Graph = dict[str, set[str]]  # modules, and what each imports
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Returns the modules of the package in `root` by their names; a package by its `__init__.py`."""
+    files = sorted((root / "pipeline").rglob("*.py"))
+    return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
+
+
+def imported(path: Path, *, top_only: bool = False) -> set[str]:
+    """Returns the absolute names that a file imports, those of attributes among them."""
+    tree = ast.parse(path.read_text())
+    names: set[str] = set()
+    for node in tree.body if top_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide what is imported"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def graph(root: Path = ROOT) -> Graph:
+    """Returns which module imports which, without the package `pipeline` itself."""
+    known = modules(root)
+    edges: Graph = {}
+    for name, path in known.items():
+        targets = {target for target in map(_resolver(known), imported(path)) if target}
+        edges[name] = targets - {name, "pipeline"}
+    return edges
+
+
+def _resolver(known: dict[str, Path]):
+    def resolve(name: str) -> str | None:
+        """The longest module that the name begins with: `pipeline.a.b.f` is of `pipeline.a.b`."""
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        return name or None
+
+    return resolve
+
+
+def room(module: str) -> str:
+    """Returns the room of a module, or its own name where it is beside the rooms."""
+    return module.split(".")[1] if "." in module else module
+
+
+def place(module: str) -> int:
+    """Returns where a module comes in the order: it may import what comes earlier, or the same room."""
+    return (*ROOMS, EXAMPLES, *TOP).index(room(module))
+
+
+def forbidden(edges: Graph) -> list[str]:
+    """Returns a sentence for each import that leads to a later room, or to an example."""
+    return [
+        f"{module} imports {target}"
+        for module, targets in edges.items()
+        if module != "pipeline"
+        for target in sorted(targets)
+        if room(target) != room(module) and (place(target) > place(module) or room(target) == EXAMPLES)
+    ]
+
+
+def cycle(edges: Graph) -> list[str]:
+    """Returns the modules of one cycle of imports; none where there is no cycle."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def lines(root: Path = ROOT) -> Counter[str]:
+    """Returns the number of lines of each room."""
+    counts: Counter[str] = Counter()
+    for name, path in modules(root).items():
+        counts[room(name)] += len(path.read_text().splitlines())
+    return counts
+
+
+def drawing(root: Path = ROOT) -> Iterator[str]:
+    """Yields a line a room: its files, its lines, and the rooms that it imports."""
+    edges, counts = graph(root), lines(root)
+    arrows = {(room(module), room(target)) for module, targets in edges.items() for target in targets}
+    for name in dict.fromkeys(map(room, edges)):
+        used = sorted(target for source, target in arrows if source == name != target)
+        files = sum(room(module) == name for module in edges)
+        yield f"{name:15} {files:3} files {counts[name]:5} lines -> {' '.join(used)}"
+    knots = f"a cycle of files: {' -> '.join(cycle(edges))}" if cycle(edges) else "no cycle of files"
+    yield f"{len(arrows)} arrows between rooms; {len(forbidden(edges))} to a later room; {knots}"
+
+
+if __name__ == "__main__":
+    print(*drawing(), sep="\n")
