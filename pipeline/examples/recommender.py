@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.contract.workload import Split
-from pipeline.examples import baselines
+from pipeline.examples import simple_recommenders
 from pipeline.examples.candidate_items import NUM_CONTEXT, NUM_FEATURES, CandidateDataset
 from pipeline.examples.catalogue import Catalogue
 from pipeline.examples.purchase_history import NUM_OWN, WINDOWS
@@ -181,7 +181,7 @@ class Recommender:
 
     def baselines(self, folder: Path) -> dict[str, Tensor]:
         """NDCG@20 of simple rules on the test split, each [n]."""
-        return baselines.baselines(folder)
+        return simple_recommenders.baselines(folder)
 
     def recommend(
         self, model: nn.Module, samples: Catalogue, users: Sequence[str], top: int

@@ -72,7 +72,7 @@ def _bring_copies(folder: Path, recipe: Recipe) -> None:
     """What a machine has saved that is gone; without it, the newest here has to do."""
     if not recipe.copies:
         return
-    from pipeline.training.bucket import Bucket
+    from pipeline.training.checkpoint_copies import Bucket
 
     try:
         Bucket(recipe.copies).bring(folder / "checkpoints")

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.backends.vertex import preflight
-from pipeline.backends.vertex.backend import home_token
 from pipeline.backends.vertex.client import Denied, Patience, Unanswered
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.backends.vertex.job_spec import Site
 from pipeline.backends.vertex.service import Service
+from pipeline.backends.vertex.vertex import home_token
 from pipeline.contract import params, records
 from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
 from pipeline.contract.records import Dataset, Release

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.spot.preemptions import checkpoint_interval_s
 from pipeline.training import checkpoint
-from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
+from pipeline.training.checkpoint_copies import Bucket
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from pipeline.contract.errors import NotFinite
 from pipeline.training import checkpoint, sample_order
 from pipeline.training.batch_schedule import Pace
 from pipeline.training.batching import Batching, Sizes
-from pipeline.training.bucket import Bucket
+from pipeline.training.checkpoint_copies import Bucket
 from pipeline.training.checkpoint_saver import Saver
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals

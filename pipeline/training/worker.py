@@ -78,7 +78,7 @@ def main(folder: Path) -> int:
 
 def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine", tuple[Epoch, ...]]:
     from pipeline.training import checkpoint, micro_batch
-    from pipeline.training.bucket import Bucket
+    from pipeline.training.checkpoint_copies import Bucket
     from pipeline.training.devices import peak_memory_bytes
     from pipeline.training.engine import agreed
     from pipeline.training.trainer import Trainer

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.vertex.backend import Vertex
 from pipeline.backends.vertex.client import Patience
+from pipeline.backends.vertex.vertex import Vertex
 from pipeline.contract.backend import Job, State
 
 QUICK = Patience(call_s=5.0, first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, error_s=5.0, cancel_s=10.0)

@@ -49,7 +49,7 @@ def check(tmp_path, monkeypatch, registry):
 
     def look(*, region: str = "us-central1", **told: str) -> dict[str, tuple[bool, str]]:
         use = {
-            "use": "pipeline.backends.vertex.backend:Vertex",
+            "use": "pipeline.backends.vertex.vertex:Vertex",
             "project": "p",
             "image": f"{registry}/daybreak:1",
         }

@@ -36,7 +36,7 @@ def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     folder, bucket = tmp_path / "rented", f"file://{tmp_path}/bucket"
     git = ["git", "-C", str(folder)]
     subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
-    vertex = {"use": "pipeline.backends.vertex.backend:Vertex", "project": "p",
+    vertex = {"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p",
               "image": "eu.example/trainer:1", "endpoint": service.url, "bucket": bucket}  # fmt: skip
     told = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
             f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",

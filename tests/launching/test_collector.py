@@ -14,8 +14,8 @@ from pipeline.jobs.collector import MODEL
 from pipeline.jobs.launcher import JOBS, recipe_of
 from pipeline.jobs.submissions import Attempts
 from pipeline.training import checkpoint
-from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
+from pipeline.training.checkpoint_copies import Bucket
 from pipeline.training.recipe import Recipe
 from pipeline.training.sample_audit import Tally
 from pipeline.training.sample_order import indices

@@ -27,7 +27,7 @@ os.environ |= cloud_storage.ENVIRONMENT
 import gcsfs  # noqa: F401  before the forks
 
 from pipeline.training import checkpoint
-from pipeline.training.bucket import Bucket
+from pipeline.training.checkpoint_copies import Bucket
 
 URL = "gs://bucket/checkpoints/night/job"
 COMMITS = 2  # by each writer, a round

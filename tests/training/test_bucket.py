@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from pipeline.training import checkpoint
-from pipeline.training.bucket import Bucket
 from pipeline.training.checkpoint import State
+from pipeline.training.checkpoint_copies import Bucket
 from pipeline.training.trainer import Trainer
 from tests import cloud_storage
 from tests.fakes import AtOnce, CountingEngine
@@ -166,7 +166,7 @@ def test_what_a_killed_writer_left_goes_after_an_hour(tmp_path, url, monkeypatch
     one, two = saved(tmp_path, 1, 2)
     assert bucket.send(one)
     assert bucket._system.exists(left)
-    monkeypatch.setattr("pipeline.training.bucket.FORGOTTEN", timedelta(0))
+    monkeypatch.setattr("pipeline.training.checkpoint_copies.FORGOTTEN", timedelta(0))
     assert bucket.send(two)
     assert not bucket._system.exists(left)
     assert names(bucket) == ["1", "2"]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.examples.baselines import ndcg
 from pipeline.examples.recommender import Recommender
+from pipeline.examples.simple_recommenders import ndcg
 from tests.workloads.arrays import make_shop, write
 
 SMALL = {"num_candidates": 30, "num_popular": 20, "num_rows": 64, "dim": 4, "hidden": 16}

@@ -50,7 +50,7 @@ def machine_of(job: Job, *, region: str, known: Sequence[Machine]) -> Machine:
     if job.machine == LOCAL or not named:
         raise JobError(
             f"job {job.name} is for machine {job.machine}, which "
-            f"pipeline.backends.vertex.backend:Vertex does not rent; name one in plan.machines "
+            f"pipeline.backends.vertex.vertex:Vertex does not rent; name one in plan.machines "
             f"(python -m pipeline prices lists them)"
         )
     machine = next((machine for machine in named if machine.region == region), None)
