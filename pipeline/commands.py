@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipeline.contract import params, records
+from pipeline.contract import older, params, records
 from pipeline.contract.errors import NothingToDo, without_password
 from pipeline.contract.records import Check
 from pipeline.report import notifier
@@ -66,6 +66,19 @@ def who_used(what: str) -> int:
     for use in uses:
         version = f"version {use.version}{', serves' if use.serves else ''}" if use.version else "no version"
         print(f"{use.night}  {version}: {use.how}")
+    return 0
+
+
+def migrate() -> int:
+    """Rewrite params.yaml of the release before in today's form, and say what changed."""
+    path = ledger.home() / params.FILE
+    text, changes = older.migrate(path.read_text())
+    if not changes:
+        raise NothingToDo(f"{path} is in today's form")
+    records.replace_text(path, text)
+    for change in changes:
+        print(f"{path}: {change}")
+    print("Commit it: a night runs with the params.yaml of the commit that is checked out.")
     return 0
 
 
@@ -227,4 +240,5 @@ def notify(*, text: str = "") -> int:
 
 COMMANDS: tuple[Callable[..., int], ...] = (
     status, why, who_used, audit, drill, serve, check, report, prices, simulate, notify,
+    migrate,
 )  # fmt: skip

@@ -16,10 +16,19 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from pipeline.contract import older
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import replace_text
 
@@ -37,6 +46,11 @@ class Plug(Section):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     use: str = Field(pattern=r"^[\w.]+:\w+$")
+
+    @field_validator("use")
+    @classmethod
+    def _where_it_is_now(cls, use: str) -> str:
+        return older.import_path(use)
 
     @model_validator(mode="before")
     @classmethod

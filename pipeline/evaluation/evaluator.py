@@ -21,6 +21,7 @@ import numpy as np
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
+from pipeline.contract.older import import_path
 from pipeline.contract.params import EvaluateParams, Plug, RegisterParams
 from pipeline.contract.records import Champion, Dataset, Evaluation, Slice, Training
 from pipeline.contract.source_code import source_digest
@@ -169,7 +170,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads(path.read_text())
         date.fromisoformat(facts["last_day"])
-        return facts | {"workload": facts["workload"], "arguments": dict(facts["arguments"])}
+        return facts | {"workload": import_path(facts["workload"]), "arguments": dict(facts["arguments"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} does not say what the model is ({error!r}); train again") from None
 

@@ -28,7 +28,7 @@ from pipeline.gate import review
 from pipeline.gate.metrics import Pair, judge_metrics
 from pipeline.gate.selftest import selftest
 from pipeline.registry import aliases, approval
-from pipeline.registry.lineage import recipe
+from pipeline.registry.lineage import is_refresh
 from pipeline.report import notifier
 from pipeline.rollout import promote, saga
 from pipeline.rollout.lost_ledger import expect_ledger
@@ -52,7 +52,7 @@ def gate(
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
     expect_ledger(params)
-    refresh = champion is not None and champion.lineage.get("recipe") == recipe(params)
+    refresh = is_refresh(champion, params)
     rules = _rules(params.gate, refresh=refresh)
 
     def replayed() -> Verdict:

@@ -7,9 +7,9 @@ source files, and how it is trained. A challenger of the champion's recipe is a 
 import hashlib
 from pathlib import Path
 
-from pipeline.contract import records
+from pipeline.contract import older, records
 from pipeline.contract.params import Params
-from pipeline.contract.records import Night, Version
+from pipeline.contract.records import Champion, Night, Version
 from pipeline.contract.source_code import source_digest, source_files
 
 LOCK = Path("dvc.lock")
@@ -20,10 +20,27 @@ def recipe(params: Params) -> str:
 
     What changes how it is trained but not what comes out, such as the checkpoint interval, is left out.
     """
-    train = params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"})
+    train = _train(params)
     plug = params.workload.model_dump_json()
-    code = [records.digest(path) for path in source_files(params.workload.use.partition(":")[0])]
-    return hashlib.md5("\n".join((plug, train, *code)).encode(), usedforsecurity=False).hexdigest()
+    parts = (plug, train, source_digest(params.workload.use))
+    return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+def is_refresh(champion: Champion | None, params: Params) -> bool:
+    """Returns whether tonight's recipe is the one that the champion was made by."""
+    if champion is None:
+        return False
+    use = params.workload.use
+    before = older.recipe(
+        plug=params.workload.model_dump_json(), train=_train(params), use=use,
+        files=source_files(use.partition(":")[0]),
+    )  # fmt: skip
+    return champion.lineage.get("recipe") in {recipe(params), before}
+
+
+def _train(params: Params) -> str:
+    """What of `train` decides what comes out: not the checkpoint interval, nor the number of workers."""
+    return params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"})
 
 
 def lineage(night: Night, *, data_digest: str, model_digest: str, params: Params) -> dict[str, str]:

@@ -8,6 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipeline.contract.older import import_path
 from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, Rung, Size, Tuning, digest
 from pipeline.contract.source_code import source_digest
 
@@ -56,7 +57,10 @@ def _may_start_warm(night: Night, champion: Champion, params: "Params") -> bool:
     if not champion.champion or not facts.exists():
         return False
     told = json.loads(facts.read_text())
-    if [told["workload"], told["arguments"]] != [params.workload.use, params.workload.model_extra or {}]:
+    if [import_path(told["workload"]), told["arguments"]] != [
+        params.workload.use,
+        params.workload.model_extra or {},
+    ]:
         log.info("the champion is another workload; starting cold")
         return False
     source = source_digest(params.workload.use)

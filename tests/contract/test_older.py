@@ -1,0 +1,79 @@
+"""What the release before wrote is read as what it is called now."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+from pipeline.contract import older, params
+from pipeline.contract.records import Release
+from pipeline.contract.source_code import source_digest
+from pipeline.registry.lineage import is_refresh, recipe
+
+OLD = """\
+# comments stay
+source: {use: "pipeline.intake.shop:Shop", seed: 7}
+workload: pipeline.workloads.regression:Regression  # the smallest
+backend: pipeline.backends.vertex:Vertex
+serving: {endpoint: {use: pipeline.release.endpoint:Endpoint, bucket: gs://b}}
+"""
+
+
+def test_a_class_that_moved_is_found_where_it_is_now() -> None:
+    values = {"source": "pipeline.intake.shop:Shop", "workload": "pipeline.workloads.regression:Regression",
+              "backend": "pipeline.backends.local:Local"}  # fmt: skip
+    checked = params.check(values)
+    assert checked.workload.use == "pipeline.examples.regression:Regression"
+    for plug in (checked.source, checked.workload, checked.backend):
+        plug.make()
+
+
+@pytest.mark.parametrize("path", older.MOVED.values())
+def test_what_moved_is_there(path: str) -> None:
+    params.Plug(use=f"{path}:Any").find()
+
+
+def test_params_are_rewritten_once_and_keep_their_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    (tmp_path / "params.yaml").write_text(OLD)
+    assert cli.main(["migrate"]) == 0
+    assert capsys.readouterr().out.count(" is now ") == 4
+    text = (tmp_path / "params.yaml").read_text()
+    assert text.startswith("# comments stay\n")
+    assert "workload: pipeline.examples.regression:Regression  # the smallest\n" in text
+    params.load(tmp_path)
+    assert cli.main(["migrate"]) == 99
+    assert (tmp_path / "params.yaml").read_text() == text
+
+
+def test_a_champion_of_the_release_before_is_refreshed(tmp_path: Path) -> None:
+    """The digest of the release before, as 02042c7 made it, of Regression with default training."""
+    told = params.Params(source="a.b:C", workload="pipeline.workloads.regression:Regression", backend="a.b:C")
+    train = told.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"})
+    plug = '{"use":"pipeline.workloads.regression:Regression"}'
+    parts = (plug, train, *older.FILES_BEFORE["pipeline.examples.regression"])
+    before = hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+    assert is_refresh(Release(champion=1, replaced=0, lineage={"recipe": before}), told)
+    assert is_refresh(Release(champion=1, replaced=0, lineage={"recipe": recipe(told)}), told)
+    assert not is_refresh(Release(champion=1, replaced=0, lineage={"recipe": "another"}), told)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "moving.py"
+
+
+def test_the_source_of_a_workload_is_the_same_when_only_a_module_moved(module: Path) -> None:
+    own = "class Own(Workload):\n    dim = 8\n"
+    module.write_text(f"import json\nfrom pipeline.workload import Workload\n\n{own}")
+    before = source_digest("moving:Own")
+    module.write_text(f"import json\nfrom pipeline.contract.workload import Workload\n\n{own}")
+    assert source_digest("moving:Own") == before
+    module.write_text(
+        f"import json\nfrom pipeline.contract.workload import Workload\n\n{own.replace('8', '9')}"
+    )
+    assert source_digest("moving:Own") != before
