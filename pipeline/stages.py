@@ -55,14 +55,14 @@ STAGES = {
     ),
     "train": Stage(path="pipeline.jobs.launcher:train", help="submit, attach to, or collect the job"),
     "evaluate": Stage(path="pipeline.evaluation.evaluator:evaluate", help="score the held-out samples"),
-    "register": Stage(path="pipeline.rollout.promote:register", help="make it a version in MLflow"),
+    "register": Stage(path="pipeline.registry.register:register", help="make it a version in MLflow"),
     "gate": Stage(path="pipeline.gate.judge:gate", help="decide: promote, reject, wait, no data"),
     "promote": Stage(path="pipeline.rollout.promote:promote", help="let the promoted version serve"),
     "close": Stage(path="pipeline.night:close", help="write the night to the ledger"),
     "approve": Stage(path="pipeline.gate.review:approve", help="answer a verdict that waits for a person"),
-    "watch": Stage(path="pipeline.gate.judge:watch", help="look at the champion; run it hourly"),
+    "watch": Stage(path="pipeline.gate.watch:watch", help="look at the champion; run it hourly"),
     "reap": Stage(path="pipeline.jobs.reaper:reap", help="end jobs that no open night wants; hourly"),
-    "rollback": Stage(path="pipeline.rollout.promote:rollback", help="let an earlier version serve again"),
+    "rollback": Stage(path="pipeline.rollout.rollback:rollback", help="let an earlier version serve again"),
 }
 CHAIN = tuple(STAGES)[:12]  # a night, in order
 IN_NIGHT = tuple(STAGES)[:13]  # and what a person may say before `promote`

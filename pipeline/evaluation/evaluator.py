@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.contract.older import import_path
 from pipeline.contract.params import EvaluateParams, Plug, RegisterParams
@@ -29,7 +28,7 @@ from pipeline.contract.workload import Workload
 from pipeline.evaluation import own_code
 from pipeline.evaluation.scores import Columns, with_prefix, write_scores
 from pipeline.evaluation.scoring import Arm, check_shape, score
-from pipeline.registry.weights import ARRAYS, MODEL, load_model
+from pipeline.registry.weights import ARRAYS, MODEL, check_digest, load_model
 
 if TYPE_CHECKING:
     pass
@@ -84,17 +83,6 @@ def evaluate(
         slices=_slices(columns),
         elapsed_s=round(time.monotonic() - began, 3),
     )
-
-
-def check_digest(folder: Path, expected: str, *, record: str) -> None:
-    """Raise DataError unless the model folder has the digest that the record gives."""
-    if not folder.is_dir():
-        raise DataError(f"{folder} is missing, but {record} names its model; run the stage that brings it")
-    if (found := records.digest(folder)) != expected:
-        raise DataError(
-            f"{folder} has digest {found}, but {record} says {expected}; "
-            f"the model is not the one on record, run the stage that brings it again"
-        )
 
 
 def _is_todays(champion: Champion) -> bool:

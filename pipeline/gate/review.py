@@ -18,7 +18,7 @@ from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
 from pipeline.contract.records import Approval, Night, Verdict, Version
 from pipeline.registry import aliases, description
 from pipeline.registry import approval as approvals
-from pipeline.rollout import promote
+from pipeline.registry.verdicts import show_verdict
 from pipeline.storage import ledger, mlflow_client
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def approve(
     if said.approved is reject:
         told = approvals.words(verdict, said)
         raise ReleaseError(f"{name} {told}, and the first answer stands; use rollback once it serves")
-    promote.tell(version, verdict, said)
+    show_verdict(version, verdict, said)
     log.info("%s %s", name, approvals.words(verdict, said))
     return said
 

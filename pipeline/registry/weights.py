@@ -52,3 +52,14 @@ def placed(batch: Any, model: "nn.Module") -> Any:
     if isinstance(batch, tuple | list):
         return type(batch)(placed(value, model) for value in batch)
     return batch.to(device) if device is not None and hasattr(batch, "to") else batch
+
+
+def check_digest(folder: Path, expected: str, *, record: str) -> None:
+    """Raise DataError unless the model folder has the digest that the record gives."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is missing, but {record} names its model; run the stage that brings it")
+    if (found := records.digest(folder)) != expected:
+        raise DataError(
+            f"{folder} has digest {found}, but {record} says {expected}; "
+            f"the model is not the one on record, run the stage that brings it again"
+        )

@@ -16,7 +16,7 @@ from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import Check
 from pipeline.registry import aliases, packaging
-from pipeline.rollout.promote import promotion_of, steps_back
+from pipeline.rollout.rollback import promotion_of, steps_back
 from pipeline.storage import ledger, snapshots
 from pipeline.storage.ledger import Entry
 from pipeline.storage.mlflow_client import session

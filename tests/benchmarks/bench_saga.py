@@ -34,9 +34,9 @@ import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 from pipeline.contract import params, records
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.records import Champion, Night, Release
-from pipeline.gate import judge
+from pipeline.gate import watch
 from pipeline.rollout import audit as auditing
-from pipeline.rollout import promote, saga
+from pipeline.rollout import promote, rollback, saga
 from pipeline.rollout.targets import Alias, Follower
 from pipeline.storage import ledger, mlflow_client
 from tests.benchmarks import frame
@@ -78,7 +78,7 @@ class Home:
         os.environ["PIPELINE_HOME"] = str(self.home)
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         self.shelf = Shelf(self.home / "var" / "shelf")
-        for module in (promote, judge, auditing):
+        for module in (promote, rollback, watch, auditing):
             module.followers = self.followers  # type: ignore[attr-defined]
         (self.home / "var").mkdir(parents=True)
         (self.home / ".dvc").mkdir()
@@ -137,7 +137,7 @@ class Home:
     def rollback(self) -> None:
         """Stage rollback, one promotion back."""
         os.chdir(self.home)
-        promote.rollback(params.load(self.home), reason="to see that it works")
+        rollback.rollback(params.load(self.home), reason="to see that it works")
 
     def settled(self) -> list[str]:
         """Recover as `watch` does, and what the audit finds."""

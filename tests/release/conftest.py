@@ -22,6 +22,7 @@ from pipeline.contract.records import (
 )
 from pipeline.evaluation import evaluator
 from pipeline.gate import judge
+from pipeline.registry import register
 from pipeline.rollout import promote
 from pipeline.storage import ledger
 from tests.backends.conftest import service  # noqa: F401  the fixture
@@ -83,7 +84,7 @@ def judge_night() -> Verdict:
 
 def register_night() -> Version:
     """Stage register, in the folder of a night."""
-    version = promote.register(
+    version = register.register(
         records.read(Night),
         records.read(Dataset),
         plan=records.read(Plan),

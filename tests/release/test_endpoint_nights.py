@@ -18,9 +18,9 @@ from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
 from pipeline.evaluation.scores import SCORES, read_scores
-from pipeline.gate import judge
+from pipeline.gate import judge, watch
 from pipeline.registry import aliases
-from pipeline.rollout import promote, saga
+from pipeline.rollout import rollback, saga, targets
 from pipeline.rollout.audit import audit
 from pipeline.rollout.endpoint import CONTAINER, OnVertex
 from pipeline.rollout.targets import endpoint
@@ -68,7 +68,7 @@ def standing(service: Any) -> tuple[int, int, int, int]:
     """What ledger, alias, endpoint and a user's request say."""
     now = ledger.champion_at(ledger.ledger_tip())
     with mlflow_client.session() as client:
-        (found,) = (one for one in promote.followers(client, MODEL) if hasattr(one, "split"))
+        (found,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
         (answer,) = asked(service, found)
         return now.champion if now else 0, aliases.alias(client, MODEL), found.shown(), answer
 
@@ -105,17 +105,17 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert standing(service) == (2, 2, 2, 2)
     assert len(service.endpoints.started) == 2
     os.chdir(home_with_endpoint)
-    assert until_done(lambda: promote.rollback(told)) == []  # its spare is deployed: at once
+    assert until_done(lambda: rollback.rollback(told)) == []  # its spare is deployed: at once
     assert standing(service) == (1, 1, 1, 1)
     assert deployed(service) == ["1"]
     assert faults(told) == []
-    assert judge.watch(told).action in ("wait", "no data")
+    assert watch.watch(told).action in ("wait", "no data")
 
     with mlflow_client.session() as client:
-        (vertex,) = (one for one in promote.followers(client, MODEL) if hasattr(one, "split"))
+        (vertex,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
         service.endpoints.served[vertex.there.endpoint].endpoint.traffic_split = {}
     assert faults(told) == ["followers: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
-    assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in judge.watch(told).reason
+    assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in watch.watch(told).reason
     assert standing(service) == (1, 1, 1, 1)
 
 
@@ -138,10 +138,10 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         promote_night()
     until = json.loads(saga.journal().read_text())["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
-    assert judge.watch(told).action in ("wait", "no data")
+    assert watch.watch(told).action in ("wait", "no data")
     assert saga.journal().exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
-    until_done(lambda: promote.rollback(told))
+    until_done(lambda: rollback.rollback(told))
     assert standing(service) == (1, 1, 1, 1)
     with pytest.raises(ReleaseError):  # it was decided against version 2
         until_done(promote_night, most=5000)
@@ -164,7 +164,7 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
     (home_with_endpoint / "params.yaml").write_text(text)
     wait(lambda: is_done(promote_night), timeout_s=120)
     with mlflow_client.session() as client:
-        (found,) = (one for one in promote.followers(client, MODEL) if hasattr(one, "split"))
+        (found,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
         told = asked_for(service.url, found, [{"sample": number} for number in range(5)])
     scores = read_scores(SCORES)
     assert scores
@@ -270,7 +270,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
             with vertex() as there:
                 split = dict(there.there.served().traffic_split)
                 shares.append(split.get("2", 0))
-                assert judge.watch(params.load(home_with_endpoint)).action in ("wait", "no data")
+                assert watch.watch(params.load(home_with_endpoint)).action in ("wait", "no data")
                 assert dict(there.there.served().traffic_split) == split  # the hourly look lets it go on
                 if shares[-1]:
                     wait(lambda: followed(log, there), timeout_s=10)

@@ -20,8 +20,8 @@ from pipeline.contract.params import Params
 from pipeline.contract.records import Champion, Evaluation, Night, Verdict, Version
 from pipeline.evaluation import evaluator
 from pipeline.experiment import live_test
-from pipeline.gate import judge
-from pipeline.rollout import promote
+from pipeline.gate import judge, watch
+from pipeline.rollout import rollback
 from pipeline.storage import ledger
 from pipeline.storage.traffic_log import Log, Outcome, open_log
 from tests.release.conftest import promote_night, register_night
@@ -187,7 +187,7 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
     come(log, 100)
     waits()
     assert log.traffic().share == 0.05
-    promote.rollback(params.load(), reason="a test")
+    rollback.rollback(params.load(), reason="a test")
     verdict = ask()
     assert verdict.action == "no data"
     assert verdict.reason == "live: version 1 serves by now, not 2"
@@ -294,7 +294,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
 def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, log: Log) -> None:
     waits()
     come(log, 500, Model(errors=1.0))
-    assert "ended the experiment 2025-01-11: errors: " in judge.watch(params.load()).reason
+    assert "ended the experiment 2025-01-11: errors: " in watch.watch(params.load()).reason
     assert log.traffic().share == 0
     assert ask().reason.startswith("live: stopped by errors")
 
@@ -303,7 +303,7 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
 def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
     waits()
     come(log, 1500, Model(hit=0.2))
-    told = judge.watch(params.load()).reason
+    told = watch.watch(params.load()).reason
     assert "ended the experiment 2025-01-11: score: " in told
     assert ", proven worse: -0." in told
     assert log.traffic().share == 0
@@ -328,21 +328,21 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
         release(number, 1.0)
     os.chdir(home)
     watching = held_back(told)
-    judge.watch(watching)
+    watch.watch(watching)
     traffic = log.traffic()
     assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
     come(log, 300)
-    assert "on live traffic 2 against 1: " in judge.watch(watching).reason
+    assert "on live traffic 2 against 1: " in watch.watch(watching).reason
     come(log, 3000, Model(hit=0.8))
-    found = judge.watch(watching)
+    found = watch.watch(watching)
     assert found.action == "reject"
     assert found.reason.startswith("rolled back: on live traffic 2 against 1")
     serving = ledger.champion_at(ledger.ledger_tip())
     assert serving is not None
     assert serving.champion == 1
-    judge.watch(watching)
+    watch.watch(watching)
     assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
-    assert promote.rollback(watching, to=2).champion == 2
+    assert rollback.rollback(watching, to=2).champion == 2
 
 
 @pytest.mark.slow
@@ -352,9 +352,9 @@ def test_nobody_is_held_back_once_that_is_switched_off(
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    judge.watch(held_back(told))
+    watch.watch(held_back(told))
     assert log.traffic().share == 0.2
-    judge.watch(told)
+    watch.watch(told)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 

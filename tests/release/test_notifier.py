@@ -13,7 +13,7 @@ from pipeline.contract import params, records
 from pipeline.contract.records import Night
 from pipeline.gate import judge
 from pipeline.report import notifier
-from pipeline.rollout import promote
+from pipeline.rollout import rollback
 from pipeline.storage import ledger
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
@@ -52,7 +52,7 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     go(home, 1, 1.0)
     go(home, 2, -3.0)
     os.chdir(home)
-    promote.rollback(params.load(), steps=1, reason="complaints")
+    rollback.rollback(params.load(), steps=1, reason="complaints")
     first, second, refused, back = heard()
     assert first.startswith("Daybreak: version 1 serves, promoted by night 2025-01-10: no champion yet: ")
     assert second.startswith("Daybreak: version 2 serves in place of version 1, promoted by night 2025-01-11")
@@ -97,7 +97,7 @@ def test_after_a_rollback_board_status_and_report_show_it(
     go(home, 0, 0.6)
     go(home, 1, 1.0)
     os.chdir(home)
-    promote.rollback(params.load(), steps=1, reason="complaints")
+    rollback.rollback(params.load(), steps=1, reason="complaints")
     monkeypatch.setenv("COLUMNS", "80")
     assert commands.status() == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("20")]

@@ -25,9 +25,9 @@ from pipeline.contract.records import (
 )
 from pipeline.evaluation import evaluator
 from pipeline.evaluation.scores import read_scores, write_scores
-from pipeline.gate import judge
+from pipeline.gate import judge, watch
 from pipeline.registry import aliases
-from pipeline.rollout import promote, provenance
+from pipeline.rollout import promote, provenance, rollback
 from pipeline.storage import ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night, register_night
 from tests.release.folders import make_night
@@ -194,7 +194,7 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
-    made = promote.rollback(told, reason="customers complain")
+    made = rollback.rollback(told, reason="customers complain")
     assert (made.champion, made.replaced, made.night) == (2, 3, "2025-01-11")
     assert serving() == (2, 2)
     assert "data of night 1" in str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
@@ -202,25 +202,25 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     assert "rolled back from version 3 to 2: customers complain" in (
         client().get_model_version("daybreak", "3").description
     )
-    assert promote.rollback(told).champion == 1
-    assert promote.rollback(told, to=3).champion == 3
+    assert rollback.rollback(told).champion == 1
+    assert rollback.rollback(told, to=3).champion == 3
     assert serving() == (3, 3)
     with pytest.raises(NothingToDo, match="version 3 serves already"):
-        promote.rollback(told, to=3)
+        rollback.rollback(told, to=3)
     with pytest.raises(ReleaseError, match="version 9 was never promoted; choose one of: 1, 2, 3"):
-        promote.rollback(told, to=9)
+        rollback.rollback(told, to=9)
 
 
 def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, told: Params) -> None:
     release(0, 1.0)
     release(1, 1.0)
     os.chdir(home)
-    promote.rollback(told)
+    rollback.rollback(told)
     made = release(2, 1.0)
     assert (made.champion, made.replaced) == (3, 1)
     assert [entry.rollback for entry in ledger.history()] == [False, True, False, False]
     with pytest.raises(ReleaseError, match="versions that serve or served are 1, 3"):
-        promote.rollback(told, steps=2)
+        rollback.rollback(told, steps=2)
 
 
 def test_a_rollback_killed_after_the_ledger_is_finished_not_repeated(
@@ -229,34 +229,34 @@ def test_a_rollback_killed_after_the_ledger_is_finished_not_repeated(
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
-    made = promote.rollback(told)
+    made = rollback.rollback(told)
     client().set_registered_model_alias("daybreak", "champion", "3")  # as if killed before it was moved
     client().set_model_version_tag("daybreak", "2", "status", "replaced")
-    assert promote.rollback(told) == made
+    assert rollback.rollback(told) == made
     assert serving() == (2, 2)
 
 
 def test_with_nothing_promoted_there_is_nothing_to_roll_back(home: Path, release: Any, told: Params) -> None:
     with pytest.raises(ReleaseError, match="no version was ever promoted"):
-        promote.rollback(told)
+        rollback.rollback(told)
     release(0, 1.0)
     with pytest.raises(ReleaseError, match=r"cannot take back 1 promotion: .* are 1;"):
-        promote.rollback(told)
+        rollback.rollback(told)
 
 
 def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     home: Path, release: Any, told: Params
 ) -> None:
-    assert judge.watch(told).reason == "no version was ever promoted"
+    assert watch.watch(told).reason == "no version was ever promoted"
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert judge.watch(told).action == "wait"
+    assert watch.watch(told).action == "wait"
     client().set_registered_model_alias("daybreak", "champion", "1")
     reporting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "report"})})
-    assert "moved by hand to version 1, the ledger says 2" in judge.watch(reporting).reason
+    assert "moved by hand to version 1, the ledger says 2" in watch.watch(reporting).reason
     assert serving() == (2, 1)
-    assert "moved by hand to version 1, moved back to version 2" in judge.watch(told).reason
+    assert "moved by hand to version 1, moved back to version 2" in watch.watch(told).reason
     edits = [text for name, text in provenance.why(2) if name == "by hand"]
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
@@ -265,15 +265,15 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert serving() == (2, 2)
     adopting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "adopt"})})
     client().set_registered_model_alias("daybreak", "champion", "1")
-    assert "moved by hand to version 1, which the ledger adopted" in judge.watch(adopting).reason
+    assert "moved by hand to version 1, which the ledger adopted" in watch.watch(adopting).reason
     assert "to 1: the alias champion was moved by hand" in ledger.commits()[0].subject
     assert "to 1: the alias champion was moved by hand)" in dict(provenance.why(2))["served"]
     assert provenance.why(1)[-3][1] == edits[0]
     assert serving() == (1, 1)
-    promote.rollback(told, to=2)
+    rollback.rollback(told, to=2)
     client().set_registered_model_alias("daybreak", "champion", "1")
     client().set_model_version_tag("daybreak", "2", "status", "challenger")
-    assert "finished the release of version 2" in judge.watch(reporting).reason
+    assert "finished the release of version 2" in watch.watch(reporting).reason
     assert serving() == (2, 2)
 
 
@@ -284,16 +284,20 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: A
     assert scores is not None
     write_scores({**scores, "challenger": scores["champion"] - np.float32(0.2)}, len(scores["champion"]))
     os.chdir(home)
-    found = judge.watch(told)
+    found = watch.watch(told)
     assert (found.action, found.challenger, found.champion) == ("reject", 2, 1)
     assert serving() == (1, 1)
-    again = judge.watch(told)
+    again = watch.watch(told)
     assert again.action == "no data"
     assert serving() == (1, 1)
 
 
 def test_a_night_has_one_run_however_often_it_is_asked_for(home: Path) -> None:
-    assert promote.run_of("2025-01-10") == promote.run_of("2025-01-10") != promote.run_of("2025-01-11")
+    assert (
+        mlflow_client.run_of("2025-01-10")
+        == mlflow_client.run_of("2025-01-10")
+        != mlflow_client.run_of("2025-01-11")
+    )
 
 
 def test_an_mlflow_that_does_not_answer_is_one_sentence_without_the_password(
@@ -302,9 +306,9 @@ def test_an_mlflow_that_does_not_answer_is_one_sentence_without_the_password(
     monkeypatch.setattr(mlflow_client, "FIRST_WAIT_S", 0.01)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with pytest.raises(JobError, match=r"MLflow at 127.0.0.1:9 does not answer after 5 tries: .*; start it"):
-        promote.reachable()
+        mlflow_client.reachable()
     with pytest.raises(JobError) as told:
-        promote.run_of("x")
+        mlflow_client.run_of("x")
     assert "secret" not in str(told.value)
 
 
@@ -314,7 +318,7 @@ def test_a_database_that_cannot_be_opened_is_said_at_once(
     monkeypatch.setattr(mlflow_client, "FIRST_WAIT_S", 0.01)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}")
     with pytest.raises(JobError, match=r"does not answer after 5 tries: .*directory"):
-        promote.reachable()
+        mlflow_client.reachable()
 
 
 class Killed(BaseException):
@@ -400,12 +404,12 @@ def test_rollback_killed_after_any_write_goes_back_once(home: Path, release: Any
             or settled[-1] != 2
             or client().get_model_version("daybreak", "2").tags["status"] != "serving"
         ):
-            promote.rollback(told)
+            rollback.rollback(told)
 
     assert killed_at_each_write(back, check) > 3
     assert serving() == (2, 2)
     assert [entry.rollback for entry in ledger.history()] == [True, False, False, False]
-    judge.watch(told)
+    watch.watch(told)
     assert serving() == (2, 2)
 
 

@@ -267,7 +267,7 @@ def test_an_answer_that_was_cut_short_is_given_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*((records, "write") if stop == "write" else (promote, "tell")), killed)
+        patch.setattr(*((records, "write") if stop == "write" else (review, "show_verdict")), killed)
         with pytest.raises(KeyboardInterrupt):
             approve(by="Ada")
     assert approve(by="Ada").by == "Ada"

@@ -15,8 +15,9 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, NothingToDo, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import Night, Release, Version
+from pipeline.gate import watch
 from pipeline.registry import aliases
-from pipeline.rollout import promote, saga
+from pipeline.rollout import audit, promote, rollback, saga, targets
 from pipeline.rollout.audit import audit
 from pipeline.rollout.drill import drill
 from pipeline.rollout.routers import Routers
@@ -73,10 +74,8 @@ def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     def both(client: Any, model: str) -> list[Follower]:
         return [Alias(client, model), found, routers_of(client)]
 
-    for module in (promote, saga):
-        monkeypatch.setattr(module, "followers", both, raising=False)
-    monkeypatch.setattr("pipeline.gate.judge.followers", both)
-    monkeypatch.setattr("pipeline.rollout.audit.followers", both)
+    for module in (promote, rollback, watch, audit):
+        monkeypatch.setattr(module, "followers", both)
     return found
 
 
@@ -125,7 +124,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
         ended = ledger.champion_at(ledger.ledger_tip())
         assert ended is not None
         with mlflow_client.session() as client:
-            saga.recover(promote.followers(client, "daybreak"))
+            saga.recover(targets.followers(client, "daybreak"))
         new.append(ended.champion == 2)
         assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
         assert shelf.ready() == (), killer.steps
@@ -162,13 +161,13 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
     for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
         with killing(at) as killer:
             try:
-                promote.rollback(told)
+                rollback.rollback(told)
             except Killed:
                 pass
             else:
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
-            promote.rollback(told, to=1)
+            rollback.rollback(told, to=1)
         assert standing(shelf) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history()] == [True, False, False]
         for name in ("var", ".git"):  # and once more from where it was

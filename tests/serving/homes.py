@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipeline.contract import params, records
 from pipeline.contract.records import Evaluation, Night, Plan, Training, Verdict, Version
+from pipeline.registry import register
 from pipeline.rollout import promote
 from pipeline.storage import ledger
 from tests.release.folders import make_evaluation, make_night
@@ -34,7 +35,7 @@ def add_version(
             records.write(training)
         night, told = records.read(Night), params.load()
         evaluation: Evaluation = make_evaluation(training.model_digest)
-        version: Version = promote.register(
+        version: Version = register.register(
             night, records.read(records.Dataset), plan=records.read(Plan), training=training,
             evaluation=evaluation, champion=champion, params=told,
         )  # fmt: skip

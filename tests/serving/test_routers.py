@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from pipeline.contract import params
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Release
-from pipeline.rollout import promote, routers
+from pipeline.rollout import rollback, routers
 from pipeline.rollout.audit import audit
 from pipeline.rollout.routers import Routers
 from pipeline.rollout.targets import followers
@@ -98,7 +98,7 @@ def test_a_promotion_and_a_rollback_reach_users_before_success_is_said(home: Pat
         assert router.recommend("u1", top=1) | {"exposure": ""} == {
             "items": ["4/u1/0"], "exposure": "", "version": 4,
         }  # fmt: skip
-        assert promote.rollback(told, reason="a test").champion == 2
+        assert rollback.rollback(told, reason="a test").champion == 2
         assert router.recommend("u1")["version"] == 2
         [state] = router.log.routers()
         assert (state.champion, state.fault) == (2, "")

@@ -1,0 +1,116 @@
+"""Stage register: makes tonight's model a version in MLflow, with all that a reviewer needs beside it.
+
+It may be killed at any line and called again: tonight's version is looked up by its tags before one is made.
+"""
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+from pipeline.contract import records
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.params import Params
+from pipeline.contract.records import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Night,
+    Plan,
+    Profile,
+    Training,
+    Version,
+)
+from pipeline.registry import aliases, description, packaging
+from pipeline.registry.lineage import lineage
+from pipeline.registry.weights import MODEL, check_digest
+from pipeline.storage.mlflow_client import find_or_make_run, session
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def register(
+    night: Night,
+    dataset: Dataset,
+    *,
+    plan: Plan,
+    training: Training,
+    evaluation: Evaluation,
+    champion: Champion | None,
+    params: Params,
+    profile: Profile | None = None,
+) -> Version:
+    """Make tonight's model a version, alias `challenger`, with all that a reviewer needs beside it."""
+    check_digest(MODEL, training.model_digest, record="training.json")
+    if evaluation.model_digest != training.model_digest:
+        raise ReleaseError(
+            f"evaluation.json is of model {evaluation.model_digest}, training.json of "
+            f"{training.model_digest}; run evaluate again"
+        )
+    name = params.register_.name
+    tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
+    with session() as client:
+        run_id = find_or_make_run(client, night.id)
+        text = description.describe(
+            night=night,
+            dataset=dataset,
+            plan=plan,
+            training=training,
+            evaluation=evaluation,
+            champion=champion,
+            profile=profile,
+            lineage=tags,
+            run_id=run_id,
+        )
+        number, known = _find_version(client, name, tags), records.find(Version)
+        if known and known.number == number and known.model_digest == training.model_digest:
+            files_digest = known.files_digest
+        else:  # again where a call was killed: what MLflow has is only believed as what was just sent
+            packaging.log_records(
+                client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
+            )
+            source, files_digest = packaging.log_model(client, run_id, params)
+            number = number or _make_version(client, name, source=source, run_id=run_id, tags=tags, text=text)
+        client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
+        for key, value in {**tags, "version": f"{name}/{number}"}.items():
+            client.set_tag(run_id, key, value)
+        with contextlib.redirect_stdout(sys.stderr):  # where it shows the run; the record is on stdout
+            client.set_terminated(run_id, "FINISHED")
+    return Version(
+        name=name,
+        number=number,
+        night=night.id,
+        data_digest=dataset.digest,
+        model_digest=training.model_digest,
+        run_id=run_id,
+        files_digest=files_digest,
+    )
+
+
+def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> int | None:
+    """Tonight's version, the oldest if there are two; None before it is made."""
+    wanted = ("night", "model_digest", "code_commit")
+    asked = " and ".join(f"tags.{key} = '{tags[key]}'" for key in wanted)
+    found = client.search_model_versions(f"name = '{name}' and {asked}")
+    return min((int(version.version) for version in found), default=None)
+
+
+def _make_version(
+    client: "MlflowClient", name: str, *, source: str, run_id: str, tags: dict[str, str], text: str
+) -> int:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    made = client.create_model_version(
+        name,
+        source,
+        run_id=run_id,
+        tags={**tags, "status": aliases.CHALLENGER},
+        description=text,
+        await_creation_for=0,
+    )
+    return int(made.version)
