@@ -18,7 +18,6 @@ from pipeline.contract.records import Night, Release, Version
 from pipeline.gate import watch
 from pipeline.registry import aliases
 from pipeline.rollout import audit, promote, rollback, saga, targets
-from pipeline.rollout.audit import audit
 from pipeline.rollout.drill import drill
 from pipeline.rollout.routers import Routers
 from pipeline.rollout.targets import Alias, Follower, followers
@@ -96,7 +95,7 @@ def standing(shelf: Shelf) -> tuple[int, ...]:
 
 
 def faults(told: Params) -> list[str]:
-    return [f"{check.name}: {check.text}" for check in audit(told) if not check.ok]
+    return [f"{check.name}: {check.text}" for check in audit.audit(told) if not check.ok]
 
 
 def prepared(home: Path, number: int) -> Callable[[], Release]:
