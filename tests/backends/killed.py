@@ -14,8 +14,9 @@ from tests.backends.rented import vertex
 
 PLACES = tuple(
     str(Path(__file__).parents[2] / "pipeline" / name)
-    for name in ("backends/vertex.py", "backends/service.py", "backends/calls.py", "backends/book.py",
-                 "backends/orders.py", "records.py")
+    for name in ("backends/vertex/vertex.py", "backends/vertex/service.py", "backends/vertex/client.py",
+                 "backends/vertex/submission_journal.py", "backends/vertex/job_spec.py",
+                 "contract/records.py")
 )  # fmt: skip
 KILLED = 9
 

@@ -18,7 +18,7 @@ from pipeline.examples.recommender import Recommender
 from pipeline.examples.regression import Regression
 from tests.benchmarks import frame
 from tests.benchmarks.eightfold import Trial, train
-from tests.workloads.digits import Digits
+from tests.examples.digits import Digits
 
 TIMES = 8
 SEEDS = 1 if frame.QUICK else 3

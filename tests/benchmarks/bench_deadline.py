@@ -1,10 +1,10 @@
 """Is there a decision by the deadline, and a model in it, on nights on which everything goes wrong?
 
 500 nights by a clock of their own, through the real launcher and the real trainer, by plans and ladders that
-the real planner made of three machines in three regions (tests/launching/plans.py), in a cloud that loses
+the real planner made of three machines in three regions (tests/jobs/plans.py), in a cloud that loses
 machines, refuses them in a region for hours or all night, is slow, hangs and fails, while the launcher itself
-is killed and not called (tests/launching/cloud.py), and 20 small nights of real processes that are slowed,
-stopped and killed (tests/launching/trouble.py). Cost is what the cloud bills, and may pass the budget by one
+is killed and not called (tests/jobs/cloud.py), and 20 small nights of real processes that are slowed,
+stopped and killed (tests/jobs/trouble.py). Cost is what the cloud bills, and may pass the budget by one
 tick.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from pipeline.contract.records import Training
 from pipeline.jobs.reconciler import ENDING_S, GRACE_S
 from tests.benchmarks import frame
-from tests.launching import cloud, trouble
+from tests.jobs import cloud, trouble
 
 NIGHTS = 60 if frame.QUICK else 500
 REAL = 4 if frame.QUICK else 20

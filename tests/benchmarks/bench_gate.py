@@ -30,7 +30,7 @@ from pipeline.statistics.sequential import (
     spend,
 )
 from tests.benchmarks import frame
-from tests.release.reference import reference
+from tests.statistics.reference import reference
 
 NUM_STREAMS = 200 if frame.QUICK else 2000
 NUM_LOOKS, PER_LOOK = 1440, 2

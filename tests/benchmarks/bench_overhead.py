@@ -37,8 +37,8 @@ from pipeline.training import checkpoint
 from pipeline.training.engine import TorchEngine
 from pipeline.training.trainer import Trainer
 from tests.benchmarks import frame
+from tests.examples.arrays import make_shop, write
 from tests.training.recipes import recipe
-from tests.workloads.arrays import make_shop, write
 
 BATCH, NUM_CANDIDATES = 16, 80  # the default model, on less than its batches of 64 x 300
 NUM_BATCHES = 8

@@ -34,8 +34,8 @@ from pipeline.training.sample_order import Indices
 from pipeline.training.trainer import Trainer
 from pipeline.training.tuning import leaves
 from tests.benchmarks import frame
+from tests.examples.arrays import make_shop, write
 from tests.training.recipes import recipe
-from tests.workloads.arrays import make_shop, write
 
 WORLDS = (1, 2, 4)
 SHARE = 16  # samples a worker

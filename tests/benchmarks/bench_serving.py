@@ -39,9 +39,9 @@ from pipeline.storage import mlflow_client
 from pipeline.storage.traffic_log import Log, open_log
 from tests.benchmarks import frame
 from tests.conftest import make_repository
+from tests.examples.arrays import make_shop, write
 from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
-from tests.workloads.arrays import make_shop, write
 
 CONNECTIONS = (1, 8, 64)
 ROUNDS = 1 if frame.QUICK else 5

@@ -2,12 +2,12 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from nights import sixty, whole
 from rich.console import Console
 
 from pipeline.report import outcome
 from pipeline.report.board import board, status_table
 from pipeline.storage.ledger import Entry
+from tests.report.nights import sixty, whole
 
 
 def printed(history: list[Entry], *, width: int = 160) -> str:

@@ -3,12 +3,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from nights import lay, whole
 
 from pipeline.contract.records import Check, Live
 from pipeline.registry.description import RULE, with_verdict
 from pipeline.report.outcome import in_live
 from pipeline.report.page import page
+from tests.report.nights import lay, whole
 
 LIVE = Live(
     experiment="2011-11-08", began_at=datetime(2011, 11, 9, 4, tzinfo=UTC),

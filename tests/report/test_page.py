@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from nights import lay, only, sixty, whole
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.contract.records import Epoch, Taken
 from pipeline.report.page import entry_of, page, write
 from pipeline.storage.ledger import Entry
+from tests.report.nights import lay, only, sixty, whole
 
 FACTS = ("commit", "subject", "rollback", "night")  # of an entry, beside its other records
 PARAMS = "source: a:B\nworkload: a:B\nbackend: a:B\ngate: {margin: 0.0271}\n"

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from nights import whole
 
 from pipeline.contract.records import Night, Option, Plan, Portion
 from pipeline.report.planned import pictures
+from tests.report.nights import whole
 
 
 def option(name: str, seconds: float, usd: float, *, feasible: bool = True, frontier: bool = True) -> Option:

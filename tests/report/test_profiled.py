@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from nights import line, whole
 
 from pipeline.contract.records import Profile
 from pipeline.report.profiled import pictures, stacks
+from tests.report.nights import line, whole
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nights import lay, whole
 
 from pipeline.contract.records import Evaluation
 from pipeline.evaluation.scores import SCORES, read_scores
 from pipeline.report.standing import best_baseline, standing
+from tests.report.nights import lay, whole
 
 
 def evaluation() -> Evaluation:

@@ -11,7 +11,7 @@ from pipeline.jobs.torchrun import job_of
 from pipeline.machines.catalog import rented
 from pipeline.training import gpus
 from pipeline.training.gpus import Sight, check, driver, unseen
-from tests.launching.calls import NIGHT
+from tests.jobs.calls import NIGHT
 from tests.training import nights
 
 WELL = Sight(torch="2.13.0", cuda="13.0", driver="580.95.05", library=True)

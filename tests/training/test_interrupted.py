@@ -18,8 +18,8 @@ from pipeline.contract.errors import JobError
 from pipeline.contract.records import Training
 from pipeline.jobs import torchrun
 from tests.fakes import read_lines
-from tests.launching import trouble
-from tests.launching.trouble import processes
+from tests.jobs import trouble
+from tests.jobs.trouble import processes
 from tests.training import nights
 
 pytestmark = pytest.mark.slow

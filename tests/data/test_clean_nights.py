@@ -1,0 +1,64 @@
+"""Thirty clean nights of the simulated shop pass, and thirty real ones."""
+
+import os
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.contract.records import Report
+from pipeline.data.ingest import part_of
+from pipeline.data.shop import Shop
+from pipeline.data.source import Files
+from pipeline.data.validator import RULES
+from tests.data.test_validator import REPOSITORY, judge
+
+DATA = Path(os.environ.get("DAYBREAK_DATA", REPOSITORY.parent / "shared" / "data"))
+RETAIL = DATA / "online_retail/online_retail.parquet"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+
+def replay(source: Any, days: list[date], tonight: list[date]) -> list[Report]:
+    """Nights in the current folder: the history with the first of them, then each day alone."""
+    reports = []
+    for day in days:
+        source.fetch(day, part_of(day).parent) if day <= tonight[0] else None
+    for day in tonight:
+        first = day == tonight[0]
+        if not first:
+            source.fetch(day, part_of(day).parent)
+        reports.append(judge(day, *(other for other in days if first and other < day)))
+    return reports
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_fifteen_clean_nights_of_each_of_two_shops_pass(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shop = Shop(seed=seed, start=date(2025, 9, 1), today=date(2025, 11, 20), late_days={})
+    days = shop.days()
+    reports = replay(shop, days, days[-15:])
+    assert all(report.drift for report in reports)
+    assert max(report.num_quarantined / report.num_rows for report in reports) < 0.05
+
+
+@pytest.mark.skipif(not RETAIL.exists(), reason=f"{RETAIL} is not here")
+def test_thirty_real_nights_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns = {
+        "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
+        "time": "InvoiceDate", "price": "UnitPrice", "customer": "CustomerID", "country": "Country",
+    }  # fmt: skip
+    source = Files(url=str(RETAIL), columns=columns)
+    days = sorted(source.days())
+    first = next(n for n, day in enumerate(days) if day >= date(2011, 9, 1))
+    reports = replay(source, days, days[first : first + 30])
+    assert all(report.drift for report in reports)
+    assert RULES.exists()
+    assert 0 < max(report.num_quarantined / report.num_rows for report in reports[1:]) < 0.05

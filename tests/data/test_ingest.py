@@ -1,0 +1,366 @@
+"""Days come in whole or not at all, once, late or restated, and never after the night's day."""
+
+import logging
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
+from pipeline.contract.params import IngestParams
+from pipeline.contract.records import Batch, Night
+from pipeline.data.ingest import RAW, WORK, ingest, part_of
+from pipeline.data.shop import Shop
+from pipeline.data.source import PART, SCHEMA, Files, write_partition
+from tests.data.test_source import ONLINE_RETAIL, THEIRS
+
+FIRST = date(2025, 3, 1)
+ROOT = Path(__file__).parents[2]
+Deliver = Callable[..., None]
+
+
+def nth(number: int) -> date:
+    return FIRST + timedelta(days=number)
+
+
+def night(day: date, *, id: str = "") -> Night:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Night(
+        id=id or str(day), day=day, started_at=now, train_until=now, decide_until=now, budget_usd=1,
+        trigger="test", code_commit="", previous="",
+    )  # fmt: skip
+
+
+def rows(day: date, *, num_rows: int = 3, quantity: int = 1) -> pa.Table:
+    lines = [
+        {
+            "invoice": str(500000 + n), "item": "71053", "description": "LANTERN", "quantity": quantity,
+            "time": datetime(day.year, day.month, day.day, 9, n), "price": 3.39, "customer": "17850",
+            "country": "EIRE",
+        }
+        for n in range(num_rows)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(lines, schema=SCHEMA)
+
+
+@pytest.fixture
+def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deliver:
+    """Deliver days by their numbers to `../sales`, one file each; the current folder is a night's."""
+    (tmp_path / "night").mkdir()
+    (tmp_path / "sales").mkdir()
+    monkeypatch.chdir(tmp_path / "night")
+
+    def deliver(*numbers: int, num_rows: int = 3, quantity: int = 1) -> None:
+        for number in numbers:
+            table = rows(nth(number), num_rows=num_rows, quantity=quantity)
+            pq.write_table(table, tmp_path / "sales" / f"{nth(number)}.parquet")
+
+    return deliver
+
+
+def run(number: int, *, id: str = "", history_days: int = 400, late_days: int = 7) -> Batch:
+    params = IngestParams(history_days=history_days, late_days=late_days)
+    return ingest(night(nth(number), id=id), Files("../sales/{day}.parquet"), params)
+
+
+def here() -> list[date]:
+    return sorted(date.fromisoformat(path.parent.name[4:]) for path in RAW.glob(f"day=*/{PART}"))
+
+
+def test_the_first_night_brings_in_the_history(deliver: Deliver) -> None:
+    deliver(*range(10))
+    batch = run(8, history_days=5)
+    assert here() == [nth(n) for n in range(3, 9)]
+    assert batch.late_days == tuple(nth(n) for n in range(3, 8))
+    assert batch.day == nth(8)
+    assert batch.num_rows == 18
+    assert batch.num_bytes == sum(path.stat().st_size for path in RAW.rglob(PART))
+    assert batch.digest == records.digest(RAW)
+
+
+def test_a_later_night_brings_in_its_day_alone(deliver: Deliver) -> None:
+    deliver(*range(6))
+    run(4)
+    before = {path: path.stat().st_mtime_ns for path in RAW.rglob(PART)}
+    batch = run(5)
+    assert (batch.late_days, batch.num_rows) == ((), 3)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_late_day_comes_in_within_the_days_looked_back_at(deliver: Deliver) -> None:
+    deliver(0, 1, 9, 10, 11)
+    run(9)
+    deliver(2, 5, 8)
+    assert run(10, late_days=5).late_days == (nth(5), nth(8))
+    assert run(11, late_days=5).late_days == ()
+
+
+def test_a_restated_day_takes_the_place_of_the_old_one(deliver: Deliver) -> None:
+    deliver(*range(5))
+    run(3)
+    deliver(1, 2, quantity=7)
+    assert run(4, late_days=2).late_days == (nth(2),)
+    assert pq.read_table(part_of(nth(2)))["quantity"].to_pylist() == [7, 7, 7]
+    assert pq.read_table(part_of(nth(1)))["quantity"].to_pylist() == [1, 1, 1]
+
+
+def test_a_day_that_was_only_written_differently_is_not_restated(deliver: Deliver) -> None:
+    deliver(0, 1)
+    run(0)
+    part_of(nth(0)).unlink()
+    pq.write_table(rows(nth(0)), part_of(nth(0)), compression="none")
+    digest = records.digest(part_of(nth(0)))
+    assert run(1).late_days == ()
+    assert records.digest(part_of(nth(0))) == digest
+
+
+def test_a_file_in_the_cache_is_never_written_to(deliver: Deliver, tmp_path: Path) -> None:
+    deliver(0, 1)
+    run(0)
+    cached = tmp_path / "cached"
+    os.link(part_of(nth(0)), cached)
+    cached.chmod(0o444)
+    before = cached.read_bytes()
+    deliver(0, quantity=9)
+    assert run(1).late_days == (nth(0),)
+    assert cached.read_bytes() == before
+    assert part_of(nth(0)).read_bytes() != before
+
+
+@pytest.mark.slow
+def test_after_a_rollback_of_the_data_the_days_come_again(deliver: Deliver) -> None:
+    deliver(*range(30))
+    run(28)
+    for number in range(10, 29):
+        shutil.rmtree(part_of(nth(number)).parent)
+    assert run(29, late_days=3).late_days == tuple(nth(n) for n in range(10, 29))
+
+
+def test_days_after_the_nights_never_come_in(deliver: Deliver) -> None:
+    deliver(*range(9))
+    run(8)
+    batch = run(4, id="again")
+    assert (batch.day, batch.late_days, batch.num_rows) == (nth(4), (), 3)
+    assert here()[-1] == nth(8)
+
+
+def test_asked_again_a_night_has_the_same_batch(deliver: Deliver) -> None:
+    deliver(*range(6))
+    first = run(4)
+    assert run(4) == first
+    deliver(2, quantity=3)
+    assert run(4).late_days == first.late_days
+    deliver(5)
+    late = run(5)
+    assert late.late_days == (), "the other night's days are not this one's"
+
+
+@pytest.mark.parametrize("num_rows", [None, 0])
+def test_without_data_there_is_nothing_to_do_and_nothing_changes(
+    num_rows: int | None, deliver: Deliver
+) -> None:
+    deliver(0, 1)
+    run(1)
+    deliver(0, quantity=5)
+    if num_rows is not None:
+        deliver(2, num_rows=num_rows)
+    digest = records.digest(RAW)
+    with pytest.raises(NothingToDo, match=f"no (data|rows) for {nth(2)}"):
+        run(2)
+    assert records.digest(RAW) == digest
+    deliver(3)
+    assert run(3).late_days == (nth(0),), "what was late comes in the next night"
+
+
+def test_the_first_night_without_data_leaves_nothing(deliver: Deliver) -> None:
+    with pytest.raises(DataError, match="matches no file"):
+        run(0)
+    deliver(5)
+    with pytest.raises(NothingToDo, match="nor for any day before"):
+        run(4)
+    assert not RAW.exists()
+
+
+def test_a_closed_day_of_the_shop_is_nothing_to_do(deliver: Deliver) -> None:
+    sunday = date(2025, 3, 2)
+    with pytest.raises(NothingToDo, match=f"no data for {sunday}, its newest before that is 2025-03-01"):
+        ingest(night(sunday), Shop(start="2025-02-20", today="2025-04-01", late_days={}), IngestParams())
+
+
+def test_a_day_in_the_future_is_refused(deliver: Deliver) -> None:
+    with pytest.raises(ParamsError, match="is in the future, today is 2026-01-01; ask"):
+        ingest(night(date(2026, 1, 2)), Files("../sales/{day}.parquet"), IngestParams())
+
+
+def test_a_broken_late_day_waits_and_a_broken_day_stops_the_night(
+    deliver: Deliver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    deliver(0, 1, 2, 3)
+    run(1)
+    broken = tmp_path / "sales" / f"{nth(2)}.parquet"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:100])
+    with pytest.raises(DataError, match=f"{nth(2)}.parquet"):
+        run(2)
+    with caplog.at_level(logging.WARNING):
+        assert run(3).late_days == ()
+    assert f"{nth(2)} stays away" in caplog.text
+    broken.write_bytes(whole)
+    deliver(4)
+    assert run(4).late_days == (nth(2),)
+
+
+def test_a_broken_day_of_the_history_leaves_nothing_half_written(deliver: Deliver, tmp_path: Path) -> None:
+    deliver(*range(6))
+    (tmp_path / "sales" / f"{nth(4)}.parquet").write_bytes(b"no parquet")
+    with pytest.raises(DataError, match=f"{nth(4)}.parquet.*; mend it"):
+        run(5)
+    assert not RAW.exists()
+    assert list(WORK.rglob(PART)) == []
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_half_written(deliver: Deliver) -> None:
+    deliver(0, 1, num_rows=50)
+    run(0)
+    deliver(0, num_rows=40)
+    digest = records.digest(RAW)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (800, limits[1]))
+    try:
+        with pytest.raises(JobError, match=rf"{nth(1)} did not come in: .*File too large.*disk has room"):
+            run(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert records.digest(RAW) == digest
+    assert list(WORK.rglob(PART)) == []
+    assert run(1).late_days == (nth(0),)
+
+
+KILLED = """
+import os, signal, sys
+from pipeline.intake.ingest import ingest
+from pipeline.intake.source import Files
+from pipeline.params import IngestParams
+from pipeline.records import Night, loads
+
+source, left = Files("../sales/{day}.parquet"), int(sys.argv[1])
+source.days()
+
+def count(event, arguments):
+    global left
+    if event.startswith(("os.", "shutil.", "tempfile.")) or event == "open":
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(count)
+ingest(loads(Night, sys.argv[2]), source, IngestParams(late_days=4))
+print(left, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_ends_the_same(deliver: Deliver, tmp_path: Path) -> None:
+    deliver(0, 1, 2, 6)
+    run(2)
+    deliver(1, 5, quantity=2)  # one late, one too far back, one restated
+    deliver(2, quantity=3)
+    shutil.copytree(tmp_path / "night", tmp_path / "before")
+
+    def ingest_killed(after: int) -> int:
+        """Events until the end, or 0 if it was killed before."""
+        shutil.rmtree(tmp_path / "night" / "data", ignore_errors=True)
+        shutil.copytree(tmp_path / "before" / "data", tmp_path / "night" / "data")
+        told = subprocess.run(
+            [sys.executable, "-c", KILLED, str(after), records.dumps(night(nth(6)))],
+            capture_output=True, text=True, check=False,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert told.returncode in (0, -9), told.stderr
+        return after - int(told.stdout) if told.returncode == 0 else 0
+
+    events = ingest_killed(10**6)
+    whole = run(6, late_days=4)
+    assert whole.late_days == (nth(2), nth(5))
+    last = events - 1
+    moves = [last - 3 * n for n in range(5)]  # the moves into place are among the last events
+    for after in sorted({*moves, *range(last // 5, last, last // 5)}):
+        assert ingest_killed(after) == 0
+        for path in RAW.rglob(PART):
+            assert pq.read_table(path).num_rows == 3
+        assert run(6, late_days=4) == whole
+        assert list(WORK.rglob(PART)) == []
+
+
+@pytest.mark.slow
+@settings(max_examples=15)
+@given(
+    calls=st.lists(
+        st.tuples(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3)), max_size=4), st.booleans()),
+        min_size=10, max_size=10,
+    )
+)  # fmt: skip
+def test_after_each_night_the_days_looked_at_are_as_delivered(
+    calls: list[tuple[list[tuple[int, int]], bool]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("nights")
+    (home / "sales").mkdir()
+    (home / "night").mkdir()
+    before = Path.cwd()
+    os.chdir(home / "night")
+    try:
+        sold: dict[int, int] = {}
+        for number, (delivered, opened) in enumerate(calls):
+            for other, quantity in [*delivered, *([(number, 1)] if opened else [])]:
+                sold[other] = quantity
+                pq.write_table(rows(nth(other), quantity=quantity), home / "sales" / f"{nth(other)}.parquet")
+            if number not in sold:
+                continue
+            batch = run(number, late_days=3)
+            assert nth(number) not in batch.late_days
+            for other, quantity in sold.items():
+                if number - 3 <= other <= number:
+                    assert pq.read_table(part_of(nth(other)))["quantity"][0].as_py() == quantity
+            assert all(day <= nth(number) for day in here())
+    finally:
+        os.chdir(before)
+
+
+def test_a_source_of_ones_own_needs_two_methods(deliver: Deliver) -> None:
+    class Two:
+        def days(self) -> list[date]:
+            return [nth(1), nth(0)]
+
+        def fetch(self, day: date, folder: Path) -> None:
+            write_partition(rows(day), folder)
+
+    assert ingest(night(nth(1)), Two(), IngestParams()).late_days == (nth(0),)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ONLINE_RETAIL.exists(), reason="Online Retail is not here; set DAYBREAK_DATA")
+def test_thirty_nights_of_online_retail(deliver: Deliver) -> None:
+    source = Files(str(ONLINE_RETAIL), columns=THEIRS)
+    days = [day for day in source.days() if day >= date(2011, 9, 1)][:31]
+    first = ingest(night(days[0]), source, IngestParams())
+    assert len(first.late_days) > 200
+    total = first.num_rows
+    for day in days[1:]:
+        batch = ingest(night(day), source, IngestParams())
+        assert batch.late_days == ()
+        total += batch.num_rows
+    assert here() == [day for day in source.days() if day <= days[-1]]
+    assert total == sum(pq.read_metadata(path).num_rows for path in RAW.rglob(PART))
+    with pytest.raises(NothingToDo, match="2011-09-24"):
+        ingest(night(date(2011, 9, 24)), source, IngestParams())

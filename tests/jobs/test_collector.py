@@ -1,0 +1,128 @@
+"""What comes back: the model of the job, or past the deadline that of its newest good checkpoint."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.contract.backend import OutOfTime
+from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.records import Night
+from pipeline.jobs import escalation, launcher
+from pipeline.jobs.collector import MODEL
+from pipeline.jobs.launcher import JOBS, recipe_of
+from pipeline.jobs.submissions import Attempts
+from pipeline.training import checkpoint
+from pipeline.training.checkpoint import State
+from pipeline.training.checkpoint_copies import Bucket
+from pipeline.training.recipe import Recipe
+from pipeline.training.sample_audit import Tally
+from pipeline.training.sample_order import indices
+from tests.fakes import ScriptedBackend
+from tests.jobs.calls import NIGHT, call, finish, job_folder
+from tests.training import nights
+
+pytestmark = pytest.mark.usefixtures("folder")
+RUNG = escalation.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
+
+
+def submitted(night: Night) -> tuple[Recipe, Path]:
+    """What the worker of a job that was submitted is told, and the job's folder."""
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
+    path = JOBS / launcher.name_of(recipe, RUNG, num_workers=1)
+    path.mkdir(parents=True)
+    asked = Attempts(path)
+    asked.ask(0.0, name="j", rung=RUNG)
+    asked.submit(0.0, handle="h")
+    return recipe, path
+
+
+def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes():
+    night, backend = nights.night(seconds=-60), ScriptedBackend("running")
+    recipe, path = submitted(night)
+    tally = Tally(seed=recipe.seed, first_sample=0, num_samples=1000)
+    tally.add(0, indices(seed=recipe.seed, num_samples=1000, start=0, stop=1320))
+    for seen, name in ((1320, "right"), (1321, "wrong")):
+        tally.settle(seen=seen, total=lambda own: own)
+        state = State(
+            tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 41, "tally": tally.save()}
+        )
+        checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
+        if name == "right":
+            told = [(epoch.num_samples, epoch.whole) for epoch in call(backend, night=night).epochs]
+            assert told == [(1000, True), (320, False)]
+            (path / "result.json").unlink()
+        else:
+            with pytest.raises(JobError, match="epoch 2 was trained on other samples than are due: 320 with"):
+                call(backend, night=night)
+
+
+def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
+    night = nights.night(seconds=-60)
+    backend = ScriptedBackend("running")
+    recipe, path = submitted(night)
+    for seen in (320, 640):
+        state = State(
+            tensors={"model": {"w": torch.full((2,), float(seen))}, "optimizer": {}},
+            scalars={"num_updates": seen // 32, "device": "NVIDIA L4"},
+        )
+        checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
+    (path / "checkpoints" / "seen=000000000000640" / "model.safetensors").write_bytes(b"torn")
+    training = call(backend, night=night)
+    assert backend.cancelled == ["h"]
+    assert (training.stopped_by, training.num_samples, training.num_updates) == ("deadline", 320, 10)
+    assert training.device == "NVIDIA L4"
+    assert nights.weights()["w"].tolist() == [320, 320]
+    facts = json.loads((MODEL / "model.json").read_text())
+    assert facts["seen"] == 320
+    assert facts["workload"] == "tests.fakes:LineWorkload"
+
+
+def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_path):
+    night, params = nights.night(seconds=-60), nights.told()
+    params = params.model_copy(
+        update={"train": params.train.model_copy(update={"checkpoints": str(tmp_path / "copies")})}
+    )
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
+    state = State(tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10})
+    path = checkpoint.save(tmp_path / "lost", state, seen=320, identity=recipe.identity)
+    assert path
+    assert Bucket(recipe.copies).send(path)
+    assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
+    assert nights.weights()["w"].tolist() == [1, 1]
+
+
+def test_a_job_whose_time_passed_while_it_was_submitted_leaves_the_checkpoint_to_the_next_call():
+    class Late(ScriptedBackend):
+        def submit(self, job):
+            raise OutOfTime(f"job {job.name} was not taken before training has to end, 60 s ago; allow more")
+
+    night = nights.night(seconds=600)
+    recipe, path = submitted(night)
+    (path / "submissions.jsonl").unlink()
+    state = State(tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10})
+    checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
+    with pytest.raises(NotYet, match="was not taken before training has to end"):
+        call(Late("running"), night=night)
+    assert call(Late("running"), night=night, at_s=601).num_samples == 320
+
+
+def test_past_the_deadline_without_a_checkpoint_the_champion_stays():
+    backend = ScriptedBackend("running")
+    with pytest.raises(
+        JobError, match=r"did not reach a checkpoint by .* the champion stays; .*night\.train_hours"
+    ):
+        call(backend, night=nights.night(seconds=-60))
+    assert not backend.jobs
+
+
+def test_a_model_that_was_changed_after_training_is_refused():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    finish(job_folder())
+    (job_folder() / "model" / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(JobError, match="does not match its digest"):
+        call(backend)
+    assert not MODEL.exists()

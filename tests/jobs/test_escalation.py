@@ -1,0 +1,246 @@
+"""The rungs: which one, and when."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.contract.records import Plan, Rung
+from pipeline.jobs import escalation
+from pipeline.jobs.escalation import PATIENCE_S, Sight, choose, forecast
+from pipeline.jobs.outlook import Rate
+from tests.jobs import plans
+from tests.jobs.cloud import BEGUN, HOUR_S, night_of, plan_of
+
+WINDOW_S = 4 * HOUR_S
+UNTIL = BEGUN + timedelta(seconds=WINDOW_S)
+PLANS = {
+    strategy: plans.planned(night_of(budget_usd=100), plans.told(strategy=strategy), share=0.5)
+    for strategy in ("spot", "on-demand", "flex-start")
+}
+
+
+def sight(plan, **changed) -> Sight:
+    """At the beginning of the night, on what the plan names, with all the money."""
+    told = Sight(
+        now=BEGUN.timestamp(), deadline=UNTIL.timestamp(), confidence=0.99, left_usd=100.0, decay=0.5,
+        rung=escalation.first(plan, train_until=UNTIL, confidence=0.99), state="none",
+        since=BEGUN.timestamp(),
+    )  # fmt: skip
+    return replace(told, **changed)
+
+
+def running(plan, *, hours: float, share: float, speed: float = 1.0, **changed) -> Sight:
+    """After so many hours with that share of the samples done, by a rate that is well known."""
+    rate = Rate(samples_per_s=speed * plan.num_samples / (plan.expected_s - 240), error=0.01)
+    at = BEGUN.timestamp() + hours * HOUR_S
+    told = sight(plan, now=at, state="running", seen=round(share * plan.num_samples), rate=rate)
+    return replace(told, **changed)
+
+
+def test_the_plan_itself_is_the_first_rung_and_as_sure_as_its_interval():
+    plan = plan_of(share=0.6)
+    first = escalation.first(plan, train_until=UNTIL, confidence=0.99)
+    assert first.way == ("a", 1, "us-central1", "on-demand")
+    longest_s = (UNTIL - first.latest_start).total_seconds()
+    assert longest_s == pytest.approx(plan.expected_s * 1.205, rel=1e-3)
+    late = sight(plan, now=UNTIL.timestamp() - longest_s)
+    assert forecast(plan, late, first).chance == pytest.approx(0.99, abs=0.003)
+
+
+def test_what_goes_as_planned_stays_where_it_is():
+    plan = plan_of(share=0.6)
+    assert choose(plan, sight(plan)) == escalation.Choice(rung=sight(plan).rung)
+    told = running(plan, hours=1.2, share=0.45)
+    assert choose(plan, told).rung == told.rung
+
+
+def test_a_faster_machine_is_gone_to_at_the_last_moment_and_not_before():
+    plan = plan_of(share=0.6)
+    early = running(plan, hours=0.3, share=0.05, speed=0.55)
+    assert forecast(plan, early, early.rung).chance < 0.01
+    assert choose(plan, early).rung == early.rung
+    late = running(plan, hours=1.9, share=0.4, speed=0.55)
+    told = choose(plan, late)
+    assert told.rung
+    assert (told.rung.machine, told.name) == ("b", "scale up")
+    assert told.usd > 0
+    assert "1 x a on-demand in us-central1 would be done in time with a chance of 0%" in told.reason
+    assert choose(plan, replace(late, left_usd=2.0)).rung == late.rung
+    assert choose(plan, replace(late, now=UNTIL.timestamp() - 600)).rung == late.rung
+
+
+def test_a_queue_is_left_for_what_is_still_in_time_and_never_at_once():
+    plan = plan_of(share=0.6)
+    asked = sight(plan, state="queued")
+    assert choose(plan, replace(asked, now=asked.now + 1800)).rung == asked.rung
+    b_takes_s = WINDOW_S - (plan.ladder[0].latest_start - BEGUN).total_seconds()
+    c_takes_s = WINDOW_S - (plan.ladder[1].latest_start - BEGUN).total_seconds()
+    assert c_takes_s < b_takes_s
+    before = replace(asked, now=UNTIL.timestamp() - b_takes_s + 60)
+    assert choose(plan, before).rung == asked.rung  # c would still be in time
+    last = replace(asked, now=UNTIL.timestamp() - c_takes_s - 200)
+    assert choose(plan, last).rung == plan.ladder[1]
+    fresh = replace(last, since=last.now - 60)
+    assert choose(plan, fresh).rung == asked.rung
+
+
+def test_where_nothing_is_in_time_any_more_a_queue_is_left_for_what_does_most():
+    plan = plan_of(share=0.6)
+    asked = sight(plan, state="queued")
+    late = replace(asked, now=UNTIL.timestamp() - 1800)
+    assert choose(plan, late).rung == plan.ladder[1]
+    poor = replace(
+        late, left_usd=2.0
+    )  # 14 dollars an hour last for half as long as 7, and are not twice as fast
+    assert choose(plan, poor).rung == plan.ladder[0]
+
+
+def test_spot_is_not_left_for_what_there_is_no_money_for_until_what_is_left_would_last():
+    plan = plan_of(strategy="spot", share=0.5)
+    first = sight(plan)
+    late = replace(first, now=UNTIL.timestamp() - 2.2 * HOUR_S)
+    assert choose(plan, late).rung == plan.ladder[0]
+    poor = replace(late, left_usd=3.0)
+    rung = choose(plan, poor).rung
+    assert rung
+    assert rung.strategy == "spot"
+    assert choose(plan, replace(poor, now=UNTIL.timestamp() - 1.2 * HOUR_S)).rung == plan.ladder[0]
+
+
+def planned(*, strategy: str, machines: str = "a", budget_usd: float = 100.0, share: float = 0.5) -> Plan:
+    """A plan of the planner for the night, on those machines in three regions."""
+    night = night_of(budget_usd=budget_usd)
+    return plans.planned(night, plans.told(strategy=strategy, machines=machines), share=share)
+
+
+def refused(plan: Plan, *rungs: Rung, minutes: float = 0.0) -> Sight:
+    """The rungs were refused one a tick, the last of them so many minutes ago."""
+    now = BEGUN.timestamp() + 1800
+    last = now - minutes * 60
+    when = {rung.way: last - 120 * number for number, rung in enumerate(reversed(rungs))}
+    state = "refused" if minutes * 60 < PATIENCE_S else "none"
+    return sight(plan, now=now, state=state, rung=rungs[-1], refused=when)
+
+
+def where(choice: escalation.Choice) -> tuple[str, str, str]:
+    assert choice.rung
+    return choice.rung.machine, choice.rung.region, choice.rung.strategy
+
+
+def test_a_refused_region_is_left_at_once_for_the_cheapest_that_was_not_refused_too():
+    plan = planned(strategy="on-demand")
+    first = sight(plan).rung
+    told = choose(plan, refused(plan, first))
+    assert told.rung
+    assert (where(told), told.name) == (("a", plans.NEXT, "on-demand"), "next rung")
+    assert told.usd > 0
+    assert told.reason.startswith("1 x a on-demand in us-central1 cannot be had, 1 x a on-demand in us-east4")
+    assert where(choose(plan, refused(plan, first, told.rung))) == ("a", plans.FAR, "on-demand")
+
+
+def test_a_slower_machine_is_asked_for_where_the_faster_ones_are_refused_and_it_is_in_time():
+    plan = planned(strategy="on-demand", machines="bc", share=0.5)
+    first = sight(plan).rung
+    b = [rung for rung in plan.ladder if rung.machine == "b"]
+    assert first.machine == "b"
+    assert where(choose(plan, refused(plan, first, *b))) == ("c", plans.HOME, "on-demand")
+    c = [rung for rung in plan.ladder if rung.machine == "c"]
+    assert where(choose(plan, refused(plan, *c))) == ("b", plans.HOME, "on-demand")
+
+
+def test_where_all_places_were_refused_the_oldest_is_asked_again_after_some_minutes():
+    plan = planned(strategy="on-demand")
+    first = sight(plan).rung
+    every = [first, *plan.ladder]
+    assert choose(plan, refused(plan, *every, minutes=2)).rung == plan.ladder[-1]  # which is not asked yet
+    assert choose(plan, refused(plan, *every, minutes=4)).rung == first
+    assert choose(plan, refused(plan, *every[1:], first, minutes=4)).rung == every[1]
+
+
+def test_spot_that_is_refused_is_left_for_spot_elsewhere_and_not_yet_bought():
+    plan = planned(strategy="spot", machines="ab")
+    first = sight(plan).rung
+    assert where(choose(plan, refused(plan, first))) == ("a", plans.NEXT, "spot")
+    early = planned(strategy="spot", machines="ab", share=0.25)
+    every = [sight(early).rung, *(rung for rung in early.ladder if rung.spot)]
+    assert choose(early, refused(early, *every)).rung is None  # spot is waited for
+    assert choose(early, refused(early, *every, minutes=4)).rung == every[0]
+
+
+def test_spot_elsewhere_has_the_same_safety_net():
+    plan = planned(strategy="spot")
+    elsewhere = next(rung for rung in plan.ladder if rung.spot and rung.region == plans.NEXT)
+    on_time = running(plan, hours=0.5, share=0.2, rung=elsewhere)
+    assert choose(plan, on_time).rung == elsewhere
+    late = running(plan, hours=3.0, share=0.6, rung=elsewhere)
+    told = choose(plan, late)
+    assert (where(told), told.name) == (("a", plans.NEXT, "on-demand"), "on-demand")
+
+
+def test_what_is_bought_and_waited_for_is_not_left_for_spot_again():
+    plan = planned(strategy="spot", machines="ab")
+    bought = next(rung for rung in plan.ladder if rung.machine == "b" and not rung.spot)
+    asked = sight(plan, now=UNTIL.timestamp() - 7200, state="queued", rung=bought, left_usd=3.0)
+    assert choose(plan, replace(asked, since=asked.now - 120)).rung == bought
+
+
+def test_what_is_over_the_budget_is_gone_to_only_when_waiting_longer_would_be_late():
+    plan = planned(strategy="on-demand", budget_usd=planned(strategy="on-demand").expected_usd * 1.01)
+    first = sight(plan).rung
+    soon = replace(refused(plan, first), left_usd=plan.expected_usd * 1.01)
+    assert choose(plan, soon).rung == first
+    late = replace(soon, now=UNTIL.timestamp() - plan.expected_s)
+    assert where(choose(plan, late)) == ("a", plans.NEXT, "on-demand")
+
+
+def test_a_queue_is_left_so_early_that_each_of_the_others_can_be_waited_for():
+    plan = planned(strategy="on-demand")
+    longest_s = (UNTIL - plan.ladder[0].latest_start).total_seconds()
+    asked = sight(plan, state="queued")
+    assert (
+        choose(plan, replace(asked, now=UNTIL.timestamp() - longest_s - 2.1 * PATIENCE_S)).rung == asked.rung
+    )
+    last = replace(asked, now=UNTIL.timestamp() - longest_s - 1.9 * PATIENCE_S)
+    assert where(choose(plan, last)) == ("a", plans.NEXT, "on-demand")
+    gone = replace(last, refused={plan.ladder[0].way: last.now - 60})
+    assert choose(plan, gone).rung == asked.rung  # one is left, and needs only its own time
+    gone = replace(gone, now=UNTIL.timestamp() - longest_s - 0.9 * PATIENCE_S)
+    assert where(choose(plan, gone)) == ("a", plans.FAR, "on-demand")
+
+
+@settings(max_examples=50)
+@given(
+    hours=st.floats(0, 3.99), share=st.floats(0, 0.99), speed=st.floats(0.3, 2), left_usd=st.floats(0, 50),
+    strategy=st.sampled_from(["spot", "on-demand", "flex-start"]), at=st.integers(0, 12),
+    state=st.sampled_from(["none", "queued", "running", "refused"]), among=st.sets(st.integers(0, 12)),
+)  # fmt: skip
+def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_at_once(
+    hours, share, speed, left_usd, strategy, at, state, among
+):
+    plan = PLANS[strategy]
+    ways = [sight(plan).rung, *plan.ladder]
+    here = ways[at % len(ways)]
+    now = BEGUN.timestamp() + hours * HOUR_S
+    gone = {ways[each % len(ways)].way: now - 60 for each in among | ({at} if state == "refused" else set())}
+    if state in ("running", "queued"):
+        gone.pop(here.way, None)
+    told = running(
+        plan, hours=hours, share=share, speed=speed, state=state, left_usd=left_usd, rung=here, refused=gone
+    )
+    found = choose(plan, told)
+    if found.rung is None:
+        assert strategy == "spot"
+        return
+    if found.rung.way != here.way and state in ("refused", "queued") and found.name == "next rung":
+        assert found.rung.way not in gone
+    if state == "running" and found.rung.way != here.way:
+        assert not found.rung.spot or here.spot
+        assert found.rung.expected_s < here.expected_s or here.spot
+        assert found.name in ("scale up", "on-demand")
+    if found.name == "scale up":
+        rest_s = (1 - share) * found.rung.expected_s
+        assert rest_s * found.rung.usd_per_hour / HOUR_S <= left_usd + 0.01
+        assert rest_s <= told.deadline - told.now + 1

@@ -1,0 +1,245 @@
+"""The reconciler with a scripted backend: one next action a call, whatever the world looks like."""
+
+import json
+import os
+import resource
+import shutil
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract import records
+from pipeline.contract.errors import JobError, NotYet
+from pipeline.jobs import reconciler
+from pipeline.jobs.collector import MODEL
+from pipeline.jobs.launcher import JOBS
+from pipeline.training import worker
+from pipeline.training.recipe import MOVING, Progress
+from tests.fakes import ScriptedBackend
+from tests.jobs.calls import NIGHT, call, finish, job_folder
+from tests.training import nights
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_the_first_call_submits_the_second_waits_and_the_last_collects():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet, match="queued"):
+        call(backend)
+    with pytest.raises(NotYet, match="starting"):
+        call(backend, at_s=20)
+    (job,) = backend.jobs
+    assert job.command[0] == "torchrun"
+    assert job.command[-3:] == ("-m", "pipeline.training.worker", job.folder)
+    assert job.environment["PYTHONPATH"].startswith(str(Path.cwd()))
+    finish(job_folder())
+    training = call(backend, at_s=120)
+    assert training.num_samples == 3001
+    assert training.num_restarts == 1
+    assert training.elapsed_s == 50
+    assert training.ended_at == NIGHT.started_at + timedelta(seconds=50)
+    assert training.start_s is not None
+    assert training.cost_usd == pytest.approx(0.05)
+    assert training.model_digest == records.digest(MODEL)
+    assert call(backend, at_s=130) == training
+    assert len(backend.jobs) == 1
+
+
+def test_progress_is_told_in_one_sentence():
+    with pytest.raises(NotYet):
+        call(ScriptedBackend("running"))
+    beat = {
+        "time": "2026-01-01T00:00:00Z", "seen": 1020, "num_updates": 32, "loss": 0.21, "rate": 1e-3,
+        "samples_per_s": 1203.4, "memory_bytes": 5,
+    }  # fmt: skip
+    (job_folder() / "progress.jsonl").write_text(json.dumps(beat) + '\n{"half a li')
+    sentence = (
+        r"job \w+: 34% of 3,001 samples, 1,203 samples/s, "
+        r"ETA 7 s \(4 to 10\), in time with 100%; loss 0.21"
+    )
+    with pytest.raises(NotYet, match=sentence):
+        call(ScriptedBackend("running"))
+
+
+def test_a_preempted_job_is_submitted_again_for_ever_and_a_failing_one_five_times():
+    backend = ScriptedBackend("preempted")
+    for _ in range(3):
+        with pytest.raises(NotYet):
+            call(backend)
+    backend.script = ["failed"]
+    for _ in range(reconciler.MAX_RESTARTS):
+        with pytest.raises(NotYet):
+            call(backend)
+    line = {"attempt": "a", "rank": 1, "error": "ValueError: odd", "final": False}
+    later = {"attempt": "a", "rank": 0, "error": "RuntimeError: connection closed", "final": False}
+    (job_folder() / "errors.jsonl").write_text(json.dumps(line) + "\n" + json.dumps(later) + "\n")
+    with pytest.raises(JobError, match=r"failed 6 times, at last by: ValueError: odd; look at .*log\.txt"):
+        call(backend)
+    assert len(backend.jobs) == 8
+    with pytest.raises(NotYet):  # a retry of the task begins anew
+        call(backend)
+
+
+def test_a_job_that_was_asked_for_by_one_who_was_killed_is_attached_to():
+    backend = ScriptedBackend("queued")
+    with pytest.raises(NotYet):
+        call(backend)
+    log = job_folder() / "submissions.jsonl"
+    asked, submitted = log.read_text().splitlines(keepends=True)
+    log.write_text(asked)
+    with pytest.raises(NotYet, match="queued"):
+        call(backend)
+    assert [job.name for job in backend.jobs] == [job_folder().name] * 2
+    assert log.read_text().splitlines(keepends=True)[0] == asked
+    assert json.loads(log.read_text().splitlines()[1])["handle"] == json.loads(submitted)["handle"]
+
+
+def test_a_job_whose_heartbeats_find_no_room_on_the_disk_is_no_hang():
+    backend = ScriptedBackend("running")
+    for at_s in (0, 20):
+        with pytest.raises(NotYet):
+            call(backend, at_s=at_s)
+    path = job_folder()
+    beat = Progress(
+        time=NIGHT.started_at, seen=1, num_updates=1, loss=1, rate=1, samples_per_s=1, memory_bytes=1
+    )
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        worker._report(path, beat)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    at = NIGHT.started_at.timestamp() + 600
+    os.utime(path / MOVING, (at, at))
+    with pytest.raises(NotYet, match="starting"):
+        call(backend, at_s=600 + reconciler.LOCAL_START_S)
+    assert not backend.cancelled
+    with suppress(NotYet):
+        call(backend, at_s=601 + reconciler.LOCAL_START_S)
+    assert backend.cancelled
+
+
+def test_an_error_that_does_not_mend_itself_is_told_at_once():
+    backend = ScriptedBackend("failed")
+    with pytest.raises(NotYet):
+        call(backend)
+    line = {
+        "attempt": "a",
+        "rank": 0,
+        "error": "the loss of update 7 is nan; lower train.rate",
+        "final": True,
+    }
+    (job_folder() / "errors.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(JobError, match=r"^the loss of update 7 is nan; lower train\.rate$"):
+        call(backend)
+    assert len(backend.jobs) == 1
+
+
+def test_a_job_of_a_changed_plan_waits_until_the_old_one_has_ended():
+    backend = ScriptedBackend("running")
+    backend.slow_to_end = True
+    with pytest.raises(NotYet):
+        call(backend)
+    with pytest.raises(NotYet, match=r"waits for the end of \w+"):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert len(backend.jobs) == 1
+    with pytest.raises(NotYet, match="queued"):
+        call(backend, plan=nights.plan(num_samples=64))
+
+
+def test_a_changed_plan_ends_the_job_of_the_old_one():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    old = backend.jobs[0].folder
+    with pytest.raises(NotYet):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert backend.cancelled == [old]
+    assert len(backend.jobs) == 2
+
+
+def test_a_changed_plan_ends_the_job_of_one_who_was_killed_while_asking_for_it():
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    old, log = backend.jobs[0], job_folder() / "submissions.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(NotYet):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert backend.cancelled == [old.folder]
+    assert [job.name == old.name for job in backend.jobs] == [True, True, False]
+    with pytest.raises(NotYet):
+        call(backend, plan=nights.plan(num_samples=64))
+    assert len(backend.jobs) == 3
+
+
+def test_what_a_backend_refuses_to_attach_to_is_in_nobodys_way(caplog):
+    class Other(ScriptedBackend):
+        def submit(self, job):
+            if job.name == old.name:
+                raise JobError("it rents no such machine")
+            return super().submit(job)
+
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    old, log = backend.jobs[0], job_folder() / "submissions.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(NotYet, match="queued"):
+        call(Other("running"), plan=nights.plan(num_samples=64))
+    assert "whether it is there is not known: it rents no such machine" in caplog.text
+
+
+def test_two_calls_at_once_do_not_both_act():
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(ScriptedBackend):
+        def submit(self, job):
+            entered.set()
+            leave.wait(10)
+            return super().submit(job)
+
+    backend = Slow("running")
+
+    def ask() -> None:
+        with suppress(NotYet):
+            call(backend)
+
+    first = threading.Thread(target=ask)
+    first.start()
+    entered.wait(10)
+    with pytest.raises(NotYet, match="another call looks after it"):
+        call(backend)
+    leave.set()
+    first.join()
+    assert len(backend.jobs) == 1
+
+
+def test_a_place_that_cannot_be_asked_is_asked_again_and_holds_up_no_deadline():
+    class Away(ScriptedBackend):
+        away = True
+
+        def submit(self, job):
+            if self.away:
+                raise NotYet(f"job {job.name} is not known to be taken: no answer")
+            return super().submit(job)
+
+    backend = Away("running")
+    for _ in range(2):
+        with pytest.raises(NotYet, match="is not known to be taken"):
+            call(backend)
+    backend.away = False
+    with pytest.raises(NotYet):
+        call(backend, at_s=60)
+    assert len(backend.jobs) == 1
+
+    shutil.rmtree(JOBS)
+    away = Away("running")
+    with pytest.raises(NotYet, match="is not known to be taken"):
+        call(away)
+    with pytest.raises(JobError, match="did not reach a checkpoint"):  # so there is nothing to take
+        call(away, at_s=24 * 3600 + 1)
+    assert away.cancelled == []

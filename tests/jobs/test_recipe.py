@@ -1,0 +1,78 @@
+"""What a worker is told to do: how often it saves, until when it trains, from which weights it starts."""
+
+import json
+import shutil
+from dataclasses import replace
+from datetime import date, timedelta
+
+import pytest
+
+from pipeline.contract import records
+from pipeline.contract.records import Champion, Portion
+from pipeline.jobs import launcher
+from pipeline.jobs.launcher import recipe_of
+from tests.jobs.calls import NIGHT
+from tests.training import nights
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.mark.parametrize(
+    ("changed", "hours"),
+    [
+        ({"spot": True, "num_machines": 2}, 16.9 / 2),
+        ({}, 24),
+        ({"machine": "n1-standard-4"}, 54 * 24 * 16_384 / 8 / 419),
+    ],
+)
+def test_the_interval_may_be_made_anew_by_how_long_machines_live(changed, hours):
+    plan = replace(nights.plan(), **changed)
+    recipe = recipe_of(NIGHT, nights.dataset(), plan, None, nights.told(checkpoint_every_s=None))
+    assert recipe.mean_time_to_loss_s == pytest.approx(hours * 3600)
+    assert recipe.checkpoint_every_s == plan.checkpoint_every_s
+    fixed = recipe_of(NIGHT, nights.dataset(), plan, None, nights.told(checkpoint_every_s=7))
+    assert (fixed.checkpoint_every_s, fixed.mean_time_to_loss_s) == (7, None)
+
+
+@pytest.mark.parametrize(("after_s", "earlier_s"), [(30.0, 0.0), (90.5, 31.0)])
+def test_training_leaves_the_time_that_the_decision_needs(after_s, earlier_s):
+    """The night gives a minute to what follows training."""
+    after = (Portion(name="evaluation", expected_s=after_s, expected_usd=0.0),)
+    made = recipe_of(NIGHT, nights.dataset(), replace(nights.plan(), after=after), None, nights.told())
+    assert made.train_until == NIGHT.train_until - timedelta(seconds=earlier_s)
+
+
+@pytest.fixture
+def champion() -> Champion:
+    path = launcher.CHAMPION
+    path.mkdir(parents=True)
+    facts = {"workload": "tests.fakes:LineWorkload", "arguments": {}}
+    (path / "model.json").write_text(json.dumps(facts))
+    (path / "model.safetensors").write_bytes(b"weights")
+    return Champion(champion=3, replaced=2, model_digest=records.digest(path))
+
+
+def warm(champion: Champion | None, *, day: date = date(2026, 1, 2), **arguments) -> bool:
+    params = nights.told(**arguments)
+    recipe = recipe_of(nights.night(day=day), nights.dataset(), nights.plan(), champion, params)
+    return bool(recipe.warm_from)
+
+
+def test_training_starts_from_the_champion_except_every_so_many_nights(champion):
+    first = date(2026, 1, 1)
+    cold = [day for day in range(14) if not warm(champion, day=first + timedelta(days=day))]
+    assert len(cold) == 2
+    assert cold[1] - cold[0] == 7
+    assert not warm(champion, day=first + timedelta(days=cold[0] + 1), cold_every=1)
+
+
+def test_training_starts_cold_from_no_champion_or_another_or_a_changed_one(champion, caplog):
+    assert warm(champion)
+    assert not warm(None)
+    assert not warm(champion, width=8)
+    (launcher.CHAMPION / "model.safetensors").write_bytes(b"other")
+    assert not warm(champion)
+    assert "is not the model of version 3" in caplog.text
+    shutil.rmtree(launcher.CHAMPION)
+    launcher.CHAMPION.mkdir()
+    assert not warm(champion)

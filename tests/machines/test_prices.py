@@ -1,0 +1,185 @@
+"""The list of prices is shown whole, and read anew from a server that speaks the provider's JSON."""
+
+import logging
+
+import pytest
+
+from pipeline import cli
+from pipeline.contract.errors import JobError, ParamsError
+from pipeline.machines import pricelist, prices
+from pipeline.machines.catalog import rented
+from tests.machines.billing import Billing, serving, sku
+
+CHIPS = [
+    sku("TpuV6e running in Iowa", 2.5, group="TPU"),
+    sku("TpuV6e attached to Spot Preemptible VMs running in Iowa", 0.6, usage="Preemptible"),
+    sku("TpuV5e running in Iowa", 700.0, group="TPU"),
+    sku("TpuV5e attached to Spot Preemptible VMs running in Iowa", 0.3, usage="Preemptible"),
+    sku("TPU7x running in Americas", 12.0, group="TPU"),
+]
+V6E = ("ct6e-standard-1t", "us-central1", "on-demand")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv(prices.KEY, "a-key")
+    return tmp_path
+
+
+def price(kept, key):
+    return next(p for p in pricelist.prices(kept) if p.key == key)
+
+
+def test_prices_are_read_page_by_page_and_go_before_the_shipped_ones(home):
+    kept = home / pricelist.REFRESHED
+    assert price(kept, V6E).usd_per_hour == 2.7
+    with serving(Billing(skus=CHIPS, page_size=2)) as api:
+        found = prices.refresh(kept, url=api.url)
+    assert len(api.asked) == 3
+    assert len(found.accepted) == 10  # v6e on-demand and spot, v5e spot, in three sizes; TPU7x
+    assert price(kept, V6E).usd_per_hour == 2.5
+    assert price(kept, V6E).source == "Cloud Billing Catalog API"
+    machine = next(m for m in rented(kept) if (m.name, m.region) == V6E[:2])
+    assert (machine.usd_per_hour, machine.spot_usd_per_hour) == (2.5, 0.6)
+
+
+def test_what_was_refused_keeps_its_old_price_and_is_told(home, caplog):
+    with serving(Billing(skus=CHIPS)) as api, caplog.at_level(logging.INFO):
+        assert cli.main(["prices", "--refresh", "--url", api.url]) == 0
+    refused = [r.message for r in caplog.records if r.message.startswith("refused: ")]
+    assert len(refused) == 3
+    assert (
+        "ct5lp-hightpu-1t in us-central1, on-demand: 700 dollars an hour is 583 times the 1.2" in refused[0]
+    )
+    assert (
+        price(home / pricelist.REFRESHED, ("ct5lp-hightpu-1t", "us-central1", "on-demand")).usd_per_hour
+        == 1.2
+    )
+    assert "10 prices are in " in caplog.text
+
+
+def test_a_price_in_a_region_where_the_machine_is_not_offered_does_not_offer_it(home):
+    kept = home / pricelist.REFRESHED
+    elsewhere = sku("TpuV6e running in Dallas", 2.0, regions=("us-south1", "us-central1"), group="TPU")
+    with serving(Billing(skus=[elsewhere])) as api:
+        prices.refresh(kept, url=api.url)
+    assert {p.region for p in pricelist.prices(kept) if p.name == V6E[0]} == {"us-central1"}
+    kept.write_text(kept.read_text() + "a2-highgpu-1g,us-south1,on-demand,0.01,somebody,2026-11-21\n")
+    assert rented(kept) and not [m for m in rented(kept) if m.region == "us-south1"]
+
+
+def test_a_second_look_keeps_what_only_the_first_one_told(home):
+    kept = home / pricelist.REFRESHED
+    for told in (CHIPS[:1], CHIPS[4:]):
+        with serving(Billing(skus=told)) as api:
+            prices.refresh(kept, url=api.url)
+    assert price(kept, V6E).usd_per_hour == 2.5
+    assert price(kept, ("tpu7x-standard-4t", "us-central1", "on-demand")).usd_per_hour == 48
+
+
+@pytest.mark.slow
+def test_an_answer_of_come_again_is_asked_again(home):
+    with serving(Billing(skus=CHIPS, failures=[503, 429])) as api:
+        assert prices.refresh(home / pricelist.REFRESHED, url=api.url).accepted
+
+
+def test_without_a_key_nothing_is_asked(home, monkeypatch):
+    monkeypatch.delenv(prices.KEY)
+    with (
+        serving(Billing(skus=CHIPS)) as api,
+        pytest.raises(ParamsError, match="CLOUD_BILLING_API_KEY is not set"),
+    ):
+        prices.refresh(home / pricelist.REFRESHED, url=api.url)
+    assert api.asked == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"key": "another"}, r"answers 400: API key not valid\. Please pass a valid key\.; prices stay"),
+        ({"body": b"<html>busy</html>"}, "answers something that is no JSON object; prices stay"),
+        ({"failures": [503] * 9}, "answers 503: try again; prices stay"),
+        ({"failures": [302]}, "answers 302"),
+    ],
+)
+def test_what_the_server_says_instead_is_told_without_the_key_and_nothing_is_written(
+    home, changes, sentence, monkeypatch
+):
+    monkeypatch.setattr(prices, "RETRIES", 1)
+    kept = home / pricelist.REFRESHED
+    with serving(Billing(skus=CHIPS, **changes)) as api, pytest.raises(JobError, match=sentence) as caught:
+        prices.refresh(kept, url=api.url)
+    assert "a-key" not in str(caught.value)
+    assert "a-key" not in "".join(api.asked)
+    assert not kept.exists()
+
+
+def test_an_address_that_is_none_is_told(home, caplog):
+    assert cli.main(["prices", "--refresh", "--url", "nonsense"]) == 1
+    assert "--url nonsense is no address; write it as https://cloudbilling.googleapis.com" in caplog.text
+
+
+def test_a_server_that_is_not_there_is_told(home, monkeypatch):
+    monkeypatch.setattr(prices, "RETRIES", 0)
+    with serving(Billing(skus=[])) as api:
+        pass
+    with pytest.raises(JobError, match=r"does not answer: ConnectionError; prices stay, try again"):
+        prices.refresh(home / pricelist.REFRESHED, url=api.url)
+
+
+def test_pages_that_never_end_are_noticed(home):
+    endless = b'{"skus": [], "nextPageToken": "again"}'
+    with serving(Billing(skus=[], body=endless)) as api, pytest.raises(JobError, match="the same page again"):
+        prices.refresh(home / pricelist.REFRESHED, url=api.url)
+
+
+def test_the_list_shows_every_price_with_its_date_and_source(home, capsys):
+    assert cli.main(["prices"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["machine", "device", "region", "rented"]
+    assert lines[0].split()[:5] == ["local", "here", "here", "owned", "0.0000"]
+    at = lines.index("")
+    assert at == 1 + len(pricelist.prices())
+    assert "  cpu: assumed per core; not measured" in lines[at:]
+    assert cli.main(["prices", "--machine", "tpu*"]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "on-demand  –          –   not known, and not planned; python -m pipeline prices --refresh" in shown
+    )
+
+
+def test_a_machine_that_nobody_knows_is_told(home, caplog):
+    assert cli.main(["prices", "--machine", "b9-*"]) == 1
+    assert "no machine is named b9-* in *; leave both out to see all there are" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("g2-standard-4,us-central1,spot,-0.4,me,2026-01-01",
+         r"line 2: usd_per_hour of g2-standard-4 is -0.4, which is no price; mend it"),
+        ("g2-standard-4,us-central1,spot,nan,me,2026-01-01", r"is nan, which is no price"),
+        ("g2-standard-4,us-central1,spot,cheap,me,2026-01-01", r"line 2: could not convert .*'cheap'; mend"),
+        ("g2-standard-4,us-central1,spot,0.4,me,soon", r"line 2: Invalid isoformat string: 'soon'; mend"),
+        ("g2-standard-4,us-central1,spot", r"line 2 has not one cell for each of name,region,"),
+        ("g2-standard-4,us-central1,lease,0.4,me,2026-01-01", r"strategy is 'lease'; it is one of on-demand"),
+    ],
+)  # fmt: skip
+def test_a_price_that_was_written_wrong_is_told_with_its_line_and_column(home, row, sentence):
+    kept = home / "prices.csv"
+    kept.write_text(f"{','.join(pricelist.COLUMNS)}\n{row}\n")
+    with pytest.raises(ParamsError, match=sentence):
+        rented(kept)
+
+
+def test_a_file_of_other_columns_is_told(home):
+    kept = home / "prices.csv"
+    kept.write_text("machine,usd\n")
+    with pytest.raises(ParamsError, match="has not the columns name,region,strategy"):
+        pricelist.prices(kept)
+
+
+def test_prices_survive_their_file():
+    text = pricelist.as_table(pricelist.prices())
+    assert tuple(pricelist.read(text, source="it")) == pricelist.prices()

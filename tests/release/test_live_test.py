@@ -1,0 +1,388 @@
+"""The gate on live traffic: a real ledger, a real MLflow, a real log; only who comes is drawn."""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import night as night_stages
+from pipeline.contract import params, records
+from pipeline.contract.errors import NothingToDo, NotYet
+from pipeline.contract.params import Params
+from pipeline.contract.records import Champion, Evaluation, Night, Verdict, Version
+from pipeline.evaluation import evaluator
+from pipeline.experiment import live_test
+from pipeline.gate import judge, watch
+from pipeline.rollout import rollback
+from pipeline.storage import ledger
+from pipeline.storage.traffic_log import Log, Outcome, open_log
+from tests.release.conftest import promote_night, register_night
+from tests.release.folders import PARAMS, make_night
+from tests.serving.running import running, until
+from tests.statistics.streams import Model, exposures, users
+
+LIVE = PARAMS.replace(
+    "fit_samples: 0",
+    "fit_samples: 0, scores: live, ramp: [0.05, 0.5], ramp_users: 60, ramp_hours: 0, outcome_hours: 0.01",
+)
+CROWD = itertools.count(0, 10**6)
+
+
+@pytest.fixture
+def log(home: Path) -> Log:
+    """The log of serving that the home has."""
+    return open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
+
+
+@pytest.fixture
+def night(home: Path, log: Log, release: Any) -> Night:
+    """A night on its way to the gate, with a champion before it and a week of traffic in the log."""
+    release(0, 1.0)
+    come(log, 400)
+    return begin(home, 1)
+
+
+def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> Night:
+    """Stages up to register, of a night that is decided in two hours."""
+    folder = make_night(home, number, weight=weight, champion=ledger.champion_at(ledger.ledger_tip()))
+    os.chdir(folder)
+    (folder / "params.yaml").write_text(text)
+    night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
+    records.write(night)
+    told, champion = params.load(), records.find(Champion)
+    dataset, training = records.read(records.Dataset), records.read(records.Training)
+    records.write(
+        evaluator.evaluate(
+            dataset, training, champion, told.workload.make(), told.evaluate, registered=told.register_
+        )
+    )
+    register_night()
+    return night
+
+
+def ask() -> Verdict:
+    """Stage gate, in the folder of a night."""
+    told = [records.read(kind) for kind in (Night, Evaluation, Version)]
+    verdict = judge.gate(*told, records.find(Champion), params.load())  # type: ignore[arg-type]
+    records.write(verdict)
+    return verdict
+
+
+def waits() -> str:
+    """What the gate says while it waits."""
+    with pytest.raises(NotYet) as told:
+        ask()
+    return str(told.value)
+
+
+def come(log: Log, number: int, challenger: Model | None = None) -> None:
+    """Let new users come, as the traffic has it, a minute ago."""
+    traffic, first = log.traffic(), next(CROWD)
+    shown = list(
+        exposures(
+            np.random.default_rng(first), users(first, number), share=traffic.share,
+            experiment=traffic.experiment, start=time.time() - 90, apart_s=1e-3, challenger=challenger,
+        )
+    )  # fmt: skip
+    log.write(
+        shown,
+        [Outcome(exposure=one.id, items=one.taken, time=one.taken_at)
+         for one in shown if one.taken is not None and one.taken_at],
+    )  # fmt: skip
+
+
+def over() -> None:
+    """Let the night be over."""
+    records.write(replace(records.read(Night), decide_until=datetime.now(UTC) - timedelta(seconds=1)))
+
+
+def until_decided(log: Log, challenger: Model, *, number: int = 1500) -> tuple[Verdict, list[float]]:
+    """Ask and let users come in turn, until there is a verdict; the shares there were."""
+    shares = []
+    for _ in range(12):
+        try:
+            return ask(), shares
+        except NotYet:
+            shares.append(log.traffic().share)
+            come(log, number, challenger)
+    raise AssertionError("the gate never decided")
+
+
+@pytest.mark.slow
+def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: Log) -> None:
+    told = waits()
+    assert told.startswith(
+        "5% of users meet version 2; 0 have, and 0 met version 1; 0 users of the challenger"
+    )
+    assert "hours show 0." in told
+    assert "80 % power" in told
+    assert "next: begin at 5%" in told
+    verdict, shares = until_decided(log, Model(hit=0.9))
+    assert verdict.action == "promote"
+    assert shares == sorted(shares)
+    assert set(shares) == {0.05, 0.5}
+    assert verdict.live is not None
+    assert verdict.live.low is not None
+    assert verdict.live.low > 0
+    assert (verdict.effect, verdict.low) == (verdict.live.effect, verdict.live.low)
+    assert "80 % power" in verdict.live.foretold
+    assert verdict.reason.startswith("live: proven no worse than the champion by the margin 0.03")
+    assert "held-out scores: refresh: " in verdict.reason
+    traffic = log.traffic()
+    assert (traffic.challenger, traffic.share, traffic.experiment) == (0, 0.0, "")
+    assert promote_night().champion == 2
+    assert log.traffic().champion == 2
+
+
+@pytest.mark.slow
+def test_a_broken_challenger_is_stopped_at_the_first_share(night: Night, log: Log) -> None:
+    waits()
+    come(log, 500, Model(errors=1.0))
+    verdict = ask()
+    assert verdict.action == "reject"
+    assert verdict.reason.startswith("live: stopped by errors: the model did not answer 100.00% of the")
+    assert verdict.live is not None
+    assert verdict.live.share == 0.05
+    assert [check.name for check in verdict.live.checks if not check.ok] == ["errors"]
+    assert log.traffic().share == 0
+    with pytest.raises(NothingToDo):
+        promote_night()
+
+
+@pytest.mark.slow
+def test_at_the_end_of_the_night_what_is_not_proven_keeps_the_champion(night: Night, log: Log) -> None:
+    waits()
+    come(log, 1000, Model())
+    over()
+    verdict = ask()
+    assert (verdict.action, verdict.inconclusive) == ("reject", True)
+    assert log.traffic().experiment == ""
+    assert replace(ask(), decided_at=verdict.decided_at) == verdict
+
+
+@pytest.mark.slow
+def test_without_outcomes_or_users_the_verdict_says_so(night: Night, log: Log) -> None:
+    waits()
+    over()
+    verdict = ask()
+    assert (verdict.action, log.traffic().challenger) == ("no data", 0)
+    assert "0 users of the challenger and 0 of the champion have had time for an outcome" in verdict.reason
+
+
+@pytest.mark.slow
+def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
+    home: Path, log: Log, release: Any
+) -> None:
+    for number in range(2):
+        release(number, 1.0)
+    begin(home, 2)
+    come(log, 100)
+    waits()
+    assert log.traffic().share == 0.05
+    rollback.rollback(params.load(), reason="a test")
+    verdict = ask()
+    assert verdict.action == "no data"
+    assert verdict.reason == "live: version 1 serves by now, not 2"
+    assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
+
+
+@pytest.mark.slow
+def test_with_no_router_ever_there_is_a_verdict_at_once(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    begin(home, 1)
+    verdict = ask()
+    assert verdict.action == "no data"
+    assert "no router lives and none has served for a week" in verdict.reason
+    assert not (home / "var" / "serving.db").exists()
+
+
+@pytest.mark.slow
+def test_where_both_judge_users_never_meet_what_the_scores_reject(home: Path, log: Log, release: Any) -> None:
+    release(0, 1.0)
+    come(log, 100)
+    begin(home, 1, text=LIVE.replace("scores: live", "scores: both"), weight=0.5)
+    before = log.traffic()
+    verdict = ask()
+    assert (verdict.action, verdict.live) == ("reject", None)
+    assert log.traffic() == before
+
+
+@pytest.mark.slow
+def test_where_both_judge_live_traffic_that_does_not_object_is_enough(
+    home: Path, log: Log, release: Any
+) -> None:
+    release(0, 1.0)
+    come(log, 100)
+    begin(home, 1, text=LIVE.replace("scores: live", "scores: both"))
+    verdict, _ = until_decided(log, Model(), number=800)
+    assert verdict.action == "promote"
+    assert verdict.reason.startswith("live: ")
+    assert verdict.live is not None
+    assert verdict.effect != verdict.live.effect
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nobody catches it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("challenger", [Model(hit=0.9), Model(errors=1.0)], ids=["better", "broken"])
+def test_a_gate_killed_after_any_write_comes_to_the_same_end(
+    challenger: Model, night: Night, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills, seen = 0, set()
+
+    def dying(write: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def written(*args: Any, **named: Any) -> Any:
+            nonlocal kills
+            done = write(*args, **named)
+            key = (name, str(args[0]) if name == "file" else (args[1].share, args[1].experiment))
+            if key not in seen:
+                seen.add(key)
+                kills += 1
+                raise Killed
+            return done
+
+        return written
+
+    monkeypatch.setattr(records, "replace_text", dying(records.replace_text, "file"))
+    monkeypatch.setattr(Log, "set_traffic", dying(Log.set_traffic, "traffic"))
+    verdict = None
+    for _ in range(60):
+        try:
+            verdict = ask()
+            break
+        except NotYet:
+            come(log, 1500, challenger)
+        except Killed:
+            continue
+    assert verdict is not None
+    assert verdict.action == ("promote" if challenger.hit > 0.5 else "reject")
+    assert kills >= 6
+    assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+
+
+@pytest.mark.slow
+def test_close_and_watch_end_what_a_killed_gate_left_behind(
+    night: Night, log: Log, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits()
+    assert log.traffic().share == 0.05
+    told = params.load()
+    os.chdir(home)
+    assert live_test.clean(told, now=datetime.now(UTC)) == ""
+    later = datetime.now(UTC) + timedelta(hours=4)
+    assert live_test.clean(told, now=later).startswith(
+        "ended the experiment 2025-01-11, which no night wants"
+    )
+    assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+    os.chdir(home / "nights" / night.id)
+    waits()
+    night_stages.close(records.read(Night), told)
+    assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+
+
+@pytest.mark.slow
+def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, log: Log) -> None:
+    waits()
+    come(log, 500, Model(errors=1.0))
+    assert "ended the experiment 2025-01-11: errors: " in watch.watch(params.load()).reason
+    assert log.traffic().share == 0
+    assert ask().reason.startswith("live: stopped by errors")
+
+
+@pytest.mark.slow
+def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
+    waits()
+    come(log, 1500, Model(hit=0.2))
+    told = watch.watch(params.load()).reason
+    assert "ended the experiment 2025-01-11: score: " in told
+    assert ", proven worse: -0." in told
+    assert log.traffic().share == 0
+    assert ask().reason.startswith("live: stopped by score")
+
+
+def held_back(told: Params) -> Params:
+    """The params with a fifth of the users held back, and outcomes that are soon there."""
+    return told.model_copy(
+        update={
+            "watch": told.watch.model_copy(update={"holdback": 0.2}),
+            "gate": told.gate.model_copy(update={"outcome_hours": 0.01}),
+        }
+    )
+
+
+@pytest.mark.slow
+def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
+    home: Path, log: Log, release: Any, told: Params
+) -> None:
+    for number in range(2):
+        release(number, 1.0)
+    os.chdir(home)
+    watching = held_back(told)
+    watch.watch(watching)
+    traffic = log.traffic()
+    assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
+    come(log, 300)
+    assert "on live traffic 2 against 1: " in watch.watch(watching).reason
+    come(log, 3000, Model(hit=0.8))
+    found = watch.watch(watching)
+    assert found.action == "reject"
+    assert found.reason.startswith("rolled back: on live traffic 2 against 1")
+    serving = ledger.champion_at(ledger.ledger_tip())
+    assert serving is not None
+    assert serving.champion == 1
+    watch.watch(watching)
+    assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
+    assert rollback.rollback(watching, to=2).champion == 2
+
+
+@pytest.mark.slow
+def test_nobody_is_held_back_once_that_is_switched_off(
+    home: Path, log: Log, release: Any, told: Params
+) -> None:
+    for number in range(2):
+        release(number, 1.0)
+    os.chdir(home)
+    watch.watch(held_back(told))
+    assert log.traffic().share == 0.2
+    watch.watch(told)
+    assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+
+
+@pytest.mark.slow
+def test_users_of_a_real_router_decide_and_the_winner_answers_them(night: Night, home: Path) -> None:
+    quick = LIVE.replace("ramp: [0.05, 0.5]", "ramp: [0.5]").replace(
+        "outcome_hours: 0.01", "outcome_hours: 5e-4"
+    )
+    Path("params.yaml").write_text(quick)
+    with running(home) as router:
+        assert waits().startswith("50% of users meet version 2; ")
+        until(lambda: router.get("health").json()["share"] == 0.5)
+        for number in range(300):
+            shown = router.recommend(f"u{100 + number}")
+            taken = shown["items"][:1] if shown["version"] == 2 or number % 2 else ["nothing of it"]
+            told = {"exposure": shown["exposure"], "items": taken}
+            until(lambda told=told: router.post("outcomes", told)[0] == 200)
+        decided: list[Verdict] = []
+
+        def asked() -> bool:
+            with contextlib.suppress(NotYet):
+                decided.append(ask())
+            return bool(decided)
+
+        until(asked)
+        assert decided[0].action == "promote"
+        assert decided[0].live is not None
+        assert decided[0].live.num_challenger + decided[0].live.num_champion == 300
+        until(lambda: router.get("health").json()["share"] == 0)
+        assert promote_night().champion == 2
+        assert {router.recommend(f"u{number}")["version"] for number in range(20, 40)} == {2}
