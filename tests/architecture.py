@@ -17,7 +17,7 @@ ROOMS = (
     "gate", "serving",
 )  # fmt: skip
 # Modules beside the rooms, which know all of them, in order too.
-TOP = ("leftovers", "airflow_health", "night", "stages", "check", "commands", "cli", "__main__")
+TOP = ("leftovers", "airflow_health", "night", "stages", "dvc_file", "check", "commands", "cli", "__main__")
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
 Graph = dict[str, set[str]]  # modules, and what each imports
 

@@ -271,19 +271,43 @@ class NotifyParams(Section):
     command: str = ""  # run by the shell with the message on its standard input; "": the task log only
 
 
-class Params(Section):
+class Sections(Section):
+    """Base of what a stage reads of params.yaml: several sections, by the names that they have there."""
+
+
+class JobSections(Sections):
+    """Sections that say what is trained, and how."""
+
+    workload: Plug
+    train: TrainParams = TrainParams()
+
+
+class ProfileSections(JobSections):
+    """Sections that stage profile reads."""
+
+    profile: ProfileParams = ProfileParams()
+
+
+class TrainSections(JobSections):
+    """Sections that stage train reads."""
+
+    plan: PlanParams = PlanParams()
+
+
+class PlanSections(ProfileSections, TrainSections):
+    """Sections that stage plan reads."""
+
+    backend: Plug
+    prepare: PrepareParams = PrepareParams()
+
+
+class Params(PlanSections):
     """The whole of params.yaml."""
 
     source: Plug
-    workload: Plug
-    backend: Plug
     night: NightParams = NightParams()
     ingest: IngestParams = IngestParams()
     validate_: ValidateParams = Field(ValidateParams(), alias="validate")
-    prepare: PrepareParams = PrepareParams()
-    profile: ProfileParams = ProfileParams()
-    plan: PlanParams = PlanParams()
-    train: TrainParams = TrainParams()
     evaluate: EvaluateParams = EvaluateParams()
     register_: RegisterParams = Field(RegisterParams(), alias="register")
     gate: GateParams = GateParams()

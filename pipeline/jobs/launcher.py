@@ -17,7 +17,7 @@ from typing import Literal
 
 from pipeline.contract.backend import LIVE, Backend
 from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.params import Params
+from pipeline.contract.params import TrainSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
 from pipeline.contract.source_code import source_digest
 from pipeline.contract.units import HOUR_S
@@ -43,7 +43,7 @@ def train(
     champion: Champion | None,
     *,
     backend: Backend,
-    params: Params,
+    params: TrainSections,
 ) -> Training:
     """Train by the plan and return what came back; the model is in data/run/model.
 
@@ -59,7 +59,7 @@ def look_after(
     champion: Champion | None,
     *,
     backend: Backend,
-    params: Params,
+    params: TrainSections,
     clock: Callable[[], float],
 ) -> Training:
     """`train` by another clock, in seconds since 1970."""
@@ -87,7 +87,7 @@ def look_after(
 
 
 def recipe_of(
-    night: Night, dataset: Dataset, plan: Plan, champion: Champion | None, params: Params
+    night: Night, dataset: Dataset, plan: Plan, champion: Champion | None, params: TrainSections
 ) -> Recipe:
     """What is to be trained tonight: from the champion, or cold every `train.cold_every` nights."""
     told = params.train

@@ -20,7 +20,7 @@ from pipeline.prediction.costs import Estimate, estimate
 from pipeline.prediction.efficiency import Efficiency
 
 if TYPE_CHECKING:
-    from pipeline.contract.params import Params, PlanParams
+    from pipeline.contract.params import PlanParams, PlanSections
 
 ONE_CHIP = "the trainer drives one TPU chip a job"  # pipeline/training/tpu.py
 RENTS_NOTHING = "pipeline.backends.local:Local"  # the backend that has only the machine at hand
@@ -141,7 +141,7 @@ def hindrance(machine: Machine, backend: str) -> str:
     return ONE_CHIP if _of_many_chips(machine) else ""
 
 
-def allowed(known: Sequence[Machine], params: "Params") -> tuple[Machine, ...]:
+def allowed(known: Sequence[Machine], params: "PlanSections") -> tuple[Machine, ...]:
     """The machines that params name, in their regions, that have a price; one at least that can be rented."""
     told = params.plan
     named = catalog.choose(told.machines, regions=told.regions, machines=known)

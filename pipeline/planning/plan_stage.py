@@ -3,7 +3,7 @@
 What decides is `planner.plan`, which knows no clock and no network.
 """
 
-from pipeline.contract.params import Params
+from pipeline.contract.params import PlanSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Profile
 from pipeline.machines.catalog import rented
 from pipeline.machines.pricelist import REFRESHED
@@ -12,7 +12,9 @@ from pipeline.prediction import ledger_history
 from pipeline.storage import ledger
 
 
-def plan(night: Night, dataset: Dataset, profile: Profile, champion: Champion | None, params: Params) -> Plan:
+def plan(
+    night: Night, dataset: Dataset, profile: Profile, champion: Champion | None, params: PlanSections
+) -> Plan:
     """The plan of the night; PlanError with the least that helps if nothing is feasible."""
     entries = ledger_history.before(night)
     return planner.plan(

@@ -35,7 +35,7 @@ from pipeline.profiling import remedies
 from pipeline.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from pipeline.contract.params import Params, PlanParams
+    from pipeline.contract.params import PlanParams, PlanSections
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def plan(
     dataset: Dataset,
     profile: Profile,
     champion: Champion | None,
-    params: "Params",
+    params: "PlanSections",
     *,
     rented: Sequence[Machine] | None = None,
     known: Known | None = None,
@@ -195,7 +195,7 @@ def _plan(
     )
 
 
-def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "Params") -> Course:
+def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "PlanSections") -> Course:
     """How far tonight's training goes; PlanError or DataError where it cannot go anywhere."""
     if night.train_until <= night.started_at:
         raise PlanError(

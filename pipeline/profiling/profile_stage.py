@@ -24,7 +24,7 @@ from typing import Any
 from pipeline.contract import records
 from pipeline.contract.backend import Backend, Job
 from pipeline.contract.errors import DataError, JobError, NotYet, ParamsError
-from pipeline.contract.params import Params, Plug, ProfileParams, TrainParams
+from pipeline.contract.params import Plug, ProfileParams, ProfileSections, TrainParams
 from pipeline.contract.records import Dataset, Night, Profile, Record
 from pipeline.contract.workload import Batch, Workload
 from pipeline.machines import this_machine
@@ -55,14 +55,13 @@ class Request(Record):
     train: TrainParams
 
 
-def profile(
-    night: Night, dataset: Dataset, *, workload: Workload, backend: Backend, params: Params
-) -> Profile:
+def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSections) -> Profile:
     """The profile of the job: an earlier night's if it still stands, else measured now and kept.
 
     Raises what profiler.profile does; JobError with the worker's own sentence where a job measures.
     """
     begin = time.perf_counter()
+    workload = params.workload.make()
     name = _name(workload, params)
     path = _kept_in(f"{name}.json")
     if kept := _standing(path, dataset, params.profile):
@@ -111,7 +110,7 @@ def _known(machine: str) -> None:
         )
 
 
-def _name(workload: Workload, params: Params) -> str:
+def _name(workload: Workload, params: ProfileSections) -> str:
     """A digest of all that has to be the same for a profile to stand."""
     told = params.profile
     return this_machine.digest(

@@ -13,7 +13,7 @@ from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, R
 from pipeline.contract.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from pipeline.contract.params import Params
+    from pipeline.contract.params import JobSections
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Course:
     rate: float  # learning rate, at its peak
 
 
-def course(night: Night, dataset: Dataset, champion: Champion | None, params: "Params") -> Course:
+def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
     """Warm from the champion on the newest samples, or cold, every `train.cold_every` nights, on all."""
     told = params.train
     if champion is None or not _may_start_warm(night, champion, params):
@@ -50,7 +50,7 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "P
     )
 
 
-def _may_start_warm(night: Night, champion: Champion, params: "Params") -> bool:
+def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> bool:
     if night.day.toordinal() % params.train.cold_every == 0:
         return False
     facts = CHAMPION / "model.json"
