@@ -5,7 +5,6 @@ it comes to the same end. All it knows is in files: `data/work/jobs/NAME/`, and 
 digest of all that goes in.
 """
 
-import fcntl
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from pipeline.jobs.torchrun import job_of
 from pipeline.machines.catalog import LOCAL
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, usd_per_hour
+from pipeline.storage.journal import Timeout, alone
 from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
 
 log = logging.getLogger(__name__)
@@ -145,12 +145,13 @@ def _batching(told: Literal["auto", "by_speed", "even"], *, num_machines: int) -
 
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """One call at a time looks after the jobs of a night; the kernel lets go of the lock of a killed one."""
-    with (JOBS / "lock").open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NotYet(f"job {name}: another call looks after it") from None
+    """One call at a time looks after the jobs of a night."""
+    lock = alone(JOBS / "lock", wait=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise NotYet(f"job {name}: another call looks after it") from None
+    with lock:
         yield
 
 

@@ -8,7 +8,6 @@ it back.
 """
 
 import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -67,11 +66,10 @@ def _mlflow_says(client: "MlflowClient", name: str, tip: str, *, has_champion: b
 
 
 def _journal_says(tip: str) -> Iterator[str]:
-    path = saga.journal()
-    if path.exists():
-        before = str(json.loads(path.read_text()).get("tip", ""))
-        if before and not _is_part(before, tip):
-            yield f"{path} is of a release that follows commit {before[:9]}"
+    journal = saga.journal()
+    before = str((journal.read() or {}).get("tip", ""))
+    if before and not _is_part(before, tip):
+        yield f"{journal.path} is of a release that follows commit {before[:9]}"
 
 
 def _remotes() -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Promotion and rollback as one saga, killed at any step: real git, real MLflow, and a second follower."""
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -17,7 +16,7 @@ from pipeline.contract.params import Params
 from pipeline.contract.records import Night, Release, Version
 from pipeline.gate import watch
 from pipeline.registry import aliases
-from pipeline.rollout import audit, promote, rollback, saga, targets
+from pipeline.rollout import audit, promote, rollback, saga
 from pipeline.rollout.drill import drill
 from pipeline.rollout.routers import Routers
 from pipeline.rollout.targets import Alias, Follower, followers
@@ -123,7 +122,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
         ended = ledger.champion_at(ledger.ledger_tip())
         assert ended is not None
         with mlflow_client.session() as client:
-            saga.recover(targets.followers(client, "daybreak"))
+            saga.recover(rollback.followers(client, "daybreak"))
         new.append(ended.champion == 2)
         assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
         assert shelf.ready() == (), killer.steps
@@ -143,7 +142,7 @@ def test_a_follower_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
     with pytest.raises(ReleaseError, match="the shelf has no room"):
         promote()
     assert standing(shelf) == (1, 1, 1, 1)
-    assert not saga.journal().exists()
+    assert not saga.journal().path.exists()
     assert not records.path_of(Release).exists()
     shelf.broken = False
     assert promote().champion == 2
@@ -183,7 +182,7 @@ def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, t
     shelf.show(Release(champion=1, replaced=0))
     with mlflow_client.session() as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
-    records.replace_text(saga.journal(), "{}")
+    saga.journal().write({})
     found = faults(told)
     assert found[0] == "journal: a release was interrupted; run watch"
     assert found[1] == "followers: the shelf shows 1, the ledger says 2"
@@ -218,7 +217,7 @@ def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: An
     promote = prepared(home, 0)
     with killing(3), contextlib.suppress(Killed):
         promote()
-    told = json.loads(saga.journal().read_text())
+    told = saga.journal().read()
     assert (told["kind"], told["tip"], told["release"]["champion"]) == ("promote", "", 1)
     assert told["release"]["night"] == records.read(Night).id
     assert records.read(Version).number == 1
