@@ -420,6 +420,10 @@ class Champion(Release):
     """Who served when the night was opened; its model is in `data/champion/`."""
 
 
+OF_A_NIGHT = (
+    Night, Champion, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
+    Release,
+)  # fmt: skip
 R = TypeVar("R", bound=Record)
 
 
