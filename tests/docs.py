@@ -7,7 +7,8 @@ docs/cli.md of the parser that `python -m pipeline` parses with.
 import argparse
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -40,6 +41,7 @@ TYPES = {
 }  # fmt: skip
 
 
+@cache
 def pages() -> dict[Path, str]:
     """Returns the text of each page that is made of the code."""
     return {DOCS / "params.md": "\n".join(_params()), DOCS / "cli.md": "\n".join(_command_line())}
@@ -111,13 +113,13 @@ def _command_line() -> Iterator[str]:
     yield from _commands("The stages of a night, in order", of_night)
     yield from _commands("Stages beside a night", [name for name in stages.STAGES if name not in of_night])
     known = {"night", "nights", *stages.STAGES}
-    yield from _commands("Commands", [name for name in _subparsers([]) if name not in known])
+    yield from _commands("Commands", [name for name in _subparsers() if name not in known])
 
 
-def _commands(title: str, names: typing.Iterable[str]) -> Iterator[str]:
+def _commands(title: str, names: Iterable[str]) -> Iterator[str]:
     yield f"\n## {title}"
     for name in names:
-        parser = _subparsers([name])[name]
+        parser = _subparsers(name if name in stages.STAGES else "")[name]
         text = _line(parser.description)
         yield f"\n### {name}\n\n{text[0].upper()}{text[1:].rstrip('.')}.\n"
         yield f"```text\n{' '.join(parser.format_usage().removeprefix('usage: ').split())}\n```"
@@ -127,9 +129,12 @@ def _commands(title: str, names: typing.Iterable[str]) -> Iterator[str]:
             yield from map(_option, options)
 
 
-def _subparsers(words: list[str]) -> dict[str, argparse.ArgumentParser]:
-    (found,) = (a for a in cli.parser(words)._actions if isinstance(a, argparse._SubParsersAction))
-    return dict(found.choices)
+@cache
+def _subparsers(stage: str = "") -> dict[str, argparse.ArgumentParser]:
+    """The parsers of all commands, with the options of that stage."""
+    actions = cli.parser([stage])._actions
+    (commands,) = (action for action in actions if isinstance(action, argparse._SubParsersAction))
+    return dict(commands.choices)
 
 
 def _option(action: argparse.Action) -> str:
