@@ -90,9 +90,9 @@ def _kind(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(map(_kind, arguments))
     if origin is tuple:
-        return f"list: {_kind(arguments[0])}"
+        return f"list ({_kind(arguments[0])})"
     if origin is dict:
-        return f"mapping: {_kind(arguments[1])}"
+        return f"mapping ({_kind(arguments[1])})"
     return TYPES[kind]
 
 
@@ -101,6 +101,7 @@ def _bounded(kind: str, bounds: list[Any]) -> str:
     limits = [f"{signs[type(b)][0]} {getattr(b, signs[type(b)][1]):,}" for b in bounds if type(b) in signs]
     if any(isinstance(bound, MinLen) for bound in bounds):
         limits.append("not empty")
+    limits += [f"as `{bound.pattern}`" for bound in bounds if hasattr(bound, "pattern")]
     return ", ".join([kind, *limits])
 
 

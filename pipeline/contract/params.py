@@ -233,7 +233,7 @@ class TrainParams(Section):
     warm_share: float = Field(0.1, gt=0, le=1)
     """Share of the samples, the newest, that a warm start trains on."""
     warm_epochs: float = Field(1, gt=0)
-    """Passes over that share in a warm start."""
+    """Passes over `warm_share` of the samples in a warm start."""
     warm_rate: float = Field(5e-4, gt=0)
     """Learning rate of a warm start, at its peak."""
     checkpoint_every_s: float | None = Field(None, gt=0)
@@ -257,7 +257,7 @@ class EvaluateParams(Section):
     """How held-out samples are scored."""
 
     batch_size: int = Field(256, ge=1)
-    """Samples scored at once. Lower it if evaluation runs out of memory; scores do not change."""
+    """Samples scored at once. Lower it if evaluation runs out of memory."""
 
 
 class RegisterParams(Section):
@@ -327,8 +327,8 @@ class ReleaseParams(Section):
     """Whom the gate has to ask."""
 
     approval: Literal["never", "inconclusive", "always"] = "never"
-    """When a person is asked, until `night.decide_hours`: never, where the gate is inconclusive, or always,
-    also for what the gate promotes."""
+    """When a person is asked, until `night.decide_hours`. `inconclusive`: where the gate rejects for want of
+    proof alone; `always`: also for what the gate promotes. Without an answer the champion stays."""
 
 
 class WatchParams(Section):
