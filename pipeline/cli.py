@@ -28,6 +28,7 @@ from pipeline.storage import ledger, snapshots
 
 log = logging.getLogger("pipeline")
 
+NIGHT_HELP = "the night in whose folder it runs; the current folder if left out"
 ASK_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # who gives up says so in a sentence
-    told = _parser(words).parse_args(words)
+    told = parser(words).parse_args(words)
     command: Callable[..., int] = told.command
     given = {key: value for key, value in vars(told).items() if key != "command"}
     try:
@@ -59,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Returns the parser of all commands, with the options of the stage that `words` begins with, if any."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline", description=sys.modules["pipeline"].__doc__, epilog=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -71,9 +73,9 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if words[:1] == [name]:  # only that stage is imported
             _add_options(sub, stage.function)
         if name in stages.IN_NIGHT[1:]:
-            sub.add_argument("--night", dest="in_night", default="", metavar="ID", help="here if left out")
+            sub.add_argument("--night", dest="in_night", default="", metavar="ID", help=NIGHT_HELP)
         if stage.waits:
-            sub.add_argument("--wait", action="store_true", help="ask until it is done")
+            sub.add_argument("--wait", action="store_true", help="ask again until it is done")
         if stage.explain:
             sub.add_argument("--explain", action="store_true", help="put the record into words")
     functions: tuple[Callable[..., int], ...] = (night, nights, *COMMANDS)

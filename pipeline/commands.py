@@ -57,7 +57,7 @@ def who_used(what: str) -> int:
     """Show which nights and versions used a day or a digest.
 
     Args:
-        what: a day as 2011-09-30, or the digest of data or of a model, or how it begins
+        what: a day as 2011-09-30, or the digest of data or of a model, or its first characters
     """
     from pipeline.rollout import provenance
 
@@ -196,9 +196,9 @@ def simulate(
     Args:
         nights: how many nights
         traces: table of spot capacity and prices; drawn from measured lifetimes if left out
-        seed: another one, other nights
-        work_hours: what training takes on a machine that is never lost
-        deadline_hours: from the start of a night until training must be done
+        seed: of the draw; another seed draws other nights
+        work_hours: hours of training on a machine that is never lost
+        deadline_hours: hours from the start of a night until training must be done
         json: file to write the figures to
         plot: file to draw them into, as nights.svg or nights.png
     """
