@@ -149,7 +149,7 @@ def _trial() -> Iterator["subprocess.Popen[str]"]:
     """
     with tempfile.TemporaryDirectory() as scratch:
         process = subprocess.Popen(
-            [sys.executable, "-I", str(Path(__file__).with_name("trial.py"))],
+            [sys.executable, "-I", str(Path(__file__).with_name("smoke_process.py"))],
             cwd=scratch, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=carried_code.environment(),
         )  # fmt: skip
