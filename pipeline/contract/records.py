@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict, TypeAdapter
 
 Strategy = Literal["on-demand", "spot", "flex-start"]  # how a machine is rented
+Action = Literal["promote", "reject", "wait", "no data"]  # what a gate decides
 Way = tuple[str, int, str, Strategy]  # machine, how many, region, and how they are rented
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
 
@@ -375,7 +376,7 @@ class Live(Record):
 class Verdict(Record):
     """A decision at release time. Versions are 0 where there is none."""
 
-    action: Literal["promote", "reject", "wait", "no data"]
+    action: Action
     champion: int
     challenger: int
     effect: float | None  # challenger - champion; None without evidence

@@ -17,7 +17,8 @@ from pipeline.rollout import saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.rollback import rollback
 from pipeline.rollout.targets import Follower, followers
-from pipeline.statistics.paired import Effect, interval, judge
+from pipeline.statistics.paired import interval, judge
+from pipeline.statistics.result import Effect, Status
 from pipeline.storage import ledger
 from pipeline.storage.mlflow_client import session
 
@@ -40,12 +41,13 @@ def watch(params: Params) -> Verdict:
     if serving is None:
         return _watched("no data", None, 0, None, f"{edit}no version was ever promoted")
     held = holdback.judge(serving, params, rules=rules_of(params.gate, refresh=True), now=now)
-    if held and held.worse:
-        rollback(params, to=serving.replaced, reason=held.reason)
+    if held and held.result.status is Status.WORSE:
+        why = held.result.sentence
+        rollback(params, to=serving.replaced, reason=why)
         holdback.keep(serving, ledger.history(limit=1), params)
-        return _watched("reject", serving, held.num_users, held.effect, f"{edit}rolled back: {held.reason}")
+        return _watched("reject", serving, held.num_users, held.result.effect, f"{edit}rolled back: {why}")
     holdback.keep(serving, ledger.history(), params)
-    edit += f"{held.reason}; " if held else ""
+    edit += f"{held.result.sentence}; " if held else ""
     pair = _newest_scores(serving)
     if pair is None:
         return _watched(
@@ -54,7 +56,7 @@ def watch(params: Params) -> Verdict:
     ours, theirs = pair["challenger"], pair["champion"]
     trial = judge(ours, theirs, rules=rules_of(params.gate, refresh=True))
     if trial.effect is None:
-        return _watched("no data", serving, len(ours), None, f"{edit}{trial.reason}")
+        return _watched("no data", serving, len(ours), None, f"{edit}{trial.sentence}")
     effect = interval(ours.astype(float) - theirs, alpha=params.gate.alpha, horizon=None, tuned_at=len(ours))
     if effect.high >= 0:
         reason = f"{edit}version {serving.replaced} is not proven better than {serving.champion}: {effect}"
