@@ -281,6 +281,7 @@ def main() -> None:
     shown = ("day", "live", "effect", "low", "high", "users", "at share", "held-out", "least held-out")
     frame.table([{key: row[key] for key in shown} for row in [*rows, planted]])
     reasons = [why_not(row) for row in rows]
+    stopped = planted["live"] == "reject" and bool(planted["broken"])
     print(*filter(None, reasons), f"planted: {planted['reason']}", f"watch: {watched}", sep="\n")
     frame.finish(
         "replay",
@@ -294,7 +295,7 @@ def main() -> None:
             "nights that contradict the held-out scores": sum(map(contradicts, rows)),
             "nights without a reason": sum(not row["reason"] for row in rows),
             "promoted by live traffic": sum(row["live"] == "promote" for row in rows),
-            "bad model stopped by a guardrail": float(planted["live"] == "reject" and bool(planted["broken"])),
+            "bad model stopped by a guardrail": float(stopped),
             "share at which it was stopped": float(str(planted["at share"])),
             "promoted bad model rolled back by watch": float(before == after != forced),
             "share of the challenger after all": health["share"],
