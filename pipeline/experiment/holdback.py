@@ -52,7 +52,7 @@ def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> H
     sentence = "; ".join(finding.broken) or finding.result.sentence
     if not finding.is_trusted:
         status, sentence = Status.MISMATCH, finding.broken[0]
-    versions = f"on live traffic {serving.champion} against {serving.replaced}"
+    versions = f"on live traffic {serving.version} against {serving.replaced}"
     effect = finding.result.effect if finding.is_trusted else None
     result = Result(status=status, effect=effect, sentence=f"{versions}: {sentence}")
     return Held(result=result, num_users=finding.num_ours)
@@ -75,7 +75,7 @@ def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
             return free if traffic.experiment else traffic
         return replace(
             traffic,
-            champion=serving.champion,
+            champion=serving.version,
             challenger=serving.replaced,
             share=share,
             experiment=name_of(serving),
@@ -90,4 +90,4 @@ def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
 
 def name_of(serving: Release) -> str:
     """Returns the name of the experiment of a release."""
-    return holdback_name(serving=serving.champion, replaced=serving.replaced)
+    return holdback_name(serving=serving.version, replaced=serving.replaced)

@@ -93,8 +93,8 @@ def _look(
     now = datetime.now(UTC)
     traffic = log.traffic()
     serving = ledger.champion_at(ledger.ledger_tip())
-    if serving is None or serving.champion != champion.champion:
-        reason = f"version {serving.champion if serving else 0} serves by now, not {champion.champion}"
+    if serving is None or serving.version != champion.version:
+        reason = f"version {serving.version if serving else 0} serves by now, not {champion.version}"
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
         return _decided(verdict, params, experiment=night.id)
     if traffic.experiment != night.id:
@@ -179,7 +179,7 @@ def _prepare(night: Night, version: Version, champion: Champion) -> None:
     with endpoint(version.name) as there:
         if there:
             release = Release(
-                champion=version.number, replaced=champion.champion, model_digest=version.model_digest,
+                version=version.number, replaced=champion.version, model_digest=version.model_digest,
                 files_digest=version.files_digest, night=night.id,
             )  # fmt: skip
             there.prepare(release)
@@ -213,7 +213,7 @@ def _open(
         return traffic
     if traffic.experiment and not is_holdback(traffic):
         raise NotYet(f"experiment {traffic.experiment} is on; watch ends it where no night wants it")
-    ours, theirs = version.number, champion.champion
+    ours, theirs = version.number, champion.version
     return move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
 
 

@@ -53,7 +53,7 @@ def take_down(version: int, params: Params) -> None:
     """Takes a version down from an endpoint, once nobody meets it."""
     with endpoint(params.register_.name) as there:
         if there:
-            there.forget(Release(champion=version, replaced=0))
+            there.forget(Release(version=version, replaced=0))
 
 
 def end(experiment: str, params: Params, *, keep: bool = False) -> bool:

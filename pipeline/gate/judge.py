@@ -135,7 +135,7 @@ def decide(
     scores = scores or {}
     checks: tuple[Check, ...] = ()
     if champion is not None and evaluation.metrics.get("champion_has_seen"):
-        seen = f"version {champion.champion} was trained on held-out days, so its scores prove nothing"
+        seen = f"version {champion.version} was trained on held-out days, so its scores prove nothing"
         result, why = Result(status=Status.NO_DATA, sentence=seen), ""
     elif champion is None and not with_prefix(scores, "baseline"):
         result, why = _judge_alone(scores.get("challenger"), rules), ""
@@ -155,7 +155,7 @@ def decide(
     effect, inconclusive = result.effect, result.status is Status.INCONCLUSIVE
     return Verdict(
         action=ACTIONS[result.status],
-        champion=champion.champion if champion else 0,
+        champion=champion.version if champion else 0,
         challenger=version.number,
         effect=effect.mean if effect else None,
         low=effect.low if effect else None,

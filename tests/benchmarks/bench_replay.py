@@ -236,7 +236,7 @@ def promote_all_the_same(home: Path, day: date, sets: Sequence[str]) -> int:
     folder = home / "nights" / night / records.RUN
     version, champion = records.read(Version, folder), records.read(Champion, folder)
     verdict = Verdict(
-        action="promote", champion=champion.champion, challenger=version.number, effect=None, low=None,
+        action="promote", champion=champion.version, challenger=version.number, effect=None, low=None,
         high=None, num_samples=0, reason="planted by the benchmark",
     )  # fmt: skip
     records.write(verdict, folder)
