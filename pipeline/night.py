@@ -140,7 +140,7 @@ def _no_evidence(failure: str) -> Verdict:
     champion = records.find(Champion)
     return Verdict(
         action="no data",
-        champion=champion.champion if champion else 0,
+        champion=champion.version if champion else 0,
         challenger=0,
         effect=None,
         low=None,

@@ -124,11 +124,11 @@ class Shelf:
         if self.broken:
             raise ReleaseError("the shelf has no room; clear it")
         self.folder.mkdir(parents=True, exist_ok=True)
-        replace_text(self.folder / f"ready-{release.champion}", "")
+        replace_text(self.folder / f"ready-{release.version}", "")
 
     def show(self, release: Release) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        replace_text(self.folder / "serving", str(release.champion))
+        replace_text(self.folder / "serving", str(release.version))
         self.forget(release)
 
     def shown(self) -> int:
@@ -136,7 +136,7 @@ class Shelf:
         return int(path.read_text()) if path.exists() else 0
 
     def forget(self, release: Release) -> None:
-        (self.folder / f"ready-{release.champion}").unlink(missing_ok=True)
+        (self.folder / f"ready-{release.version}").unlink(missing_ok=True)
 
     def ready(self) -> tuple[str, ...]:
         return tuple(path.name for path in self.folder.glob("ready-*"))

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 MOVED = {
     "pipeline.backends.vertex": "pipeline.backends.vertex.vertex",
@@ -29,6 +30,7 @@ FILES_BEFORE = {
         "31c45df1826a467b6039a9cd71353a66", "de1738d97b7c2d63aeb0aae2b357fc41",
     ),
 }  # fmt: skip
+RELEASES = ("Release", "Champion")  # records of who serves
 _MOVED = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, MOVED))}):(?=\w)")
 
 
@@ -36,6 +38,18 @@ def import_path(use: str) -> str:
     """Returns the path `module:Class` that a class has now."""
     module, colon, name = use.partition(":")
     return f"{MOVED.get(module, module)}{colon}{name}"
+
+
+def record(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of a record under the keys that they have now.
+
+    Args:
+        kind: name of the record's class.
+        values: as read from its JSON.
+    """
+    if kind in RELEASES and "champion" in values and "version" not in values:
+        return {"version": values["champion"]} | {k: v for k, v in values.items() if k != "champion"}
+    return values
 
 
 def migrate(text: str) -> tuple[str, list[str]]:

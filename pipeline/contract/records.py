@@ -14,12 +14,14 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from pipeline.contract import older
 from pipeline.contract.errors import DataError
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict, TypeAdapter
 
 Strategy = Literal["on-demand", "spot", "flex-start"]  # how a machine is rented
+Action = Literal["promote", "reject", "wait", "no data"]  # what a gate decides
 Way = tuple[str, int, str, Strategy]  # machine, how many, region, and how they are rented
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
 
@@ -375,7 +377,7 @@ class Live(Record):
 class Verdict(Record):
     """A decision at release time. Versions are 0 where there is none."""
 
-    action: Literal["promote", "reject", "wait", "no data"]
+    action: Action
     champion: int
     challenger: int
     effect: float | None  # challenger - champion; None without evidence
@@ -407,7 +409,7 @@ class Approval(Record):
 class Release(Record):
     """Who serves. Versions are 0 where there is none."""
 
-    champion: int
+    version: int
     replaced: int
     model_digest: str = ""
     files_digest: str = ""  # of all files of the version, code included; "": made before that was kept
@@ -449,11 +451,11 @@ def dumps(record: Record) -> str:
 
 
 def loads(kind: type[R], text: str, *, source: str = "record") -> R:
-    """The record in `text`; a missing, wrong or unknown key raises DataError naming it."""
+    """The record in `text`, of today's form or the one before; DataError names a key that is wrong."""
     from pydantic import ValidationError
 
     try:
-        record: R = _adapter(kind).validate_json(text)
+        record: R = _adapter(kind).validate_json(_in_todays_form(kind, text))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -462,6 +464,15 @@ def loads(kind: type[R], text: str, *, source: str = "record") -> R:
             f"delete it and run the stage that writes it again"
         ) from None
     return record
+
+
+def _in_todays_form(kind: type[Record], text: str) -> str:
+    """Returns the JSON of a record in today's form; what is not JSON at all as it is."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return text
+    return json.dumps(older.record(kind.__name__, values)) if isinstance(values, dict) else text
 
 
 def write(record: Record, folder: Path = RUN) -> Path:

@@ -17,7 +17,8 @@ from pipeline.rollout import saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.rollback import rollback
 from pipeline.rollout.targets import Follower, followers
-from pipeline.statistics.paired import Effect, interval, judge
+from pipeline.statistics.paired import interval, judge
+from pipeline.statistics.result import Effect, Status
 from pipeline.storage import ledger
 from pipeline.storage.mlflow_client import session
 
@@ -40,12 +41,13 @@ def watch(params: Params) -> Verdict:
     if serving is None:
         return _watched("no data", None, 0, None, f"{edit}no version was ever promoted")
     held = holdback.judge(serving, params, rules=rules_of(params.gate, refresh=True), now=now)
-    if held and held.worse:
-        rollback(params, to=serving.replaced, reason=held.reason)
+    if held and held.result.status is Status.WORSE:
+        why = held.result.sentence
+        rollback(params, to=serving.replaced, reason=why)
         holdback.keep(serving, ledger.history(limit=1), params)
-        return _watched("reject", serving, held.num_users, held.effect, f"{edit}rolled back: {held.reason}")
+        return _watched("reject", serving, held.num_users, held.result.effect, f"{edit}rolled back: {why}")
     holdback.keep(serving, ledger.history(), params)
-    edit += f"{held.reason}; " if held else ""
+    edit += f"{held.result.sentence}; " if held else ""
     pair = _newest_scores(serving)
     if pair is None:
         return _watched(
@@ -54,12 +56,12 @@ def watch(params: Params) -> Verdict:
     ours, theirs = pair["challenger"], pair["champion"]
     trial = judge(ours, theirs, rules=rules_of(params.gate, refresh=True))
     if trial.effect is None:
-        return _watched("no data", serving, len(ours), None, f"{edit}{trial.reason}")
+        return _watched("no data", serving, len(ours), None, f"{edit}{trial.sentence}")
     effect = interval(ours.astype(float) - theirs, alpha=params.gate.alpha, horizon=None, tuned_at=len(ours))
     if effect.high >= 0:
-        reason = f"{edit}version {serving.replaced} is not proven better than {serving.champion}: {effect}"
+        reason = f"{edit}version {serving.replaced} is not proven better than {serving.version}: {effect}"
         return _watched("wait", serving, len(ours), effect, reason)
-    reason = f"version {serving.replaced} is better than {serving.champion}: {effect}"
+    reason = f"version {serving.replaced} is better than {serving.version}: {effect}"
     rollback(params, to=serving.replaced, reason=reason)
     return _watched("reject", serving, len(ours), effect, f"{edit}rolled back: {reason}")
 
@@ -71,22 +73,22 @@ def _look_at_alias(params: Params) -> str:
         told = followers(client, name)
         if left := saga.recover(told):
             how = "finished" if left.new else "took back"
-            return f"{how} the {left.kind} of version {left.release.champion}, which was interrupted; "
+            return f"{how} the {left.kind} of version {left.release.version}, which was interrupted; "
         serving = ledger.champion_at(ledger.ledger_tip())
         if serving is None:
             return ""
         shown = aliases.alias(client, name)
         if aliases.is_settled(client, name, serving):
             return _look_at_others(told, serving)
-        edit = f"alias champion was moved by hand to version {shown}, the ledger says {serving.champion}; "
-        if aliases.status(client, name, serving.champion) != aliases.SERVING:
+        edit = f"alias champion was moved by hand to version {shown}, the ledger says {serving.version}; "
+        if aliases.status(client, name, serving.version) != aliases.SERVING:
             saga.settle(told)
-            edit = f"finished the release of version {serving.champion}, which was interrupted; "
+            edit = f"finished the release of version {serving.version}, which was interrupted; "
         elif params.watch.alias_edits == "adopt":
             edit = _adopt(shown, params)
         elif params.watch.alias_edits == "revert":
             edit = f"alias champion was moved by hand to version {shown}, "
-            edit += f"moved back to version {serving.champion}; "
+            edit += f"moved back to version {serving.version}; "
             ledger.note(edit.rstrip("; "))
             saga.settle(told)
     log.warning("%s", edit.rstrip("; "))
@@ -95,11 +97,11 @@ def _look_at_alias(params: Params) -> str:
 
 def _look_at_others(told: Sequence[Follower], serving: Release) -> str:
     """Make whatever serves show the champion again, where it does not, and say so."""
-    apart = [(one.name, shown) for one in told if (shown := one.shown()) != serving.champion]
+    apart = [(one.name, shown) for one in told if (shown := one.shown()) != serving.version]
     if not apart:
         return ""
     saga.settle(told)
-    edit = "; ".join(f"{name} showed version {shown}, moved to {serving.champion}" for name, shown in apart)
+    edit = "; ".join(f"{name} showed version {shown}, moved to {serving.version}" for name, shown in apart)
     log.warning("%s", edit)
     return f"{edit}; "
 
@@ -111,7 +113,7 @@ def _adopt(shown: int, params: Params) -> str:
     except ReleaseError as error:
         with session() as client:
             now = saga.settle(followers(client, params.register_.name))
-        edit = f"alias champion was moved by hand to version {shown}, moved back to version {now.champion}"
+        edit = f"alias champion was moved by hand to version {shown}, moved back to version {now.version}"
         ledger.note(f"{edit}: {error}")
         return f"{edit}: {error}; "
     return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
@@ -125,7 +127,7 @@ def _newest_scores(serving: Release) -> Columns | None:
     if (
         night is None
         or before is None
-        or (night.number, before.champion) != (serving.champion, serving.replaced)
+        or (night.number, before.version) != (serving.version, serving.replaced)
     ):
         return None
     scores = read_scores(folder / SCORES)
@@ -139,7 +141,7 @@ def _watched(
     return Verdict(
         action=action,
         champion=serving.replaced if serving else 0,
-        challenger=serving.champion if serving else 0,
+        challenger=serving.version if serving else 0,
         effect=effect.mean if effect else None,
         low=effect.low if effect else None,
         high=effect.high if effect else None,

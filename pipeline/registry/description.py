@@ -42,7 +42,7 @@ def describe(
     run_id: str,
 ) -> str:
     """The page, its verdict still awaited."""
-    against = f"version {champion.champion}" if champion else "none yet"
+    against = f"version {champion.version}" if champion else "none yet"
     lasted = "inside" if training.elapsed_s <= plan.interval[1] else "above"
     parts = [
         f"Night **{night.id}** ({night.trigger}), newest day {night.day}, "

@@ -72,7 +72,7 @@ def since(history: Sequence[Entry]) -> str:
 
 def champion(entry: Entry) -> int:
     """Version that served once the night was over; 0 for none."""
-    return entry.serving.champion if entry.serving else 0
+    return entry.serving.version if entry.serving else 0
 
 
 def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> Headline:

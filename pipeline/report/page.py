@@ -213,7 +213,7 @@ def _lineage(entry: Entry) -> dict[str, str]:
         else "",
         "MLflow run": version.run_id if version else "",
         "Serving": f"version {outcome.champion(entry)}" if outcome.champion(entry) else "",
-        "Served before": f"version {entry.champion.champion}" if entry.champion else "",
+        "Served before": f"version {entry.champion.version}" if entry.champion else "",
     }
     if entry.release:
         told |= {f"Release, {key}": value for key, value in entry.release.lineage.items()}

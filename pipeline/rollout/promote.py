@@ -54,14 +54,14 @@ def promote(
         if verdict.approve_until and approvals.answer_to(verdict, approval) is None:
             show_verdict(version, verdict, over=True)
         raise
-    serving = champion.champion if champion else 0
+    serving = champion.version if champion else 0
     if (verdict.challenger, verdict.champion) != (version.number, serving):
         raise ReleaseError(
             f"the verdict is on version {verdict.challenger} against {verdict.champion}, but tonight's is "
             f"{version.number} against {serving}; run gate again"
         )
     release = Release(
-        champion=version.number,
+        version=version.number,
         replaced=serving,
         model_digest=version.model_digest,
         files_digest=version.files_digest,

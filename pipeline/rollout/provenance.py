@@ -100,7 +100,7 @@ def who_used(what: str) -> list[Use]:
             continue
         night = json.loads(texts["night"])
         version = json.loads(texts["version"])["number"] if "version" in texts else 0
-        serves = serving is not None and serving.champion == version != 0
+        serves = serving is not None and serving.version == version != 0
         uses.append(Use(night=night["id"], day=night["day"], version=version, how=how, serves=serves))
     return uses
 
@@ -199,11 +199,11 @@ def _served(number: int, commits: Sequence[Commit]) -> list[str]:
     for commit, found in reversed(list(zip(commits, texts, strict=True))):
         if path not in found:
             continue
-        champion = json.loads(found[path])["champion"]
+        serving = records.loads(Release, found[path], source=f"{commit.id[:9]}:{path}").version
         at = f"{datetime.fromtimestamp(commit.time, UTC):%Y-%m-%d %H:%M} UTC"
-        if champion == number and not since:
+        if serving == number and not since:
             since = at
-        elif champion != number and since:
+        elif serving != number and since:
             spans.append(f"{since} to {at} ({commit.subject})")
             since = ""
     return [*spans, *([f"since {since}"] if since else [])]

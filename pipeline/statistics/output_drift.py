@@ -1,11 +1,11 @@
-"""Does the challenger show other items altogether? How far its lists are from the champion's, at any time.
+"""Measures how far the challenger's lists are from the champion's, so that a broken model is noticed.
 
 Of two models, draw a list each, and an item of each list. For every set W of items,
 
     P(ours is in W) - P(theirs is in W) <= total variation distance of the two
 
 with equality where W has what the challenger shows more often. W is learned from the lists so far and tried
-on those to come, so whatever it is, `betting` has a valid case against "the distance is at most the margin"
+on those to come, so whatever it is, `e_process` has a valid case against "the distance is at most the margin"
 (Shekhar & Ramdas 2024). W is learned anew whenever there are twice as many lists. An item never shown by the
 champion is in W. A refresh moves lists a little; a broken model, or one of another shop, moves them far.
 Pure.

@@ -1,4 +1,4 @@
-"""Is the challenger better, if other users meet it than meet the champion? An effect that may be watched.
+"""Compares two models that meet different users; the effect may be looked at all the time.
 
 User k met the challenger (A = 1) with chance p, known beforehand, and scored y. With m the mean of y among
 the users of the same chance,
@@ -9,7 +9,7 @@ weights each user by how much was left to chance (overlap weights, Li, Morgan & 
 1 % to 50 % needs no weights of 100, and hours of different traffic are never mixed up with the arms, since
 within each the arms were drawn alike. Given what came before, u - p (1 - p) effect has mean 0 and variance
 p (1 - p) s^2. So its sum is followed on the clock T by the normal mixture of `sequential`, as paired
-differences are by `compare`: the effect is out of the interval where
+differences are by `paired`: the effect is out of the interval where
 
     |U - T effect| > c sqrt(T V),   V = sum of (u - p (1 - p) effect)^2,   c = mixture_bound(T) / T
 
@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from pipeline.statistics.paired import POWER, Effect
+from pipeline.statistics.paired import POWER
+from pipeline.statistics.result import Effect
 from pipeline.statistics.sequential import mixture_bound, mixture_rho
 
 TUNED_AT = 250.0  # T of a thousand users at halves

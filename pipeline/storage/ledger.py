@@ -215,7 +215,7 @@ def commit_rollback(
         git("read-tree", target, folder=home(), index=index)
         _put(release, verdict, index=index)
         tree = git("write-tree", folder=home(), index=index)
-    trailers = f"Night: {release.night}\nRollback: {release.champion}\n"
+    trailers = f"Night: {release.night}\nRollback: {release.version}\n"
     return _move(tree, [expected_tip], expected=expected_tip, message=f"{message}\n\n{trailers}")
 
 

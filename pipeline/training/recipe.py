@@ -54,7 +54,7 @@ def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> 
     if night.day.toordinal() % params.train.cold_every == 0:
         return False
     facts = CHAMPION / "model.json"
-    if not champion.champion or not facts.exists():
+    if not champion.version or not facts.exists():
         return False
     told = json.loads(facts.read_text())
     if [import_path(told["workload"]), told["arguments"]] != [
@@ -65,10 +65,10 @@ def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> 
         return False
     source = source_digest(params.workload.use)
     if champion.lineage.get("source", source) != source:
-        log.info("the workload was edited since version %d was trained; starting cold", champion.champion)
+        log.info("the workload was edited since version %d was trained; starting cold", champion.version)
         return False
     if champion.model_digest and digest(CHAMPION) != champion.model_digest:
-        log.warning("%s is not the model of version %d; starting cold", CHAMPION, champion.champion)
+        log.warning("%s is not the model of version %d; starting cold", CHAMPION, champion.version)
         return False
     return True
 

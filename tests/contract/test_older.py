@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli
-from pipeline.contract import older, params
-from pipeline.contract.records import Release
+from pipeline.contract import older, params, records
+from pipeline.contract.records import Champion, Release
 from pipeline.contract.source_code import source_digest
 from pipeline.registry.lineage import is_refresh, recipe
+from pipeline.rollout import audit
 
 OLD = """\
 # comments stay
@@ -18,6 +19,47 @@ workload: pipeline.workloads.regression:Regression  # the smallest
 backend: pipeline.backends.vertex:Vertex
 serving: {endpoint: {use: pipeline.release.endpoint:Endpoint, bucket: gs://b}}
 """
+# As 02042c7 wrote them.
+RELEASE = """{
+  "champion": 4,
+  "replaced": 3,
+  "model_digest": "ab12.dir",
+  "night": "2011-09-30",
+  "lineage": {
+    "recipe": "ef"
+  }
+}
+"""
+CHAMPION = """{
+  "champion": 4,
+  "replaced": 3,
+  "model_digest": "ab12.dir",
+  "night": "2011-09-30",
+  "lineage": {}
+}
+"""
+
+
+def test_who_served_is_read_from_the_key_that_it_had() -> None:
+    known = {"version": 4, "replaced": 3, "model_digest": "ab12.dir", "night": "2011-09-30"}
+    assert records.loads(Release, RELEASE) == Release(**known, lineage={"recipe": "ef"})
+    assert records.loads(Champion, CHAMPION) == Champion(**known)
+
+
+def test_a_record_in_todays_form_is_left_alone() -> None:
+    release = Release(version=4, replaced=3)
+    assert records.loads(Release, records.dumps(release)) == release
+    values = {"champion": 3, "challenger": 4}
+    assert older.record("Approval", values) is values  # here the key means what it says
+
+
+def test_two_keys_for_one_thing_are_refused() -> None:
+    with pytest.raises(records.DataError, match="champion"):
+        records.loads(Release, RELEASE.replace("{", '{"version": 5,', 1))
+
+
+def test_the_audit_reads_releases_of_the_release_before() -> None:
+    assert audit.decoded({"data/run/release.json": RELEASE})["release"]["version"] == 4
 
 
 def test_a_class_that_moved_is_found_where_it_is_now() -> None:
@@ -56,9 +98,9 @@ def test_a_champion_of_the_release_before_is_refreshed(tmp_path: Path) -> None:
     plug = '{"use":"pipeline.workloads.regression:Regression"}'
     parts = (plug, train, *older.FILES_BEFORE["pipeline.examples.regression"])
     before = hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
-    assert is_refresh(Release(champion=1, replaced=0, lineage={"recipe": before}), told)
-    assert is_refresh(Release(champion=1, replaced=0, lineage={"recipe": recipe(told)}), told)
-    assert not is_refresh(Release(champion=1, replaced=0, lineage={"recipe": "another"}), told)
+    assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": before}), told)
+    assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": recipe(told)}), told)
+    assert not is_refresh(Release(version=1, replaced=0, lineage={"recipe": "another"}), told)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def champion() -> Champion:
     facts = {"workload": "tests.fakes:LineWorkload", "arguments": {}}
     (path / "model.json").write_text(json.dumps(facts))
     (path / "model.safetensors").write_bytes(b"weights")
-    return Champion(champion=3, replaced=2, model_digest=records.digest(path))
+    return Champion(version=3, replaced=2, model_digest=records.digest(path))
 
 
 def warm(champion: Champion | None, *, day: date = date(2026, 1, 2), **arguments) -> bool:

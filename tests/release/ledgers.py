@@ -57,7 +57,7 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
         model_digest=digest_of(number, "model"), run_id=f"run {number}",
     )  # fmt: skip
     promoted = number % 2 == 0
-    before = serving.champion if serving else 0
+    before = serving.version if serving else 0
     yield Verdict(
         action="promote" if promoted else "reject", champion=before, challenger=number + 1, effect=0.1,
         low=0.0, high=0.2, num_samples=500, reason="better" if promoted else "worse",
@@ -66,7 +66,7 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
         yield Champion(**vars(serving))
     if promoted:
         yield Release(
-            champion=number + 1, replaced=before, model_digest=digest_of(number, "model"), night=str(day)
+            version=number + 1, replaced=before, model_digest=digest_of(number, "model"), night=str(day)
         )
 
 

@@ -70,7 +70,7 @@ def standing(service: Any) -> tuple[int, int, int, int]:
     with mlflow_client.session() as client:
         (found,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
         (answer,) = asked(service, found)
-        return now.champion if now else 0, aliases.alias(client, MODEL), found.shown(), answer
+        return now.version if now else 0, aliases.alias(client, MODEL), found.shown(), answer
 
 
 def prepared(home: Path, number: int) -> None:
@@ -201,7 +201,7 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
     told = told.model_copy(update={"gate": told.gate.model_copy(update={"scores": "live"})})
     digest = records.read(Version).model_digest
     with vertex() as there:
-        until_done(lambda: there.prepare(Release(champion=2, replaced=1, model_digest=digest)))
+        until_done(lambda: there.prepare(Release(version=2, replaced=1, model_digest=digest)))
         assert deployed(service) == ["1", "2"]
         night_stages._end_experiment(records.read(Night), told)
         until_done(lambda: only(there, service, "1"))

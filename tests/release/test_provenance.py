@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli
+from pipeline.contract import records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.rollout import audit, provenance
 from pipeline.storage import ledger
@@ -101,7 +102,7 @@ def test_the_command_line_answers_in_words(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has() -> None:
     commits = ledger.commits()
-    texts = ledger.texts_at([commit.id for commit in commits], list(map(str, audit.PATHS.values())))
+    texts = ledger.texts_at([commit.id for commit in commits], list(map(records.path_of, audit.KINDS)))
     told = [audit.decoded(found) for found in texts]
     assert len(told) == NUM_NIGHTS
     assert list(audit.chain_faults(commits, told)) == []

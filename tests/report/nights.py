@@ -177,9 +177,9 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             "400 samples show 0.0276 at 80 % power" if promoted
             else "inconclusive: not proven no worse than the margin 0.03",
         ),
-        champion=Champion(champion=champion, replaced=champion - 1, night="2011-11-07"),
+        champion=Champion(version=champion, replaced=champion - 1, night="2011-11-07"),
         release=Release(
-            champion=number, replaced=champion, model_digest="dd" * 16 + ".dir", night=str(day),
+            version=number, replaced=champion, model_digest="dd" * 16 + ".dir", night=str(day),
             lineage={"dvc_lock": "ee" * 16},
         ) if promoted else None,
     )  # fmt: skip

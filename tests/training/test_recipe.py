@@ -26,7 +26,7 @@ def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
     monkeypatch.chdir(tmp_path)
     recipe.CHAMPION.mkdir(parents=True)
     (recipe.CHAMPION / "model.json").write_text('{"workload": "tests.fakes:LineWorkload", "arguments": {}}')
-    return Champion(champion=3, replaced=2, model_digest=records.digest(recipe.CHAMPION))
+    return Champion(version=3, replaced=2, model_digest=records.digest(recipe.CHAMPION))
 
 
 def test_a_cold_start_trains_on_all_samples(champion: Champion) -> None:
