@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import WatchSections
 from pipeline.contract.records import Champion, Release, Verdict, Version
 from pipeline.evaluation.scores import SCORES, Columns, read_scores
 from pipeline.experiment import holdback, live_test
@@ -25,7 +25,7 @@ from pipeline.storage.mlflow_client import session
 log = logging.getLogger(__name__)
 
 
-def watch(params: Params) -> Verdict:
+def watch(params: WatchSections) -> Verdict:
     """See that the registry agrees with the ledger, and that the champion is not worse than the one before.
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
@@ -66,7 +66,7 @@ def watch(params: Params) -> Verdict:
     return _watched("reject", serving, len(ours), effect, f"{edit}rolled back: {reason}")
 
 
-def _look_at_alias(params: Params) -> str:
+def _look_at_alias(params: WatchSections) -> str:
     """Finish what was interrupted, treat an edit by hand as told, and say so."""
     name = params.register_.name
     with session() as client:
@@ -106,7 +106,7 @@ def _look_at_others(told: Sequence[Follower], serving: Release) -> str:
     return f"{edit}; "
 
 
-def _adopt(shown: int, params: Params) -> str:
+def _adopt(shown: int, params: WatchSections) -> str:
     """Write an edit by hand to the ledger, where it names a version that was once promoted."""
     try:
         rollback(params, to=shown, reason="the alias champion was moved by hand")
