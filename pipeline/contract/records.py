@@ -390,6 +390,7 @@ class Verdict(Record):
     checks: tuple[Check, ...] = ()  # of the gate on itself, and of the model's fitness to serve
     approve_until: datetime | None = None  # a person has to approve before then; None: nobody is asked
     live: Live | None = None  # where users met the challenger
+    failed: str = ""  # the stage that failed before anything could be judged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,7 @@ def _look_at_alias(params: Params) -> str:
         elif params.watch.alias_edits == "revert":
             edit = f"alias champion was moved by hand to version {shown}, "
             edit += f"moved back to version {serving.version}; "
-            ledger.note(edit.rstrip("; "))
+            ledger.note(edit.rstrip("; "), versions=(shown, serving.version))
             saga.settle(told)
     log.warning("%s", edit.rstrip("; "))
     return edit
@@ -114,7 +114,7 @@ def _adopt(shown: int, params: Params) -> str:
         with session() as client:
             now = saga.settle(followers(client, params.register_.name))
         edit = f"alias champion was moved by hand to version {shown}, moved back to version {now.version}"
-        ledger.note(f"{edit}: {error}")
+        ledger.note(f"{edit}: {error}", versions=(shown, now.version))
         return f"{edit}: {error}; "
     return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
 

@@ -261,7 +261,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
     ]
-    assert ledger.notes() == edits
+    assert [str(note) for note in ledger.notes()] == edits
     assert serving() == (2, 2)
     adopting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "adopt"})})
     client().set_registered_model_alias("daybreak", "champion", "1")
