@@ -104,7 +104,7 @@ def close(night: Night, params: Params) -> None:
     if verdict is None:
         verdict = _no_evidence(failure, stage=stage)
         records.write(verdict)
-    told = approval.told(verdict, records.find(Approval), over=True)
+    told = approval.reason(verdict, records.find(Approval), over=True)
     before = ledger.ledger_tip()
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {told}"[:200])
     if ledger.ledger_tip() != before and not failure:  # else it was told before

@@ -423,6 +423,20 @@ class Champion(Release):
     """Who served when the night was opened; its model is in `data/champion/`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Watch(Record):
+    """What the hourly look saw of the version that serves. Versions are 0 where there is none."""
+
+    outcome: Literal["kept", "rolled back", "no data"]
+    serving: int  # when it was looked at
+    predecessor: int  # that it replaced, and is compared with
+    effect: float | None  # serving - predecessor; None without evidence
+    low: float | None
+    high: float | None
+    num_samples: int
+    reason: str
+
+
 R = TypeVar("R", bound=Record)
 
 

@@ -32,8 +32,8 @@ def answer_to(verdict: Verdict, approval: Approval | None) -> Approval | None:
     """The approval if it is on this verdict; a gate that was asked again may have come to another one."""
     if approval is None or verdict.approve_until is None:
         return None
-    told = (approval.champion, approval.challenger, approval.action)
-    return approval if told == (verdict.champion, verdict.challenger, verdict.action) else None
+    answered_to = (approval.champion, approval.challenger, approval.action)
+    return approval if answered_to == (verdict.champion, verdict.challenger, verdict.action) else None
 
 
 def is_same_question(before: Verdict | None, verdict: Verdict) -> bool:
@@ -85,7 +85,7 @@ def answered(verdict: Verdict, answer: Approval | None, *, over: bool = False) -
     return f"was {what} by {answer.by} at {at}"
 
 
-def told(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
+def reason(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
     """The reason of the verdict, and what a person said to it."""
     if verdict.approve_until is None:
         return verdict.reason

@@ -90,7 +90,7 @@ def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) 
         sentence = f"The night is under way; {stays}."
         return Headline(outcome=what, sentence=sentence, reason=f"The last stage done is {done[-1]}.")
     over = bool(entry.commit) or "promote" in skips
-    reason = approval.told(verdict, entry.approval, over=over)
+    reason = approval.reason(verdict, entry.approval, over=over)
     if what == "rollback":
         sentence = f"Rolled back to version {serving}."
     elif what == "failed":
