@@ -98,12 +98,13 @@ def close(night: Night, params: CloseSections) -> None:
     if params.gate.scores != "replay":
         _end_experiment(night, params)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
-    failure = f"{failures[0].stem} failed: {failures[0].read_text().strip()}" if failures else ""
+    stage = failures[0].stem if failures else ""
+    failure = f"{stage} failed: {failures[0].read_text().strip()}" if failures else ""
     verdict = records.find(Verdict)
     if verdict is None:
-        verdict = _no_evidence(failure)
+        verdict = _no_evidence(failure, stage=stage)
         records.write(verdict)
-    told = approval.told(verdict, records.find(Approval), over=True)
+    told = approval.reason(verdict, records.find(Approval), over=True)
     before = ledger.ledger_tip()
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {told}"[:200])
     if ledger.ledger_tip() != before and not failure:  # else it was told before
@@ -134,8 +135,8 @@ def _end_experiment(night: Night, params: CloseSections) -> None:
             log.warning("the experiment is left to the next watch: %s", error)
 
 
-def _no_evidence(failure: str) -> Verdict:
-    """The verdict of a night that did not reach the gate: the champion stays."""
+def _no_evidence(failure: str, *, stage: str) -> Verdict:
+    """Returns the verdict of a night that did not reach the gate: the champion stays."""
     skips = [path.read_text().strip() for path in sorted(records.RUN.glob("*.skipped"))]
     champion = records.find(Champion)
     return Verdict(
@@ -147,6 +148,7 @@ def _no_evidence(failure: str) -> Verdict:
         high=None,
         num_samples=0,
         reason=failure or (skips[0] if skips else "the night was ended before its gate"),
+        failed=stage,
     )
 
 

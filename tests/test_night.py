@@ -122,6 +122,7 @@ def test_close_chains_nights_with_the_code_commit_as_second_parent(
     parents = ledger.git("show", "-s", "--format=%P", entries[0].commit).split()
     assert parents == [entries[1].commit, code]
     assert entries[0].verdict and entries[0].verdict.action == "no data"
+    assert entries[0].verdict.failed == ""
 
 
 @pytest.mark.slow
@@ -176,6 +177,7 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
     assert "ingest failed: the source is gone" in caplog.text
     newest = ledger.history()[0]
     assert newest.verdict and "ingest failed" in newest.verdict.reason
+    assert newest.verdict.failed == "ingest"
     assert newest.serving and newest.serving.version == 1
 
 

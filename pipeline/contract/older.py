@@ -5,6 +5,7 @@ params.yaml and in the model.json of a version. `python -m pipeline migrate` rew
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,11 @@ FILES_BEFORE = {
     ),
 }  # fmt: skip
 RELEASES = ("Release", "Champion")  # records of who serves
+# How the verdict of a night began that failed at a stage, as `close` wrote it.
+_FAILED = re.compile(
+    r"(open|ingest|validate|prepare|profile|plan|train|evaluate|register|gate|promote) failed: "
+)
+_VERSION = re.compile(r"\bversion (\d+)\b")
 _MOVED = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, MOVED))}):(?=\w)")
 
 
@@ -49,7 +55,19 @@ def record(kind: str, values: dict[str, Any]) -> dict[str, Any]:
     """
     if kind in RELEASES and "champion" in values and "version" not in values:
         return {"version": values["champion"]} | {k: v for k, v in values.items() if k != "champion"}
+    if kind == "Verdict" and "failed" not in values and values.get("action") == "no data":
+        failure = _FAILED.match(str(values.get("reason")))
+        return values | {"failed": failure[1]} if failure else values
     return values
+
+
+def note(line: str) -> dict[str, Any]:
+    """Returns the values of a note of the ledger; those of the release before were a time and a sentence."""
+    if line.startswith("{"):
+        values: dict[str, Any] = json.loads(line)
+        return values
+    at, _, text = line.partition(": ")
+    return {"at": at, "text": text, "versions": [int(number) for number in _VERSION.findall(text)]}
 
 
 def migrate(text: str) -> tuple[str, list[str]]:

@@ -390,6 +390,7 @@ class Verdict(Record):
     checks: tuple[Check, ...] = ()  # of the gate on itself, and of the model's fitness to serve
     approve_until: datetime | None = None  # a person has to approve before then; None: nobody is asked
     live: Live | None = None  # where users met the challenger
+    failed: str = ""  # the stage that failed before anything could be judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,6 +421,20 @@ class Release(Record):
 @dataclass(frozen=True, kw_only=True)
 class Champion(Release):
     """Who served when the night was opened; its model is in `data/champion/`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch(Record):
+    """What the hourly look saw of the version that serves. Versions are 0 where there is none."""
+
+    outcome: Literal["kept", "rolled back", "no data"]
+    serving: int  # when it was looked at
+    predecessor: int  # that it replaced, and is compared with
+    effect: float | None  # serving - predecessor; None without evidence
+    low: float | None
+    high: float | None
+    num_samples: int
+    reason: str
 
 
 OF_A_NIGHT = (

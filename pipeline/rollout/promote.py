@@ -74,7 +74,7 @@ def promote(
         tip=night.previous,
         commit=lambda: ledger.commit_night(
             night,
-            message=f"{night.day}: promote: {approvals.told(verdict, approval)}"[:200],
+            message=f"{night.day}: promote: {approvals.reason(verdict, approval)}"[:200],
             release=release,
         ),
     )
@@ -89,5 +89,5 @@ def promote(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
     if not again:
-        notifier.promoted(night, release, approvals.told(verdict, approval))
+        notifier.promoted(night, release, approvals.reason(verdict, approval))
     return release

@@ -69,7 +69,7 @@ def why(number: int) -> list[tuple[str, str]]:
     return [
         *_made_of(entry),
         *_judged(entry),
-        *(("by hand", line) for line in ledger.notes() if re.search(rf"version {number}\b", line)),
+        *(("by hand", str(note)) for note in ledger.notes() if number in note.versions),
         ("served", "; ".join(_served(number, commits)) or "never"),
         ("ledger", entry.commit),
     ]

@@ -28,7 +28,9 @@ Floats = NDArray[np.float64]
 
 
 def log_evidence(treated: ArrayLike, chance: ArrayLike, values: ArrayLike, *, margin: float) -> Floats:
-    """Log of the evidence against the null after each user, shape [n]; all arguments [n], in order of time.
+    """Returns the log of the evidence against the null after each user, shape [n].
+
+    Arguments have the shape [n], in order of time.
 
     Raises ValueError where a value is outside [0, 1], a chance is not between 0 and 1, or the margin is.
     """

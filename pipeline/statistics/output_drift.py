@@ -19,27 +19,27 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def witnessed(treated: ArrayLike, lists: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-    """Share of each list that is in W as it was before the list was seen, shape [n]; 0 of an empty list.
+    """Returns the share of each list that is in W as learned before it, shape [n]; 0 for an empty list.
 
     Args:
         treated: which lists are the challenger's, in order of time.
         lists: items of each.
     """
     arm = np.asarray(treated, dtype=bool)
-    found = np.zeros(len(lists))
+    shares = np.zeros(len(lists))
     shown: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     usual: frozenset[str] = frozenset()  # what is not in W
     learn_at = 1
     for number, items in enumerate(lists):
         if number == learn_at:
             usual, learn_at = _usual(shown), 2 * learn_at
-        found[number] = sum(item not in usual for item in items) / len(items) if items else 0.0
+        shares[number] = sum(item not in usual for item in items) / len(items) if items else 0.0
         shown[bool(arm[number])].update(items)
-    return found
+    return shares
 
 
 def _usual(shown: dict[bool, Counter[str]]) -> frozenset[str]:
-    """Items that make up no larger share of what the challenger shows than of what the champion does."""
+    """Returns the items that the challenger shows no more often than the champion, by share."""
     ours, theirs = shown[True], shown[False]
     num_ours, num_theirs = max(ours.total(), 1), max(theirs.total(), 1)
     return frozenset(item for item, count in theirs.items() if ours[item] * num_theirs <= count * num_ours)

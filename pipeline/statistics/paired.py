@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What is asked of a challenger: to be better, or (`refresh`) to be no worse by the margin."""
+    """What a challenger has to prove: that it is better, or (`refresh`) no worse by the margin."""
 
     alpha: float
     margin: float
@@ -49,7 +49,7 @@ class Rules:
 
 
 def interval(differences: ArrayLike, *, alpha: float, horizon: int | None, tuned_at: int = 1000) -> Effect:
-    """Effect of paired differences, shape [n], with an interval that may be looked at for every n.
+    """Returns the effect of paired differences, shape [n], with an interval that holds at every n.
 
     `horizon` is the number of samples at which looking ends, known beforehand; None where there is no
     end, and then the interval is tightest at `tuned_at` samples. With under two samples the interval is
@@ -79,7 +79,7 @@ def interval(differences: ArrayLike, *, alpha: float, horizon: int | None, tuned
 
 
 def bootstrap(differences: ArrayLike, *, alpha: float, resamples: int, seed: int = 0) -> tuple[float, float]:
-    """Ends of the mean of paired differences, shape [n], for looking once, each passed with chance alpha / 2.
+    """Returns bootstrap ends of the mean of differences, shape [n]; for one look, at alpha / 2 each.
 
     Infinite ends where there are under two samples; the mean itself where all are the same.
     """
@@ -96,7 +96,7 @@ def bootstrap(differences: ArrayLike, *, alpha: float, resamples: int, seed: int
 
 
 def detectable(*, sd: float, num_samples: int, alpha: float, power: float = POWER) -> float:
-    """Smallest true effect that `num_samples` show with this power when the horizon is reached.
+    """Returns the smallest true effect that `num_samples` show with this power at the horizon.
 
     (t(alpha/2) + z(power)) sd / sqrt(n): the width of the interval, and room for chance below it.
 
@@ -110,7 +110,7 @@ def detectable(*, sd: float, num_samples: int, alpha: float, power: float = POWE
 
 
 def holm(p_values: Sequence[float], *, alpha: float) -> list[bool]:
-    """Which hypotheses are rejected with a chance of any false rejection of at most alpha (Holm 1979).
+    """Returns which hypotheses are rejected, any of them falsely with chance alpha at most (Holm 1979).
 
     >>> holm([0.01, 0.04, 0.03], alpha=0.05)
     [True, False, False]
@@ -126,7 +126,7 @@ def holm(p_values: Sequence[float], *, alpha: float) -> list[bool]:
 def worse_slices(
     differences: Floats, slices: Mapping[str, NDArray[Any]], *, alpha: float, margin: float, min_samples: int
 ) -> list[str]:
-    """Names of the slices that are worse by more than the margin, with Holm over all that are judged.
+    """Returns the slices that are worse by more than the margin, with Holm over all that are judged.
 
     `slices` are boolean masks, shape [n]; one with fewer than `min_samples` samples is not judged.
     """
@@ -234,7 +234,7 @@ def _paired(
 
 
 def _power(effect: Effect, planned: int, rules: Rules) -> str:
-    """What the samples could have shown; the spread is used, not the effect, so it is no result."""
+    """Says what the samples could have shown; it rests on their spread alone, not on the effect."""
     least = detectable(sd=effect.sd, num_samples=planned, alpha=rules.alpha)
     could = f"{planned:,} samples show {least:.4f} at {POWER:.0%} power".replace("%", " %")
     if rules.refresh and least > rules.margin:

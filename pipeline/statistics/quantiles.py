@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 def evidence(num_below: ArrayLike, num_values: int, *, quantile: float, k: float) -> Floats:
-    """Log of the martingale that `num_below` of the values are below their quantile; same shape."""
+    """Returns the log of the martingale where `num_below` values are below their quantile; same shape."""
     below = np.asarray(num_below, dtype=np.float64)
     a, b = k * quantile, k * (1 - quantile)
     prior = special.betaln(a + below, b + num_values - below) - special.betaln(a, b)
@@ -33,7 +33,7 @@ def evidence(num_below: ArrayLike, num_values: int, *, quantile: float, k: float
 def interval(
     values: ArrayLike, *, quantile: float, alpha: float, tuned_at: int = 10_000
 ) -> tuple[float, float]:
-    """Ends of the quantile of `values`, shape [n], that hold at every n with probability 1 - alpha.
+    """Returns ends of the quantile of `values`, shape [n], that hold at every n with chance 1 - alpha.
 
     An end is infinite while there are too few values for it.
     """
@@ -50,7 +50,7 @@ def interval(
 def p_value(
     ours: ArrayLike, theirs: ArrayLike, *, quantile: float, alpha: float = 0.05, tuned_at: int = 10_000
 ) -> float:
-    """How well both arms, shapes [n] and [m], may have the same quantile; holds at any time."""
+    """Returns the p-value of both arms, shapes [n] and [m], having the same quantile; holds at any time."""
     arms = [np.sort(np.asarray(values, dtype=np.float64).reshape(-1)) for values in (ours, theirs)]
     k = concentration(tuned_at, alpha=alpha)
     where = np.unique(np.concatenate(arms))
@@ -126,7 +126,7 @@ def _problem(
 
 
 def _mode(num_values: int, *, quantile: float, k: float) -> float:
-    """Count at which the martingale is least."""
+    """Returns the count at which the martingale is least."""
     counts = np.arange(num_values + 1)
     return float(counts[int(np.argmin(evidence(counts, num_values, quantile=quantile, k=k)))])
 

@@ -29,12 +29,12 @@ TUNED_AT = 100_000  # users
 
 
 def concentration(tuned_at: int, *, alpha: float) -> float:
-    """The k that finds a mismatch soonest that can just be found by `tuned_at` users."""
+    """Returns the k that finds soonest a mismatch which `tuned_at` users can just show."""
     return max(mixture_rho(tuned_at, alpha=alpha) - 1, 1e-3)
 
 
 def log_evidence(counts: ArrayLike, shares: Sequence[float], *, concentration: float) -> Floats:
-    """Log of the martingale at the counts so far, shape [..., arms]; counts may be fractions.
+    """Returns the log of the martingale at the counts so far, shape [..., arms]; counts may be fractions.
 
     >>> round(float(log_evidence([135, 490], [0.2, 0.8], concentration=12.60056 / 0.16 - 1)), 5)
     -0.6941
@@ -54,7 +54,7 @@ def check(treated: ArrayLike, chance: ArrayLike, *, alpha: float = ALPHA, tuned_
         treated: which users met the challenger, shape [n].
         chance: of each to meet it, between 0 and 1, shape [n].
         alpha: chance of a false alarm.
-        tuned_at: number of users by which a mismatch that can just be found is found soonest.
+        tuned_at: number of users for which the test is tuned, as of `concentration`.
     """
     arm, p = np.asarray(treated, dtype=bool), np.asarray(chance, dtype=np.float64)
     if not ((p > 0) & (p < 1)).all():

@@ -35,13 +35,13 @@ Floats = NDArray[np.float64]
 def effect(
     treated: ArrayLike, chance: ArrayLike, values: ArrayLike, *, alpha: float, tuned_at: float = TUNED_AT
 ) -> Effect:
-    """Mean of the challenger's users - mean of the champion's; either end is ever passed with chance alpha.
+    """Returns mean of the challenger's users - mean of the champion's; each end fails with chance alpha.
 
     Args:
         treated: which users met the challenger, shape [n], in order of time.
         chance: of each to meet it, between 0 and 1, shape [n].
         values: score of each, shape [n].
-        alpha: chance of either end to be wrong at any look.
+        alpha: chance that an end is ever wrong, at whatever look.
         tuned_at: T at which the interval is to be tightest; fixed before the first user comes.
     """
     arm = np.asarray(treated, dtype=bool)
@@ -72,13 +72,13 @@ def effect(
 
 
 def half_width(clock: float, *, alpha: float, tuned_at: float) -> float:
-    """Half of the interval at T = clock, in standard deviations of a user's score; about so for large T."""
+    """Returns half of the interval at T = clock, in standard deviations of a score; holds for large T."""
     rho = mixture_rho(tuned_at, alpha=2 * alpha)
     return mixture_bound(clock, alpha=alpha, rho=rho, sides=1) / clock
 
 
 def detectable(*, sd: float, clock: float, alpha: float, power: float = POWER) -> float:
-    """Smallest true effect that is shown with this power by T = clock, where the interval is tightest.
+    """Returns the smallest true effect shown with this power by T = clock, where the interval is tightest.
 
     >>> round(detectable(sd=0.25, clock=2500, alpha=0.05), 4)
     0.018
@@ -90,7 +90,7 @@ def detectable(*, sd: float, clock: float, alpha: float, power: float = POWER) -
 
 
 def _centred(arm: NDArray[np.bool_], p: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """U and p (1 - p) of each user, the latter less what its own part in the mean takes away."""
+    """Returns u and p (1 - p) of each user, the latter less its own part in the mean."""
     u, weight = np.zeros_like(y), np.zeros_like(y)
     for one in np.unique(p):
         among = p == one

@@ -1,13 +1,14 @@
 """What the release before wrote is read as what it is called now."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline import cli
 from pipeline.contract import older, params, records
-from pipeline.contract.records import Champion, Release
+from pipeline.contract.records import Champion, Release, Verdict
 from pipeline.contract.source_code import source_digest
 from pipeline.registry.lineage import is_refresh, recipe
 from pipeline.rollout import audit
@@ -38,6 +39,40 @@ CHAMPION = """{
   "lineage": {}
 }
 """
+NO_EVIDENCE = """{
+  "action": "no data",
+  "champion": 3,
+  "challenger": 0,
+  "effect": null,
+  "low": null,
+  "high": null,
+  "num_samples": 0,
+  "reason": "train failed: JobError: no machine",
+  "decided_at": null,
+  "inconclusive": false,
+  "checks": [],
+  "approve_until": null,
+  "live": null
+}
+"""
+NOTE = (
+    "2025-01-11 07:30 UTC: alias champion was moved by hand to version 1, "
+    "moved back to version 2: version 1 was never promoted; choose one of: 2"
+)
+
+
+def test_the_stage_that_failed_is_read_from_the_reason_that_it_began() -> None:
+    assert records.loads(Verdict, NO_EVIDENCE).failed == "train"
+    judged = NO_EVIDENCE.replace("train failed: JobError: no machine", "18 samples")
+    assert records.loads(Verdict, judged).failed == ""
+    today = replace(records.loads(Verdict, judged), reason="train failed: a plan of no night")
+    assert records.loads(Verdict, records.dumps(today)).failed == ""  # today's form says it by its key
+
+
+def test_a_note_that_was_a_sentence_names_its_versions() -> None:
+    values = older.note(NOTE)
+    assert (values["at"], values["versions"]) == ("2025-01-11 07:30 UTC", [1, 2, 1])
+    assert f"{values['at']}: {values['text']}" == NOTE
 
 
 def test_who_served_is_read_from_the_key_that_it_had() -> None:

@@ -335,7 +335,7 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
     assert "on live traffic 2 against 1: " in watch.watch(watching).reason
     come(log, 3000, Model(hit=0.8))
     found = watch.watch(watching)
-    assert found.action == "reject"
+    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 2, 1)
     assert found.reason.startswith("rolled back: on live traffic 2 against 1")
     serving = ledger.champion_at(ledger.ledger_tip())
     assert serving is not None

@@ -251,7 +251,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert watch.watch(told).action == "wait"
+    assert watch.watch(told).outcome == "kept"
     client().set_registered_model_alias("daybreak", "champion", "1")
     reporting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "report"})})
     assert "moved by hand to version 1, the ledger says 2" in watch.watch(reporting).reason
@@ -261,7 +261,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
     ]
-    assert ledger.notes() == edits
+    assert [str(note) for note in ledger.notes()] == edits
     assert serving() == (2, 2)
     adopting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "adopt"})})
     client().set_registered_model_alias("daybreak", "champion", "1")
@@ -285,10 +285,11 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: A
     write_scores({**scores, "challenger": scores["champion"] - np.float32(0.2)}, len(scores["champion"]))
     os.chdir(home)
     found = watch.watch(told)
-    assert (found.action, found.challenger, found.champion) == ("reject", 2, 1)
+    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 2, 1)
+    assert found.effect is not None and found.effect < 0  # serving - predecessor
     assert serving() == (1, 1)
     again = watch.watch(told)
-    assert again.action == "no data"
+    assert again.outcome == "no data"
     assert serving() == (1, 1)
 
 

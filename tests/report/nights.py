@@ -200,7 +200,11 @@ def sixty() -> list[Entry]:
         if n % 19 == 11:
             assert entry.verdict is not None
             failed = replace(
-                entry.verdict, action="no data", effect=None, reason="validate failed: schema changed"
+                entry.verdict,
+                action="no data",
+                effect=None,
+                reason="validate failed: schema changed",
+                failed="validate",
             )
             entry = replace(only(entry, "batch", "champion"), verdict=failed)
         history.append(entry)
