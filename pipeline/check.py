@@ -11,6 +11,7 @@ from pathlib import Path
 from pipeline.contract import params
 from pipeline.contract.backend import Rents
 from pipeline.contract.errors import PipelineError
+from pipeline.contract.records import LOCAL
 from pipeline.storage import ledger
 
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
@@ -77,7 +78,7 @@ def _machines(home: Path, told: params.Params) -> Finding:
 
     try:
         rented = catalog.rented(home / pricelist.REFRESHED)
-        here = replace(rented[0], name=catalog.LOCAL, region="", prices=(), usd_per_hour=0.0)
+        here = replace(rented[0], name=LOCAL, region="", prices=(), usd_per_hour=0.0)
         chosen = candidates.allowed((here, *rented), told)
     except PipelineError as error:
         return Finding(what="machines", ok=False, text=str(error))

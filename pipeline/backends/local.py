@@ -25,8 +25,7 @@ from typing import BinaryIO
 
 from pipeline.contract.backend import Job, State
 from pipeline.contract.errors import JobError
-from pipeline.contract.records import replace_text
-from pipeline.machines.catalog import LOCAL
+from pipeline.contract.records import LOCAL, Rental, replace_text
 
 STOP_S = 30.0  # from the request to end to the kill; torchrun asks its workers meanwhile
 
@@ -39,9 +38,9 @@ class Local:
 
         Raises JobError for a job that is meant for another machine: run here, it would pass for that one.
         """
-        if job.machine != LOCAL or job.num_machines != 1:
+        if job.rental != Rental(machine=LOCAL):
             raise JobError(
-                f"job {job.name} is for {job.num_machines} x {job.machine}, but backend "
+                f"job {job.name} is for {job.rental}, but backend "
                 f"pipeline.backends.local:Local has only the machine at hand; "
                 f"set plan.machines (or profile.machine) to {LOCAL}, or backend to one that rents"
             )

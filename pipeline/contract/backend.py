@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from pipeline.contract.errors import JobError
-from pipeline.contract.records import Strategy
+from pipeline.contract.records import Rental
 
 State = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
 LIVE: tuple[State, ...] = ("queued", "running")
@@ -19,13 +19,9 @@ class Job:
 
     name: str
     command: tuple[str, ...]  # torchrun and its arguments
-    machine: str
-    num_machines: int
+    rental: Rental
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
     timeout_s: float
-    region: str = ""  # "" for the machine at hand
-    strategy: Strategy = "on-demand"  # spot is cheaper, and may be taken away
-    max_wait_s: float = 0.0  # in the queue of flex-start
     environment: dict[str, str] = field(default_factory=dict)
     # Of the night, if job.json in the folder does not say so: its name, what it trains, and when that ends.
     night: str = ""
@@ -59,7 +55,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rental:
+class LiveJob:
     """A job as the place where it runs tells of it; times are None where they have not come."""
 
     handle: str
@@ -73,7 +69,7 @@ class Rental:
 class Rents(Protocol):
     """A backend that costs money: it tells what runs there, whoever asked, and what a job needs."""
 
-    def live(self) -> list[Rental]:
+    def live(self) -> list[LiveJob]:
         """The jobs of this pipeline that are queued or running."""
 
     def cancel(self, handle: str) -> None:

@@ -99,7 +99,7 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
     starts = jsonl.whole(folder / "starts.jsonl")
     began = datetime.fromisoformat(starts[0]["time"]) if starts else result.ended_at
     elapsed_s = max(0.0, (result.ended_at - began).total_seconds())
-    submissions = [{"time": each.at, "spot": each.rung.spot} for each in asked.all]
+    submissions = [{"time": each.at, "strategy": each.rung.rental.strategy} for each in asked.all]
     losses = [{"time": each.ended_at} for each in asked.all if each.ended == "preempted" and not each.leaving]
     beats = jsonl.whole(folder / "progress.jsonl")
     return Training(

@@ -25,7 +25,6 @@ from pipeline.jobs.escalation import Sight, Standing
 from pipeline.jobs.heartbeats import Pulse
 from pipeline.jobs.submissions import Attempts
 from pipeline.jobs.torchrun import job_of
-from pipeline.machines.catalog import LOCAL
 from pipeline.spot import steering
 from pipeline.spot.steering import usd_per_hour
 from pipeline.storage import jsonl
@@ -107,7 +106,7 @@ class Reconciler:
             self._note_early_end(now, beat.end)
         sight = self._sight(now, state)
         choice = escalation.choose(self.plan, sight)
-        if now < self.deadline and choice.rung and choice.rung.way != last.rung.way:
+        if now < self.deadline and choice.rung and choice.rung.rental != last.rung.rental:
             self.attempts.leave(now, "rung", to=choice.rung, taken=self._taken(now, choice))
             self._cancel(now)
         if not beat:
@@ -146,7 +145,7 @@ class Reconciler:
                 log.warning("job %s was ended: %s; starting it again", self.folder.name, why)
         if rung is None:
             raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
-        if last and self._refused(now) and rung.way == last.rung.way:
+        if last and self._refused(now) and rung.rental == last.rung.rental:
             raise NotYet(
                 f"job {self.folder.name}: {worker_errors.reason(self.folder)}; asks again in some minutes"
             )
@@ -170,7 +169,7 @@ class Reconciler:
         return job_of(
             self.folder,
             rung,
-            planned=rung.way == self.first.way,
+            planned=rung.rental == self.first.rental,
             num_workers=self.num_workers,
             timeout_s=self.deadline - now + 2 * GRACE_S,
         )
@@ -242,9 +241,9 @@ class Reconciler:
             starting_s=0.0 if heard else max(0.0, escalation.start_s(self.plan) - (now - began)),
             rate=self.pulse.rate(since=here[0].at) if here else None,
             attempts=[
-                steering.Attempt(at=each.at, spot=each.rung.spot)
+                steering.Attempt(at=each.at, strategy=each.rung.rental.strategy)
                 for each in self.attempts.all
-                if last and each.rung.place == last.rung.place
+                if last and each.rung.rental.on_demand == last.rung.rental.on_demand
             ],
             refused=self.attempts.refused(since=now - escalation.FORGET_S),
         )
@@ -252,12 +251,11 @@ class Reconciler:
     def _hang(self, now: float) -> str:
         last = self.attempts.last
         assert last
-        owned = last.rung.machine == LOCAL
         return self.pulse.hang(
             now,
             asked_at=last.at,
             run_at=last.run_at,
-            start_s=LOCAL_START_S if owned else 2 * steering.restart_s(self.plan),
+            start_s=LOCAL_START_S if last.rung.rental.is_local else 2 * steering.restart_s(self.plan),
             hang_after_s=self.recipe.hang_after_s,
         )
 

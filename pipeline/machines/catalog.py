@@ -17,12 +17,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Profile, Strategy
+from pipeline.contract.records import LOCAL, Profile, Strategy
 from pipeline.machines import pricelist
 from pipeline.machines.pricelist import Price
 
 HEADROOM = 0.10  # share of a device's memory that is left free
-LOCAL = "local"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from math import exp, hypot, log
 from statistics import NormalDist, median
 from typing import Literal
 
-from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.contract.records import LOCAL
+from pipeline.machines.catalog import Machine
 
 Kind = Literal["local", "cpu", "gpu", "tpu"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import PlanError
-from pipeline.contract.records import Dataset, Profile, Strategy
+from pipeline.contract.records import LOCAL, Dataset, Profile, Rental, Strategy
 from pipeline.contract.units import HOUR_S
 from pipeline.machines import catalog
-from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.machines.catalog import Machine
 from pipeline.machines.pricelist import STRATEGIES
 from pipeline.planning.search import Candidate
 from pipeline.prediction.calibration import Known
@@ -46,13 +46,12 @@ class Job:
 
 
 Told = dict[tuple[str, bool, int, int], Estimate | None]  # by machine, spot, batch size, count
-Way = tuple[str, str, Strategy, int, int]  # machine, region, how rented, batch size, count
+Way = tuple[Rental, int]  # what is rented, and the batch size
 
 
 def way_of(candidate: Candidate) -> Way:
     """Which way to run the job a candidate is, on whatever number of samples."""
-    machine, found = candidate.machine, candidate.estimate
-    return machine.name, machine.region, candidate.strategy, found.batch_size, found.num_machines
+    return candidate.rental, candidate.estimate.batch_size
 
 
 def candidates(
@@ -106,20 +105,23 @@ def _counts(
     for num_machines in range(1, 1 + (1 if alone else params.max_machines)):
         if num_workers * num_machines > batch_size:
             break
-        if (
-            among is not None
-            and (machine.name, machine.region, strategy, batch_size, num_machines) not in among
-        ):
+        rental = Rental(
+            machine=machine.name,
+            num_machines=num_machines,
+            region=machine.region,
+            strategy=strategy,
+            max_wait_s=params.flex_wait_hours * HOUR_S if strategy == "flex-start" else 0.0,
+        )
+        if among is not None and (rental, batch_size) not in among:
             continue
         # A machine is as fast in every region, and however it is paid for: only what is spot is taken away.
-        key = (machine.name, strategy == "spot", batch_size, num_machines)
+        key = (machine.name, rental.is_spot, batch_size, num_machines)
         if key not in told:
             told[key] = estimate(
                 job.profile,
                 job.at_hand if here else machine,
                 measured=job.at_hand,
-                strategy=strategy,
-                num_machines=num_machines,
+                rental=rental,
                 batch_size=batch_size,
                 num_workers=num_workers,
                 num_samples=count,
@@ -128,10 +130,9 @@ def _counts(
             )
         found = told[key]
         if found is not None:
-            wait_s = params.flex_wait_hours * HOUR_S if strategy == "flex-start" else 0.0
-            if not here and (found.machine is not machine or found.strategy != strategy):
-                found = replace(found, machine=machine, strategy=strategy)
-            yield Candidate(estimate=found, num_samples=count, wait_s=wait_s)
+            if found.rental != rental:
+                found = replace(found, machine=machine, rental=rental)
+            yield Candidate(estimate=found, num_samples=count)
 
 
 def hindrance(machine: Machine, backend: str) -> str:

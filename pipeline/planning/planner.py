@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline.contract.errors import DataError, PlanError
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.machines import catalog
-from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.machines.catalog import Machine
 from pipeline.planning.batch_growth import sizes
 from pipeline.planning.candidates import Job, Way, allowed, candidates, hindrance
 from pipeline.planning.considered import basis, options, portions
@@ -98,7 +98,7 @@ def plan(
     if not runnable:
         had = [machine for machine in machines if not hindrance(machine, params.backend.use)]
         raise PlanError(too_little_memory(profile, had))
-    if all(candidate.wait_s for candidate in runnable):
+    if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
     choice = search(offered, limits=limits, objective=told.objective)
     if choice is None:
@@ -144,7 +144,7 @@ def _tried(
         names=[label(c, choice.best) for c in ways],
         doubts=[job.efficiency.spread(c.estimate.batch_size, base) * told_apart for c in ways],
         num_nights=[
-            runs.get((c.machine.name, c.estimate.batch_size, c.estimate.num_machines), 0) for c in ways
+            runs.get((c.machine.name, c.estimate.batch_size, c.rental.num_machines), 0) for c in ways
         ],
         budget_usd=budget_usd,
     )
@@ -167,13 +167,11 @@ def _plan(
     checkpoint_every_s: float | None,
 ) -> Plan:
     best, found = choice.best, choice.best.estimate
-    source, dated = best.machine.told(best.strategy)
-    if best.machine.name != LOCAL:  # how many loaders help is not known of other machines, so it is predicted
+    source, dated = best.machine.told(best.rental.strategy)
+    if not best.rental.is_local:  # how many loaders help is not known of other machines, so it is predicted
         tuning = replace(tuning, num_loaders=found.num_loaders)
     return Plan(
-        machine=best.machine.name,
-        num_machines=found.num_machines,
-        spot=found.spot,
+        rental=best.rental,
         batch_size=found.batch_size,
         micro_batch_size=found.micro_batch_size,
         num_samples=best.num_samples,
@@ -184,10 +182,8 @@ def _plan(
         ladder=rungs,
         runner_up=choice.runner_up,
         tuning=tuning,
-        region=best.machine.region,
-        wait_s=best.wait_s,
         chance=best.chance(limits.deadline_s),
-        usd_per_hour=best.machine.price(best.strategy),
+        usd_per_hour=best.machine.price(best.rental.strategy),
         price_source=source,
         price_dated=dated,
         widened=found.widened,

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeline.contract.records import Night, Profile
+from pipeline.contract.records import LOCAL, Night, Profile
 from pipeline.machines import catalog
-from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.machines.catalog import Machine
 from pipeline.machines.startup import IN_RUN_S, wait
 from pipeline.prediction.calibration import NIGHTS_AHEAD, Known, Past, ratio
 from pipeline.prediction.efficiency import Reached
@@ -34,7 +34,9 @@ def known(entries: Sequence[Entry], *, num_workers: int) -> Known:
     found = [_past(entry, num_workers=num_workers) for entry in entries]
     told = Known(
         past=tuple(each for each in found if each),
-        runs=Counter((e.plan.machine, e.plan.batch_size, e.plan.num_machines) for e in entries if e.plan),
+        runs=Counter(
+            (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines) for e in entries if e.plan
+        ),
         starts=_starts(entries),
         danger=learned(_lives(entries)),
         reached=_reached(entries),
@@ -77,18 +79,18 @@ def _past(entry: Entry, *, num_workers: int) -> Past | None:
     plan, training, profile = entry.plan, entry.training, entry.profile
     if not (plan and training and profile and entry.dataset) or training.num_restarts:
         return None
-    machine = _machine(plan.machine, profile, entry.night)
+    machine = _machine(plan.rental.machine, profile, entry.night)
     if machine is None:
         return None
     measured = catalog.local(profile, today=entry.night.day)
     epochs = plan.num_samples / max(1, entry.dataset.num_samples)
     as_run, _ = remedies.taken(profile, epochs=epochs, num_samples=plan.num_samples)
-    here = machine.name == LOCAL
+    here = plan.rental.is_local
     found = update(
         as_run,
         measured if here else machine,
         measured=measured,
-        num_machines=plan.num_machines,
+        num_machines=plan.rental.num_machines,
         batch_size=plan.batch_size,
         num_workers=num_workers if here else machine.num_workers,
     )
@@ -117,7 +119,7 @@ def _starts(entries: Sequence[Entry]) -> dict[str, list[float]]:
     for e in entries:
         if not (e.plan and e.training and e.profile and e.dataset) or e.training.start_s is None:
             continue
-        machine = _machine(e.plan.machine, e.profile, e.night)
+        machine = _machine(e.plan.rental.machine, e.profile, e.night)
         if machine is not None:
             prior_s = wait(machine, num_bytes=e.dataset.num_bytes).seconds
             found.setdefault(machine.name, []).append((e.training.start_s + IN_RUN_S) / prior_s)
@@ -128,7 +130,7 @@ def _lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
     """The lives of spot machines; of several together one was lost, the others had lived as long."""
     found: list[tuple[float, bool]] = []
     for entry in entries:
-        number = entry.plan.num_machines if entry.plan else 1
+        number = entry.plan.rental.num_machines if entry.plan else 1
         for seconds, preempted in entry.training.spot_lives if entry.training else ():
             found += [(seconds, preempted), *[(seconds, False)] * (number - 1)]
     return found

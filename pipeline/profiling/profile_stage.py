@@ -25,10 +25,10 @@ from pipeline.contract import records
 from pipeline.contract.backend import Backend, Job
 from pipeline.contract.errors import DataError, JobError, NotYet, ParamsError
 from pipeline.contract.params import Params, Plug, ProfileParams, TrainParams
-from pipeline.contract.records import Dataset, Night, Profile, Record
+from pipeline.contract.records import LOCAL, Dataset, Night, Profile, Record, Rental
 from pipeline.contract.workload import Batch, Workload
 from pipeline.machines import this_machine
-from pipeline.machines.catalog import LOCAL, rented
+from pipeline.machines.catalog import rented
 from pipeline.profiling import profiler
 from pipeline.profiling.profiler import ARRAYS
 from pipeline.storage import jsonl, ledger, snapshots
@@ -208,8 +208,7 @@ def _by_job(request: Request, *, name: str, backend: Backend) -> Profile:
         name=folder.name,
         command=("torchrun", "--nnodes=1", "--nproc-per-node=1", "--max-restarts=0",
                  "-m", "pipeline.profiling.profile_job", place),
-        machine=request.profile.machine,
-        num_machines=1,
+        rental=Rental(machine=request.profile.machine),
         folder=place,
         timeout_s=LIMIT_S,
         environment={
@@ -237,7 +236,7 @@ def _wait_for(job: Job, backend: Backend) -> None:
         while (state := backend.state(handle)) not in ("succeeded", "failed", "refused"):
             if time.monotonic() > until:
                 raise JobError(
-                    f"the profile on {job.machine} was {state} after {LIMIT_S:.0f} s; look at "
+                    f"the profile on {job.rental.machine} was {state} after {LIMIT_S:.0f} s; look at "
                     f"{job.folder}/log.txt, or set profile.machine to {HERE}"
                 )
             if state == "preempted":

@@ -24,7 +24,8 @@ SITE = Site(
 
 
 def asked(job: Job, *, site: Site = SITE, region: str = "us-central1") -> Any:
-    machine = machine_of(job, region=region, known=rented())
+    job = replace(job, rental=replace(job.rental, region=region))
+    machine = machine_of(job, known=rented())
     return custom_job(job, machine, site=site, labels={"job": "j"}, attempt="a", now=NOW)["job_spec"]
 
 
@@ -175,10 +176,10 @@ def test_every_machine_of_the_catalog_can_be_asked_for_as_it_is_rented():
 
     for machine in rented():
         for way in ways(machine):
-            told = job(machine=machine.name, **way)
-            assert machine_of(told, region=machine.region, known=rented()) == machine
+            told = job(machine=machine.name, region=machine.region, **way)
+            assert machine_of(told, known=rented()) == machine
             spec = asked(told, region=machine.region)
-            assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), told.strategy
+            assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), told.rental
 
 
 def test_a_tpu_runs_the_image_that_was_built_for_it_and_is_told_of():

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pipeline.contract.errors import JobError
-from pipeline.contract.records import Training
+from pipeline.contract.records import Rental, Training
 from pipeline.jobs.heartbeats import Pulse
 from pipeline.jobs.reconciler import ENDING_S, GRACE_S
 from tests.jobs import plans
@@ -33,7 +33,7 @@ def rungs(cloud: Cloud) -> list[str]:
 
 
 def ways(cloud: Cloud) -> list[tuple[str, str]]:
-    return [(live.job.machine, live.job.strategy) for live in cloud.jobs]
+    return [(live.job.rental.machine, live.job.rental.strategy) for live in cloud.jobs]
 
 
 @pytest.mark.slow
@@ -44,7 +44,7 @@ def test_an_undisturbed_night_costs_what_the_plan_says():
     assert (training.stopped_by, training.num_samples, training.rungs) == ("finished", 7680, ())
     assert cloud.usd <= training.cost_usd <= cloud.usd + 2 * TICK_S * 3 / HOUR_S
     (live,) = cloud.jobs
-    assert (live.job.region, live.job.strategy, live.job.max_wait_s) == ("us-central1", "on-demand", 0)
+    assert live.job.rental == Rental(machine="a", region="us-central1")
 
 
 @pytest.mark.slow
@@ -128,12 +128,12 @@ def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
 def test_a_region_that_refuses_all_night_is_left_for_the_next_one(strategy):
     params = plans.told(strategy=strategy, machines="a")
     plan = plans.planned(night_of(budget_usd=100), params, share=0.5)
-    assert plan.region == plans.HOME
+    assert plan.rental.region == plans.HOME
     cloud = play(plan, Luck(refused={plans.HOME: inf}), params=params)
     assert isinstance(cloud.decision, Training)
     assert cloud.decision.stopped_by == "finished"
-    assert [live.job.region for live in cloud.jobs] == [plans.HOME, plans.NEXT]
-    assert cloud.jobs[1].job.strategy == strategy
+    assert [live.job.rental.region for live in cloud.jobs] == [plans.HOME, plans.NEXT]
+    assert cloud.jobs[1].job.rental.strategy == strategy
     assert cloud.jobs[1].asked - cloud.began <= 2 * TICK_S
 
 
@@ -145,8 +145,8 @@ def test_places_that_are_all_refused_are_asked_in_turn_until_one_is_there():
     cloud = play(plan, Luck(refused={r: h * HOUR_S for r, h in hours.items()}), params=params)
     assert isinstance(cloud.decision, Training)
     assert cloud.decision.stopped_by == "finished"
-    assert [live.job.region for live in cloud.jobs[:6]] == [plans.HOME, plans.NEXT, plans.FAR] * 2
-    assert cloud.jobs[-1].job.region == plans.NEXT
+    assert [live.job.rental.region for live in cloud.jobs[:6]] == [plans.HOME, plans.NEXT, plans.FAR] * 2
+    assert cloud.jobs[-1].job.rental.region == plans.NEXT
     assert cloud.jobs[-1].asked - cloud.began < 1.5 * HOUR_S
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.contract import records
-from pipeline.contract.backend import Rental
+from pipeline.contract.backend import LiveJob
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.training.recipe import Result
 from tests.fakes import ScriptedBackend
@@ -42,7 +42,7 @@ class Billed(ScriptedBackend):
 
     bill: float | None = None
 
-    def live(self) -> list[Rental]:
+    def live(self) -> list[LiveJob]:
         return []
 
     def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:

@@ -44,14 +44,14 @@ class World:
 
     def usd(self, way: Plan, num_samples: float) -> float:
         """What so many samples cost."""
-        return self.seconds(way, num_samples) / 3600 * (way.usd_per_hour or 0.0) * way.num_machines
+        return self.seconds(way, num_samples) / 3600 * (way.usd_per_hour or 0.0) * way.rental.num_machines
 
     def seconds(self, way: Plan, num_samples: float) -> float:
         """What so many samples take."""
-        machine = next(m for m in rented() if (m.name, m.region) == (way.machine, way.region))
+        machine = next(m for m in rented() if (m.name, m.region) == (way.rental.machine, way.rental.region))
         found = update(
-            PROFILE, machine, measured=local(PROFILE, today=night().day), num_machines=way.num_machines,
-            batch_size=way.batch_size, num_workers=machine.num_workers,
+            PROFILE, machine, measured=local(PROFILE, today=night().day),
+            num_machines=way.rental.num_machines, batch_size=way.batch_size, num_workers=machine.num_workers,
         )  # fmt: skip
         assert found
         times = self.machine_times if machine.name == "g2-standard-24" else 1.0

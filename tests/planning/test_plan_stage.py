@@ -43,7 +43,7 @@ def test_the_task_log_gets_the_same_and_the_output_ends_with_the_record(home, ca
     with caplog.at_level(logging.INFO):
         assert cli.main(["plan"]) == 0
     assert "90 % interval" in caplog.text
-    assert json.loads(capsys.readouterr().out)["machine"] == "g2-standard-4"
+    assert json.loads(capsys.readouterr().out)["rental"]["machine"] == "g2-standard-4"
     assert records.read(Plan).options
 
 
@@ -56,7 +56,7 @@ def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
     )
     cli.main(["plan"])
     after = records.read(Plan)
-    assert (before.machine, after.machine) == ("g2-standard-4", "g2-standard-8")
+    assert (before.rental.machine, after.rental.machine) == ("g2-standard-4", "g2-standard-8")
     assert after.expected_usd < before.expected_usd
 
 

@@ -25,7 +25,7 @@ def made() -> Plan:
 
 def test_the_first_line_says_what_is_rented_at_what_price_and_why_not_the_next(made):
     first = rationale(made, night(hours=3, budget_usd=2)).splitlines()[0]
-    assert first.startswith(f"{made.machine}, spot, in us-central1, batch 256: ")
+    assert first.startswith(f"{made.rental.machine}, spot, in us-central1, batch 256: ")
     assert f" an hour as of {made.price_dated} (Cyclenerd/" in first
     assert " of $2.00, in time with a chance of " in first
     assert first.endswith(f"Next best: {made.runner_up}.")

@@ -137,9 +137,9 @@ def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
     best, tried = (plan(night(), DATASET, job, None, told) for told in (kept, rented))
     assert best.explore_usd == 0
     assert 0 < tried.explore_usd <= 30
-    assert tried.machine != best.machine
+    assert tried.rental.machine != best.rental.machine
     assert tried.expected_usd - tried.explore_usd == pytest.approx(best.expected_usd)
-    assert f"{best.machine} is the best that is known, but tonight explores: " in tried.runner_up
+    assert f"{best.rental.machine} is the best that is known, but tonight explores: " in tried.runner_up
 
 
 SPOT = PARAMS.model_copy(update={"plan": PlanParams(machines=("g2-standard-4",), explore_usd=0.0)})
@@ -197,12 +197,12 @@ def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_progr
 def test_a_plan_on_spot_says_what_is_bought_where_its_own_machines_do_not_fit_the_budget():
     rich = on_spot()
     bought_usd = rich.ladder[0].expected_usd
-    assert not rich.ladder[0].spot
+    assert not rich.ladder[0].rental.is_spot
     budget_usd = 0.9 * bought_usd
     poor = planner.plan(
         night(budget_usd=budget_usd), DATASET, profile(step_s=0.1, sample_bytes=1e3), None, SPOT
     )
-    assert poor.spot
+    assert poor.rental.is_spot
     assert poor.ladder[0].expected_usd == pytest.approx(bought_usd)
     assert poor.worst_usd <= budget_usd
     assert "which the budget allows" in poor.risk

@@ -12,7 +12,7 @@ import torch
 
 from pipeline.backends.local import Local
 from pipeline.contract.backend import Job
-from pipeline.contract.records import Night, Training, replace_text
+from pipeline.contract.records import Night, Rental, Training, replace_text
 from pipeline.training.recipe import END_BY
 from tests.fakes import read_lines
 from tests.training import nights
@@ -50,8 +50,7 @@ def run_directly(folder: Path, *, meanwhile: Callable[[], None]) -> None:
         Job(
             name="j",
             command=(*command, str(folder)),
-            machine="local",
-            num_machines=1,
+            rental=Rental(machine="local"),
             folder=str(folder),
             timeout_s=120,
             environment={"OMP_NUM_THREADS": "1"},
