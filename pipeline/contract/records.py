@@ -326,6 +326,7 @@ class Training(Record):
     noise_scale: float | None = None  # of gradients towards the end, in samples; None: not enough was seen
     rungs: tuple[Taken, ...] = ()  # of the ladder, as they were taken
     device: str = ""  # that the workers trained on at last, "2 x NVIDIA L4"; "" where nobody told
+    logs: str = ""  # where a person reads what the last job printed: a path or an address
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,10 @@ from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
 from pipeline.contract.source_code import source_digest
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import escalation, submissions
+from pipeline.jobs.backend_job import job_of
 from pipeline.jobs.cost_tracker import Meter
 from pipeline.jobs.reconciler import Reconciler
 from pipeline.jobs.submissions import Attempt, Attempts
-from pipeline.jobs.torchrun import job_of
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, usd_per_hour
 from pipeline.training.recipe import CHAMPION, Recipe, course, name_of

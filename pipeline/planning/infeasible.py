@@ -3,9 +3,10 @@
 from collections.abc import Callable, Collection, Sequence
 from math import ceil, floor
 
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Night, Profile
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.catalog import HEADROOM, Machine
+from pipeline.machines.catalog import HEADROOM
 from pipeline.planning.candidates import Way, way_of
 from pipeline.planning.search import Candidate, Limits, Relaxation, feasible
 from pipeline.prediction.time_budget import Window

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import DataError, PlanError
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.machines import catalog
-from pipeline.machines.catalog import Machine
 from pipeline.planning.batch_growth import sizes
-from pipeline.planning.candidates import Job, Way, allowed, candidates, hindrance
+from pipeline.planning.candidates import Job, Way, allowed, candidates, everything, hindrance
 from pipeline.planning.considered import basis, options, portions
 from pipeline.planning.fallback import ladder, on_spot
 from pipeline.planning.infeasible import (
@@ -47,18 +47,22 @@ def plan(
     champion: Champion | None,
     params: "Params",
     *,
-    rented: Sequence[Machine] | None = None,
+    available: Sequence[Machine],
+    listed: Sequence[Machine] = (),
     known: Known | None = None,
     explored_usd: float = 0.0,
 ) -> Plan:
-    """The plan of the night on what can be rented, by what is known of earlier nights.
+    """The plan of the night on what is available, by what is known of earlier nights.
 
+    `available` is what the backend has; machines that are only `listed` are weighed to be told of.
     `explored_usd` is what the last nights spent of `plan.explore_usd`. Raises PlanError with the least that
     helps if nothing is feasible.
     """
     told, training = params.plan, params.train
     at_hand = catalog.local(profile, today=night.day)
-    machines = allowed((at_hand, *(catalog.rented() if rented is None else rented)), params)
+    available = tuple(at_hand if machine.is_local else machine for machine in available)
+    machines = allowed(everything(available, (at_hand, *listed)), told, available=available)
+    can_be_had = frozenset(available)
     tonight = _course(night, dataset, champion, params)
     profile, tuning = remedies.taken(profile, epochs=tonight.epochs, num_samples=tonight.num_samples)
     batch_size = training.batch_size
@@ -90,13 +94,12 @@ def plan(
     )
 
     def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
-        found = candidates(job, machines, told, backend=params.backend.use, num_samples=count, among=among)
-        return list(found)
+        return list(candidates(job, machines, told, available=can_be_had, num_samples=count, among=among))
 
     offered = candidates_for(tonight.num_samples)
     runnable = [candidate for candidate in offered if not candidate.hindrance]
     if not runnable:
-        had = [machine for machine in machines if not hindrance(machine, params.backend.use)]
+        had = [machine for machine in machines if not hindrance(machine, can_be_had)]
         raise PlanError(too_little_memory(profile, had))
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))

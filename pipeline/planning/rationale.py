@@ -47,7 +47,7 @@ def summary(plan: Plan, night: Night) -> str:
         f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
         f"of {dollars(night.budget_usd)}{chance}."
     )
-    if plan.rental.region and plan.price_dated:
+    if plan.price_dated and not plan.rental.is_local:
         told += f" {price(plan)}."
     if plan.explore_usd > 0:
         return f"{told} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
@@ -75,8 +75,8 @@ def rows(options: Sequence[Option]) -> list[tuple[str, ...]]:
     return [
         (
             str(replace(option.rental.on_demand, region="")),
-            option.rental.strategy if option.rental.region else "owned",
-            option.rental.region or "here",
+            "owned" if option.rental.is_local else option.rental.strategy,
+            "here" if option.rental.is_local else option.rental.region,
             count(option.batch_size),
             duration(option.expected_s),
             f"{duration(option.interval[0])} to {duration(option.interval[1])}",

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.catalog import Machine
 from pipeline.prediction.costs import Estimate
 
 Objective = Literal["cost", "time", "knee"]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from math import ceil, exp
 from statistics import NormalDist
 
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile, Rental
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.catalog import Machine
 from pipeline.machines.startup import DATA, QUEUE, START, Part, wait
 from pipeline.prediction.calibration import Known
 from pipeline.prediction.update_time import update

@@ -84,7 +84,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         broken=_broken(entry.report),
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
         around=rationale.around(entry.plan, entry.night) if entry.plan else (),
-        priced=rationale.price(entry.plan) if entry.plan and entry.plan.rental.region else "",
+        priced=rationale.price(entry.plan) if entry.plan and not entry.plan.rental.is_local else "",
         chance=rationale.percent,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,

@@ -24,7 +24,7 @@ def vertex(url: str, *, patience: Patience = QUICK, **told: Any) -> Vertex:
 def job(home: Path, script: str = "exit 0", /, **told: Any) -> Job:
     rental = {"machine": "g2-standard-8", **{name: told.pop(name) for name in OF_RENTAL & told.keys()}}
     given: dict[str, Any] = {
-        "name": "j", "command": ("sh", "-c", script), "rental": Rental(**rental),
+        "name": "j", "module": "tests.backends.script", "arguments": (script,), "rental": Rental(**rental),
         "folder": str(home / "job"), "timeout_s": 60, "night": "2026-01-02", "model": "daybreak",
     }  # fmt: skip
     return Job(**{**given, **told})

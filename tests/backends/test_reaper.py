@@ -1,7 +1,7 @@
 """Jobs that belong to no open night are ended, and no others."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline import stages
 from pipeline.backends.vertex.job_spec import label
 from pipeline.contract import records
-from pipeline.contract.backend import Job, LiveJob, State
+from pipeline.contract.backend import LiveJob
 from pipeline.contract.errors import JobError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night
@@ -21,6 +21,7 @@ from pipeline.jobs import reaper
 from pipeline.jobs.reaper import YOUNG, Standing, orphans
 from pipeline.storage import ledger
 from tests.backends.rented import job, vertex
+from tests.fakes import ScriptedBackend
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -65,32 +66,18 @@ def test_no_orphan_lives_in_a_night_that_was_never_closed_and_has_time(nights, j
 CANCELLED: list[str] = []
 
 
-class Renting:
-    """Backend: lists the jobs it is given, and what was cancelled."""
+class Renting(ScriptedBackend):
+    """Lists the jobs it is given, and what was cancelled."""
 
     def __init__(self, *jobs: LiveJob, away: bool = False, nights: Sequence[str] = ()) -> None:
-        self.jobs, self.away, self.cancelled = [*jobs, *map(live_job, nights)], away, CANCELLED
+        super().__init__("running")
+        self.listed, self.away, self.cancelled = [*jobs, *map(live_job, nights)], away, CANCELLED
         CANCELLED.clear()
 
     def live(self) -> list[LiveJob]:
         if self.away:
             raise JobError("the service does not answer; try again")
-        return self.jobs
-
-    def submit(self, job: Job) -> str:
-        raise NotImplementedError
-
-    def state(self, handle: str) -> State:
-        return "running"
-
-    def usd(self, folder: Path) -> None:
-        return None
-
-    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        raise NotImplementedError
-
-    def cancel(self, handle: str) -> None:
-        self.cancelled.append(handle)
+        return self.listed
 
 
 def opened(home: Path, *, name: str = "n") -> Night:

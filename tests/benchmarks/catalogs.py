@@ -7,10 +7,11 @@ from datetime import date
 from typing import Any
 
 from pipeline.contract.errors import PlanError
+from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params, PlanParams, TrainParams
 from pipeline.contract.records import LOCAL, Night, Plan, Rental
 from pipeline.machines import catalog
-from pipeline.machines.catalog import Machine, rented
+from pipeline.machines.catalog import rented
 from pipeline.planning import planner
 from pipeline.planning.candidates import Job, candidates
 from pipeline.planning.search import Limits, relax
@@ -83,7 +84,7 @@ def random_job(seed: int) -> dict[str, Any]:
         "profile": profile(step_s=10 ** chance.uniform(-4, -1), sample_bytes=10 ** chance.uniform(4, 8)),
         "champion": None,
         "params": Params(**PLUGS, plan=plan, train=TrainParams(epochs=1, batch_size=256)),
-        "rented": machines,
+        "available": [catalog.AT_HAND, *machines],
     }
 
 
@@ -94,7 +95,7 @@ def exhaustive(job: dict[str, Any], *, epochs: float = 1.0) -> list[Way]:
     told, data, train = job["params"].plan, job["dataset"], job["params"].train
     here = replace(catalog.local(job["profile"], today=date(2011, 9, 1)), dated=data.last_day)
     ways = []
-    for machine in [here, *job["rented"]]:
+    for machine in [here, *job["available"][1:]]:
         for strategy in ("on-demand", "spot", "flex-start"):
             for batch_size in told.batch_sizes or [train.batch_size]:
                 for number in range(1, told.max_machines + 1):
@@ -254,8 +255,9 @@ def candidates_of(job: dict[str, Any]) -> list[Any]:
         batch_size=told.train.batch_size, num_workers=told.train.num_workers,
         efficiency=Efficiency(noise_scale=job["profile"].noise_scale),
     )  # fmt: skip
-    machines = [here, *(m for m in job["rented"] if m.region in told.plan.regions)]
-    return list(candidates(whole, machines, told.plan, num_samples=job["dataset"].num_samples))
+    machines = [here, *(m for m in job["available"] if m.region in told.plan.regions)]
+    num_samples = job["dataset"].num_samples
+    return list(candidates(whole, machines, told.plan, available=machines, num_samples=num_samples))
 
 
 def large() -> dict[str, Any]:
@@ -268,5 +270,5 @@ def large() -> dict[str, Any]:
         "profile": profile(step_s=1e-2),
         "champion": None,
         "params": Params(**PLUGS, plan=plan, train=TrainParams(epochs=1, batch_size=4096)),
-        "rented": rented(),
+        "available": (catalog.AT_HAND, *rented()),
     }

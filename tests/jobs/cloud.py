@@ -15,8 +15,9 @@ from math import exp, inf, log
 from pathlib import Path
 
 from pipeline.contract import records
-from pipeline.contract.backend import Job, State
+from pipeline.contract.backend import Backend, Job, State
 from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params
 from pipeline.contract.records import Night, Plan, Portion, Rental, Rung, Strategy, Training
 from pipeline.jobs import launcher
@@ -80,7 +81,7 @@ class Live:
     ended: float = inf
 
 
-class Cloud:
+class Cloud(Backend):
     """Backend and world: `run` plays a night to its decision."""
 
     def __init__(self, night: Night, plan: Plan, luck: Luck, params: Params) -> None:
@@ -90,7 +91,7 @@ class Cloud:
         self.began = self.now
         self.next_tick = self.now
         self.jobs: list[Live] = []
-        self.usd = 0.0  # as a provider bills: from machines being there to their end
+        self.billed_usd = 0.0  # as a provider bills: from machines being there to their end
         self.most_live = self.dearest = 0.0
         self.hangs_at, self.fails_at = luck.hangs_at, list(luck.fails_at)
         self.decision: Training | JobError | None = None
@@ -125,6 +126,14 @@ class Cloud:
         elif live.ended == inf:
             live.told = min(live.told, self.now)
         self._perhaps_killed()
+
+    def machines(self) -> Sequence[Machine]:
+        """The machines of the plans."""
+        return plans.rented()
+
+    def logs(self, handle: str) -> str:
+        """Of no job."""
+        return "nowhere"
 
     # World
 
@@ -257,7 +266,7 @@ class Cloud:
         live.state, live.ended = state, self.now if at is None else at
         if live.granted < live.ended:
             usd = self.usd_per_s(live) * (live.ended - live.granted)
-            self.usd += usd
+            self.billed_usd += usd
             self.dearest = max(self.dearest, self.usd_per_s(live))
 
     def usd_per_s(self, live: Live) -> float:

@@ -42,7 +42,7 @@ def test_an_undisturbed_night_costs_what_the_plan_says():
     training = cloud.decision
     assert isinstance(training, Training)
     assert (training.stopped_by, training.num_samples, training.rungs) == ("finished", 7680, ())
-    assert cloud.usd <= training.cost_usd <= cloud.usd + 2 * TICK_S * 3 / HOUR_S
+    assert cloud.billed_usd <= training.cost_usd <= cloud.billed_usd + 2 * TICK_S * 3 / HOUR_S
     (live,) = cloud.jobs
     assert live.job.rental == Rental(machine="a", region="us-central1")
 
@@ -90,7 +90,7 @@ def test_a_budget_that_ends_before_the_deadline_is_kept():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}), budget_usd=8)
     assert cloud.decision.stopped_by == "budget"
     assert rungs(cloud) == ["finish early"]
-    assert 6 < cloud.usd <= cloud.decision.cost_usd <= 8
+    assert 6 < cloud.billed_usd <= cloud.decision.cost_usd <= 8
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_nothing_to_be_had_at_all_keeps_the_champion():
     cloud = play(plan_of(), Luck(stocked_out={"a": inf, "b": inf, "c": inf}))
     assert isinstance(cloud.decision, JobError)
     assert "the champion stays; allow more by night.train_hours" in str(cloud.decision)
-    assert cloud.usd == 0
+    assert cloud.billed_usd == 0
     assert all(live.ended < inf for live in cloud.jobs)
 
 
@@ -226,7 +226,7 @@ def test_some_of_the_bad_nights_of_the_benchmark(folder):
     for night in nights:
         late_s = night.decided_at - night.night.train_until.timestamp()
         assert late_s <= GRACE_S + ENDING_S + TICK_S
-        assert night.usd <= night.night.budget_usd + night.dearest * TICK_S
+        assert night.billed_usd <= night.night.budget_usd + night.dearest * TICK_S
         assert night.most_live <= 1
         if isinstance(night.decision, Training):
-            assert night.decision.cost_usd >= night.usd - 1e-6
+            assert night.decision.cost_usd >= night.billed_usd - 1e-6

@@ -14,26 +14,32 @@ from hypothesis import strategies as st
 from pipeline.contract.errors import DataError, ParamsError, PlanError
 from pipeline.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
 from pipeline.contract.records import Plan, Rental, Tuning, dumps, loads
+from pipeline.machines.catalog import AT_HAND, rented
 from pipeline.planning.fallback import MUCH_LATER, NUM_RUNGS
 from pipeline.planning.planner import plan
 from pipeline.spot.states import Place
 from pipeline.spot.steering import Attempt, Facts, place
 from tests.benchmarks.catalogs import agreement
-from tests.planning.jobs import DATASET, STARTED, night, profile
+from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
 EVERYWHERE = PlanParams(machines=("local", "*-*"))
 TRAINING = TrainParams(epochs=1, batch_size=256)
 
+AT_HOME = {"available": (AT_HAND,), "listed": rented()}  # the backend has only the machine at hand
 
-def planned(*, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING, job=None) -> Plan:
+
+def planned(
+    *, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING, job=None, dataset=DATASET
+) -> Plan:
     return plan(
-        night(hours=hours, budget_usd=budget_usd), DATASET, job or profile(), None, told(params, training)
-    )
+        night(hours=hours, budget_usd=budget_usd), dataset, job or profile(), None, told(params, training),
+        available=EVERYTHING,
+    )  # fmt: skip
 
 
-def told(params: PlanParams, training: TrainParams, *, backend: str = "some.module:Class") -> Params:
-    plugs = dict.fromkeys(("source", "workload"), "some.module:Class")
-    return Params(**plugs, backend=backend, plan=params, train=training)
+def told(params: PlanParams, training: TrainParams) -> Params:
+    plugs = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
+    return Params(**plugs, plan=params, train=training)
 
 
 def test_this_machine_costs_nothing_and_is_taken_when_it_is_in_time():
@@ -210,12 +216,19 @@ def test_doing_what_the_refusal_says_helps(hours, budget_usd, step_s):
 def test_a_deadline_that_has_passed_is_told():
     late = replace(night(), train_until=STARTED - timedelta(hours=1))
     with pytest.raises(PlanError, match=r"had passed when the night began at 11:00; raise night.train_hours"):
-        plan(late, DATASET, profile(), None, told(EVERYWHERE, TRAINING))
+        plan(late, DATASET, profile(), None, told(EVERYWHERE, TRAINING), available=EVERYTHING)
 
 
 def test_no_samples_are_told():
     with pytest.raises(DataError, match="1 epochs over 0 samples are none to train on"):
-        plan(night(), replace(DATASET, num_samples=0), profile(), None, told(EVERYWHERE, TRAINING))
+        plan(
+            night(),
+            replace(DATASET, num_samples=0),
+            profile(),
+            None,
+            told(EVERYWHERE, TRAINING),
+            available=EVERYTHING,
+        )
 
 
 def test_a_model_beyond_all_memory_is_told_with_both_sizes():
@@ -225,9 +238,9 @@ def test_a_model_beyond_all_memory_is_told_with_both_sizes():
 
 
 def test_a_model_beyond_the_machine_at_hand_is_told_where_the_backend_rents_no_other():
-    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
+    params = told(EVERYWHERE, TRAINING)
     with pytest.raises(PlanError, match=r"one sample needs 10\.30 GB .* is 7\.20 GB \(local, less 10%\)"):
-        plan(night(), DATASET, profile(sample_bytes=1e10), None, params)
+        plan(night(), DATASET, profile(sample_bytes=1e10), None, params, **AT_HOME)
 
 
 def test_a_queue_without_anything_to_fall_back_on_is_refused():
@@ -302,30 +315,28 @@ def test_the_batch_that_is_done_sooner_is_taken():
     assert planned(params=params, job=noisy).batch_size == 64
 
 
-LOCAL_BACKEND = "pipeline.backends.local:Local"
-
-
 def test_a_backend_that_rents_nothing_gets_the_machine_at_hand_and_says_why():
-    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
-    found = plan(night(), DATASET, profile(), None, params)
+    params = told(EVERYWHERE, TRAINING)
+    found = plan(night(), DATASET, profile(), None, params, **AT_HOME)
     assert found.rental.is_local
     others = [option.why_not for option in found.options if not option.rental.is_local]
-    assert set(others) == {"backend Local rents no machine"}
+    assert set(others) == {"the backend does not have it"}
     assert found.ladder == ()
 
 
 def test_a_backend_that_rents_nothing_is_told_where_only_rented_machines_are_named():
-    params = told(PlanParams(machines=("g2-*",)), TRAINING, backend=LOCAL_BACKEND)
+    params = told(PlanParams(machines=("g2-*",)), TRAINING)
     with pytest.raises(
-        PlanError, match=r"plan.machines names g2-\*, but backend .*:Local has only the machine at"
+        PlanError,
+        match=r"plan.machines names g2-\*, and the backend has none of them; add one that it has \(local\)",
     ):
-        plan(night(), DATASET, profile(), None, params)
+        plan(night(), DATASET, profile(), None, params, **AT_HOME)
 
 
 def test_a_backend_that_rents_nothing_is_no_help_when_the_machine_at_hand_is_late():
-    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
+    params = told(EVERYWHERE, TRAINING)
     with pytest.raises(PlanError, match=r"the least that helps: night.train_hours \d"):
-        plan(night(hours=0.3), DATASET, profile(step_s=1e-1), None, params)
+        plan(night(hours=0.3), DATASET, profile(step_s=1e-1), None, params, **AT_HOME)
 
 
 @pytest.mark.slow
@@ -410,7 +421,9 @@ def test_fewer_steps_are_taken_only_where_they_are_allowed():
     allowed = told(PlanParams(), TRAINING).model_copy(
         update={"profile": ProfileParams(quality_remedies="allow")}
     )
-    found = plan(night(hours=0.1, budget_usd=0.0), DATASET, profile(step_s=1e-2), None, allowed)
+    found = plan(
+        night(hours=0.1, budget_usd=0.0), DATASET, profile(step_s=1e-2), None, allowed, available=EVERYTHING
+    )
     assert 0 < found.num_samples < DATASET.num_samples
 
 

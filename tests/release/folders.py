@@ -29,7 +29,7 @@ sys.path.insert(0, str(OWN))
 PARAMS = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "toy:Toy"}
-backend: {use: "tests.fakes:Nothing"}
+backend: {use: "tests.fakes:ScriptedBackend"}
 gate: {fit_samples: 0}
 """
 NUM_SAMPLES = 200

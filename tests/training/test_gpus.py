@@ -7,7 +7,7 @@ import torch
 
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import Rental, Rung
-from pipeline.jobs.torchrun import job_of
+from pipeline.jobs.backend_job import job_of
 from pipeline.machines.catalog import rented
 from pipeline.training import gpus
 from pipeline.training.gpus import Sight, check, driver, unseen

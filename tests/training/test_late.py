@@ -44,12 +44,13 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
 
 def run_directly(folder: Path, *, meanwhile: Callable[[], None]) -> None:
     """The job in `folder`, until it ends."""
-    command = ("torchrun", "--nnodes=1", "--nproc-per-node=1", "-m", "pipeline.training.worker")
     backend = Local()
     handle = backend.submit(
         Job(
             name="j",
-            command=(*command, str(folder)),
+            module="pipeline.training.worker",
+            arguments=(str(folder),),
+            num_workers=1,
             rental=Rental(machine="local"),
             folder=str(folder),
             timeout_s=120,

@@ -4,7 +4,7 @@
 
 Attempts that were taken away are paid like the others; the queue before a start is not. The service tells
 when a job began and ended, not when it waited for a new spot machine in between, so of a job that it
-restarted by itself this is the most that it can have cost. launching/meter.py takes what is found here.
+restarted by itself this is the most that it can have cost. jobs/cost_tracker.py takes what is found here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipeline.contract.errors import ParamsError
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.catalog import Machine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,7 @@ class Asked:
 
     job: str
     rental: Rental
+    logs: str = ""  # where a person reads them; "" for what did not become a job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +142,8 @@ def _sentence(kind: Kind, asked: Asked, *, message: str) -> str:
         f"params.yaml, and at what python -m pipeline check says",
         "not allowed": f"job {asked.job} may not use something that it needs{told}; give "
         f"backend.service_account the roles that docs/vertex.md lists",
-        "user error": f"job {asked.job} ended with an error of its own code{told}; look at its log, "
-        f"mend the workload, and run train again",
+        "user error": f"job {asked.job} ended with an error of its own code{told}; look at "
+        f"{asked.logs or 'its log'}, mend the workload, and run train again",
         "out of memory": f"job {asked.job} ran out of the memory of {rental.machine}{told}; "
         f"name a machine with more in plan.machines, or lower train.batch_size",
         "preempted": f"{what} was taken away{told}; the job goes on from its last checkpoint",

@@ -1,4 +1,4 @@
-"""What is asked of Vertex AI? A job as a custom job: machines, strategy, times, labels, command.
+"""What is asked of Vertex AI? A job as a custom job: machines, strategy, times, labels, module.
 
 The service's own times are longer than a night (a job may run 7 days and wait 24 h for flex-start), so both
 are always set, and cut to what is left until the end of training: a service that was slow to answer has used
@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import JobError
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Strategy
-from pipeline.machines.catalog import Machine
 
 STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
 SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
@@ -50,9 +50,8 @@ def machine_of(job: Job, *, known: Sequence[Machine]) -> Machine:
     named = [machine for machine in known if machine.name == rental.machine]
     if not named:
         raise JobError(
-            f"job {job.name} is for machine {rental.machine}, which "
-            f"pipeline.backends.vertex.vertex:Vertex does not rent; name one in plan.machines "
-            f"(python -m pipeline prices lists them)"
+            f"job {job.name} is for machine {rental.machine}, which Vertex AI does not rent; "
+            f"name one in plan.machines (python -m pipeline prices lists them)"
         )
     machine = next((machine for machine in named if machine.region == rental.region), None)
     if machine is None:
@@ -138,7 +137,17 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
         "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": site.disk_gb},
         "container_spec": {
             "image_uri": _image(job, machine, site),
-            "command": [*REPLICA, "--until", f"{end.timestamp():.0f}", *away, "--", *_command(job, machine)],
+            "command": [
+                *REPLICA,
+                "--until",
+                f"{end.timestamp():.0f}",
+                "--workers",
+                str(job.num_workers),
+                *away,
+                "--",
+                job.module,
+                *job.arguments,
+            ],
             "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
         },
     }
@@ -147,14 +156,6 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
     if job.rental.num_machines == 1 or machine.is_tpu:
         return [pool]
     return [pool, {**pool, "replica_count": job.rental.num_machines - 1}]
-
-
-def _command(job: Job, machine: Machine) -> list[str]:
-    """The command with a worker per device; a profile is of one."""
-    if "pipeline.profiling.profile_job" in job.command:
-        return list(job.command)
-    workers = f"--nproc-per-node={machine.num_workers}"
-    return [workers if word.startswith("--nproc-per-node=") else word for word in job.command]
 
 
 def key_of(job: Job) -> str:

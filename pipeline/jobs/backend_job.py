@@ -1,4 +1,4 @@
-"""What exactly is handed to a backend? The same torchrun for every rung, under a name of its own."""
+"""What exactly is handed to a backend? The same workers for every rung, under a name of its own."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,6 @@ from pipeline.contract.records import Rental, Rung
 from pipeline.storage import mlflow_client
 from pipeline.training import gpus
 
-WORKER_RESTARTS = 3  # by torchrun, of the workers in a job
-SHUTDOWN_S = 20  # for workers to save when told to end
-
 
 def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout_s: float) -> Job:
     """The job in `folder` on a rung; `planned`: the one that the plan names."""
@@ -18,16 +15,9 @@ def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout
     return Job(
         # Another name for another way to hold machines: a backend attaches to a job of the same.
         name=folder.name if planned else "-".join([folder.name, *_words(rung.rental)]),
-        command=(
-            "torchrun",
-            "--nnodes=1",
-            f"--nproc-per-node={num_workers}",
-            f"--max-restarts={WORKER_RESTARTS}",
-            f"--shutdown-timeout={SHUTDOWN_S}",
-            "-m",
-            "pipeline.training.worker",
-            place,
-        ),
+        module="pipeline.training.worker",
+        arguments=(place,),
+        num_workers=num_workers,
         rental=rung.rental,
         folder=place,
         timeout_s=timeout_s,
