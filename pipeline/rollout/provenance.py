@@ -146,14 +146,7 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
     told.append(("code", night.code_commit))
     told.append(("params", _changed_params(entry)))
     if entry.plan is not None:
-        plan = entry.plan
-        told.append(
-            (
-                "machine",
-                f"{plan.num_machines} x {plan.machine}{f' in {plan.region}' if plan.region else ''}, "
-                f"{'spot' if plan.spot else 'on demand'}, batch size {plan.batch_size}",
-            )
-        )
+        told.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
     if entry.training is not None:
         ran = entry.training
         told.append(
