@@ -122,7 +122,7 @@ def test_a_record_in_todays_form_is_left_alone() -> None:
     release = Release(version=4, replaced=3)
     assert records.loads(Release, records.dumps(release)) == release
     values = {"champion": 3, "challenger": 4}
-    assert older.record("Approval", values) is values  # here the key means what it says
+    assert older.record("Approval", values) == values  # here the key means what it says
 
 
 def test_two_keys_for_one_thing_are_refused() -> None:
