@@ -17,7 +17,7 @@ from pipeline.contract.params import Params
 from pipeline.contract.records import Night, Release, Version
 from pipeline.gate import watch
 from pipeline.registry import aliases
-from pipeline.rollout import audit, promote, rollback, saga, targets
+from pipeline.rollout import audit, promote, rollback, saga
 from pipeline.rollout.drill import drill
 from pipeline.rollout.routers import Routers
 from pipeline.rollout.targets import Alias, Follower, followers
@@ -123,7 +123,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
         ended = ledger.champion_at(ledger.ledger_tip())
         assert ended is not None
         with mlflow_client.session() as client:
-            saga.recover(targets.followers(client, "daybreak"))
+            saga.recover(rollback.followers(client, "daybreak"))
         new.append(ended.version == 2)
         assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
         assert shelf.ready() == (), killer.steps
