@@ -483,7 +483,8 @@ def _in_todays_form(kind: type[Record], text: str) -> str:
         values = json.loads(text)
     except ValueError:
         return text
-    return json.dumps(older.record(kind.__name__, values)) if isinstance(values, dict) else text
+    today = older.record(kind.__name__, values) if isinstance(values, dict) else values
+    return text if today is values else json.dumps(today)
 
 
 def write(record: Record, folder: Path = RUN) -> Path:
