@@ -36,7 +36,7 @@ def known(entries: Sequence[Entry], *, num_workers: int) -> Known:
         past=tuple(each for each in found if each),
         runs=Counter((e.plan.machine, e.plan.batch_size, e.plan.num_machines) for e in entries if e.plan),
         starts=_starts(entries),
-        danger=learned(_lives(entries)),
+        hazard=learned(_lives(entries)),
         reached=_reached(entries),
         decided=[each for each in map(_decided, entries) if each],
     )
