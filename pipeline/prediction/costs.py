@@ -118,7 +118,7 @@ def estimate(
     num_updates = ceil(num_samples / batch_size)
     spot = strategy == "spot"
     work = [part.times(num_updates) for part in found.parts]
-    before = wait(machine, num_bytes=num_bytes, told=known.starts.get(machine.name, ()) if known else ())
+    before = wait(machine, num_bytes=num_bytes, ratios=known.starts.get(machine.name, ()) if known else ())
     work_s, save_s = sum(part.seconds for part in work), time_to_save_s(profile)
     between_s = mean_time_to_loss_s(num_machines=num_machines, spot=spot, owned=machine.name == LOCAL)
     if spot and known and known.hazard:
