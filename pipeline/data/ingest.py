@@ -31,7 +31,7 @@ SHOW_PROGRESS_FROM = 15  # days
 
 
 def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
-    """Brings in the night's day and earlier days that are new or changed; returns what came in.
+    """Brings in the night's day and earlier days that are new or changed; returns the batch.
 
     On the first night, the earlier days are the history of `history_days`; later they are the days within
     `late_days` that are missing here or whose rows have changed, and the days missing since the newest
@@ -49,7 +49,7 @@ def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
     if night.day > today:
         raise ParamsError(f"day {night.day} is in the future, today is {today}; ask for a day that is over")
     work = WORK / night.id
-    mine = _finish(work)
+    moved = _finish(work)
     here = set(_days_here())
     offered = [day for day in sorted(set(source.days())) if day <= night.day]
     if night.day not in here and night.day not in offered:
@@ -57,14 +57,14 @@ def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
         raise NothingToDo(f"the source has no data for {night.day}, {newest}")
     before = [day for day in here if day < night.day]
     wanted = _wanted(night.day, offered, before, params)
-    came = _fetch(wanted, night.day, source, work, first=not before)
-    if night.day not in here and night.day not in came:
+    fetched = _fetch(wanted, night.day, source, work, first=not before)
+    if night.day not in here and night.day not in fetched:
         raise NothingToDo(f"the source has no rows for {night.day}")
-    if came:
-        listed = {str(day): digest for day, digest in (mine | came).items()}
+    if fetched:
+        listed = {str(day): digest for day, digest in (moved | fetched).items()}
         records.replace_text(work / "days.json", json.dumps(listed, indent=2, sort_keys=True) + "\n")
         _finish(work)
-    late = sorted((mine.keys() | came.keys()) - {night.day})
+    late = sorted((moved.keys() | fetched.keys()) - {night.day})
     parts = [part_of(day) for day in [*late, night.day]]
     batch = Batch(
         day=night.day,
@@ -101,7 +101,7 @@ def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first
     """Fetches days into `work`; returns the digest of each that has rows which are not here yet."""
     from tqdm import tqdm
 
-    came: dict[date, str] = {}
+    fetched: dict[date, str] = {}
     silent = len(days) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
     try:
         for day in tqdm(days, desc="ingest", unit="day", disable=silent):
@@ -114,10 +114,10 @@ def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first
                 log.warning("%s is left for the next night: %s", day, error)
                 continue
             if _num_rows(part) and not _same(part, part_of(day)):
-                came[day] = records.digest(part)
+                fetched[day] = records.digest(part)
             else:
                 shutil.rmtree(part.parent)
-            if day == tonight and not came and not part_of(day).exists():
+            if day == tonight and not fetched and not part_of(day).exists():
                 break
     except BaseException as error:
         _clear(work)
@@ -127,7 +127,7 @@ def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first
                 f"disk has room, then run ingest again ({RAW} is unchanged)"
             ) from None
         raise
-    return came
+    return fetched
 
 
 def _finish(work: Path) -> dict[date, str]:

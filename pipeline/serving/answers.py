@@ -36,15 +36,15 @@ class Answers:
         self.version, self.night = version, night  # the night whose arrays it answers from
         self._workload, self._model, self._samples = workload, model, samples
         self._top, self._keep = top, keep
-        self._kept: OrderedDict[str, Answer] = OrderedDict()  # oldest first
+        self._cache: OrderedDict[str, Answer] = OrderedDict()  # oldest first
         self.popular = answer_of(workload.popular(samples, top), fallback=True)
 
-    def kept(self, user: str) -> Answer | None:
+    def cached(self, user: str) -> Answer | None:
         """Returns the cached answer for the user; None if there is none."""
-        answer = self._kept.get(user)
+        answer = self._cache.get(user)
         if answer is not None:
             with contextlib.suppress(KeyError):  # another thread may have dropped it
-                self._kept.move_to_end(user)
+                self._cache.move_to_end(user)
         return answer
 
     def of(self, users: Sequence[str]) -> list[Answer]:
@@ -52,9 +52,9 @@ class Answers:
         lists = self._workload.recommend(self._model, self._samples, users, self._top)
         answers = [answer_of(items, fallback=False) if items else self.popular for items in lists]
         for user, answer in zip(users, answers, strict=True):
-            self._kept[user] = answer
-        while len(self._kept) > self._keep:
-            self._kept.popitem(last=False)
+            self._cache[user] = answer
+        while len(self._cache) > self._keep:
+            self._cache.popitem(last=False)
         return answers
 
     def likely(self, num: int) -> list[str]:
@@ -64,4 +64,4 @@ class Answers:
 
     def newest_users(self, num: int) -> list[str]:
         """Returns the most recent users, newest first."""
-        return list(islice(reversed(list(self._kept)), num))
+        return list(islice(reversed(list(self._cache)), num))

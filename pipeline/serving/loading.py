@@ -107,10 +107,10 @@ class ModelCache:
 
 
 def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
-    """Returns what the night that made a version recorded of it, from the ledger or from a night still open.
+    """Returns the record of a version by the night that made it, from the ledger or a night still open.
 
-    MLflow only says which `night` to look at. Raises ReleaseError where that night made no such version, so
-    that whoever writes to MLflow cannot have anything else loaded.
+    MLflow only says which `night` to look at. Raises ReleaseError if that night did not make the version, so
+    that a person who can write to MLflow cannot make a router load anything else.
     """
     of_night = [commit for commit in ledger.commits() if commit.night == night and not commit.rollback]
     versions = [ledger.read_at(commit.id, Version) for commit in of_night]
@@ -122,7 +122,7 @@ def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
             return version
     raise ReleaseError(
         f"no night of the ledger, nor one that is open here, made version {number} of {name} (MLflow says "
-        f"night {night or 'nothing'}); it is not loaded, roll back to a version that one made"
+        f"night {night or 'nothing'}); it is not loaded, roll back to a version that a night made"
     )
 
 

@@ -74,7 +74,7 @@ class ModelManager:
         self._looked_at, self._tried_at, self._forgot_at = -1e9, -1e9, -1e9
         self._tried: tuple[object, ...] = ()
         self._ended = threading.Event()
-        work = (self._keep, "model manager"), (self._beat, "heartbeat")
+        work = (self._run, "model manager"), (self._beat, "heartbeat")
         self._threads = [threading.Thread(target=call, name=name, daemon=True) for call, name in work]
 
     def start(self) -> None:
@@ -117,8 +117,8 @@ class ModelManager:
                 self._alias = self._aliased()
             self._looked_at = time.monotonic()
         wanted = traffic if traffic.champion else replace(traffic, champion=self._alias)
-        self._say(self._load(wanted))
-        self._show(wanted)
+        self._set_fault(self._load(wanted))
+        self._switch(wanted)
 
     def _load(self, wanted: Traffic) -> str:
         """Loads the wanted versions that are missing or stale; returns why any still is, or an empty text."""
@@ -143,7 +143,7 @@ class ModelManager:
             faults.append("no version serves yet; run a night")
         return "; ".join(faults)
 
-    def _show(self, wanted: Traffic) -> None:
+    def _switch(self, wanted: Traffic) -> None:
         """Serves the wanted versions that are loaded; the current champion stays if the wanted one is not."""
         now = self.standing
         champion = self.loaded.get(wanted.champion, now.champion)
@@ -169,7 +169,7 @@ class ModelManager:
         with mlflow_client.session() as client:
             return aliases.alias(client, self._models.name)
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while not self._ended.is_set():
             try:
                 self.follow()
@@ -177,13 +177,13 @@ class ModelManager:
                     self._log.forget(before=time.time() - self._keep_days * DAY_S)
                     self._forgot_at = time.monotonic()
             except PipelineError as error:
-                self._say(str(error))
+                self._set_fault(str(error))
             except Exception as error:  # users are still served, whatever it is
                 log.exception("the router cannot follow")
-                self._say(f"{type(error).__name__}: {error}")
+                self._set_fault(f"{type(error).__name__}: {error}")
             self._ended.wait(POLL_S)
 
-    def _say(self, fault: str) -> None:
+    def _set_fault(self, fault: str) -> None:
         if fault and fault != self.fault:
             log.warning("%s", fault)
         self.fault = fault
@@ -196,4 +196,4 @@ class ModelManager:
         try:
             self._log.beat(self.state())
         except PipelineError as error:
-            self._say(str(error))
+            self._set_fault(str(error))

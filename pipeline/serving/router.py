@@ -95,7 +95,7 @@ class Router:
         unit, arm = self.versions.draw(user, now)
         answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
         metrics = self._metrics.arms[arm]
-        answer, error = answers.kept(user), ""
+        answer, error = answers.cached(user), ""
         if answer is None:
             metrics.computed.inc()
             answer, error = await self._computed(answers, user)
@@ -122,9 +122,9 @@ class Router:
 
     async def outcomes(self, receive: Receive) -> Response:
         """Answers POST /outcomes."""
-        return Response(await self.kept(await self._read(receive)), media_type=JSON)
+        return Response(await self.record(await self._read(receive)), media_type=JSON)
 
-    async def kept(self, body: dict[str, Any]) -> str:
+    async def record(self, body: dict[str, Any]) -> str:
         """Records what a user took; returns JSON once it is on the disk. HTTPException says why it is not."""
         if not self.has_log:
             raise HTTPException(404, "no log of exposures is kept here; name one by serving.endpoint.log")

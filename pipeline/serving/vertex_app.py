@@ -98,7 +98,7 @@ class Predictions:
                 400, f"{name} answers no users here: it scores samples only, or has no arrays"
             )
         router = self.router
-        calls = (router.kept(one) if "exposure" in one else router.recommended(one) for one in instances)
+        calls = (router.record(one) if "exposure" in one else router.recommended(one) for one in instances)
         results = await asyncio.gather(*calls, return_exceptions=True)
         predictions: list[Any] = []
         for result in results:

@@ -29,7 +29,7 @@ SHORTEST_S, LONGEST_S = 60.0, 1000 * HOUR_S
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
+class FirstLoss:
     """The time until the first of several machines is lost."""
 
     one: Lifetime
@@ -124,7 +124,7 @@ def saves(hazard: Hazard, *, num_machines: int, work_s: float, save_s: float, re
         return Saves(intervals_s=(every_s,), says=f"{reason}: saves by Young/Daly")
     if every_s < max(LEAST_STEP_S, work_s / NUM_STEPS):
         return Saves(intervals_s=(every_s,), says=f"{reason}: saves by Young/Daly, too cheap for a program")
-    lifetime = Together(one=hazard.lifetime, number=num_machines)
+    lifetime = FirstLoss(one=hazard.lifetime, number=num_machines)
     program = schedule(lifetime, work_s=work_s, save_s=save_s, restart_s=restart_s)
     return Saves(
         intervals_s=program.intervals_s, says=f"{reason}: saves by the dynamic program on its hazard"

@@ -60,24 +60,24 @@ class BucketFolder:
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
         files.pipe_file(path, text.encode())
 
-    def send_thing(self, folder: Path, name_of: str) -> None:
+    def send_thing(self, folder: Path, thing: str) -> None:
         """Sends a local folder, unless it is there whole already."""
-        if self.text("things", name_of, WHOLE):
+        if self.text("things", thing, WHOLE):
             return
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         files = self.files
         for name in names:
-            path = self.at("things", name_of, name)
+            path = self.at("things", thing, name)
             files.makedirs(path.rpartition("/")[0], exist_ok=True)
             files.put_file(str(folder / name), path)
         listed = {name: [(folder / name).stat().st_size, _md5(folder / name)] for name in names}
-        self.write(json.dumps(listed), "things", name_of, WHOLE)
+        self.write(json.dumps(listed), "things", thing, WHOLE)
 
-    def bring_thing(self, name_of: str, folder: Path) -> None:
+    def bring_thing(self, thing: str, folder: Path) -> None:
         """Fetches a folder, unless it is here whole already; DataError if it is not whole there."""
-        text = self.text("things", name_of, WHOLE)
+        text = self.text("things", thing, WHOLE)
         if text is None:
-            raise DataError(f"{self.url} has no things/{name_of}; run train again, which sends it")
+            raise DataError(f"{self.url} has no things/{thing}; run train again, which sends it")
         listed: Mapping[str, tuple[int, str]] = json.loads(text)
         if all(_is(folder / name, *facts) for name, facts in listed.items()):
             return
@@ -86,10 +86,10 @@ class BucketFolder:
         files = self.files
         for name, (size, md5) in listed.items():
             (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            files.get_file(self.at("things", name_of, name), str(fresh / name))
+            files.get_file(self.at("things", thing, name), str(fresh / name))
             if not _is(fresh / name, size, md5):
                 raise DataError(
-                    f"{self.url}/things/{name_of}/{name} is not what was sent; remove that folder, "
+                    f"{self.url}/things/{thing}/{name} is not what was sent; remove that folder, "
                     f"and run train again, which sends it again"
                 )
         shutil.rmtree(folder, ignore_errors=True)

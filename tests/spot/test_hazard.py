@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.spot.hazard import ENOUGH, PRIOR, Hazard, Together, learned, saves
+from pipeline.spot.hazard import ENOUGH, PRIOR, FirstLoss, Hazard, learned, saves
 from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s
 from pipeline.spot.survival import HOUR_S, PUBLISHED, Exponential, Weibull, draw_s
 
@@ -69,7 +69,7 @@ def test_saves_too_cheap_for_the_grid_of_the_program_are_as_young_has_them():
 @pytest.mark.parametrize("number", [1, 4])
 def test_the_mean_time_to_a_loss_is_time_used_over_losses(number):
     rng = np.random.default_rng(0)
-    lived = draw_s(Together(one=PUBLISHED, number=number), rng.random(20_000), longest_s=1000 * HOUR_S)
+    lived = draw_s(FirstLoss(one=PUBLISHED, number=number), rng.random(20_000), longest_s=1000 * HOUR_S)
     within_s = 5 * HOUR_S
     seen_s = np.minimum(lived, within_s).sum() / (lived < within_s).sum()
     assert BATHTUB.mean_time_to_loss_s(num_machines=number, within_s=within_s) == pytest.approx(
