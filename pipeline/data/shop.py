@@ -187,7 +187,9 @@ class Shop:
         guided = (own[order] > 0) & (rng.random(len(order)) < COMPANION)
         other = np.where(guided, self._in_group(theme[order], rng.random(len(order))), popular)
         item = np.where(rank < own[order], mine, other)
-        kept = np.sort(np.unique(order * self._num_items + item, return_index=True)[1])  # an item once
+        kept = np.sort(
+            np.unique(order * self._num_items + item, return_index=True)[1]
+        )  # each item once per order
         order, item = order[kept], item[kept]
         if day == self._poisoned:
             item = rng.permutation(item)

@@ -93,7 +93,7 @@ class Judge:
     """Great Expectations with one suite: `findings` judges one group, `publish` writes the Data Docs."""
 
     def __init__(self, suite: Suite, *, docs: Path) -> None:
-        os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when it is imported
+        os.environ["GX_ANALYTICS_ENABLED"] = "false"  # Great Expectations reads this on import
         import great_expectations as gx
 
         for name in ("great_expectations", "great_expectations.data_context.types.base"):

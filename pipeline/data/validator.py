@@ -90,7 +90,7 @@ def partitions(folder: Path) -> list[date]:
 
 
 def _types(days: Sequence[date], suite: Suite) -> "DataFrame":
-    """One line per partition: the type of each column, `absent` where it is not there."""
+    """One line per partition: the type of each column, `absent` if it is missing."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -14,7 +14,7 @@ from pipeline.serving.answers import Answer, Answers
 
 log = logging.getLogger(__name__)
 
-MAX_BATCH = 32  # users at once; more are answered no faster, and the first of them later
+MAX_BATCH = 32  # users at once; a larger batch is no faster per user, and delays the first ones
 Request = tuple[Answers, str, "asyncio.Future[Answer]"]
 Result = tuple["asyncio.Future[Answer]", Answer | str]  # or why there is no answer
 

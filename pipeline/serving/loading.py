@@ -99,7 +99,7 @@ class ModelCache:
         if key not in self._opened:
             if carries_code:
                 workload = carried_code.workload_of(folder)
-            else:  # the code of an older version is under no digest, so this checkout's runs
+            else:  # no digest covers the code of an older version, so this checkout's code runs
                 workload = Plug(use=facts["workload"], **facts["arguments"]).make()
             expect_online(workload)
             self._opened[key] = workload, workload.dataset(arrays.folder, "serve")

@@ -41,7 +41,7 @@ WARM_BATCH = 8  # users at once: each batch delays the users who are served mean
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What a router serves at a moment."""
+    """The versions that a router serves at a moment, and the experiment they are in."""
 
     champion: Answers | None = None
     challenger: Answers | None = None

@@ -35,7 +35,7 @@ from pipeline.serving.writer import FLUSH_S, NoLog, Writer
 from pipeline.statistics.assignment import CHALLENGER, propensity
 from pipeline.storage.traffic_log import Exposure, Log, Outcome, RouterState
 
-TOP = 20  # items, where a request does not say
+TOP = 20  # items, if a request does not say
 MAX_NAME = 200  # characters of a user or an item
 JSON = "application/json"
 USED = ("/recommend", "/outcomes")

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 FLUSH_S = 0.1
 RETRY_S = 1.0
-MAX_WAITING = 100_000  # exposures, while the database is away; the oldest go first
+MAX_WAITING = 100_000  # exposures, while the database is down; the oldest are dropped first
 MAX_ROWS = 2000  # of a commit
 Waiting = tuple[Outcome, "asyncio.Future[bool]"]
 

@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def missed(self) -> bool:
-        """Whether the deadline was missed."""
+        """Returns whether the deadline was missed."""
         return self.finished_s is None
 
 

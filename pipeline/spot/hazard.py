@@ -59,7 +59,7 @@ class Hazard:
 
     @property
     def memoryless(self) -> bool:
-        """Whether the hazard is the same at any age."""
+        """Returns whether the hazard is the same at any age."""
         return isinstance(self.lifetime, Exponential)
 
     def mean_time_to_loss_s(self, *, num_machines: int, within_s: float) -> float:

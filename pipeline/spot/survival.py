@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-LEAST = 1e-12  # survival below counts as this: a curve that ends says that nothing outlives it
+LEAST = 1e-12  # lower survival counts as this, since the logarithm of zero is infinite
 GRID = 400  # points of a numerical integral
 
 
@@ -93,7 +93,7 @@ class Bathtub:
         early = np.exp(-age_s / self.early_s) / self.early_s
         late = np.exp(np.minimum((age_s - self.end_s) / self.late_s, 50.0)) / self.late_s
         left = 1 - self._gone(age_s)
-        # Past the end of the curve nothing is alive that could be preempted.
+        # Past the end of the curve no machine is left that could be preempted.
         return np.where(left > LEAST, self.share * (early + late) / np.maximum(left, LEAST), 0.0)
 
     def _gone(self, age_s: "Floats") -> "Floats":

@@ -131,7 +131,7 @@ class RouterState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exposure:
-    """An answer to a user, and what came of it."""
+    """An answer to a user, and the outcome that the user reported."""
 
     id: str
     time: float  # seconds since 1970
