@@ -7,10 +7,8 @@ chosen by the log-likelihood of machines that were held out, so the family with 
 advantage.
 
 Nelson-Aalen's estimate becomes a curve by a hazard that is constant between quantiles of the preemptions.
-Kaplan-Meier's, with its interval, is for plots only: it has no density.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -150,26 +148,3 @@ FITS: tuple[Callable[[Observed], Lifetime], ...] = (
     fit_bathtub,
     fit_piecewise,
 )
-
-
-def kaplan_meier(observed: Observed, *, confidence: float = 0.9) -> "tuple[Floats, Floats, Floats, Floats]":
-    """Returns ages in seconds, the share that survives each, and its interval (scipy)."""
-    import numpy as np
-    from scipy.stats import CensoredData, ecdf
-
-    survival = ecdf(CensoredData.right_censored(observed.lived_s, ~observed.preempted)).sf
-    with warnings.catch_warnings():
-        # If none or all survive there is no interval; scipy warns and returns nan.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        interval = survival.confidence_interval(confidence)
-    low, high = (np.nan_to_num(side.probabilities, nan=0.0) for side in (interval.low, interval.high))
-    return survival.quantiles, survival.probabilities, low, high
-
-
-def nelson_aalen(observed: Observed) -> "tuple[Floats, Floats]":
-    """Returns ages of preemptions in seconds, and the cumulative hazard: sums of 1 / machines at risk."""
-    import numpy as np
-
-    ages, number = np.unique(observed.lived_s[observed.preempted], return_counts=True)
-    at_risk = len(observed.lived_s) - np.searchsorted(np.sort(observed.lived_s), ages)
-    return ages, np.cumsum(number / at_risk)

@@ -23,7 +23,7 @@ def lifetimes(
     for line, end in zip(submitted, ends, strict=False):  # without a submission no machine lived
         begin = _seconds(line["time"])
         own = [each for each in signs if begin <= each < end]
-        if line.get("spot") and own:
+        if line.get("strategy") == "spot" and own:
             observed.append((round(max(own) - min(own), 3), any(begin < each <= end for each in lost)))
     return tuple(observed)
 
