@@ -113,7 +113,7 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float, logs: str) -> Tra
         epochs=result.epochs,
         ended_at=result.ended_at,
         start_s=observed_lifetimes.start_s(submissions, starts),
-        spot_lives=observed_lifetimes.lives(submissions, starts=starts, heartbeats=beats, losses=losses),
+        spot_lives=observed_lifetimes.lifetimes(submissions, starts=starts, heartbeats=beats, losses=losses),
         noise_scale=result.noise_scale,
         device=result.device,
         logs=logs,

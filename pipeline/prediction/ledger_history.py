@@ -41,7 +41,7 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
             (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines) for e in entries if e.plan
         ),
         starts=_starts(entries, machines),
-        danger=learned(_lives(entries)),
+        hazard=learned(_lives(entries)),
         reached=_reached(entries),
         decided=[each for each in map(_decided, entries) if each],
     )
