@@ -60,7 +60,7 @@ def plan(
     at_hand = catalog.local(profile, today=night.day)
     machines = allowed((at_hand, *(catalog.rented() if rented is None else rented)), params)
     tonight = _course(night, dataset, champion, params)
-    profile, tuning = remedies.taken(profile, epochs=tonight.epochs, num_samples=tonight.num_samples)
+    profile, tuning = remedies.apply_kept(profile, epochs=tonight.epochs, num_samples=tonight.num_samples)
     batch_size = training.batch_size
     if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
         batch_size = max(1, batch_size // 2)

@@ -82,7 +82,7 @@ def _past(entry: Entry, *, num_workers: int) -> Past | None:
         return None
     measured = catalog.local(profile, today=entry.night.day)
     epochs = plan.num_samples / max(1, entry.dataset.num_samples)
-    as_run, _ = remedies.taken(profile, epochs=epochs, num_samples=plan.num_samples)
+    as_run, _ = remedies.apply_kept(profile, epochs=epochs, num_samples=plan.num_samples)
     here = machine.name == LOCAL
     found = update(
         as_run,

@@ -1,10 +1,10 @@
 """Which of two ways to take the same updates is faster? Both in turn, on the same samples.
 
 Whatever else runs on the machine disturbs both: a pair is one block of updates taken each way, the first
-way taking turns, and what counts is the ratio of the two times. The median of the ratios lies below the
+variant taking turns, and what counts is the ratio of the two times. The median of the ratios lies below the
 (n - k)-th smallest of n with chance P(Bin(n, 1/2) < n - k), whatever their distribution (the sign test), so
-pairs are taken until that says enough, or time is up. Each way is an engine of its own, begun from the same
-seed: the losses of its first updates tell whether it still learns the same.
+pairs are taken until that says enough, or time is up. Each variant is an engine of its own, begun from the
+same seed: the losses of its first updates tell whether it still learns the same.
 """
 
 import time
@@ -34,7 +34,7 @@ NOTHING = Signals()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class Variant:
     """How updates are taken: a tuning, and samples per update."""
 
     tuning: Tuning
@@ -48,7 +48,7 @@ class Way:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Comparison:
     """Time with the new way / time with the old one: the median over pairs, and bounds on that median."""
 
     ratio: float
@@ -68,7 +68,9 @@ class Trials:
         self._workload, self._dataset, self._training = workload, dataset, training
         self._position = 0
 
-    def compare(self, old: Way, new: Way, *, update_s: float, enough: float, limit_s: float) -> Outcome:
+    def compare(
+        self, old: Variant, new: Variant, *, update_s: float, enough: float, limit_s: float
+    ) -> Comparison:
         """Take pairs until it is clear whether the ratio is below `enough`, or `limit_s` are spent.
 
         `update_s` is about what an update takes. Whatever fails in the new way is raised as it is.
@@ -90,7 +92,7 @@ class Trials:
         times = np.array(found)
         low, high = bounds([new_s / old_s for old_s, new_s in found])
         per_update = old.batch_size / samples
-        return Outcome(
+        return Comparison(
             ratio=median(times[:, 1] / times[:, 0]),
             low=low,
             high=high,
@@ -102,7 +104,13 @@ class Trials:
         )
 
     def _pairs(
-        self, one: "_Side", other: "_Side", blocks: Sequence[Indices], *, enough: float, until: float
+        self,
+        one: "_TimedVariant",
+        other: "_TimedVariant",
+        blocks: Sequence[Indices],
+        *,
+        enough: float,
+        until: float,
     ) -> list[tuple[float, float]]:
         found: list[tuple[float, float]] = []
         for number in range(PAIRS[1]):
@@ -130,22 +138,22 @@ class Trials:
             block=getattr(self._dataset, "block", 1),
         )
 
-    def _side(self, way: Way) -> "_Side":
+    def _side(self, variant: Variant) -> "_TimedVariant":
         engine = TorchEngine(
             self._workload,
             self._dataset,
             seed=self._training.seed,
-            micro_batch_size=way.micro_batch_size,
-            tuning=way.tuning,
+            micro_batch_size=variant.micro_batch_size,
+            tuning=variant.tuning,
         )
-        return _Side(engine, way, rate=self._training.rate)
+        return _TimedVariant(engine, variant, rate=self._training.rate)
 
 
-class _Side:
+class _TimedVariant:
     """One way of a trial."""
 
-    def __init__(self, engine: TorchEngine, way: Way, *, rate: float) -> None:
-        self.engine, self._way, self._rate = engine, way, rate
+    def __init__(self, engine: TorchEngine, variant: Variant, *, rate: float) -> None:
+        self.engine, self._way, self._rate = engine, variant, rate
 
     def seconds(self, samples: Indices) -> float:
         """Seconds of updates on all of the samples, begun with nothing prepared: that is on the safe side."""
@@ -173,9 +181,9 @@ class _Side:
         return time.perf_counter()
 
 
-def updates(old: Way, new: Way, update_s: float) -> int:
+def updates(old: Variant, new: Variant, update_s: float) -> int:
     """Updates in a block: enough to time, and for loaders to get into their stride."""
-    ahead = max(way.ahead if way.tuning.num_loaders else 0 for way in (old, new))
+    ahead = max(variant.ahead if variant.tuning.num_loaders else 0 for variant in (old, new))
     return max(1, 4 * min(1, ahead), 2 * ahead, ceil(BLOCK_S / max(update_s, 1e-6)))
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.profiling.bounds import Bound, Operator, Rates, memory_share
 
 if TYPE_CHECKING:
-    from pipeline.profiling.harness import Rig
+    from pipeline.profiling.harness import Harness
 
 log = logging.getLogger(__name__)
 
@@ -49,38 +49,38 @@ class Changes:
     more_loader_gain: float
 
 
-def kept(rig: "Rig", size: int) -> list[Any]:
+def kept(harness: "Harness", size: int) -> list[Any]:
     """Batches on the device, to be used in turn."""
-    return [rig.load(size) for _ in range(NUM_KEPT)]
+    return [harness.load(size) for _ in range(NUM_KEPT)]
 
 
-def changes(rig: "Rig", size: int, batches: Sequence[Any]) -> Changes:
+def changes(harness: "Harness", size: int, batches: Sequence[Any]) -> Changes:
     """Update, load and step in turn with the step on a batch that was kept, and with half a batch."""
     half = max(1, size // 2)
     load_s, step_s, kept_s, half_s = [], [], [], []
     busy_s: list[float] = []
-    begin = rig.now()
+    begin = harness.now()
     for number in range(MOST):
-        start, busy_before_s = rig.now(), time.process_time()
+        start, busy_before_s = harness.now(), time.process_time()
         if number >= LEAST and start - begin > LIMIT_S:
             break
-        batch = rig.load(size)
-        loaded = rig.now()
+        batch = harness.load(size)
+        loaded = harness.now()
         busy_s.append(time.process_time() - busy_before_s)
-        rig.step(batch, size)
-        stepped = rig.now()
-        rig.step(batches[number % len(batches)], size)
-        again = rig.now()
-        rig.step(rig.load(half), half)
-        half_s.append(rig.now() - again)
+        harness.step(batch, size)
+        stepped = harness.now()
+        harness.step(batches[number % len(batches)], size)
+        again = harness.now()
+        harness.step(harness.load(half), half)
+        half_s.append(harness.now() - again)
         load_s.append(loaded - start)
         step_s.append(stepped - loaded)
         kept_s.append(again - stepped)
     update_s = min(whole + step for whole, step in zip(load_s, step_s, strict=True))
     rounds = max(LEAST, min(MOST, int(LIMIT_S / 2 / update_s)))
-    loaders = rig.tuning.num_loaders
-    without = rig.update_s(size, rounds, num_loaders=loaders) if loaders else [update_s]
-    more_s = rig.update_s(size, rounds, num_loaders=loaders + 1)
+    loaders = harness.tuning.num_loaders
+    without = harness.update_s(size, rounds, num_loaders=loaders) if loaders else [update_s]
+    more_s = harness.update_s(size, rounds, num_loaders=loaders + 1)
     return Changes(
         update_s=update_s,
         load_s=min(load_s),
@@ -95,14 +95,14 @@ def changes(rig: "Rig", size: int, batches: Sequence[Any]) -> Changes:
 
 
 def step_gains(
-    rig: "Rig", size: int, batch: Any, operators: Sequence[Operator], rates: Rates
+    harness: "Harness", size: int, batch: Any, operators: Sequence[Operator], rates: Rates
 ) -> dict[Bound, float] | None:
     """What the step saves without arithmetic (`compute`) and without traffic (`memory`).
 
     None where it cannot be run so: the step does not take the same operators twice, or memory does not hold
     what they make, or its own code does not bear what is no longer computed. It ran as it is before, so
     whatever is raised here comes of what was left out. The updates of such steps mean nothing: build the
-    rig anew afterwards.
+    harness anew afterwards.
     """
     from pipeline.profiling.operators import Replay
 
@@ -115,18 +115,18 @@ def step_gains(
     runs = {"": Replay(names, set())}
     runs |= {bound: Replay(names, places) for bound, places in skipped.items()}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
-    begin = rig.now()
+    begin = harness.now()
     try:
         for number in range(MOST):
-            if number > LEAST and rig.now() - begin > LIMIT_S:
+            if number > LEAST and harness.now() - begin > LIMIT_S:
                 break
             for name, replay in runs.items():
                 replay.rewind()
-                start = rig.now()
+                start = harness.now()
                 with replay:
-                    rig.step(batch, size)
+                    harness.step(batch, size)
                 if number > 0:  # in the first one everything runs
-                    seconds[name].append(rig.now() - start)
+                    seconds[name].append(harness.now() - start)
     except Exception as error:
         log.info("no step without its operators: %s", error)
         log.debug("raised without them", exc_info=error)
@@ -141,15 +141,15 @@ def by_time(operators: Sequence[Operator], rates: Rates) -> dict[Bound, float]:
     return {"compute": 1 - share, "memory": share}
 
 
-def cold(rig: "Rig", size: int, folder: Path) -> dict[str, float]:
+def cold(harness: "Harness", size: int, folder: Path) -> dict[str, float]:
     """Seconds of a load with the arrays dropped from the page cache, and of the next; {} if they cannot."""
     if not drop(folder):
         return {}
-    start = rig.now()
-    rig.load(size)
-    again = rig.now()
-    rig.load(size)
-    return {"cold_load_s": again - start, "warm_load_s": rig.now() - again}
+    start = harness.now()
+    harness.load(size)
+    again = harness.now()
+    harness.load(size)
+    return {"cold_load_s": again - start, "warm_load_s": harness.now() - again}
 
 
 def drop(folder: Path) -> bool:

@@ -23,7 +23,7 @@ from pipeline.profiling.bounds import Operator, Room, Verdict
 
 if TYPE_CHECKING:
     from pipeline.profiling.counterfactuals import Changes
-    from pipeline.profiling.harness import Rig
+    from pipeline.profiling.harness import Harness
     from pipeline.profiling.memory import Peaks
     from pipeline.profiling.roofline import Ceilings
 
@@ -35,7 +35,7 @@ MEASURE_S = 5.0  # no round begins later than this; the first one always does
 class Diagnosis:
     """The job as it was found."""
 
-    rig: "Rig"
+    harness: "Harness"
     ceilings: "Ceilings"
     batch_size: int
     load_s: Line
@@ -66,19 +66,19 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
     Raises ParamsError or DataError in one sentence for a loss that is no loss per sample, NaN, or no samples;
     PlanError if not even the smallest batch fits the memory.
     """
-    from pipeline.profiling import harness as rigs
     from pipeline.profiling import roofline
+    from pipeline.profiling.harness import Harness
     from pipeline.training.tuning import tensors
 
     begin = time.perf_counter()
-    with memory_fit.climbing(workload, ARRAYS, params, training) as climbed:
-        rig = rigs.Rig(workload, ARRAYS, seed=training.seed)
+    with memory_fit.fitting(workload, ARRAYS, params, training) as climbed:
+        harness = Harness(workload, ARRAYS, seed=training.seed)
         footing = climbed()  # nothing is timed before the other process has ended
     peaks, tuning = footing.peaks, footing.tuning
-    rig.build(tuning, num_workers=training.num_workers)
+    harness.build(tuning, num_workers=training.num_workers)
     ceilings = roofline.ceilings(ARRAYS)
-    here = _machine(rig, peaks, ceilings)
-    batch_size = min(training.batch_size, rig.num_samples)
+    here = _machine(harness, peaks, ceilings)
+    batch_size = min(training.batch_size, harness.num_samples)
     memory_bytes = line_fit.fit(peaks.batch_sizes, peaks.step_bytes)
     room = bounds.room(
         memory_bytes,
@@ -88,19 +88,19 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
         device_bytes=here["device_memory_bytes"],
         too_large=peaks.too_large,
     )
-    sizes = _that_fit(rig.sizes(params.batch_sizes), room, memory_bytes, peaks)
-    times = _times(rig, sizes, params.steps)
+    sizes = _that_fit(harness.sizes(params.batch_sizes), room, memory_bytes, peaks)
+    times = _times(harness, sizes, params.steps)
     load_s = line_fit.fit(times.batch_sizes, times.load_s)
     step_s = line_fit.fit(times.batch_sizes, times.step_s)
     tried = batch_size if room.fits else sizes[0]  # not all changes can be run without room for the batch
-    batches = counterfactuals.kept(rig, tried)
-    changes = counterfactuals.changes(rig, tried, batches)
-    operators = rig.operators(batches, tried)
-    square, variance = _noise(rig, sizes[0])
+    batches = counterfactuals.kept(harness, tried)
+    changes = counterfactuals.changes(harness, tried, batches)
+    operators = harness.operators(batches, tried)
+    square, variance = _noise(harness, sizes[0])
     can_rerun = room.fits and not tuning.sharded_weights  # which are moved, not only computed with
-    rerun = counterfactuals.step_gains(rig, tried, batches[0], operators, ceilings) if can_rerun else None
+    rerun = counterfactuals.step_gains(harness, tried, batches[0], operators, ceilings) if can_rerun else None
     of_step = rerun or counterfactuals.by_time(operators, ceilings)
-    rig.build(tuning, num_workers=training.num_workers)  # what such steps learned means nothing
+    harness.build(tuning, num_workers=training.num_workers)  # what such steps learned means nothing
     verdict = bounds.judge(
         load_s=changes.load_s,
         step_s=changes.step_s,
@@ -129,7 +129,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
         },
         "counterfactual": _counterfactual(changes, verdict)
         | {"step_was_run": rerun is not None}  # else its gains are by the times of its operators
-        | counterfactuals.cold(rig, tried, ARRAYS),
+        | counterfactuals.cold(harness, tried, ARRAYS),
         "symptoms": bounds.symptoms(
             verdict=verdict,
             room=room,
@@ -142,7 +142,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
         ),
         "roofline": _roofline(operators, changes.step_s, ceilings),
         "network": all_reduce.evidence(
-            rig.num_sync_bytes(),
+            harness.num_sync_bytes(),
             num_workers=training.num_workers,
             update_s=load_s(batch_size) + step_s(batch_size),
         ),
@@ -151,14 +151,14 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
             "batch_sizes": list(sizes),
             "num_rounds": len(times.batch_sizes) // len(sizes),
             "num_samples": sum(times.batch_sizes),
-            "parameter_bytes": rig.num_sync_bytes(),
+            "parameter_bytes": harness.num_sync_bytes(),
             "elapsed_s": time.perf_counter() - begin,
         },
         "thresholds": bounds.THRESHOLDS,
         "machine": here,
     }
     return Diagnosis(
-        rig=rig,
+        harness=harness,
         ceilings=ceilings,
         batch_size=batch_size,
         load_s=load_s,
@@ -185,21 +185,21 @@ def _that_fit(sizes: Sequence[int], room: Room, memory_bytes: Line, peaks: "Peak
     return found if len(found) > 1 else tuple(sorted({max(1, found[0] // 2), found[0]}))
 
 
-def _times(rig: "Rig", sizes: Sequence[int], num_rounds: int) -> Times:
+def _times(harness: "Harness", sizes: Sequence[int], num_rounds: int) -> Times:
     """Loads and steps of all sizes in turn, after warming up with the smallest and the largest."""
     for size in {sizes[0], sizes[-1]}:
-        rig.step(rig.load(size), size)
-    begin = rig.now()
+        harness.step(harness.load(size), size)
+    begin = harness.now()
     measured: list[tuple[int, float, float]] = []
     for number in range(num_rounds):
-        if number > 0 and rig.now() - begin > MEASURE_S:
+        if number > 0 and harness.now() - begin > MEASURE_S:
             break
         for size in sizes:
-            start = rig.now()
-            batch = rig.load(size)
-            loaded = rig.now()
-            rig.step(batch, size)
-            measured.append((size, loaded - start, rig.now() - loaded))
+            start = harness.now()
+            batch = harness.load(size)
+            loaded = harness.now()
+            harness.step(batch, size)
+            measured.append((size, loaded - start, harness.now() - loaded))
     batch_sizes, load_s, step_s = zip(*measured, strict=True)
     return Times(batch_sizes=batch_sizes, load_s=load_s, step_s=step_s)
 
@@ -255,12 +255,12 @@ def _share(operators: Sequence[Operator], chosen: Callable[[Operator], bool]) ->
     return sum(op.seconds for op in operators if chosen(op)) / total_s if total_s else 0.0
 
 
-def _machine(rig: "Rig", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:
+def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:
     """This machine, as the catalog describes others; its memory is what this process may have of it."""
     import torch
 
     installed = this_machine.installed_bytes()
-    on_cpu = rig.device.type == "cpu"
+    on_cpu = harness.device.type == "cpu"
     return {
         "name": "CPU" if on_cpu else torch.cuda.get_device_name(),
         "num_devices": 0 if on_cpu else torch.cuda.device_count(),
@@ -272,10 +272,10 @@ def _machine(rig: "Rig", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]
     }
 
 
-def _noise(rig: "Rig", size: int) -> tuple[float, float]:
+def _noise(harness: "Harness", size: int) -> tuple[float, float]:
     """Square and variance of the gradient; nothing where there is no memory to add gradients up."""
     try:
-        return rig.noise(size)
+        return harness.noise(size)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

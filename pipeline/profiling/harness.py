@@ -24,7 +24,7 @@ from pipeline.profiling.bounds import Operator
 from pipeline.profiling.operators import OperatorLog, OtherStep, own
 from pipeline.training import noise, sample_order
 from pipeline.training.sample_order import Indices
-from pipeline.training.tuning import Shards, Tuner, read, tensors
+from pipeline.training.tuning import ShardedOptimizer, Tuner, read, tensors
 
 NOISE_BATCHES = 8
 LOOKED_AT = 256  # samples, for the largest
@@ -35,7 +35,7 @@ def device_here() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-class Rig:
+class Harness:
     """The job's data set, model and optimizer on a device."""
 
     def __init__(self, workload: Workload, folder: Path, *, seed: int) -> None:
@@ -65,16 +65,16 @@ class Rig:
             model = self.workload.model()
             self._loss = partial(self._tuner.loss, self.workload, model)
             if self.tuning.sharded_weights:
-                model = self._divided(model, num_workers)
+                model = self._shard(model, num_workers)
             self.model = self._tuner.model(model)
             self.model.train()
         with self._blamed("optimizer"):
             self.optimizer = self._tuner.optimizer(self.workload.optimizer(self.model.parameters()))
-        self._shards = None
+        self._sharded_optimizer = None
         if self.tuning.sharded and not self.tuning.sharded_weights:
-            self._shards = Shards(self.optimizer, rank=0, world_size=num_workers)
+            self._sharded_optimizer = ShardedOptimizer(self.optimizer, rank=0, world_size=num_workers)
 
-    def _divided(self, model: nn.Module, num_workers: int) -> nn.Module:
+    def _shard(self, model: nn.Module, num_workers: int) -> nn.Module:
         """The model with the share of worker 0 of its weights, and others who only seem to be there.
 
         A gathered weight is that share over and over: true in time and memory, but for the network, which is
@@ -83,11 +83,11 @@ class Rig:
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        from pipeline.training.fsdp import divide
+        from pipeline.training.fsdp import shard
 
         if not dist.is_initialized():
             dist.init_process_group("fake", rank=0, world_size=num_workers, store=FakeStore())
-        self._loss = divide(model, self._loss, device=self.device)
+        self._loss = shard(model, self._loss, device=self.device)
         return model
 
     def sizes(self, wanted: Sequence[int]) -> tuple[int, ...]:
@@ -201,8 +201,8 @@ class Rig:
     def update(self) -> None:
         """Change the weights by their gradients."""
         with self._blamed("optimizer"):
-            if self._shards:
-                self._shards.leave_others()
+            if self._sharded_optimizer:
+                self._sharded_optimizer.drop_others_gradients()
             self.optimizer.step()
 
     def now(self) -> float:

@@ -26,7 +26,7 @@ from pipeline.contract.workload import Workload
 from pipeline.machines import this_machine
 
 if TYPE_CHECKING:
-    from pipeline.profiling.harness import Rig
+    from pipeline.profiling.harness import Harness
 
 CLEAR = Path("/proc/self/clear_refs")
 KILLED = (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by itself in code of C++ that found no memory
@@ -64,15 +64,15 @@ class Probe:
     num_workers: int = 1
     installed_bytes: int = field(default_factory=this_machine.installed_bytes)
 
-    def rig(self) -> "Rig":
+    def harness(self) -> "Harness":
         """The data of the job, without a model."""
-        from pipeline.profiling.harness import Rig
+        from pipeline.profiling.harness import Harness
 
-        return Rig(self.workload, self.folder, seed=self.seed)
+        return Harness(self.workload, self.folder, seed=self.seed)
 
-    def sizes(self, rig: "Rig") -> tuple[int, ...]:
+    def sizes(self, harness: "Harness") -> tuple[int, ...]:
         """Batch sizes that the job may use; at least two, where there are two."""
-        sizes = rig.sizes(self.batch_sizes)
+        sizes = harness.sizes(self.batch_sizes)
         return tuple(size for size in sizes if size <= max(self.batch_size, sizes[:2][-1]))
 
 
@@ -152,24 +152,24 @@ def _on_accelerator(probe: Probe) -> Peaks:
 
     gc.collect()  # what an attempt before left
     torch.cuda.empty_cache()
-    rig = probe.rig()
+    harness = probe.harness()
     before = torch.cuda.memory_allocated()
     room = torch.cuda.get_device_properties(0).total_memory
 
     def peak(size: int) -> int:
         torch.cuda.reset_peak_memory_stats()
-        rig.step(rig.load_largest(size), size)
+        harness.step(harness.load_largest(size), size)
         return torch.cuda.max_memory_allocated() - before
 
-    *_, last = _growing(rig, probe, peak, room)
+    *_, last = _growing(harness, probe, peak, room)
     torch.cuda.empty_cache()
     return replace(last, how="torch.cuda.max_memory_allocated")
 
 
 def _in_fresh_process(probe: Probe) -> Iterator[Peaks]:
-    rig = probe.rig()
+    harness = probe.harness()
     try:
-        rig.load(probe.sizes(rig)[-1])  # pages of the arrays are the system's, not the job's
+        harness.load(probe.sizes(harness)[-1])  # pages of the arrays are the system's, not the job's
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -180,15 +180,15 @@ def _in_fresh_process(probe: Probe) -> Iterator[Peaks]:
 
     def peak(size: int) -> int:
         _forget_peak()
-        rig.step(rig.load_largest(size), size)
+        harness.step(harness.load_largest(size), size)
         return max(0, _resident()[1] - before)
 
-    yield from _growing(rig, probe, peak, room)
+    yield from _growing(harness, probe, peak, room)
 
 
-def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) -> Iterator[Peaks]:
+def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room: int) -> Iterator[Peaks]:
     """The peaks so far, after each size; the last one says which size does not fit, if one does not."""
-    sizes = probe.sizes(rig)
+    sizes = probe.sizes(harness)
     found: dict[int, int] = {}
     step_s = 0.0
 
@@ -203,11 +203,13 @@ def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) ->
         )
 
     try:
-        rig.build(probe.tuning, num_workers=probe.num_workers)
-        rig.step(rig.load_largest(sizes[0]), sizes[0])  # the first update makes the optimizer's moments
-        batch, begin = rig.load_largest(sizes[0]), rig.now()
-        rig.step(batch, sizes[0])
-        step_s = rig.now() - begin
+        harness.build(probe.tuning, num_workers=probe.num_workers)
+        harness.step(
+            harness.load_largest(sizes[0]), sizes[0]
+        )  # the first update makes the optimizer's moments
+        batch, begin = harness.load_largest(sizes[0]), harness.now()
+        harness.step(batch, sizes[0])
+        step_s = harness.now() - begin
         del batch
         for size in sizes:
             yield peaks(size)  # should it be killed now, this one was too large

@@ -29,7 +29,7 @@ RUNGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Footing:
+class MemoryFit:
     """How a step fits the memory, the peaks of it, and what each rung above the first did, by its name."""
 
     tuning: Tuning
@@ -38,9 +38,9 @@ class Footing:
 
 
 @contextmanager
-def climbing(
+def fitting(
     workload: Workload, folder: Path, params: ProfileParams, training: TrainParams
-) -> Iterator[Callable[[], Footing]]:
+) -> Iterator[Callable[[], MemoryFit]]:
     """Yield a function that waits for the lowest rung that fits; see `measuring` for what it raises.
 
     Where passes are measured but none leaves the headroom, on any rung, it is the first: another machine may
@@ -55,10 +55,10 @@ def climbing(
         num_workers=training.num_workers,
     )
     with measuring(probe) as first:
-        yield lambda: _climb(probe, first)
+        yield lambda: _lowest_rung(probe, first)
 
 
-def _climb(probe: Probe, first: Callable[[], Peaks]) -> Footing:
+def _lowest_rung(probe: Probe, first: Callable[[], Peaks]) -> MemoryFit:
     found: dict[str, Peaks] = {}
     told = ""
     for name, tuning in RUNGS.items():
@@ -75,11 +75,11 @@ def _climb(probe: Probe, first: Callable[[], Peaks]) -> Footing:
             told = told or str(error)
             continue
         if sharing(probe.num_workers) * found[name].step_bytes[0] <= found[name].room_bytes * (1 - HEADROOM):
-            return Footing(tuning=tuning, peaks=found[name], notes=_notes(name, found))
+            return MemoryFit(tuning=tuning, peaks=found[name], notes=_notes(name, found))
     if not found:
         raise PlanError(told)
     name, peaks = next(iter(found.items()))
-    return Footing(tuning=RUNGS[name], peaks=peaks, notes=_notes(name, found))
+    return MemoryFit(tuning=RUNGS[name], peaks=peaks, notes=_notes(name, found))
 
 
 def _measured(probe: Probe) -> Peaks:

@@ -22,41 +22,41 @@ def profile(dataset: Dataset, workload: Workload, params: ProfileParams, trainin
     from pipeline.profiling.timeline import timelines
 
     found = diagnose(workload, params, training)
-    rig, here = found.rig, found.evidence["machine"]
-    job = remedies.Job(
+    harness, here = found.harness, found.evidence["machine"]
+    job = remedies.JobFacts(
         bound=found.verdict.bound,
         batch_size=found.batch_size,
         load_s=found.load_s,
         step_s=found.step_s,
-        whole_batches=hasattr(rig.data, "__getitems__"),
+        whole_batches=hasattr(harness.data, "__getitems__"),
         num_cores=here["num_cores"],
-        on_cpu=rig.device.type == "cpu",
+        on_cpu=harness.device.type == "cpu",
         flops_per_s=here["flops_per_s"],
         bfloat16_flops_per_s=found.ceilings.bfloat16_flops_per_s,
         fits=found.verdict.kind != "capacity",
         rungs=found.rungs,
         most_samples=0 if found.room.fits else found.most_samples,
     )
-    mended = tuner.mend(rig, job, training, quality=params.quality_remedies)
+    mended = tuner.tune(harness, job, training, quality=params.quality_remedies)
     runs = (
         {}  # one worker has no room for the state of an optimizer that others must share
-        if rig.tuning.sharded
+        if harness.tuning.sharded
         else timelines(
             workload,
-            rig.data,
+            harness.data,
             training,
-            first=rig.tuning,
+            first=harness.tuning,
             tuning=mended.tuning,
             most_samples=found.most_samples,
             update_s=found.changes.update_s,
         )
     )
     return Profile(
-        device=rig.device.type,
+        device=harness.device.type,
         load_s=found.load_s,
         step_s=found.step_s,
         memory_bytes=found.memory_bytes,
-        sync_bytes=line_fit.constant(float(rig.num_sync_bytes())),
+        sync_bytes=line_fit.constant(float(harness.num_sync_bytes())),
         flops_per_sample=found.flops_per_sample,
         noise_scale=_noise_scale(*found.gradient, dataset.num_samples),
         bound=found.verdict.bound,

@@ -26,7 +26,7 @@ PAGEABLE, LOCKED = 6e9, 24e9  # bytes/s from memory to an accelerator, by and wi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobFacts:
     """What is known of the job, as far as remedies depend on it."""
 
     bound: Bound
@@ -79,7 +79,7 @@ class Offer:
     extra_s: float = 0.0  # that it costs once on trial, and once in training
 
 
-def taken(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Profile, Tuning]:
+def apply_kept(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Profile, Tuning]:
     """The profile of a job with the kept remedies, as far as they are worth it for so many samples.
 
     Samples in memory gain from the second epoch on, and a model is to be compiled first. What a remedy saves
@@ -120,13 +120,13 @@ def _through(line: Line, batch_size: int, seconds: float) -> Line:
     return Line(**{name: value * seconds / before_s for name, value in asdict(line).items()})
 
 
-def offers(job: Job) -> tuple[Offer, ...]:
+def offers(job: JobFacts) -> tuple[Offer, ...]:
     """In the order of the thread; those that touch quality last."""
     found = [*_io(job), *_compute(job), *_memory(job)]
     return tuple(sorted(found, key=lambda each: each.remedy.quality))
 
 
-def _io(job: Job) -> Iterator[Offer]:
+def _io(job: JobFacts) -> Iterator[Offer]:
     again = (
         job.load_share * max(0.0, 1 - 1 / job.epochs) if job.epochs else 0.0
     )  # the first time is no faster
@@ -164,7 +164,7 @@ def _io(job: Job) -> Iterator[Offer]:
     yield _smaller_batch(job, "io")
 
 
-def _compute(job: Job) -> Iterator[Offer]:
+def _compute(job: JobFacts) -> Iterator[Offer]:
     faster = 0.5 if not job.bfloat16_flops_per_s else _saved(job.flops_per_s, job.bfloat16_flops_per_s)
     if not job.on_cpu:  # flops_per_s is bfloat16's there
         faster = 0.5
@@ -209,7 +209,7 @@ def _compute(job: Job) -> Iterator[Offer]:
     yield _offer(job, "compute", "fewer steps", gain=0.5, quality=True, note="half of train.epochs")
 
 
-def _memory(job: Job) -> Iterator[Offer]:
+def _memory(job: JobFacts) -> Iterator[Offer]:
     needed = not job.fits
     yield _offer(
         job, "memory", "micro-batches", helps=needed, gain=0.0,
@@ -242,7 +242,7 @@ def _memory(job: Job) -> Iterator[Offer]:
     yield _smaller_batch(job, "memory", helps=needed)
 
 
-def _smaller_batch(job: Job, bound: Bound, *, helps: bool = False) -> Offer:
+def _smaller_batch(job: JobFacts, bound: Bound, *, helps: bool = False) -> Offer:
     half = job.batch_size / 2
     halved_s = 2 * (job.load_s(half) + job.step_s(half))
     return _offer(
@@ -256,7 +256,7 @@ def _saved(new: float, old: float) -> float:
 
 
 def _offer(
-    job: Job,
+    job: JobFacts,
     bound: Bound,
     name: str,
     *,

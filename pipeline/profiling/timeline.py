@@ -17,7 +17,7 @@ import torch
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Tuning
 from pipeline.contract.workload import Batch, Workload
-from pipeline.profiling.ab_timing import NOTHING, Way, as_in_training
+from pipeline.profiling.ab_timing import NOTHING, Variant, as_in_training
 from pipeline.training.engine import TorchEngine
 
 UPDATES = (3, 10)  # at least and at most
@@ -42,21 +42,24 @@ def timelines(
     an update takes.
     """
     size = min(training.batch_size, len(dataset))
-    before = Way(tuning=first, batch_size=size, micro_batch_size=min(size, most_samples))
+    before = Variant(tuning=first, batch_size=size, micro_batch_size=min(size, most_samples))
     ways = {"before": before}
     if tuning != before.tuning:
         ways["after"] = replace(before, tuning=tuning)
-    return {name: timeline(workload, dataset, training, way, update_s=update_s) for name, way in ways.items()}
+    return {
+        name: timeline(workload, dataset, training, variant, update_s=update_s)
+        for name, variant in ways.items()
+    }
 
 
 def timeline(
-    workload: Workload, dataset: Any, training: TrainParams, way: Way, *, update_s: float
+    workload: Workload, dataset: Any, training: TrainParams, variant: Variant, *, update_s: float
 ) -> list[Row]:
     """A row an update: load_start, load_end, step_start, step_end, in seconds from the first of them.
 
     `update_s` is about what an update takes. A batch that is in memory takes no time to load.
     """
-    size = min(way.batch_size, len(dataset))
+    size = min(variant.batch_size, len(dataset))
     count = min(max(UPDATES[0], ceil(LIMIT_S / max(update_s, 1e-6))), UPDATES[1])
     count = min(count, len(dataset) // size)
     order = np.random.default_rng(training.seed).permutation(len(dataset))
@@ -67,16 +70,16 @@ def timeline(
             _WatchedWorkload(workload, watch),
             _WatchedDataset(dataset, watch),  # type: ignore[arg-type]
             seed=training.seed,
-            micro_batch_size=way.micro_batch_size,
-            tuning=way.tuning,
+            micro_batch_size=variant.micro_batch_size,
+            tuning=variant.tuning,
         )
         try:
             for _ in range(2):
                 watch.begin()
-                for share in shares[: way.ahead]:
+                for share in shares[: variant.ahead]:
                     engine.prepare(share)
                 for number, share in enumerate(shares):
-                    for later in shares[number + way.ahead : number + way.ahead + 1]:
+                    for later in shares[number + variant.ahead : number + variant.ahead + 1]:
                         engine.prepare(later)
                     watch.number = number
                     engine.step(share, batch_size=size, rate=training.rate, signals=NOTHING)
@@ -97,7 +100,7 @@ class _Watch:
 
     def begin(self) -> None:
         """Forget what was seen."""
-        self.number = 0  # of the update under way
+        self.number = 0  # of the update under variant
         self._loads: list[list[float]] = [[] for _ in range(self._count)]
         self._starts: list[float] = []
         self._ends: list[float] = []

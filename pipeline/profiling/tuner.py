@@ -3,8 +3,8 @@
 The remedies of the found bound come first, in the thread's order, then others that promise enough. Each that
 the program can apply is tried against the state before it, on the same batches (`trials`), and kept only if
 it is clearly faster and the losses of the first updates are the same. None is tried whose trial would cost
-more than it could save in the whole training. At last the end is tried against the beginning, and gives way
-to it unless it is clearly faster: so the job never ends slower than it began.
+more than it could save in the whole training. At last the end is tried against the beginning, and gives
+variant to it unless it is clearly faster: so the job never ends slower than it began.
 """
 
 import logging
@@ -18,13 +18,13 @@ from torch import nn
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Remedy, Tuning
 from pipeline.machines import this_machine
-from pipeline.profiling.ab_timing import PAIRS, Outcome, Trials, Way, updates
+from pipeline.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
 from pipeline.profiling.memory_fit import RUNGS
-from pipeline.profiling.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, Job, Offer, offers
+from pipeline.profiling.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, JobFacts, Offer, offers
 from pipeline.training.tuning import blocks, fusible, read, tensors
 
 if TYPE_CHECKING:
-    from pipeline.profiling.harness import Rig
+    from pipeline.profiling.harness import Harness
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ LOOKED_AT = 16  # samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mended:
+class TuningResult:
     """The remedies with what came of each, and what those that were kept come to."""
 
     remedies: tuple[Remedy, ...]
@@ -43,43 +43,45 @@ class Mended:
     evidence: dict[str, Any]
 
 
-def mend(rig: "Rig", job: Job, training: TrainParams, *, quality: Literal["offer", "allow"]) -> Mended:
-    """Try what applies to the job on the rig; `training` says how long it will run."""
-    return _Mender(rig, job, training, quality=quality).mend()
+def tune(
+    harness: "Harness", job: JobFacts, training: TrainParams, *, quality: Literal["offer", "allow"]
+) -> TuningResult:
+    """Try what applies to the job on the harness; `training` says how long it will run."""
+    return _RemedySearch(harness, job, training, quality=quality).run()
 
 
-class _Mender:
-    def __init__(self, rig: "Rig", job: Job, training: TrainParams, *, quality: str) -> None:
-        self.job = known(rig, job, training)
-        self.trials = Trials(rig.workload, rig.data, training)
+class _RemedySearch:
+    def __init__(self, harness: "Harness", job: JobFacts, training: TrainParams, *, quality: str) -> None:
+        self.job = known(harness, job, training)
+        self.trials = Trials(harness.workload, harness.data, training)
         self.quality = quality
         self.begin = time.perf_counter()
-        size = min(training.batch_size, rig.num_samples)
+        size = min(training.batch_size, harness.num_samples)
         micro = min(size, job.most_samples or size)
-        self.start = self.way = Way(tuning=rig.tuning, batch_size=size, micro_batch_size=micro)
+        self.start = self.variant = Variant(tuning=harness.tuning, batch_size=size, micro_batch_size=micro)
         self.update_s = self.job.total_s
-        num_updates = training.epochs * rig.num_samples / job.batch_size
+        num_updates = training.epochs * harness.num_samples / job.batch_size
         self.training_s = num_updates * self.update_s
         # Trials are of one worker, which has no room for the state of an optimizer that others must share.
-        self.limit_s = 0.0 if rig.tuning.sharded else min(LIMIT_S, SHARE * self.training_s)
+        self.limit_s = 0.0 if harness.tuning.sharded else min(LIMIT_S, SHARE * self.training_s)
 
-    def mend(self) -> Mended:
+    def run(self) -> TuningResult:
         """All offers in order of the thread, tried in order of the bound."""
         offered = offers(self.job)
         tried = sorted(offered, key=lambda each: each.remedy.bound != self.job.bound)
         found = {id(each): self._treat(each) for each in tried}
         remedies = tuple(found[id(each)] for each in offered)
         last = self._confirm()
-        if self.way == self.start:
+        if self.variant == self.start:
             remedies = tuple(_undone(remedy) for remedy in remedies)
-        return Mended(
+        return TuningResult(
             remedies=remedies,
-            tuning=self.way.tuning,
+            tuning=self.variant.tuning,
             evidence={
                 "before_s": last.old_s if last else self.update_s,
-                "after_s": last.new_s if last and self.way != self.start else None,
+                "after_s": last.new_s if last and self.variant != self.start else None,
                 "ratio": [last.ratio, last.low, last.high] if last else None,
-                "tuning": asdict(self.way.tuning),
+                "tuning": asdict(self.variant.tuning),
                 "elapsed_s": time.perf_counter() - self.begin,
                 "limit_s": self.limit_s,
                 "training_s": self.training_s,
@@ -116,11 +118,11 @@ class _Mender:
 
     def _try(self, offer: Offer) -> Remedy:
         """Apply, measure, keep or revert."""
-        new = replace(self.way, tuning=replace(self.way.tuning, **offer.change))
+        new = replace(self.variant, tuning=replace(self.variant.tuning, **offer.change))
         share = 1 - 1 / self.job.epochs if "in_memory" in offer.change else 1.0  # of the epochs that gain
         return self._trial(offer, new, share=share)
 
-    def _trial(self, offer: Offer, new: Way, *, share: float = 1.0) -> Remedy:
+    def _trial(self, offer: Offer, new: Variant, *, share: float = 1.0) -> Remedy:
         remedy = offer.remedy
         cost_s = self._cost_s(new) + offer.extra_s
         # Once loading is mended, what another remedy for it can save is less than was predicted.
@@ -136,7 +138,7 @@ class _Mender:
         needed = CLEARLY / share + offer.extra_s / self.training_s
         try:
             outcome = self.trials.compare(
-                self.way, new, update_s=self.update_s, enough=1 - needed, limit_s=left_s
+                self.variant, new, update_s=self.update_s, enough=1 - needed, limit_s=left_s
             )
         except Exception as error:  # whatever it breaks: the job runs without it
             log.debug("%s failed", remedy.name, exc_info=error)
@@ -150,7 +152,7 @@ class _Mender:
             return replace(remedy, applied=True, measured_gain=gain, note=note)
         kept = outcome.high < 1 - needed
         if kept:
-            self.way, self.update_s = new, outcome.new_s
+            self.variant, self.update_s = new, outcome.new_s
         note = f"{remedy.note}; the median of {outcome.num_pairs} pairs is {outcome.ratio:.2f} of the time"
         return replace(remedy, applied=True, kept=kept, measured_gain=gain, note=note)
 
@@ -179,64 +181,64 @@ class _Mender:
         if self.quality == "offer":
             return remedy
         if remedy.name == SMALLER_BATCH:
-            half = max(1, self.way.batch_size // 2)
-            micro = min(half, self.way.micro_batch_size)
-            return self._trial(offer, replace(self.way, batch_size=half, micro_batch_size=micro))
+            half = max(1, self.variant.batch_size // 2)
+            micro = min(half, self.variant.micro_batch_size)
+            return self._trial(offer, replace(self.variant, batch_size=half, micro_batch_size=micro))
         if remedy.name == "fewer steps":
             return replace(
                 remedy, note=f"{remedy.note}; allowed, so the plan takes fewer where time is short"
             )
         return replace(remedy, note=f"{remedy.note}; allowed, but the program cannot do it by itself")
 
-    def _confirm(self) -> Outcome | None:
+    def _confirm(self) -> Comparison | None:
         """The end against the beginning; back to it unless the end is clearly faster."""
-        if self.way == self.start:
+        if self.variant == self.start:
             return None
         outcome = self.trials.compare(
-            self.start, self.way, update_s=self.job.total_s, enough=1 - CLEARLY, limit_s=self.limit_s
+            self.start, self.variant, update_s=self.job.total_s, enough=1 - CLEARLY, limit_s=self.limit_s
         )
         if outcome.high >= 1:
-            self.way = self.start
+            self.variant = self.start
         return outcome
 
-    def _cost_s(self, new: Way) -> float:
+    def _cost_s(self, new: Variant) -> float:
         """Seconds of the fewest pairs, the first updates, and making two engines."""
-        count = updates(self.way, new, self.update_s)
+        count = updates(self.variant, new, self.update_s)
         return (2 * PAIRS[0] + 4) * count * self.update_s
 
 
-def known(rig: "Rig", job: Job, training: TrainParams) -> Job:
+def known(harness: "Harness", job: JobFacts, training: TrainParams) -> JobFacts:
     """The job with what remedies need to know beside its lines."""
-    looked_at = list(range(min(LOOKED_AT, rig.num_samples)))
-    batch = read(rig.data, looked_at)
+    looked_at = list(range(min(LOOKED_AT, harness.num_samples)))
+    batch = read(harness.data, looked_at)
     num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tensors(batch)) / len(looked_at)
     size = job.most_samples or job.batch_size
-    step_s, optimizer_s = _least_s(rig, rig.load(size), size)
+    step_s, optimizer_s = _least_s(harness, harness.load(size), size)
     return replace(
         job,
         epochs=training.epochs,
         num_workers=training.num_workers,
         batch_bytes=int(num_bytes * job.batch_size),
-        columns_bytes=int(num_bytes * rig.num_samples) * training.num_workers
-        if _alike(rig.data, batch, looked_at)
+        columns_bytes=int(num_bytes * harness.num_samples) * training.num_workers
+        if _alike(harness.data, batch, looked_at)
         else 0,
         memory_bytes=int(COLUMNS_SHARE * this_machine.installed_bytes()),
         optimizer_share=optimizer_s / step_s if step_s else 0.0,
-        fusible=fusible(rig.optimizer),
-        images=any(isinstance(module, nn.Conv2d) for module in rig.model.modules()),
-        blocks=bool(blocks(rig.model)),
+        fusible=fusible(harness.optimizer),
+        images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
+        blocks=bool(blocks(harness.model)),
     )
 
 
-def _least_s(rig: "Rig", batch: Any, size: int) -> tuple[float, float]:
+def _least_s(harness: "Harness", batch: Any, size: int) -> tuple[float, float]:
     """Least seconds of a step and of the optimizer in it, of three."""
     found = []
     for _ in range(3):
-        begin = rig.now()
-        rig.backward(batch, size)
-        between = rig.now()
-        rig.update()
-        end = rig.now()
+        begin = harness.now()
+        harness.backward(batch, size)
+        between = harness.now()
+        harness.update()
+        end = harness.now()
         found.append((end - begin, end - between))
     return min(step_s for step_s, _ in found), min(optimizer_s for _, optimizer_s in found)
 

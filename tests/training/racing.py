@@ -27,7 +27,7 @@ os.environ |= cloud_storage.ENVIRONMENT
 import gcsfs  # noqa: F401  before the forks
 
 from pipeline.training import checkpoint
-from pipeline.training.checkpoint_copies import Bucket
+from pipeline.training.checkpoint_copies import CheckpointCopies
 
 URL = "gs://bucket/checkpoints/night/job"
 COMMITS = 2  # by each writer, a round
@@ -50,7 +50,7 @@ def saved(folder: Path, seen: int, chance: random.Random) -> Path:
 def write(folder: Path, seed: float, said: Connection) -> None:
     """Send a checkpoint after the other, and say which are there."""
     chance = random.Random(seed)
-    bucket = Bucket(URL)
+    bucket = CheckpointCopies(URL)
     bucket.bring(folder)
     seen = far_on(folder)
     for _ in range(COMMITS):
@@ -68,7 +68,7 @@ def far_on(folder: Path) -> int:
 
 def read(folder: Path, known: int, over: Connection, said: Connection) -> None:
     """Bring the newest until told, then see all that the newest head names; say what was wrong."""
-    bucket, looks, torn, lost = Bucket(URL), 0, 0, 0
+    bucket, looks, torn, lost = CheckpointCopies(URL), 0, 0, 0
     heard = False
     while not heard:
         heard = over.poll()

@@ -31,7 +31,7 @@ def engine(folder: Path) -> TorchEngine:
         seed=1,
         micro_batch_size=BATCH,
         tuning=Tuning(),
-        shrunk=lambda size: (folder / "shrunk").write_text(str(size)),
+        on_shrink=lambda size: (folder / "shrunk").write_text(str(size)),
     )
 
 

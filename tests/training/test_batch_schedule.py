@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract.records import Size
-from pipeline.training.batch_schedule import LEAST_LOOKS, Pace
+from pipeline.training.batch_schedule import LEAST_LOOKS, BatchSchedule
 
 positive = st.floats(1e-3, 1e6)
 
 
-def pace(*, rule="by_optimizer", batch_size=64, num_samples=10_000) -> Pace:
-    return Pace(
+def pace(*, rule="by_optimizer", batch_size=64, num_samples=10_000) -> BatchSchedule:
+    return BatchSchedule(
         batch_size=batch_size, base_size=64, base_samples=num_samples, num_samples=num_samples, rule=rule
     )
 
 
-def told(made: Pace, *, scale: float, times: int = LEAST_LOOKS) -> Pace:
+def told(made: BatchSchedule, *, scale: float, times: int = LEAST_LOOKS) -> BatchSchedule:
     """The pace after so many updates that show this noise scale."""
     for _ in range(times):
         made.step(64, noise=(1.0, scale))
