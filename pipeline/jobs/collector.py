@@ -75,7 +75,7 @@ def _bring_copies(folder: Path, recipe: Recipe) -> None:
     from pipeline.training.checkpoint_copies import CheckpointCopies
 
     try:
-        CheckpointCopies(recipe.copies).bring(folder / "checkpoints")
+        CheckpointCopies(recipe.copies).fetch(folder / "checkpoints")
     except (OSError, ValueError) as error:
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 

@@ -1,15 +1,15 @@
-"""What would an update take if one thing were different? Each is run, not reasoned, as far as it can be.
+"""Measures what an update would take if one thing were different, by running it wherever possible.
 
     no input        the step again on batches that are on the device already
     no model        the batch is loaded and no step is taken
-    no arithmetic   the step with the operators that compute binds free of charge
-    no traffic      the step with the operators that memory binds free of charge
-    half the batch  twice, as the samples are as many
-    one loader more
+    no arithmetic   the step with the compute-bound operators skipped
+    no traffic      the step with the memory-bound operators skipped
+    half the batch  two updates on half a batch each, so that the samples are as many
+    another loader  the update with one loader more
     cold            the load after the arrays were dropped from the page cache
 
-A gain is time saved / time. Whatever is compared takes turns, and the best of each counts, as whatever else
-runs on the machine only ever adds. Batches that stay on the device are several: one would stay in the cache.
+A gain is time saved / time. Runs that are compared take turns, and the best of each counts, as other load on
+the machine only ever adds time. Several batches stay on the device: a single one would stay in the cache.
 """
 
 import ctypes
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LIMIT_S = 0.7  # of each group of runs; but
-LEAST, MOST = 2, 20  # rounds
+LIMIT_S = 0.7  # of each group of runs
+LEAST, MOST = 2, 20  # rounds, whatever the limit
 NUM_KEPT = 4
 MAPS = Path("/proc/self/maps")
 
@@ -42,7 +42,7 @@ class Changes:
     update_s: float
     load_s: float
     step_s: float
-    load_busy: float  # share of loading in which the processor works; in the rest it waits
+    load_busy: float  # share of loading in which the processor works rather than waits
     no_input_gain: float
     no_model_gain: float
     half_batch_gain: float
@@ -50,12 +50,12 @@ class Changes:
 
 
 def kept(harness: "Harness", size: int) -> list[Any]:
-    """Batches on the device, to be used in turn."""
+    """Returns batches on the device, to be used in turn."""
     return [harness.load(size) for _ in range(NUM_KEPT)]
 
 
 def changes(harness: "Harness", size: int, batches: Sequence[Any]) -> Changes:
-    """Update, load and step in turn with the step on a batch that was kept, and with half a batch."""
+    """Times load, step, a step on a kept batch and half a batch, in turn; returns times and gains."""
     half = max(1, size // 2)
     load_s, step_s, kept_s, half_s = [], [], [], []
     busy_s: list[float] = []
@@ -84,7 +84,7 @@ def changes(harness: "Harness", size: int, batches: Sequence[Any]) -> Changes:
     return Changes(
         update_s=update_s,
         load_s=min(load_s),
-        # Of the fastest load: in others the processor may have worked for somebody else.
+        # Of the fastest load: in others the processor may have worked for other processes.
         load_busy=min(1.0, busy_s[load_s.index(min(load_s))] / min(load_s)) if min(load_s) else 0.0,
         step_s=min(step_s),
         no_input_gain=1 - min(kept_s) / update_s,
@@ -97,19 +97,19 @@ def changes(harness: "Harness", size: int, batches: Sequence[Any]) -> Changes:
 def step_gains(
     harness: "Harness", size: int, batch: Any, operators: Sequence[Operator], rates: Rates
 ) -> dict[Bound, float] | None:
-    """What the step saves without arithmetic (`compute`) and without traffic (`memory`).
+    """Returns what the step saves without arithmetic (`compute`) and without traffic (`memory`).
 
-    None where it cannot be run so: the step does not take the same operators twice, or memory does not hold
-    what they make, or its own code does not bear what is no longer computed. It ran as it is before, so
-    whatever is raised here comes of what was left out. The updates of such steps mean nothing: build the
-    harness anew afterwards.
+    Returns None where the step cannot run without them: it does not take the same operators twice, or memory
+    does not hold their results, or its own code fails on values that are no longer computed. The unchanged
+    step ran before, so any error here comes from what was skipped. The updates of such steps are meaningless:
+    rebuild the harness afterwards.
     """
     from pipeline.profiling.operators import Replay
 
     names = [operator.name for operator in operators]
     bounds = [operator.bound(rates) for operator in operators]
     skipped: dict[Bound, set[int]] = {
-        bound: {place for place, found in enumerate(bounds) if found == bound}
+        bound: {place for place, operator_bound in enumerate(bounds) if operator_bound == bound}
         for bound in ("compute", "memory")
     }
     runs = {"": Replay(names, set())}
@@ -125,7 +125,7 @@ def step_gains(
                 start = harness.now()
                 with replay:
                     harness.step(batch, size)
-                if number > 0:  # in the first one everything runs
+                if number > 0:  # in the first round everything runs
                     seconds[name].append(harness.now() - start)
     except Exception as error:
         log.info("no step without its operators: %s", error)
@@ -136,13 +136,13 @@ def step_gains(
 
 
 def by_time(operators: Sequence[Operator], rates: Rates) -> dict[Bound, float]:
-    """The same from the time of each operator alone, where the step cannot be run without them."""
+    """Returns the gains of `step_gains`, estimated from the time of each operator alone."""
     share = memory_share(operators, rates)
     return {"compute": 1 - share, "memory": share}
 
 
 def cold(harness: "Harness", size: int, folder: Path) -> dict[str, float]:
-    """Seconds of a load with the arrays dropped from the page cache, and of the next; {} if they cannot."""
+    """Returns the seconds of a load after dropping the page cache, and of the next; {} where it cannot."""
     if not drop(folder):
         return {}
     start = harness.now()
@@ -153,7 +153,7 @@ def cold(harness: "Harness", size: int, folder: Path) -> dict[str, float]:
 
 
 def drop(folder: Path) -> bool:
-    """Drop the files in `folder` from the page cache, also what this process has mapped; False: cannot be."""
+    """Drops the files in `folder` from the page cache, mapped pages too; returns False if it cannot."""
     paths = [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
     if not paths or not hasattr(os, "posix_fadvise") or not MAPS.exists():
         return False
@@ -161,7 +161,7 @@ def drop(folder: Path) -> bool:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fdatasync(descriptor)  # what is not written yet cannot be dropped
+            os.fdatasync(descriptor)  # unwritten pages cannot be dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -169,7 +169,7 @@ def drop(folder: Path) -> bool:
 
 
 def _unmap(paths: set[str]) -> None:
-    """Let go of mapped pages that are only read: pages in use stay in the cache."""
+    """Releases this process's read-only mappings of the files: mapped pages stay in the cache."""
     libc = ctypes.CDLL(None, use_errno=True)
     for line in MAPS.read_text().splitlines():
         words = line.split(maxsplit=5)

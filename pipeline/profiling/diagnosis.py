@@ -1,9 +1,9 @@
-"""What does an update cost, and what binds it? The measurements of a profile, without a change to the job.
+"""Measures what an update costs and what binds it, without changing the job.
 
-Measured on the job itself, on this machine's device: a few real batches of each of `profile.batch_sizes` are
-loaded and trained on, sizes taking turns so that a disturbance does not fall on one of them, after a
-warm-up. A line is fitted through each cost. Then one thing at a time is changed and the update runs again
-(`counterfactuals`); the verdict comes from both (`bounds`).
+The job itself is measured, on this machine's device: after a warm-up, a few real batches of each of
+`profile.batch_sizes` are loaded and trained on, the sizes taking turns so that a disturbance does not fall on
+one of them. A line is fitted through each cost. Then one thing at a time is changed and the update runs again
+(`counterfactuals`); the verdict uses both (`bounds`).
 """
 
 import time
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pipeline.profiling.roofline import Ceilings
 
 ARRAYS = Path("data/arrays")
-MEASURE_S = 5.0  # no round begins later than this; the first one always does
+MEASURE_S = 5.0  # no round after the first starts later than this
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The job as it was found."""
+    """The measurements of a job, before any remedy."""
 
     harness: "Harness"
     ceilings: "Ceilings"
@@ -42,12 +42,12 @@ class Diagnosis:
     step_s: Line
     memory_bytes: Line
     room: Room
-    rungs: Mapping[str, str]  # remedies without which no pass fits, with what each did
-    most_samples: int  # at a time; fewer than the batch where that does not fit
+    rungs: Mapping[str, str]  # remedies without which no pass fits, with the effect of each
+    most_samples: int  # in a pass; fewer than the batch where that does not fit
     changes: "Changes"
     verdict: Verdict
     flops_per_sample: float
-    gradient: tuple[float, float]  # its square and its variance; 0 where there is no memory to add it up
+    gradient: tuple[float, float]  # its square and its variance; 0 where memory does not suffice to add it up
     evidence: dict[str, Any]
 
 
@@ -61,20 +61,20 @@ class Times:
 
 
 def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -> Diagnosis:
-    """What the job costs on this machine, and what binds it.
+    """Returns what the job costs on this machine, and what binds it.
 
-    Raises ParamsError or DataError in one sentence for a loss that is no loss per sample, NaN, or no samples;
-    PlanError if not even the smallest batch fits the memory.
+    Raises ParamsError or DataError in one sentence for a loss that is not one value per sample, for NaN, or
+    for no samples; PlanError if not even the smallest batch fits the memory.
     """
     from pipeline.profiling import roofline
     from pipeline.profiling.harness import Harness
     from pipeline.training.tuning import tensors
 
     begin = time.perf_counter()
-    with memory_fit.fitting(workload, ARRAYS, params, training) as climbed:
+    with memory_fit.fitting(workload, ARRAYS, params, training) as wait_for_fit:
         harness = Harness(workload, ARRAYS, seed=training.seed)
-        footing = climbed()  # nothing is timed before the other process has ended
-    peaks, tuning = footing.peaks, footing.tuning
+        fit = wait_for_fit()  # nothing is timed before the other process has ended
+    peaks, tuning = fit.peaks, fit.tuning
     harness.build(tuning, num_workers=training.num_workers)
     ceilings = roofline.ceilings(ARRAYS)
     here = _machine(harness, peaks, ceilings)
@@ -92,15 +92,15 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
     times = _times(harness, sizes, params.steps)
     load_s = line_fit.fit(times.batch_sizes, times.load_s)
     step_s = line_fit.fit(times.batch_sizes, times.step_s)
-    tried = batch_size if room.fits else sizes[0]  # not all changes can be run without room for the batch
+    tried = batch_size if room.fits else sizes[0]  # not all changes can be run if the batch does not fit
     batches = counterfactuals.kept(harness, tried)
     changes = counterfactuals.changes(harness, tried, batches)
     operators = harness.operators(batches, tried)
     square, variance = _noise(harness, sizes[0])
-    can_rerun = room.fits and not tuning.sharded_weights  # which are moved, not only computed with
+    can_rerun = room.fits and not tuning.sharded_weights  # sharded weights are moved, not only computed with
     rerun = counterfactuals.step_gains(harness, tried, batches[0], operators, ceilings) if can_rerun else None
     of_step = rerun or counterfactuals.by_time(operators, ceilings)
-    harness.build(tuning, num_workers=training.num_workers)  # what such steps learned means nothing
+    harness.build(tuning, num_workers=training.num_workers)  # what such steps learned is meaningless
     verdict = bounds.judge(
         load_s=changes.load_s,
         step_s=changes.step_s,
@@ -125,10 +125,10 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
             "device_bytes": room.device_bytes,
             "too_large": peaks.too_large,
             "how": peaks.how,
-            "rungs": footing.notes,
+            "rungs": fit.notes,
         },
         "counterfactual": _counterfactual(changes, verdict)
-        | {"step_was_run": rerun is not None}  # else its gains are by the times of its operators
+        | {"step_was_run": rerun is not None}  # otherwise its gains come from the times of its operators
         | counterfactuals.cold(harness, tried, ARRAYS),
         "symptoms": bounds.symptoms(
             verdict=verdict,
@@ -165,7 +165,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
         step_s=step_s,
         memory_bytes=memory_bytes,
         room=room,
-        rungs=footing.notes,
+        rungs=fit.notes,
         most_samples=batch_size if room.fits else sizes[-1],
         changes=changes,
         verdict=verdict,
@@ -176,17 +176,17 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
 
 
 def _that_fit(sizes: Sequence[int], room: Room, memory_bytes: Line, peaks: "Peaks") -> tuple[int, ...]:
-    """Batch sizes to time: all, unless the memory is short; then those that fit, at least two of them."""
+    """Returns the batch sizes to time: those that fit the memory, and at least two."""
     if peaks.too_large is None and room.fits:
         largest = peaks.batch_sizes[-1]
-        there = room.device_bytes * (1 - HEADROOM)
-        return tuple(size for size in sizes if size <= largest or memory_bytes(size) <= there)
-    found = peaks.batch_sizes[:-1] if len(peaks.batch_sizes) > 2 else peaks.batch_sizes
-    return found if len(found) > 1 else tuple(sorted({max(1, found[0] // 2), found[0]}))
+        limit_bytes = room.device_bytes * (1 - HEADROOM)
+        return tuple(size for size in sizes if size <= largest or memory_bytes(size) <= limit_bytes)
+    fitting = peaks.batch_sizes[:-1] if len(peaks.batch_sizes) > 2 else peaks.batch_sizes
+    return fitting if len(fitting) > 1 else tuple(sorted({max(1, fitting[0] // 2), fitting[0]}))
 
 
 def _times(harness: "Harness", sizes: Sequence[int], num_rounds: int) -> Times:
-    """Loads and steps of all sizes in turn, after warming up with the smallest and the largest."""
+    """Times loads and steps of all sizes in turn, after a warm-up with the smallest and the largest."""
     for size in {sizes[0], sizes[-1]}:
         harness.step(harness.load(size), size)
     begin = harness.now()
@@ -205,7 +205,7 @@ def _times(harness: "Harness", sizes: Sequence[int], num_rounds: int) -> Times:
 
 
 def _shares(verdict: Verdict) -> dict[str, Any]:
-    """Shares of the update, and whether the proof singles one out."""
+    """Returns the shares of the update, and those between which the verdict is mixed."""
     io, compute, of_memory = (verdict.shares[bound] for bound in ("io", "compute", "memory"))
     return {
         "load_share": io,
@@ -228,7 +228,7 @@ def _counterfactual(changes: "Changes", verdict: Verdict) -> dict[str, Any]:
 
 
 def _roofline(operators: Sequence[Operator], step_s: float, ceilings: "Ceilings") -> dict[str, float]:
-    """The step on the roofline, and how much of it the roofline explains."""
+    """Returns the step's place on the roofline, and how much of its time the roofline explains."""
     flops = sum(operator.flops for operator in operators)
     num_bytes = sum(operator.num_bytes for operator in operators)
     row_bytes = sum(operator.num_rows * operator.row_bytes for operator in operators)
@@ -250,13 +250,13 @@ def _roofline(operators: Sequence[Operator], step_s: float, ceilings: "Ceilings"
 
 
 def _share(operators: Sequence[Operator], chosen: Callable[[Operator], bool]) -> float:
-    """Share of the time of the step in those operators."""
+    """Returns the share of the step's time in the chosen operators."""
     total_s = sum(operator.seconds for operator in operators)
     return sum(op.seconds for op in operators if chosen(op)) / total_s if total_s else 0.0
 
 
 def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:
-    """This machine, as the catalog describes others; its memory is what this process may have of it."""
+    """Returns this machine as the catalog describes others; its memory is what this process may use."""
     import torch
 
     installed = this_machine.installed_bytes()
@@ -273,7 +273,7 @@ def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[s
 
 
 def _noise(harness: "Harness", size: int) -> tuple[float, float]:
-    """Square and variance of the gradient; nothing where there is no memory to add gradients up."""
+    """Returns square and variance of the gradient; zeros where memory does not suffice to add it up."""
     try:
         return harness.noise(size)
     except (MemoryError, RuntimeError) as error:

@@ -107,7 +107,7 @@ class Batching:
             return False
         self._updates += 1
         self._smooth(np.array(times_s))
-        return self._count % LOOK_EVERY == 0 and self._look()
+        return self._count % LOOK_EVERY == 0 and self._adjust()
 
     def _forget(self) -> None:
         self._count = 0
@@ -123,8 +123,8 @@ class Batching:
         self._variance = (1 - new) * (self._variance + new * away**2)
         self._squares = (1 - new) ** 2 * self._squares + new**2
 
-    def _look(self) -> bool:
-        """Change the shares if that is worth it."""
+    def _adjust(self) -> bool:
+        """Changes the shares if that pays off, and returns whether it did."""
         sizes, mean = np.array(self.sizes), float(self._mean.mean())
         errors = np.sqrt(self._variance * self._squares / (1 - self._squares))
         noise = NUM_DEVIATIONS * np.hypot(errors, float(np.sqrt((errors**2).sum())) / self._world_size)

@@ -60,7 +60,7 @@ class CheckpointCopies:
             return False
         return True
 
-    def bring(self, folder: Path) -> None:
+    def fetch(self, folder: Path) -> None:
         """Downloads the newest whole checkpoint to `folder`, unless that has it or a newer one.
 
         Errors of the storage are raised: starting over would lose the training that the copies hold.

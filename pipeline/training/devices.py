@@ -1,4 +1,4 @@
-"""The device that a worker trains on: its own GPU, TPU chip, or the CPU."""
+"""Chooses the device that a worker trains on: its own GPU or TPU chip, or the CPU."""
 
 import os
 import resource

@@ -131,7 +131,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
     path = None
     if engine.rank == 0:
         if copies:
-            copies.bring(trainer.saver.folder)
+            copies.fetch(trainer.saver.folder)
         path = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
         while path and worker_errors.met_not_finite(folder) and not _finite(path, engine.model):
             log.warning("checkpoint %s holds weights that are not finite; going back to the one before", path)
@@ -139,7 +139,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
             path = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
     path = agreed(path)
     if copies and path and not path.exists():  # it is on the machine of worker 0
-        copies.bring(trainer.saver.folder)
+        copies.fetch(trainer.saver.folder)
     if path:
         trainer.resume(path)
     how = "going on" if path else "beginning"

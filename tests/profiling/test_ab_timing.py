@@ -75,7 +75,7 @@ def test_samples_in_memory_are_told_to_be_faster():
         way(), way(in_memory=True), update_s=0.03, enough=0.9, limit_s=60
     )
     assert found.high < 0.9
-    assert found.apart == 0
+    assert found.loss_difference == 0
 
 
 @pytest.mark.alone
@@ -92,7 +92,7 @@ def test_what_waits_is_mended_and_stays_so():
 @pytest.mark.slow
 def test_samples_that_differ_each_time_are_not_kept():
     made = harness(SmallJob(num_samples=64))  # noise, drawn anew
-    assert tuner.known(made, job(), TRAINING).columns_bytes == 0
+    assert tuner.with_measurements(made, job(), TRAINING).columns_bytes == 0
 
 
 def test_a_trial_that_costs_more_than_it_could_save_is_not_made():

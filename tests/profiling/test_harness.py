@@ -171,5 +171,5 @@ class Broken(Mean):
 
 
 def test_a_device_that_is_not_there_is_told_in_one_sentence_with_its_place():
-    with pytest.raises(ParamsError, match=r"Broken fails in model with .*; mend its code"):
+    with pytest.raises(ParamsError, match=r"Broken fails in model with .*; fix its code"):
         Harness(Broken(), Path(), seed=0).build()

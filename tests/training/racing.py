@@ -51,7 +51,7 @@ def write(folder: Path, seed: float, said: Connection) -> None:
     """Send a checkpoint after the other, and say which are there."""
     chance = random.Random(seed)
     bucket = CheckpointCopies(URL)
-    bucket.bring(folder)
+    bucket.fetch(folder)
     seen = far_on(folder)
     for _ in range(COMMITS):
         seen += chance.randint(1, 3)
@@ -73,7 +73,7 @@ def read(folder: Path, known: int, over: Connection, said: Connection) -> None:
     while not heard:
         heard = over.poll()
         shutil.rmtree(folder, ignore_errors=True)
-        bucket.bring(folder)
+        bucket.fetch(folder)
         looks, lost = looks + 1, lost + (far_on(folder) < known)
     for name, files in bucket.copies().items():
         torn += bool(bucket._get(name, files, folder / "again"))

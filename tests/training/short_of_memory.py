@@ -46,7 +46,7 @@ def updates(folder: Path, *, short: bool) -> TorchEngine:
     """Three updates: one allocates what stays, one shows what a pass takes, one is short of that."""
     made = engine(folder)
     update(made, 0)
-    memory._forget_peak()
+    memory._reset_peak()
     update(made, 1)
     if short and made.rank == 0:
         resident, peak = memory._resident()

@@ -36,7 +36,7 @@ def saved(folder: Path, *seen: int) -> list[Path]:
 
 def brought(bucket: CheckpointCopies, folder: Path) -> str:
     """Name of the newest checkpoint in a folder after what is in the bucket was brought there."""
-    bucket.bring(folder)
+    bucket.fetch(folder)
     path = checkpoint.newest(folder, identity="job")
     return path.name.removeprefix("seen=").lstrip("0") if path else ""
 
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_no_reason_to_begin_anew(tmp_path, url, monkeypat
 
     monkeypatch.setattr(bucket._system, "find", refuse)
     with pytest.raises(PermissionError):
-        bucket.bring(tmp_path)
+        bucket.fetch(tmp_path)
 
 
 @pytest.fixture
