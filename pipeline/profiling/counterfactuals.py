@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LIMIT_S = 0.7  # of each group of runs
-LEAST, MOST = 2, 20  # rounds, whatever the limit
+LEAST, MOST = 2, 20  # rounds, whatever the limit in seconds
 NUM_KEPT = 4
 MAPS = Path("/proc/self/maps")
 

@@ -209,9 +209,8 @@ class Replay(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _alias(value: Any) -> Any:
-    return (
-        value.detach() if isinstance(value, Tensor) else value
-    )  # autograd annotates the tensors it is given
+    # Autograd annotates the tensors it is given.
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _name(func: Any) -> str:

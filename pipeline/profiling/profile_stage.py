@@ -157,7 +157,7 @@ def _batch(workload: Workload) -> Any:
         whole = getattr(data, "__getitems__", None)
         return _structure(whole([0, 1]) if whole else default_collate([data[0], data[1]]))
     except Exception as error:
-        log.debug("no batch to tell a profile by", exc_info=error)
+        log.debug("no batch to identify the profile by", exc_info=error)
         return None
 
 

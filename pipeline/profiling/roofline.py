@@ -50,7 +50,7 @@ LEAST_BYTES, MOST_BYTES = 16 << 20, 256 << 20  # read from the disk
 
 @dataclass(frozen=True, kw_only=True)
 class Gather(Record):
-    """The rate of an embedding of random rows of that width, in bytes read and written a second."""
+    """The rate of an embedding of random rows of that width, in bytes read and written per second."""
 
     row_bytes: int
     bytes_per_s: float
@@ -192,9 +192,8 @@ def _disk(folder: Path) -> tuple[float, float]:
         paths = sorted((p for p in folder.rglob("*") if p.is_file()), key=lambda p: -p.stat().st_size)
         files: list[IO[bytes]] = [stack.enter_context(path.open("rb", buffering=0)) for path in paths[:16]]
         if sum(os.fstat(file.fileno()).st_size for file in files) < LEAST_BYTES:
-            files = [
-                stack.enter_context(_scratch(folder))
-            ]  # too little to measure a rate rather than a delay
+            # The arrays are too small to measure a rate rather than a delay.
+            files = [stack.enter_context(_scratch(folder))]
         cold = [_read_all(files, cold=True) for _ in range(2)]
         warm = [_read_all(files, cold=False) for _ in range(3)]
     return max(cold), max(warm)

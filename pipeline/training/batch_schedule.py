@@ -78,7 +78,7 @@ class BatchSchedule:
         """Whether tau has reached the number of updates at the base size."""
         return self._rule == "adascale" and self.tau >= self._iterations
 
-    def larger(self, sizes: Sequence[Size], *, seen: int, most: float) -> int:
+    def next_size(self, sizes: Sequence[Size], *, seen: int, most: float) -> int:
         """Returns the batch size to grow to now, at most `most`; 0 to keep the current size."""
         start, size = self._sizes[-1]
         if start > seen or self._looks < LEAST_LOOKS:

@@ -24,13 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 SMOOTHING = 0.1  # weight of the newest time, once there are ten
-LOOK_EVERY = 5  # updates
+LOOK_EVERY = 5  # updates between possible changes
 DEAD_BAND = 0.05  # of a share
-MAX_CHANGE = 3  # times, up or down, at once
-MIN_GAIN, LEAST_GAIN = (
-    0.1,
-    0.05,
-)  # of the time of an update: to give up equal shares, and to keep unequal ones
+MAX_CHANGE = 3  # factor, up or down, at once
+# Of the time of an update: to give up equal shares, and to keep unequal ones.
+MIN_GAIN, LEAST_GAIN = 0.1, 0.05
 NUM_DEVIATIONS = 3  # standard errors; a larger difference is not noise
 KEEP_MOST = 500  # updates before a worker is offered a larger share again
 Sizes = tuple[int, ...]
@@ -132,9 +130,8 @@ class Batching:
         if not certain.any():
             return False
         self._learn_most(errors)
-        least_s = self._batch_size / float(
-            (sizes / self._mean).sum()
-        )  # of an update, if shares could be fractions
+        # The least time of an update, if shares could be fractions.
+        least_s = self._batch_size / float((sizes / self._mean).sum())
         if self.sizes == self._even and least_s > (1 - MIN_GAIN) * float(self._mean.max()):
             return False  # `_proposal` would say the same, but takes longer than equal workers can gain
         proposal = self._proposal(sizes * mean / self._mean)

@@ -1,8 +1,8 @@
 """Keeps copies of checkpoints that outlive the machine, in a folder anywhere that fsspec reaches.
 
 Workers write to the disk of their machine and copy from there: a worker restarted on the same machine finds
-the checkpoint on its disk, a worker on another machine finds the copy. The folder needs no lock and no
-rename:
+the checkpoint on its disk, a worker on another machine finds the copy. In the folder nothing is locked or
+renamed:
 
     seen=N.TOKEN/       a copy; its token is random, so no two writers ever write the same file
     heads/NUMBER.json   the valid copies, with their files; the head with the greatest number counts

@@ -224,8 +224,8 @@ class FsdpGradients(Gradients):
         for parameter in self._trained:
             if parameter.grad is None:  # no worker has used the parameter
                 parameter.grad = torch.zeros_like(parameter)
-        squares = (first[0], float(first[1]), self.square()) if batch_size and first else (0.0, 0.0, 0.0)
-        sums, (small, size, big) = self._exchange(losses, signals, time_s=time_s, squares=squares)
+        noise_terms = (first[0], float(first[1]), self.square()) if batch_size and first else (0.0, 0.0, 0.0)
+        sums, (small, size, big) = self._exchange(losses, signals, time_s=time_s, noise_terms=noise_terms)
         if not 0 < size < batch_size:
             return sums
         estimate = finite_noise(small * (batch_size / size) ** 2, size, big, batch_size)

@@ -15,7 +15,7 @@ from pathlib import Path
 from pipeline.contract.errors import JobError
 from pipeline.machines.catalog import LOCAL
 
-MACHINE, GPUS = "PIPELINE_MACHINE", "PIPELINE_GPUS"  # in the environment: its name, and "1 x L4" or nothing
+MACHINE, GPUS = "PIPELINE_MACHINE", "PIPELINE_GPUS"  # environment variables: its name; "1 x L4" or unset
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel, so it is seen in containers too
 MOUNTED = "/usr/local/nvidia/lib64"  # where GKE and Vertex AI, which runs on it, mount the driver's libraries
 OLDEST = {12: 525, 13: 580}  # oldest driver that runs a major version of CUDA (CUDA compatibility guide)

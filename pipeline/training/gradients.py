@@ -124,7 +124,7 @@ class Gradients:
             return self._alone(losses, signals, batch_size=batch_size, first=first)
         square = self.square() / num_samples**2 if batch_size and num_samples else 0.0
         parts = (1 / num_samples, 1.0) if num_samples else (0.0, 0.0)
-        sums, noise_sums = self._exchange(losses, signals, time_s=time_s, squares=(square, *parts))
+        sums, noise_sums = self._exchange(losses, signals, time_s=time_s, noise_terms=(square, *parts))
         for parameter in () if sums.signals.short else self._sparse:
             parameter.grad = _add_sparse(parameter, self._world_size)
         squares, inverse, num_parts = noise_sums
@@ -135,9 +135,9 @@ class Gradients:
         return sums
 
     def _exchange(
-        self, losses: list[Tensor], signals: Signals, *, time_s: float, squares: Sequence[Tensor | float]
+        self, losses: list[Tensor], signals: Signals, *, time_s: float, noise_terms: Sequence[Tensor | float]
     ) -> tuple[Sums, list[float]]:
-        """Adds up over workers, with the NUM_NOISE numbers in `squares`, whose sums are returned beside."""
+        """Adds up all buffers over workers; returns the sums, and those of the NUM_NOISE `noise_terms`."""
         slots = self._flats[0][-self._slots :]
         slots[0] = torch.stack(losses).sum() if losses else 0.0
         times = [0.0] * self._world_size
@@ -145,10 +145,10 @@ class Gradients:
         numbers = [
             *astuple(signals),
             *times,
-            *(0.0 if isinstance(each, Tensor) else each for each in squares),
+            *(0.0 if isinstance(each, Tensor) else each for each in noise_terms),
         ]
         slots[1:] = torch.tensor(numbers, dtype=slots.dtype)
-        for place, each in enumerate(squares, len(slots) - NUM_NOISE):
+        for place, each in enumerate(noise_terms, len(slots) - NUM_NOISE):
             if isinstance(each, Tensor):
                 slots[place] = each
         for flat in self._flats:

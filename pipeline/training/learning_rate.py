@@ -37,7 +37,7 @@ class Scaled:
     betas: tuple[float, ...] = ()
     eps: float = 0.0
     warmup: float = 0.0  # least share of the samples
-    most_times: float = float("inf")  # the base size, beyond which the rule does not hold
+    most_times: float = float("inf")  # largest multiple of the base size for which the rule holds
 
 
 def rate_at(

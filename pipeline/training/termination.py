@@ -23,9 +23,8 @@ class Termination:
 
     def listen(self) -> None:
         """Holds the signal back from now on; call it from the main thread."""
-        signal.signal(
-            signal.SIGTERM, self._record
-        )  # any thread that does not block the signal delivers it here
+        # Any thread that does not block the signal delivers it to this handler.
+        signal.signal(signal.SIGTERM, self._record)
         signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
 
     def __call__(self) -> bool:

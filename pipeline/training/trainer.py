@@ -200,7 +200,7 @@ class Trainer:
             stop=stop,
             save=int(self.saver.due()),
             end_in=1 if self.batch_schedule.done else self._end_in(),
-            grow_to=self.batch_schedule.larger(self.recipe.sizes, seen=self.seen, most=most)
+            grow_to=self.batch_schedule.next_size(self.recipe.sizes, seen=self.seen, most=most)
             if self.recipe.sizes
             else 0,
         )
@@ -242,9 +242,8 @@ class Trainer:
         reach = (1 - MARGIN) * left_s * self._meter.samples_per_s
         end = self.seen + reach
         too_early = self.end < total and (end >= total or end > self.end + REGAIN * total)
-        if (
-            end >= total or reach > self.recipe.decay * end
-        ):  # there is time for all samples, or to decide later
+        # There is time for all samples, or to decide later.
+        if end >= total or reach > self.recipe.decay * end:
             end = total
         if end < self.end:
             return max(1, int(reach / size))

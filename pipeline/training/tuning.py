@@ -108,9 +108,8 @@ class Columns(Dataset[Any]):
         return leaves(columns, lambda column: column.index_select(0, wanted))
 
     def _fill(self, samples: list[int], batch: Batch) -> None:
-        if (
-            self._columns is None
-        ):  # the system allocates pages as they are written, so this takes no memory yet
+        # The system allocates pages as they are written, so new columns take no memory yet.
+        if self._columns is None:
             size = len(self._dataset)
             self._columns = leaves(batch, lambda leaf: torch.empty(size, *leaf.shape[1:], dtype=leaf.dtype))
         columns, values = list(tensors(self._columns)), list(tensors(batch))

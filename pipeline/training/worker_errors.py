@@ -12,7 +12,7 @@ from pipeline.contract.errors import NotFinite, PipelineError
 from pipeline.storage import jsonl
 
 ATTEMPT = "PIPELINE_ATTEMPT"  # in the environment: which start of the job a worker belongs to
-RESTART = "TORCHELASTIC_RESTART_COUNT"  # which start by torchrun, in that one
+RESTART = "TORCHELASTIC_RESTART_COUNT"  # which restart by torchrun within that attempt
 FILE = "errors.jsonl"
 
 
