@@ -80,7 +80,7 @@ UNDER_A_LIMIT = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from pipeline.training import order
+from pipeline.training import sample_order
 from pipeline.training.arrays import Arrays
 
 MiB = 2**20
