@@ -33,7 +33,7 @@ export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
 export DO_NOT_TRACK := 1
 export GX_ANALYTICS_ENABLED := false
 
-.PHONY: help setup night nights up down test check bench report clean
+.PHONY: help setup night nights up down test check bench report docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -149,6 +149,9 @@ bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 t
 
 report: .venv/ready ## open the board over all nights, and say where the newest night's report is
 	@python -m pipeline report --open
+
+docs: .venv/ready ## write docs/params.md and docs/cli.md anew from the code
+	@python -m tests.docs
 
 clean: down ## remove the environment and the caches; nights, registry and ledger stay
 	rm -rf .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis $(AIRFLOW_HOME)/ready

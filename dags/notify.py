@@ -3,6 +3,7 @@
 A message goes to the task log and to the notifier named in params.yaml (`notify.command`).
 """
 
+import json
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
+NOTHING_TO_DO = 99
 HOME = Path(os.environ.get("PIPELINE_HOME", Path(__file__).resolve().parents[1]))
 
 
@@ -23,9 +25,14 @@ def night_of(run_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).strip(".-_") or "night"
 
 
-def folder_of(run_id: str) -> Path:
-    """Folder of the night that a run of the DAG is."""
-    return HOME / "nights" / night_of(run_id)
+def record_of(run_id: str, name: str) -> dict[str, Any]:
+    """Returns a record of the night that a run of the DAG is; nothing before its stage wrote it."""
+    call = [sys.executable, "-m", "pipeline", "show", name, "--night", night_of(run_id)]
+    done = subprocess.run(call, cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode not in (0, NOTHING_TO_DO):
+        raise RuntimeError(f"{' '.join(call[1:])} failed: {done.stderr.strip()}")
+    record: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    return record
 
 
 def command(arguments: str, folder: str = "") -> str:
@@ -38,10 +45,10 @@ def command(arguments: str, folder: str = "") -> str:
     return f"{path} && cd {shlex.quote(str(HOME))}{folder} && python -m pipeline {arguments}"
 
 
-def tell(text: str) -> None:
+def tell(text: str, *options: str) -> None:
     """Log the text and hand it to the notifier; a notifier that fails is logged, not raised."""
     log.error(text)
-    call = [sys.executable, "-m", "pipeline", "notify"]
+    call = [sys.executable, "-m", "pipeline", "notify", *options]
     try:
         subprocess.run(call, cwd=HOME, input=text, capture_output=True, text=True, timeout=120, check=True)
     except subprocess.CalledProcessError as error:
@@ -51,11 +58,10 @@ def tell(text: str) -> None:
 
 
 def failed(context: Any) -> None:
-    """Callback of a task that failed for good; tells the sentence that the stage left behind."""
+    """Callback of a task that failed for good; the command line adds the sentence that the stage left."""
     task = context["ti"]
-    left = folder_of(task.run_id) / "data/run" / f"{task.task_id}.error"
-    why = left.read_text().strip() if left.exists() else "look at its log"
-    tell(f"Daybreak: {task.dag_id}.{task.task_id} failed in run {task.run_id}: {why}")
+    text = f"Daybreak: {task.dag_id}.{task.task_id} failed in run {task.run_id}"
+    tell(text, "--night", night_of(task.run_id), "--stage", task.task_id)
 
 
 def late(*, context: Any, hours: float) -> None:

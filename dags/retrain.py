@@ -10,7 +10,6 @@ record that it wrote. `close` runs whatever happened; `done` is green if nothing
 Run as a script, this file is one night in the terminal, without a scheduler.
 """
 
-import json
 import os
 import shlex
 import sys
@@ -109,10 +108,9 @@ class MlflowLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Address of the page; of the list of runs while the night has no registered version."""
-        version = notify.folder_of(ti_key.run_id) / "data/run/version.json"
-        if not version.exists():
-            return f"{notify.MLFLOW_UI}/#/experiments"
-        return f"{notify.MLFLOW_UI}/#/{self.page.format(**json.loads(version.read_text()))}"
+        version = notify.record_of(ti_key.run_id, "version")
+        page = self.page.format(**version) if version else "experiments"
+        return f"{notify.MLFLOW_UI}/#/{page}"
 
 
 class ReportLink(MlflowLink):

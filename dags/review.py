@@ -1,6 +1,6 @@
 """A person's word on a verdict: when a task asks for it, until when, and how it reaches the command line.
 
-The gate says in verdict.json whether a person is to be asked, and until when; in all other nights the task
+The verdict of the gate says whether a person is to be asked, and until when; in all other nights the task
 that asks is skipped. What was answered goes to `python -m pipeline approve`, which decides what it counts.
 """
 
@@ -12,7 +12,6 @@ that asks is skipped. What was answered goes to `python -m pipeline approve`, wh
 # IntegrityError that ends the scheduler. So a missing reason is asked for by waiting again in the same try,
 # which archives nothing, and a run that was taken for failed starts only after its exit has long been read.
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,16 +47,9 @@ TELL = (
 )
 
 
-def verdict_of(run_id: str) -> dict[str, Any]:
-    """The verdict of the night that a run is; nothing before its gate has decided."""
-    path = notify.folder_of(run_id) / "data/run/verdict.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
-
-
 def asked(run_id: str) -> str:
     """What is asked, in Markdown."""
-    verdict = verdict_of(run_id)
+    verdict = notify.record_of(run_id, "verdict")
     if not verdict.get("approve_until"):
         return "Nobody is asked."
     until = datetime.fromisoformat(verdict["approve_until"])
@@ -67,11 +59,9 @@ def asked(run_id: str) -> str:
     ]
     if verdict["inconclusive"]:
         lines.append("It is not proven: to approve it, give a reason.")
-    version = notify.folder_of(run_id) / "data/run/version.json"
-    if version.exists():
-        told = json.loads(version.read_text())
-        page = f"{notify.MLFLOW_UI}/#/models/{told['name']}/versions/{told['number']}"
-        lines.append(f"What it rests on: [version {told['number']} in MLflow]({page})")
+    if version := notify.record_of(run_id, "version"):
+        page = f"{notify.MLFLOW_UI}/#/models/{version['name']}/versions/{version['number']}"
+        lines.append(f"What it rests on: [version {version['number']} in MLflow]({page})")
     checks = [f"| {c['name']} | {'ok' if c['ok'] else 'failed'} | {c['text']} |" for c in verdict["checks"]]
     table = "\n".join(["| looked at | | what was seen |", "| --- | --- | --- |", *checks]) if checks else ""
     return "\n\n".join([*lines, table])
@@ -79,7 +69,7 @@ def asked(run_id: str) -> str:
 
 def only_if_asked(context: Any) -> None:
     """Skip the task where nobody is asked; where one is, wait no longer than the night can."""
-    until = verdict_of(context["run_id"]).get("approve_until")
+    until = notify.record_of(context["run_id"], "verdict").get("approve_until")
     if not until:
         raise AirflowSkipException("nobody is asked: release.approval in params.yaml says when a person is")
     left = datetime.fromisoformat(until) - datetime.now(UTC)
@@ -99,7 +89,7 @@ class Review(HITLOperator):
         answer = super().execute_complete(context, event)
         reason = (answer["params_input"].get("reason") or "").strip()
         approved = APPROVE in answer["chosen_options"]
-        if approved and not reason and verdict_of(context["run_id"]).get("inconclusive"):
+        if approved and not reason and notify.record_of(context["run_id"], "verdict").get("inconclusive"):
             self.log.warning("What is not proven is approved only with a reason; asking again")
             # Of a question that is there, this takes back the answer.
             upsert_hitl_detail(

@@ -21,13 +21,14 @@ from pipeline import stages
 from pipeline.commands import COMMANDS
 from pipeline.contract import params, records
 from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
-from pipeline.contract.records import Night, Plan, Profile, Verdict
+from pipeline.contract.records import Night, Verdict
 from pipeline.contract.source_code import source_digest
 from pipeline.report import notifier
 from pipeline.storage import ledger, snapshots
 
 log = logging.getLogger("pipeline")
 
+NIGHT_HELP = "the night in whose folder it runs; the current folder if left out"
 ASK_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # who gives up says so in a sentence
-    told = _parser(words).parse_args(words)
+    told = parser(words).parse_args(words)
     command: Callable[..., int] = told.command
     given = {key: value for key, value in vars(told).items() if key != "command"}
     try:
@@ -59,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Returns the parser of all commands, with the options of the stage that `words` begins with, if any."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline", description=sys.modules["pipeline"].__doc__, epilog=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -71,15 +73,11 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if words[:1] == [name]:  # only that stage is imported
             _add_options(sub, stage.function)
         if name in stages.IN_NIGHT[1:]:
-            sub.add_argument("--night", dest="in_night", default="", metavar="ID", help="here if left out")
-        if name in ("train", "promote"):
-            sub.add_argument("--wait", action="store_true", help="ask until it is done")
-        if name == "profile":
-            sub.add_argument("--explain", action="store_true", help="say what came out as a paragraph")
-        if name == "plan":
-            sub.add_argument(
-                "--explain", action="store_true", help="show what was weighed, and why not the rest"
-            )
+            sub.add_argument("--night", dest="in_night", default="", metavar="ID", help=NIGHT_HELP)
+        if stage.waits:
+            sub.add_argument("--wait", action="store_true", help="ask again until it is done")
+        if stage.explain:
+            sub.add_argument("--explain", action="store_true", help="put the record into words")
     functions: tuple[Callable[..., int], ...] = (night, nights, *COMMANDS)
     for function in functions:
         about = (function.__doc__ or "").splitlines()[0]
@@ -143,11 +141,10 @@ def stage_command(
         words = [*sys.argv[1:], "--night", ""]  # the last one counts
         return _call(words, folder=folder)  # the night's own code, not this checkout's
     _step_in(name)
-    inside_dvc = os.environ.get("DVC_STAGE") == name
-    declared = {} if inside_dvc or name not in stages.CHAIN else snapshots.stages().get(name, {})
-    if declared and not declared.get("frozen"):
+    stage, inside_dvc = stages.STAGES[name], os.environ.get("DVC_STAGE") == name
+    if stage.dvc == "cached" and not inside_dvc and name in snapshots.stages():
         try:
-            stands = snapshots.reproduce(name, force=name == "plan" and _newer_prices())
+            stands = snapshots.reproduce(name)
         except PipelineError as error:
             stages.mark(name, error=str(error))
             raise
@@ -159,22 +156,23 @@ def stage_command(
     else:
         record = _until_done(name, given) if wait else stages.run(name, **given)
         snapshots.make_folders(name)
-        if declared or (name == "open" and "open" in snapshots.stages()):
+        if stage.dvc and not inside_dvc and name in snapshots.stages():
             snapshots.record(name)
     if record is None or inside_dvc:
         return 0
-    if explain or isinstance(record, Plan):
-        text = _in_words(record)
+    if stage.explain:
+        function = stages.imported(stage.explain)
+        text = function(**stages.arguments(function))
         if explain:
             print(text, flush=True)
             return 0
-        log.info("%s", text)  # the task log shows a plan as --explain does
+        log.info("%s", text)  # the task log shows what --explain does
     print(json.dumps(json.loads(records.dumps(record))), flush=True)
     return 0
 
 
 def _step_in(name: str) -> None:
-    """Raise ParamsError outside of a night, and note the workload's source where DVC looks for an edit."""
+    """Raise ParamsError outside of a night, and note for DVC what lies elsewhere."""
     if name in stages.IN_NIGHT[1:] and not records.path_of(Night).exists():
         nights = ledger.home() / "nights"
         raise ParamsError(
@@ -183,30 +181,15 @@ def _step_in(name: str) -> None:
         )
     if name not in stages.CHAIN[1:]:
         return
+    from pipeline.machines.pricelist import REFRESHED
+
+    prices = ledger.home() / REFRESHED
+    outside = {stages.PRICES: records.digest(prices) if prices.exists() else ""}
     with contextlib.suppress(ParamsError):  # the stage that makes the workload says what is wrong with it
-        source, path = source_digest(params.load().workload.use) + "\n", records.RUN / "workload.txt"
-        if not path.exists() or path.read_text() != source:
-            records.replace_text(path, source)
-
-
-def _in_words(record: records.Record) -> str:
-    """What a profile or a plan says to a person."""
-    if isinstance(record, Plan):
-        from pipeline.planning.rationale import rationale
-
-        return rationale(record, records.read(Night))
-    from pipeline.profiling.explain import explain
-
-    assert isinstance(record, Profile)
-    return explain(record)
-
-
-def _newer_prices() -> bool:
-    """Were prices read since the plan was made? DVC does not know of them, as they are no night's."""
-    from pipeline.machines import pricelist
-
-    read = pricelist.changed(ledger.home() / pricelist.REFRESHED)
-    return read > pricelist.changed(records.path_of(Plan))
+        outside[stages.WORKLOAD] = source_digest(params.load().workload.use)
+    for path, digest in outside.items():
+        if not Path(path).exists() or Path(path).read_text() != f"{digest}\n":
+            records.replace_text(Path(path), f"{digest}\n")
 
 
 def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
@@ -280,16 +263,14 @@ def _rest_of_night(until: str) -> int:
     """Run the stages after `open`; whatever happens on the way, `close` is run."""
     failed = 0
     for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
-        if failed and name != "close":
+        stage = stages.STAGES[name]
+        if failed and not stage.always:
             continue
         began = time.monotonic()
-        words = [name, "--wait"] if name == "promote" else [name]  # where a person is asked
-        while (status := _call(words, folder=Path.cwd(), quiet=True)) == NotYet.exit_status:
-            time.sleep(ASK_AGAIN_S)
+        status = _call([name, "--wait"] if stage.waits else [name], folder=Path.cwd(), quiet=True)
         how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(status, "failed")
         log.info("%-9s %6.1f s  %s", name, time.monotonic() - began, how)
-        if status and not (status == NothingToDo.exit_status and name == "promote"):
-            failed = failed or status
+        failed = failed or status
     return 1 if failed not in (0, NothingToDo.exit_status) else 0
 
 

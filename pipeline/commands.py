@@ -4,13 +4,14 @@
 help, and takes what they return as its exit status.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pipeline.contract import older, params, records
-from pipeline.contract.errors import NothingToDo, without_password
+from pipeline.contract.errors import NothingToDo, ParamsError, without_password
 from pipeline.contract.records import Check
 from pipeline.report import notifier
 from pipeline.storage import ledger
@@ -56,7 +57,7 @@ def who_used(what: str) -> int:
     """Show which nights and versions used a day or a digest.
 
     Args:
-        what: a day as 2011-09-30, or the digest of data or of a model, or how it begins
+        what: a day as 2011-09-30, or the digest of data or of a model, or its first characters
     """
     from pipeline.rollout import provenance
 
@@ -195,9 +196,9 @@ def simulate(
     Args:
         nights: how many nights
         traces: table of spot capacity and prices; drawn from measured lifetimes if left out
-        seed: another one, other nights
-        work_hours: what training takes on a machine that is never lost
-        deadline_hours: from the start of a night until training must be done
+        seed: of the draw; another seed draws other nights
+        work_hours: hours of training on a machine that is never lost
+        deadline_hours: hours from the start of a night until training must be done
         json: file to write the figures to
         plot: file to draw them into, as nights.svg or nights.png
     """
@@ -227,18 +228,41 @@ def simulate(
     return 0
 
 
-def notify(*, text: str = "") -> int:
+def show(record: str, *, night: str = "") -> int:
+    """Print a record of a night as JSON, in today's form.
+
+    Args:
+        record: its name, as plan or verdict
+        night: the night whose record is wanted; the one of this folder if left out
+    """
+    kinds = {kind.__name__.lower(): kind for kind in records.OF_A_NIGHT}
+    if record not in kinds:
+        raise ParamsError(f"{record} is not a record of a night; name one of {', '.join(kinds)}")
+    folder = ledger.home() / "nights" / night if night else Path()
+    found = records.find(kinds[record], folder / records.RUN)
+    if found is None:
+        raise NothingToDo(f"{folder / records.RUN} has no {record} yet")
+    print(json.dumps(json.loads(records.dumps(found))))
+    return 0
+
+
+def notify(*, text: str = "", night: str = "", stage: str = "") -> int:
     """Tell whoever params.yaml names (notify.command) of a failure or a missed deadline.
 
     Args:
         text: the message; standard input if left out
+        night: of the stage that failed
+        stage: that failed; the sentence that it left is added
     """
-    message = text or sys.stdin.read()
+    message = (text or sys.stdin.read()).rstrip("\n")
+    if stage:
+        left = ledger.home() / "nights" / night / records.RUN / f"{stage}.error"
+        message += f": {left.read_text().strip() if left.exists() else 'look at its log'}"
     log.warning("%s", message)
     return 0 if notifier.tell(message) else 1
 
 
 COMMANDS: tuple[Callable[..., int], ...] = (
-    status, why, who_used, audit, drill, serve, check, report, prices, simulate, notify,
-    migrate,
+    status, why, who_used, audit, drill, serve, check, report, prices, simulate, show,
+    notify, migrate,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pipeline.contract import params, records
 from pipeline.contract.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
 from pipeline.jobs import reaper
 from pipeline.registry import approval
@@ -90,7 +90,7 @@ def open(  # the verb of the stage
     )
 
 
-def close(night: Night, params: Params) -> None:
+def close(night: Night, params: CloseSections) -> None:
     """Write the night to the ledger, with a verdict whatever happened, and its report; end its jobs."""
     from pipeline.gate import review
 
@@ -118,7 +118,7 @@ def close(night: Night, params: Params) -> None:
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
 
 
-def _end_experiment(night: Night, params: Params) -> None:
+def _end_experiment(night: Night, params: CloseSections) -> None:
     """Let nobody meet tonight's challenger any more, and an endpoint not hold it, unless it was promoted.
 
     The night stands, also where the log or the endpoint does not answer.
@@ -152,13 +152,13 @@ def _no_evidence(failure: str, *, stage: str) -> Verdict:
     )
 
 
-def _expect_ledger(params: Params) -> None:
+def _expect_ledger(params: CloseSections) -> None:
     from pipeline.rollout import lost_ledger
 
     lost_ledger.expect_ledger(params, always_ask_mlflow=False)
 
 
-def _newest_day(told: Params) -> date:
+def _newest_day(told: params.Params) -> date:
     days = list(told.source.make().days())
     if not days:
         raise NothingToDo("the source has no day with data")

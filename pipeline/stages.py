@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.contract import params, records
 from pipeline.contract.backend import Backend
 from pipeline.contract.errors import NothingToDo, NotYet, PipelineError, without_password
-from pipeline.contract.params import Params, Section
+from pipeline.contract.params import Params, Section, Sections
 from pipeline.contract.records import Record
 from pipeline.contract.workload import Workload
 from pipeline.data.source import Source
@@ -31,41 +31,89 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stage by the import path of its function, and what it answers in a line."""
+    """A stage by the import path of its function, and all that is special about it."""
 
     path: str
     help: str
+    part: Literal["night", "answer", "any time"] = "night"  # answer: what a person says before `promote`
+    # cached: DVC runs it where anything that it reads has changed; frozen: it changes the world, so it runs
+    # each time it is asked for, and DVC keeps what it brought; "": DVC has nothing to do with it
+    dvc: Literal["", "cached", "frozen"] = ""
+    reads: tuple[str, ...] = ()  # beside records, in the folder of the night
+    writes: tuple[str, ...] = ()  # beside its record
+    persists: tuple[str, ...] = ()  # of `writes`: what is added to, not made anew
+    waits: bool = False  # answers 75 until it is done
+    explain: str = ""  # import path of a function that puts its record into words
+    always: bool = False  # runs however the stages before it ended
 
     @property
     def function(self) -> Callable[..., Record | None]:
         """The function, imported now."""
-        module, _, name = self.path.partition(":")
-        function: Callable[..., Record | None] = getattr(importlib.import_module(module), name)
+        function: Callable[..., Record | None] = imported(self.path)
         return function
 
 
+WORKLOAD = "data/run/workload.txt"  # digest of the workload's source files, wherever they are
+PRICES = "data/run/prices.txt"  # digest of the prices that were read last, which are no night's own
 STAGES = {
-    "open": Stage(path="pipeline.night:open", help="fix the deadline, lay out the folder of the night"),
-    "ingest": Stage(path="pipeline.data.ingest:ingest", help="bring in the day, and late days"),
-    "validate": Stage(path="pipeline.data.validator:validate", help="judge the rows, quarantine the bad"),
-    "prepare": Stage(path="pipeline.data.prepare:prepare", help="make arrays to train from"),
-    "profile": Stage(path="pipeline.profiling.profile_stage:profile", help="measure what binds the training"),
-    "plan": Stage(
-        path="pipeline.planning.plan_stage:plan", help="choose the machine that meets the deadline"
+    "open": Stage(
+        path="pipeline.night:open", help="fix the deadline, lay out the folder of the night",
+        dvc="frozen", writes=("data/champion",), persists=("data/champion",),
     ),
-    "train": Stage(path="pipeline.jobs.launcher:train", help="submit, attach to, or collect the job"),
-    "evaluate": Stage(path="pipeline.evaluation.evaluator:evaluate", help="score the held-out samples"),
+    "ingest": Stage(
+        path="pipeline.data.ingest:ingest", help="bring in the day, and late days",
+        dvc="frozen", writes=("data/raw",), persists=("data/raw",),
+    ),
+    "validate": Stage(
+        path="pipeline.data.validator:validate", help="judge the rows, quarantine the bad",
+        dvc="cached", reads=("data/expectations.yaml", "data/raw"), writes=("data/clean", "data/quarantine"),
+        persists=("data/clean", "data/quarantine"),
+    ),
+    "prepare": Stage(
+        path="pipeline.data.prepare:prepare", help="make arrays to train from",
+        dvc="cached", reads=("data/clean",), writes=("data/arrays",),
+    ),
+    "profile": Stage(
+        path="pipeline.profiling.profile_stage:profile", help="measure what binds the training",
+        dvc="cached", reads=(WORKLOAD, "data/arrays"), explain="pipeline.profiling.explain:explain",
+    ),
+    "plan": Stage(
+        path="pipeline.planning.plan_stage:plan", help="choose the machine that meets the deadline",
+        dvc="cached", reads=(WORKLOAD, PRICES, "data/champion"),
+        explain="pipeline.planning.rationale:rationale",
+    ),
+    "train": Stage(
+        path="pipeline.jobs.launcher:train", help="submit, attach to, or collect the job", waits=True,
+        dvc="frozen", reads=(WORKLOAD, "data/arrays", "data/champion"), writes=("data/run/model",),
+    ),
+    "evaluate": Stage(
+        path="pipeline.evaluation.evaluator:evaluate", help="score the held-out samples",
+        dvc="cached", reads=(WORKLOAD, "data/arrays", "data/run/model", "data/champion"),
+        writes=("data/run/scores.npy",),
+    ),
     "register": Stage(path="pipeline.registry.register:register", help="make it a version in MLflow"),
-    "gate": Stage(path="pipeline.gate.judge:gate", help="decide: promote, reject, wait, no data"),
-    "promote": Stage(path="pipeline.rollout.promote:promote", help="let the promoted version serve"),
-    "close": Stage(path="pipeline.night:close", help="write the night to the ledger"),
-    "approve": Stage(path="pipeline.gate.review:approve", help="answer a verdict that waits for a person"),
-    "watch": Stage(path="pipeline.gate.watch:watch", help="look at the champion; run it hourly"),
-    "reap": Stage(path="pipeline.jobs.reaper:reap", help="end jobs that no open night wants; hourly"),
-    "rollback": Stage(path="pipeline.rollout.rollback:rollback", help="let an earlier version serve again"),
-}
-CHAIN = tuple(STAGES)[:12]  # a night, in order
-IN_NIGHT = tuple(STAGES)[:13]  # and what a person may say before `promote`
+    "gate": Stage(
+        path="pipeline.gate.judge:gate", help="decide: promote, reject, wait, no data", waits=True
+    ),
+    "promote": Stage(
+        path="pipeline.rollout.promote:promote", help="let the promoted version serve", waits=True
+    ),
+    "close": Stage(path="pipeline.night:close", help="write the night to the ledger", always=True),
+    "approve": Stage(
+        path="pipeline.gate.review:approve", help="answer a verdict that waits for a person", part="answer"
+    ),
+    "watch": Stage(
+        path="pipeline.gate.watch:watch", help="look at the champion; run it hourly", part="any time"
+    ),
+    "reap": Stage(
+        path="pipeline.jobs.reaper:reap", help="end jobs that no open night wants; hourly", part="any time"
+    ),
+    "rollback": Stage(
+        path="pipeline.rollout.rollback:rollback", help="let an earlier version serve again", part="any time"
+    ),
+}  # fmt: skip
+CHAIN = tuple(name for name, stage in STAGES.items() if stage.part == "night")  # in order
+IN_NIGHT = tuple(name for name, stage in STAGES.items() if stage.part != "any time")
 
 OPTION_TYPES: tuple[Any, ...] = (str, int, float, bool, date, date | None, list[str] | None)
 
@@ -138,14 +186,20 @@ def mark(name: str, **marks: str) -> None:
             path.unlink(missing_ok=True)
 
 
+def imported(path: str) -> Any:
+    """Returns what an import path `module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def _fill(kind: Any, told: Params | None, folder: Path) -> Any:
     if isinstance(kind, types.UnionType):  # `Champion | None`: None where the file is missing
         return records.find(kind.__args__[0], folder / records.RUN)
     if _is_record(kind):
         return records.read(kind, folder / records.RUN)
     assert told is not None
-    if kind is Params:
-        return told
+    if issubclass(kind, Sections):
+        return kind.model_construct(**{name: getattr(told, name) for name in kind.model_fields})
     if issubclass(kind, Section):
         sections = (getattr(told, name) for name in Params.model_fields)
         return next(section for section in sections if type(section) is kind)

@@ -1,5 +1,7 @@
 """The house: its rooms in order, and which file imports which. `python -m tests.architecture` draws it.
 
+`python -m tests.architecture planning spot` says what each file of these rooms is about.
+
 A room may import only itself and rooms before it. All imports count: of packages, below TYPE_CHECKING, and
 inside functions.
 """
@@ -9,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from sys import argv
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
@@ -17,7 +20,7 @@ ROOMS = (
     "gate", "serving",
 )  # fmt: skip
 # Modules beside the rooms, which know all of them, in order too.
-TOP = ("leftovers", "airflow_health", "night", "stages", "check", "commands", "cli", "__main__")
+TOP = ("leftovers", "airflow_health", "night", "stages", "dvc_file", "check", "commands", "cli", "__main__")
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
 Graph = dict[str, set[str]]  # modules, and what each imports
 
@@ -111,5 +114,13 @@ def drawing(root: Path = ROOT) -> Iterator[str]:
     yield f"{len(arrows)} arrows between rooms; {len(forbidden(edges))} to a later room; {knots}"
 
 
+def contents(rooms: list[str], root: Path = ROOT) -> Iterator[str]:
+    """Yields a line a file of these rooms: its path, and the first line of its docstring."""
+    for name, path in modules(root).items():
+        if room(name) in rooms and path.stem != "__init__":
+            about = ast.get_docstring(ast.parse(path.read_text())) or ""
+            yield f"{path.relative_to(root).as_posix():45} {about.partition(chr(10))[0]}"
+
+
 if __name__ == "__main__":
-    print(*drawing(), sep="\n")
+    print(*(contents(argv[1:]) if argv[1:] else drawing()), sep="\n")

@@ -10,13 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
-from pipeline import stages
+from pipeline import dvc_file, stages
 from pipeline.contract import records
-from pipeline.contract.params import Params, Section
-from pipeline.contract.records import Night, Record
-from pipeline.storage import snapshots
+from pipeline.contract.params import Params, TrainSections, load
+from pipeline.contract.records import Record
 from tests import architecture
 
 ROOT = architecture.ROOT
@@ -101,6 +99,7 @@ def test_dag_files_know_only_airflow_and_the_command_line(path: Path) -> None:
     local = {p.stem for p in (ROOT / "dags").glob("*.py")}
     roots = {name.split(".")[0] for name in architecture.imported(path)}
     assert roots <= {"airflow", *local} | set(sys.stdlib_module_names)
+    assert "data/run" not in path.read_text()  # records are the command line's: python -m pipeline show
 
 
 @pytest.mark.slow
@@ -138,26 +137,38 @@ def test_a_stage_reads_only_what_an_earlier_one_wrote() -> None:
             written.add(kind)
 
 
-@pytest.mark.parametrize("name", list(snapshots.stages(ROOT)))
-def test_dvc_declares_what_the_signature_says(name: str) -> None:
-    declared = snapshots.stages(ROOT)[name]
-    function = stages.STAGES[name].function
-    hints = typing.get_type_hints(function)
-    written = hints.pop("return")
-    deps = {str(dep) for dep in declared.get("deps", ())}
-    outs = {next(iter(out)) if isinstance(out, dict) else out for out in declared["outs"]}
-    assert records.path_of(written).as_posix() in outs
-    sections = set(declared.get("params", ()))
-    assert sections <= set(YAML(typ="safe").load((ROOT / "params.yaml").read_text()))
-    for option in stages.options(function):
-        hints.pop(option)
-    for kind in hints.values():
-        if isinstance(kind, type) and issubclass(kind, Record) and kind is not Night:
-            assert records.path_of(kind).as_posix() in deps
-        if isinstance(kind, type) and issubclass(kind, Section) and kind is not Params:
-            assert kind.__name__.removesuffix("Params").lower() in sections
-        if getattr(kind, "__name__", "") in ("Workload", "Source", "Backend"):
-            assert kind.__name__.lower() in sections
+def test_dvc_yaml_is_what_the_stages_say() -> None:
+    written = (ROOT / dvc_file.FILE).read_text()
+    assert written == dvc_file.text(), "write it anew: python -m pipeline.dvc_file"
+
+
+def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
+    edges = architecture.graph()
+    for name, stage in stages.STAGES.items():
+        if stage.dvc == "cached":
+            modules, wanted = set[str](), [stage.path.partition(":")[0]]
+            while wanted:
+                module = wanted.pop()
+                if module not in modules:
+                    modules.add(module)
+                    wanted += edges[module]
+            assert {f"pipeline/{architecture.room(module)}" for module in modules} <= set(
+                dvc_file.rooms(name)
+            )
+
+
+@pytest.mark.parametrize("name", stages.STAGES)
+def test_no_stage_takes_the_whole_of_params(name: str) -> None:
+    assert Params not in typing.get_type_hints(stages.STAGES[name].function).values()
+
+
+def test_a_stage_is_given_only_the_sections_that_it_names(tmp_path: Path) -> None:
+    def stage(params: TrainSections) -> None: ...
+
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    given = stages.arguments(stage, tmp_path)["params"]
+    assert given.train == load(tmp_path).train
+    assert not hasattr(given, "gate")
 
 
 @pytest.mark.parametrize("module", [name for name, path in MODULES.items() if ">>> " in path.read_text()])

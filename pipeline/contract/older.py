@@ -1,13 +1,14 @@
 """Reads what the release before this one wrote; no other module knows an older form.
 
 A class that only moved is still the same class: its older import path is read as the path that it has now, in
-params.yaml and in the model.json of a version. `python -m pipeline migrate` rewrites params.yaml.
+params.yaml and in the model.json of a version. `python -m pipeline migrate` rewrites params.yaml. What is now
+one `Rental` stood as single fields among the others of a record.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,13 @@ _FAILED = re.compile(
     r"(open|ingest|validate|prepare|profile|plan|train|evaluate|register|gate|promote) failed: "
 )
 _VERSION = re.compile(r"\bversion (\d+)\b")
+# Records that carry a rental now, and by which name each of its fields stood in them; `spot` said the rest.
+RENTED = frozenset({"Plan", "Rung", "Option", "Order"})
+RENTAL = {
+    "machine": "machine", "num_machines": "num_machines", "region": "region", "strategy": "strategy",
+    "wait_s": "max_wait_s",
+}  # fmt: skip
+LISTED = {"Plan": {"ladder": "Rung", "options": "Option"}}  # records that stand in a list of another
 _MOVED = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, MOVED))}):(?=\w)")
 
 
@@ -44,21 +52,6 @@ def import_path(use: str) -> str:
     """Returns the path `module:Class` that a class has now."""
     module, colon, name = use.partition(":")
     return f"{MOVED.get(module, module)}{colon}{name}"
-
-
-def record(kind: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of a record under the keys that they have now.
-
-    Args:
-        kind: name of the record's class.
-        values: as read from its JSON.
-    """
-    if kind in RELEASES and "champion" in values and "version" not in values:
-        return {"version": values["champion"]} | {k: v for k, v in values.items() if k != "champion"}
-    if kind == "Verdict" and "failed" not in values and values.get("action") == "no data":
-        failure = _FAILED.match(str(values.get("reason")))
-        return values | {"failed": failure[1]} if failure else values
-    return values
 
 
 def note(line: str) -> dict[str, Any]:
@@ -74,6 +67,25 @@ def migrate(text: str) -> tuple[str, list[str]]:
     """Returns params.yaml in today's form, comments kept, and a line for each change."""
     changes = [f"{old} is now {MOVED[old]}" for old in dict.fromkeys(_MOVED.findall(text))]
     return _MOVED.sub(lambda found: f"{MOVED[found[1]]}:", text), changes
+
+
+def record(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parsed JSON of a record in today's form, by the name of its class."""
+    renewed = dict(values)
+    if kind in RELEASES and "version" not in values and "champion" in values:
+        renewed = {"version": renewed.pop("champion"), **renewed}
+    if kind == "Verdict" and "failed" not in values and values.get("action") == "no data":
+        failure = _FAILED.match(str(values.get("reason")))
+        renewed |= {"failed": failure[1]} if failure else {}
+    if kind in RENTED and "rental" not in values and "machine" in values:
+        rest = {key: value for key, value in values.items() if key not in RENTAL and key != "spot"}
+        rental = {now: values[before] for before, now in RENTAL.items() if before in values}
+        by_wait = "flex-start" if values.get("wait_s") else "on-demand"
+        renewed = {"rental": {"strategy": "spot" if values.get("spot") else by_wait} | rental, **rest}
+    for key, listed in LISTED.get(kind, {}).items():
+        if isinstance(values.get(key), list):
+            renewed[key] = [record(listed, each) if isinstance(each, dict) else each for each in values[key]]
+    return renewed
 
 
 def recipe(*, plug: str, train: str, use: str, files: Sequence[Path]) -> str:

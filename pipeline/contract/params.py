@@ -36,9 +36,12 @@ FILE = Path("params.yaml")
 
 
 class Section(BaseModel):
-    """Base of the sections: frozen, unknown keys refused, types not guessed."""
+    """Base of the sections: frozen, unknown keys refused, types not guessed.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    The string below a field describes its key: docs/params.md is made of them (`make docs`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Plug(Section):
@@ -93,9 +96,16 @@ class NightParams(Section):
     """The deadline and the budget."""
 
     train_hours: float = Field(18, gt=0)
+    """Hours from the opening of the night to the end of training. The plan must fit into them; raise them
+    where it finds no machine that is fast enough."""
     decide_hours: float = Field(24, gt=0)
+    """Hours from the opening of the night to the decision: evaluation, a live test and a person's approval
+    must end by then, or the champion stays. At least `train_hours`."""
     budget_usd: float = Field(50, ge=0)
-    keep: int = Field(7, ge=1)  # worktrees of closed nights kept to look at
+    """US dollars that training may cost in a night. A plan that costs more is refused, and a job that would
+    cost more is stopped."""
+    keep: int = Field(7, ge=1)
+    """Closed nights whose folders stay in `nights/`; the ledger keeps all nights. Lower it to free disk."""
 
     @model_validator(mode="after")
     def _decide_after_training(self) -> Self:
@@ -105,87 +115,141 @@ class NightParams(Section):
 
 
 class IngestParams(Section):
-    """What comes in besides the day asked for."""
+    """Which days come in besides the day asked for."""
 
-    history_days: int = Field(400, ge=0)  # brought in on the first night
-    late_days: int = Field(7, ge=0)  # earlier days looked at again each night
+    history_days: int = Field(400, ge=0)
+    """Days before the night's day that the first night brings in. Lower it for a quick trial."""
+    late_days: int = Field(7, ge=0)
+    """Earlier days that each night looks at again for late or restated rows. Raise it if your source corrects
+    its data later than that."""
 
 
 class ValidateParams(Section):
-    """When is the data not to be trusted?"""
+    """When the data is not to be trusted."""
 
     suite: str = "data/expectations.yaml"
-    max_quarantined: float = Field(0.05, ge=0, le=1)  # share of tonight's rows
-    max_drift: float = Field(0.35, gt=0)  # distance from the last four same weekdays
+    """Path of the rules that the data must obey. A change of the rules validates all partitions again."""
+    max_quarantined: float = Field(0.05, ge=0, le=1)
+    """Share of tonight's rows that may be quarantined; more stops the night."""
+    max_drift: float = Field(0.35, gt=0)
+    """Distance from the last four same weekdays that a column may have, from 0 (alike) to 1 (nothing in
+    common); more stops the night. The suite may set a limit of its own for a column."""
 
 
 class PrepareParams(Section):
-    """Which days become arrays."""
+    """Which days become arrays to train from."""
 
     window_days: int = Field(400, ge=1)
-    test_days: int = Field(1, ge=1)  # newest trading days, held out from training
-    leave_out_items: tuple[str, ...] = ()  # non-product lines: postage, fees, test codes
-    engine: str = "duckdb"  # an Ibis backend
+    """Days up to the night's day that the arrays hold. Lower it if old days no longer help the model."""
+    test_days: int = Field(1, ge=1)
+    """Newest trading days, held out from training to judge the models on. Raise it if the gate has too few
+    samples to decide; the model then learns from less recent days."""
+    leave_out_items: tuple[str, ...] = ()
+    """Codes of items that are no products, left out besides the usual ones: postage, fees, tests."""
+    engine: str = "duckdb"
+    """Name of the Ibis backend that prepares the data. Change it if the data outgrows one machine."""
 
 
 class ProfileParams(Section):
     """What the profiler may do."""
 
     batch_sizes: tuple[PositiveInt, ...] = Field((64, 128, 256, 512), min_length=1)
-    steps: int = Field(5, ge=2)  # measured per batch size, after warm-up
-    machine: str = Field("here", min_length=1)  # or one of the catalog, by a job through the backend
-    reuse_days: int = Field(7, ge=0)  # that a profile stands if nothing it rests on has changed; 0: none does
+    """Batch sizes, in samples, at which load, step and memory are measured. Choose them around
+    `train.batch_size` and those of `plan.batch_sizes`."""
+    steps: int = Field(5, ge=2)
+    """Updates measured at each batch size, after warm-up. Raise it on a machine whose times vary a lot."""
+    machine: str = Field("here", min_length=1)
+    """Where to measure: `here`, or the name of a machine of the catalog, which is rented through the backend
+    for a short job."""
+    reuse_days: int = Field(7, ge=0)
+    """Days that a profile may be reused while machine, code, params and the shape of the data stay the same;
+    0: measure every night."""
     quality_remedies: Literal["offer", "allow"] = "offer"
+    """Whether remedies that touch the model's quality (a smaller batch, fewer epochs) are only offered, or
+    allowed."""
 
 
 class PlanParams(Section):
-    """What may be rented, and what is best."""
+    """What may be rented, and which plan is best."""
 
     objective: Literal["cost", "time", "knee"] = "cost"
+    """Which feasible plan to take: the cheapest, the fastest, or the one at the knee between the two."""
     confidence: float = Field(0.99, gt=0, lt=1)
-    machines: tuple[str, ...] = Field(("local",), min_length=1)  # names, or patterns such as "a3-*"
+    """Chance of being done within `night.train_hours` that a plan must have. Lower it to accept cheaper,
+    riskier plans."""
+    machines: tuple[str, ...] = Field(("local",), min_length=1)
+    """Machines to choose among: names of the catalog, or patterns such as `a3-*`. `local` is the machine at
+    hand; `python -m pipeline prices` lists the others."""
     regions: tuple[str, ...] = Field(("us-central1",), min_length=1)
-    spot: bool = True  # spot machines allowed
-    flex_wait_hours: float = Field(0, ge=0)  # that flex-start may wait for its machine; 0: none is planned
+    """Regions to rent in. Name several, so that there is a way out when one has no capacity."""
+    spot: bool = True
+    """Whether spot machines may be rented: cheaper, but they may be taken away."""
+    flex_wait_hours: float = Field(0, ge=0)
+    """Hours that a flex-start job may wait for its machine; 0: flex-start is not planned."""
     max_machines: int = Field(1, ge=1)
-    batch_sizes: tuple[PositiveInt, ...] = ()  # to choose among; none: train.batch_size
-    explore_usd: float = Field(0, ge=0)  # that trying other batch sizes and counts may cost in 30 nights
+    """Machines that a plan may rent at once."""
+    batch_sizes: tuple[PositiveInt, ...] = ()
+    """Global batch sizes, in samples, to choose among; empty: only `train.batch_size`. A larger one trains
+    on more samples, by the noise scale."""
+    explore_usd: float = Field(0, ge=0)
+    """US dollars that trying other batch sizes and machine counts may cost in 30 nights; 0: nothing is
+    tried."""
 
 
 class TrainParams(Section):
     """How a model is trained: cold from its initial weights, or warm from the champion's."""
 
     epochs: float = Field(3, gt=0)
-    batch_size: int = Field(64, ge=1)  # global
-    num_workers: int = Field(1, ge=1)  # training processes on the local machine
-    # Shares of workers: by speed, unlike ones are done together, but sums round otherwise each time; even, a
-    # run can be repeated bit for bit. auto: by speed on several machines; workers of one are alike.
+    """Passes over the samples in a cold start."""
+    batch_size: int = Field(64, ge=1)
+    """Samples of an update, over all workers. `rate` belongs to it."""
+    num_workers: int = Field(1, ge=1)
+    """Training processes on the local machine. The catalog says how many a rented machine runs."""
     batching: Literal["auto", "by_speed", "even"] = "auto"
-    # When workers agree: with each gradient, or on weights after sync_every updates, for slow networks.
+    """How workers share a batch. `by_speed`: workers of unlike speed finish together, but sums are rounded
+    differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several machines,
+    even on one."""
     sync: Literal["every_update", "every_h_updates"] = "every_update"
+    """When workers agree: on each gradient, or on weights after every `sync_every` updates, for slow
+    networks."""
     sync_every: int = Field(32, ge=2)
+    """Updates between two agreements on weights; only for `sync: every_h_updates`."""
     seed: int = 0
-    rate: float = Field(2e-3, gt=0)  # learning rate, at its peak, for batches of batch_size
-    # How it follows another batch size: by the rule of the workload's optimizer, by AdaScale (SGD), or not.
+    """Seed of the initial weights and of the order of the samples."""
+    rate: float = Field(2e-3, gt=0)
+    """Learning rate at its peak, for batches of `batch_size`."""
     scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"
-    batch_growth: Literal["none", "goodput"] = "none"  # within a run, where that is faster for its progress
-    warmup: float = Field(0.05, ge=0, lt=1)  # share of the samples
-    decay: float = Field(0.5, ge=0, le=1)  # share of the samples, at the end
-    cold_every: int = Field(7, ge=1)  # nights between cold starts; 1: never start warm
-    warm_share: float = Field(0.1, gt=0, le=1)  # of the samples, the newest: what a warm start trains on
-    warm_epochs: float = Field(1, gt=0)  # over that share
+    """How the learning rate follows another batch size: by the rule of the workload's optimizer, by AdaScale
+    (SGD only), or not at all."""
+    batch_growth: Literal["none", "goodput"] = "none"
+    """Whether the batch may grow within a run: `goodput` grows it where that makes faster progress."""
+    warmup: float = Field(0.05, ge=0, lt=1)
+    """Share of the samples over which the learning rate rises."""
+    decay: float = Field(0.5, ge=0, le=1)
+    """Share of the samples, at the end, over which the learning rate falls. A run that is late decays
+    sooner."""
+    cold_every: int = Field(7, ge=1)
+    """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights."""
+    warm_share: float = Field(0.1, gt=0, le=1)
+    """Share of the samples, the newest, that a warm start trains on."""
+    warm_epochs: float = Field(1, gt=0)
+    """Passes over `warm_share` of the samples in a warm start."""
     warm_rate: float = Field(5e-4, gt=0)
-    checkpoint_every_s: float | None = Field(None, gt=0)  # None: the plan decides
-    # Folder for copies of checkpoints that outlive the machine, at any URL of fsspec, as gs://bucket/checkpoints,
-    # or a path. "": they lie in the job's folder only. Credentials belong in the environment.
+    """Learning rate of a warm start, at its peak."""
+    checkpoint_every_s: float | None = Field(None, gt=0)
+    """Seconds between checkpoints; empty: the plan decides, by the danger of losing machines."""
     checkpoints: str = ""
-    hang_after_s: float = Field(120, gt=0)  # without an update, or 10 times what one takes: start again
+    """Folder for copies of checkpoints that outlive the machine: a path, or a URL of fsspec such as
+    `gs://bucket/checkpoints`; empty: they stay in the job's folder. Credentials belong in the environment."""
+    hang_after_s: float = Field(120, gt=0)
+    """Seconds without an update, or ten times what one takes if that is longer, after which workers are
+    started again. Raise it if a pause may last longer."""
 
     @model_validator(mode="after")
     def _agree_on_what_is_decided(self) -> Self:
         if self.sync == "every_h_updates" and (self.batch_growth != "none" or self.scaling == "adascale"):
-            told = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
-            raise ValueError(f"sync: every_h_updates leaves workers apart, and {told} needs them together")
+            key = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
+            raise ValueError(f"sync: every_h_updates leaves workers apart, and {key} needs them together")
         return self
 
 
@@ -193,39 +257,64 @@ class EvaluateParams(Section):
     """How held-out samples are scored."""
 
     batch_size: int = Field(256, ge=1)
+    """Samples scored at once. Lower it if evaluation runs out of memory."""
 
 
 class RegisterParams(Section):
     """Where models are kept."""
 
     name: str = Field("daybreak", pattern=r"^[\w.-]+$")
+    """Name of the registered model in MLflow."""
 
 
 class GateParams(Section):
-    """When is a challenger better, or no worse?"""
+    """When a challenger is better, or no worse."""
 
-    alpha: float = Field(0.05, gt=0, lt=1)  # chance of promoting what is worse by the margin
-    margin: float = Field(0.03, gt=0)  # non-inferiority margin, in units of the score
+    alpha: float = Field(0.05, gt=0, lt=1)
+    """Chance of promoting a model that is worse by the margin. Lower it to demand more evidence."""
+    margin: float = Field(0.03, gt=0)
+    """Non-inferiority margin, in units of the score: what a refresh may be worse by. A lower one needs more
+    samples."""
     min_samples: int = Field(30, ge=2)
-    success: tuple[str, ...] = ("score",)  # metrics of which one must be better; "-NAME": lower is better
-    guardrails: dict[str, Annotated[float, Field(gt=0)]] = {}  # metrics that must hold, and their margins
-    resamples: int = Field(1000, ge=0)  # of the bootstrap
-    fit_samples: int = Field(1000, ge=0)  # scored in a clean process, as whatever serves would; 0: none are
-    max_start_s: float = Field(120, gt=0)  # of CPU, until it has answered the first request
-    max_p99_s: float = Field(5, gt=0)  # of requests for one sample
-    max_memory_bytes: int = Field(0, ge=0)  # of the process that serves; 0: any
-    # What judges a challenger: held-out scores of both models on the same samples (replay), users who meet
-    # one or the other (live), or both: live traffic only meets what the scores promote, and may reject it.
+    """Held-out samples below which nothing is judged; the champion stays."""
+    success: tuple[str, ...] = ("score",)
+    """Metrics of which at least one must be better, and none worse; `-NAME` if lower is better."""
+    guardrails: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Metrics that must hold, and what each may be worse by, in its own unit."""
+    resamples: int = Field(1000, ge=0)
+    """Resamples of the bootstrap that checks the interval of the effect; 0: no bootstrap."""
+    fit_samples: int = Field(1000, ge=0)
+    """Held-out samples that the packaged version scores in a clean process before it may serve; 0: no smoke
+    test."""
+    max_start_s: float = Field(120, gt=0)
+    """Seconds of CPU that the version may take in the smoke test until it has answered its first request."""
+    max_p99_s: float = Field(5, gt=0)
+    """Seconds that 99 of 100 requests for one sample may take in the smoke test."""
+    max_memory_bytes: int = Field(0, ge=0)
+    """Bytes of memory that the process of the smoke test may take; 0: any number."""
     scores: Literal["replay", "live", "both"] = "replay"
+    """What judges a challenger. `replay`: held-out scores of both models on the same samples; `live`: users
+    who meet one or the other; `both`: users only meet what the scores promote, and may reject it."""
     ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.01, 0.05, 0.25, 0.5), min_length=1)
-    ramp_users: int = Field(200, ge=1)  # that meet the challenger at a share, before the next one
-    ramp_hours: float = Field(1, ge=0)  # at a share, before the next one
-    outcome_hours: float = Field(1, gt=0)  # after which a user's outcomes do not count any more
-    # Guardrails of live traffic: what the challenger may be worse by. They act at once.
-    max_errors: float = Field(0.01, gt=0, lt=1)  # share of a user's requests that the model did not answer
-    max_fallbacks: float = Field(0.05, gt=0, lt=1)  # share of a user's answers that were not of their own
+    """Shares of users who meet the challenger in a live test, one after the other, rising. An endpoint takes
+    whole percent only."""
+    ramp_users: int = Field(200, ge=1)
+    """Users who must have met the challenger at a share before the next share."""
+    ramp_hours: float = Field(1, ge=0)
+    """Hours at a share before the next share."""
+    outcome_hours: float = Field(1, gt=0)
+    """Hours after an answer in which a user's outcomes count. Raise it if users act later."""
+    max_errors: float = Field(0.01, gt=0, lt=1)
+    """Guardrail of a live test, which acts at once: by how much the share of a user's requests that the model
+    does not answer may be larger with the challenger."""
+    max_fallbacks: float = Field(0.05, gt=0, lt=1)
+    """Guardrail of a live test: by how much the share of a user's answers that are popular items, rather than
+    items of their own, may be larger with the challenger."""
     max_p99_rise_s: float = Field(0.1, gt=0)
-    max_shift: float = Field(0.5, gt=0, lt=1)  # total variation distance between the items shown
+    """Guardrail of a live test: seconds by which the challenger's P99 may be longer."""
+    max_shift: float = Field(0.5, gt=0, lt=1)
+    """Guardrail of a live test: total variation distance between the items that the two models show, from 0
+    (the same) to 1. Raise it for a recipe that is meant to show other items."""
 
     @model_validator(mode="after")
     def _ramp_climbs(self) -> Self:
@@ -237,59 +326,141 @@ class GateParams(Section):
 class ReleaseParams(Section):
     """Whom the gate has to ask."""
 
-    # By a person, until the night's decide_until: what is not proven; always: what the gate promotes, too.
     approval: Literal["never", "inconclusive", "always"] = "never"
+    """When a person is asked, until `night.decide_hours`. `inconclusive`: where the gate rejects for want of
+    proof alone; `always`: also for what the gate promotes. Without an answer the champion stays."""
 
 
 class WatchParams(Section):
     """What the hourly look at the champion may do."""
 
     alias_edits: Literal["report", "revert", "adopt"] = "revert"
-    holdback: float = Field(0, ge=0, le=0.5)  # share of users who still meet the version that was replaced
+    """What to do where somebody moved the champion's alias in MLflow by hand: report it, move it back, or
+    let that version serve."""
+    holdback: float = Field(0, ge=0, le=0.5)
+    """Share of users who still meet the version that was replaced. Where they do better, `watch` rolls
+    back; 0: nobody is held back."""
 
 
 class ServingParams(Section):
     """What answers users: `python -m pipeline serve`, or an endpoint."""
 
-    # URL of exposures and outcomes. One with a password belongs in $DAYBREAK_LOG, which comes first.
-    log: str = ""  # "": a SQLite file under $PIPELINE_HOME/var
+    log: str = ""
+    """URL of the SQL database of exposures and outcomes; empty: a SQLite file in `var/`. `$DAYBREAK_LOG`
+    comes first, and is the place for a URL with a password."""
     host: str = Field("127.0.0.1", min_length=1)
+    """Address that the router listens on."""
     port: int = Field(8000, ge=0, le=65_535)
-    timeout_s: float = Field(1, gt=0)  # of a request; then the popular items are shown
-    max_top: int = Field(100, ge=1)  # items of an answer
+    """Port that the router listens on; 0: any that is free."""
+    timeout_s: float = Field(1, gt=0)
+    """Seconds until a request without an answer of the model gets the popular items."""
+    max_top: int = Field(100, ge=1)
+    """Items that an answer may have."""
     max_body_bytes: int = Field(16_384, ge=1)
-    max_requests_per_s: float = Field(1000, ge=0)  # of an address, be it a proxy; 0: any
-    keep_users: int = Field(100_000, ge=1)  # whose answers are kept in memory, per version
-    keep_days: float = Field(90, gt=0)  # that exposures and outcomes are kept
-    # pipeline.rollout.endpoint:Endpoint serves on Vertex AI; none: only the routers do
+    """Bytes that a request may have."""
+    max_requests_per_s: float = Field(1000, ge=0)
+    """Requests a second that one address may send; 0: any number. All users behind a proxy are one
+    address."""
+    keep_users: int = Field(100_000, ge=1)
+    """Users whose answers are kept in memory, for each version. Lower it to save memory."""
+    keep_days: float = Field(90, gt=0)
+    """Days that exposures and outcomes are kept."""
     endpoint: Plug | None = None
+    """Class of an endpoint that serves users: `pipeline.rollout.endpoint:Endpoint` for Vertex AI; empty:
+    only the routers serve."""
 
 
 class NotifyParams(Section):
     """Who hears of failures, missed deadlines, promotions, refusals, rollbacks and questions."""
 
-    command: str = ""  # run by the shell with the message on its standard input; "": the task log only
+    command: str = ""
+    """Command that the shell runs with the message on its standard input, to send it on; empty: messages
+    stay in the task log."""
 
 
-class Params(Section):
+class Sections(Section):
+    """Base of what a stage reads of params.yaml: several sections, by the names that they have there."""
+
+
+class JobSections(Sections):
+    """Sections that say what is trained, and how."""
+
+    workload: Plug
+    """What is trained: `pipeline.examples.recommender:Recommender`,
+    `pipeline.examples.regression:Regression`, or your own class."""
+    train: TrainParams = TrainParams()
+
+
+class ProfileSections(JobSections):
+    """Sections that stage profile reads."""
+
+    profile: ProfileParams = ProfileParams()
+
+
+class TrainSections(JobSections):
+    """Sections that stage train reads."""
+
+    plan: PlanParams = PlanParams()
+
+
+class BackendSections(Sections):
+    """Section that says where jobs run."""
+
+    backend: Plug
+    """Where jobs run: `pipeline.backends.local:Local`, this machine;
+    `pipeline.backends.vertex.vertex:Vertex`, machines rented on Vertex AI; or your own class."""
+
+
+class PlanSections(ProfileSections, TrainSections, BackendSections):
+    """Sections that stage plan reads."""
+
+    prepare: PrepareParams = PrepareParams()
+
+
+class ModelSections(Sections):
+    """Section that says which model of the registry is meant."""
+
+    register_: RegisterParams = Field(RegisterParams(), alias="register")
+
+
+class RegisterSections(JobSections, ModelSections):
+    """Sections that stages register and promote read."""
+
+
+class LiveSections(ModelSections):
+    """Sections that a live test goes by."""
+
+    gate: GateParams = GateParams()
+    serving: ServingParams = ServingParams()
+
+
+class GateSections(RegisterSections, LiveSections):
+    """Sections that stage gate reads."""
+
+    release: ReleaseParams = ReleaseParams()
+
+
+class WatchSections(LiveSections):
+    """Sections that stage watch reads."""
+
+    watch: WatchParams = WatchParams()
+
+
+class CloseSections(LiveSections, BackendSections):
+    """Sections that stage close reads."""
+
+    night: NightParams = NightParams()
+
+
+class Params(PlanSections, GateSections, WatchSections, CloseSections):
     """The whole of params.yaml."""
 
     source: Plug
-    workload: Plug
-    backend: Plug
-    night: NightParams = NightParams()
+    """Where the data comes from: `pipeline.data.shop:Shop`, a simulated shop; `pipeline.data.source:Files`,
+    files at any URL of fsspec; or your own class."""
     ingest: IngestParams = IngestParams()
     validate_: ValidateParams = Field(ValidateParams(), alias="validate")
-    prepare: PrepareParams = PrepareParams()
-    profile: ProfileParams = ProfileParams()
-    plan: PlanParams = PlanParams()
-    train: TrainParams = TrainParams()
     evaluate: EvaluateParams = EvaluateParams()
-    register_: RegisterParams = Field(RegisterParams(), alias="register")
-    gate: GateParams = GateParams()
-    release: ReleaseParams = ReleaseParams()
-    watch: WatchParams = WatchParams()
-    serving: ServingParams = ServingParams()
     notify: NotifyParams = NotifyParams()
 
 

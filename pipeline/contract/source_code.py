@@ -28,8 +28,20 @@ def source_files(module: str) -> list[Path]:
 
     Raises ParamsError where there is no such module.
     """
-    top, root = module.partition(".")[0], _root(module)
+    top = module.partition(".")[0]
     own = f"{module.rpartition('.')[0] if top == FRAME else top}." if "." in module else ""
+    files = imported_files(module, below=own)
+    if not files:
+        raise ParamsError(f"workload: module {module} is not found; name one that python can import here")
+    return [files[name] for name in sorted(files)]
+
+
+def imported_files(module: str, *, below: str) -> dict[str, Path]:
+    """Returns the files of a module and of what it imports, directly or not, by their dotted names.
+
+    Only names that begin with `below` are followed.
+    """
+    root = _root(module)
     files: dict[str, Path] = {}
     wanted = [module]
     while wanted:
@@ -40,10 +52,8 @@ def source_files(module: str) -> list[Path]:
         files[name] = path
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         others = {*_imports(path, package=package), package}  # importing a module runs its package
-        wanted += sorted(other for other in others if other.startswith(own))
-    if not files:
-        raise ParamsError(f"workload: module {module} is not found; name one that python can import here")
-    return [files[name] for name in sorted(files)]
+        wanted += sorted(other for other in others if other.startswith(below))
+    return files
 
 
 def _without_own_imports(path: Path, *, top: str) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import ParamsError, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import WatchSections
 from pipeline.contract.records import Release
 from pipeline.contract.units import HOUR_S
 from pipeline.experiment import live_test
@@ -38,7 +38,7 @@ class Held:
     num_users: int
 
 
-def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> Held | None:
+def judge(serving: Release, params: WatchSections, *, rules: Rules, now: datetime) -> Held | None:
     """Returns what the users say; None where nobody was held back."""
     traffic_log = open_log(params) if serving.replaced else None
     if traffic_log is None:
@@ -58,7 +58,7 @@ def judge(serving: Release, params: Params, *, rules: Rules, now: datetime) -> H
     return Held(result=result, num_users=finding.num_ours)
 
 
-def keep(serving: Release, entries: Iterable[Entry], params: Params) -> None:
+def keep(serving: Release, entries: Iterable[Entry], params: WatchSections) -> None:
     """Holds users back, or no longer, as `watch.holdback` says; the gate's experiments are left alone."""
     traffic_log = open_log(params)
     if traffic_log is None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
-from pipeline.contract.params import GateParams, Params
+from pipeline.contract.params import GateParams, LiveSections
 from pipeline.contract.records import Champion, Live, Night, Release, Verdict, Version
 from pipeline.contract.units import HOUR_S
 from pipeline.experiment import forecast, ramp
@@ -43,7 +43,7 @@ def judge(
     night: Night,
     version: Version,
     champion: Champion,
-    params: Params,
+    params: LiveSections,
     *,
     rules: Rules,
     replayed: Callable[[], Verdict],
@@ -82,7 +82,7 @@ def _look(
     night: Night,
     version: Version,
     champion: Champion,
-    params: Params,
+    params: LiveSections,
     *,
     rules: Rules,
     first: Verdict,
@@ -128,7 +128,7 @@ def _look(
     raise NotYet(_sentence(standing, decision, step, log, traffic))
 
 
-def look(seen: Seen, params: Params, *, rules: Rules, now: datetime, tuned_at: float) -> Finding:
+def look(seen: Seen, params: LiveSections, *, rules: Rules, now: datetime, tuned_at: float) -> Finding:
     """Returns what the log of an experiment says by now."""
     gate = params.gate
     limits = Limits(
@@ -149,7 +149,7 @@ def pace(params: GateParams) -> ramp.Pace:
     return ramp.Pace(shares=params.ramp, units=params.ramp_users, hours=params.ramp_hours)
 
 
-def clean(params: Params, *, now: datetime) -> str:
+def clean(params: LiveSections, *, now: datetime) -> str:
     """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
     log = open_log(params)
     traffic = log.traffic() if log else None
@@ -185,7 +185,7 @@ def _prepare(night: Night, version: Version, champion: Champion) -> None:
             there.prepare(release)
 
 
-def _decided(verdict: Verdict, params: Params, *, experiment: str) -> Verdict:
+def _decided(verdict: Verdict, params: LiveSections, *, experiment: str) -> Verdict:
     """Returns the verdict, written before the experiment is ended."""
     records.replace_text(DECIDED, records.dumps(verdict))
     end(experiment, params, keep=verdict.action == "promote")
@@ -217,7 +217,7 @@ def _open(
     return move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
 
 
-def _forecast(log: "Log", night: Night, params: Params, *, rules: Rules) -> Live:
+def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules) -> Live:
     """Returns what the traffic of the last days lets one expect of tonight's."""
     now = datetime.now(UTC).replace(microsecond=0)
     since = now.timestamp() - HISTORY_DAYS * 24 * HOUR_S

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import NotYet, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import LiveSections
 from pipeline.contract.records import Release
 from pipeline.rollout.targets import endpoint
 from pipeline.storage import ledger
@@ -24,7 +24,7 @@ def is_holdback(traffic: "Traffic") -> bool:
     return traffic.experiment == holdback_name(serving=traffic.champion, replaced=traffic.challenger)
 
 
-def open_log(params: Params) -> "Log | None":
+def open_log(params: LiveSections) -> "Log | None":
     """Returns the log of serving; None where nobody has ever served from this home."""
     return existing_log(params.serving, ledger.home())
 
@@ -39,7 +39,7 @@ def move(log: "Log", traffic: "Traffic") -> "Traffic":
         raise NotYet(str(error)) from None
 
 
-def share_out(params: Params) -> None:
+def share_out(params: LiveSections) -> None:
     """Makes an endpoint share its requests out as the traffic row says; routers read the row themselves.
 
     NotYet where it does not answer, ReleaseError where it cannot.
@@ -49,14 +49,14 @@ def share_out(params: Params) -> None:
             there.split()
 
 
-def take_down(version: int, params: Params) -> None:
+def take_down(version: int, params: LiveSections) -> None:
     """Takes a version down from an endpoint, once nobody meets it."""
     with endpoint(params.register_.name) as there:
         if there:
             there.forget(Release(version=version, replaced=0))
 
 
-def end(experiment: str, params: Params, *, keep: bool = False) -> bool:
+def end(experiment: str, params: LiveSections, *, keep: bool = False) -> bool:
     """Ends the experiment, so that nobody meets its challenger any more; returns whether it was on.
 
     With `keep` an endpoint holds the challenger deployed, since it is about to be promoted. Raises

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import GateParams, Params
+from pipeline.contract.params import GateParams, GateSections
 from pipeline.contract.records import Action, Approval, Champion, Check, Evaluation, Night, Verdict, Version
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix
 from pipeline.evaluation.smoke_test import fitness, only_slow
@@ -51,7 +51,7 @@ ACTIONS: dict[Status, Action] = {
 
 
 def gate(
-    night: Night, evaluation: Evaluation, version: Version, champion: Champion | None, params: Params
+    night: Night, evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections
 ) -> Verdict:
     """Returns the verdict on tonight's version, and shows it in the registry."""
     if version.model_digest != evaluation.model_digest or version.night != night.id:

@@ -4,12 +4,9 @@ The answer is a record beside the verdict, `approval.json`, which the ledger kee
 one stands, whether it was given in Airflow or on the command line, and `promote` acts on it.
 """
 
-import contextlib
-import fcntl
 import getpass
 import logging
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from pipeline.registry import aliases, description
 from pipeline.registry import approval as approvals
 from pipeline.registry.verdicts import show_verdict
 from pipeline.storage import ledger, mlflow_client
+from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ def approve(
             f"{name} cannot be approved, {why}: {verdict.action}: {verdict.reason}; "
             f"mend what failed and open a new night"
         )
-    with _alone():
+    with alone(records.path_of(Approval).with_suffix(".lock")):
         said = approvals.answer_to(verdict, records.find(Approval))
         if said is None:
             said = _answer(night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
@@ -120,12 +118,3 @@ def _me() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"user {os.getuid()}"
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Of two people who answer at once, one is first."""
-    path = records.path_of(Approval).with_suffix(".lock")
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

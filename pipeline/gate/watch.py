@@ -7,7 +7,7 @@ from typing import Literal
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import WatchSections
 from pipeline.contract.records import Champion, Release, Version, Watch
 from pipeline.evaluation.scores import SCORES, Columns, read_scores
 from pipeline.experiment import holdback, live_test
@@ -25,7 +25,7 @@ from pipeline.storage.mlflow_client import session
 log = logging.getLogger(__name__)
 
 
-def watch(params: Params) -> Watch:
+def watch(params: WatchSections) -> Watch:
     """Checks that the registry agrees with the ledger, and the champion against its predecessor.
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
@@ -65,7 +65,7 @@ def watch(params: Params) -> Watch:
     return _watched("rolled back", serving, reason, effect=effect, num_samples=len(ours))
 
 
-def _check_followers(params: Params) -> str:
+def _check_followers(params: WatchSections) -> str:
     """Finishes what was interrupted, treats edits by hand as params.yaml says, and says what was done."""
     name = params.register_.name
     with session() as client:
@@ -106,7 +106,7 @@ def _settle_others(everybody: Sequence[Follower], serving: Release) -> str:
     return f"{edit}; "
 
 
-def _adopt(shown: int, params: Params) -> str:
+def _adopt(shown: int, params: WatchSections) -> str:
     """Adopts an edit by hand into the ledger, where it names a version that was once promoted."""
     try:
         rollback(params, to=shown, reason="the alias champion was moved by hand")

@@ -9,7 +9,7 @@ for each time that machines were asked for. Where the job itself tells when it e
 import json
 from pathlib import Path
 
-from pipeline.contract.records import replace_text
+from pipeline.storage.journal import Journal
 
 FILE = "meter.json"
 
@@ -18,8 +18,8 @@ class Meter:
     """The dollars of one job."""
 
     def __init__(self, folder: Path, *, night: str = "") -> None:
-        self._path = folder / FILE
-        told = json.loads(self._path.read_text()) if self._path.exists() else {}
+        self._journal = Journal(folder / FILE, empty={})
+        told = self._journal.read()
         self._night: str = told.get("night", night)
         self.usd: float = told.get("usd", 0.0)
         self._time: float | None = told.get("time")
@@ -34,8 +34,7 @@ class Meter:
             self.usd += since_s * usd_per_s
         self.usd = self.usd if billed_usd is None else billed_usd
         self._time = now if self._time is None else max(now, self._time)
-        told = {"night": self._night, "time": self._time, "usd": self.usd}
-        replace_text(self._path, json.dumps(told) + "\n")
+        self._journal.write({"night": self._night, "time": self._time, "usd": self.usd})
 
 
 def spent_usd(jobs: Path, *, night: str) -> float:

@@ -5,7 +5,6 @@ it comes to the same end. All it knows is in files: `data/work/jobs/NAME/`, and 
 digest of all that goes in.
 """
 
-import fcntl
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -17,18 +16,18 @@ from typing import Literal
 
 from pipeline.contract.backend import LIVE, Backend
 from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.params import Params
+from pipeline.contract.params import TrainSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
 from pipeline.contract.source_code import source_digest
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import escalation, submissions
+from pipeline.jobs.backend_job import job_of
 from pipeline.jobs.cost_tracker import Meter
 from pipeline.jobs.reconciler import Reconciler
 from pipeline.jobs.submissions import Attempt, Attempts
-from pipeline.jobs.torchrun import job_of
-from pipeline.machines.catalog import LOCAL
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, usd_per_hour
+from pipeline.storage.journal import Timeout, alone
 from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ def train(
     champion: Champion | None,
     *,
     backend: Backend,
-    params: Params,
+    params: TrainSections,
 ) -> Training:
     """Train by the plan and return what came back; the model is in data/run/model.
 
@@ -59,14 +58,14 @@ def look_after(
     champion: Champion | None,
     *,
     backend: Backend,
-    params: Params,
+    params: TrainSections,
     clock: Callable[[], float],
 ) -> Training:
     """`train` by another clock, in seconds since 1970."""
     recipe = recipe_of(night, dataset, plan, champion, params)
     workers, confidence = params.train.num_workers, params.plan.confidence
     first = escalation.first(plan, train_until=recipe.train_until, confidence=confidence)
-    name = name_of(recipe, first, num_workers=workers)
+    name = name_of(recipe, plan.rental, num_workers=workers)
     folder = JOBS / name
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(name):
@@ -87,7 +86,7 @@ def look_after(
 
 
 def recipe_of(
-    night: Night, dataset: Dataset, plan: Plan, champion: Champion | None, params: Params
+    night: Night, dataset: Dataset, plan: Plan, champion: Champion | None, params: TrainSections
 ) -> Recipe:
     """What is to be trained tonight: from the champion, or cold every `train.cold_every` nights."""
     told = params.train
@@ -109,7 +108,7 @@ def recipe_of(
         batch_size=plan.batch_size,
         micro_batch_size=plan.micro_batch_size,
         tuning=plan.tuning,
-        batching=_batching(told.batching, num_machines=plan.num_machines),
+        batching=_batching(told.batching, num_machines=plan.rental.num_machines),
         rate=tonight.rate,
         base_batch_size=told.batch_size,
         base_samples=tonight.num_samples,
@@ -122,8 +121,7 @@ def recipe_of(
         hang_after_s=told.hang_after_s,
         mean_time_to_loss_s=None
         if told.checkpoint_every_s
-        else plan.mean_time_to_loss_s
-        or mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
+        else plan.mean_time_to_loss_s or mean_time_to_loss_s(plan.rental),
         checkpoints_s=() if told.checkpoint_every_s else plan.checkpoints_s,
         train_until=_until(night, plan),
         checkpoints=told.checkpoints,
@@ -145,12 +143,13 @@ def _batching(told: Literal["auto", "by_speed", "even"], *, num_machines: int) -
 
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """One call at a time looks after the jobs of a night; the kernel lets go of the lock of a killed one."""
-    with (JOBS / "lock").open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NotYet(f"job {name}: another call looks after it") from None
+    """One call at a time looks after the jobs of a night."""
+    lock = alone(JOBS / "lock", wait=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise NotYet(f"job {name}: another call looks after it") from None
+    with lock:
         yield
 
 

@@ -13,7 +13,6 @@ they come far slower than a stream, and a job that gathers is to be held against
 The outcome is one file per machine under $PIPELINE_HOME/var/machines, named by a digest of its fingerprint.
 """
 
-import fcntl
 import itertools
 import logging
 import os
@@ -35,6 +34,7 @@ from pipeline.contract.records import Record
 from pipeline.machines import this_machine
 from pipeline.machines.this_machine import KEPT, digest, fingerprint
 from pipeline.storage import ledger
+from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def ceilings(folder: Path) -> Ceilings:
         path = ledger.home() / "var" / "machines" / f"{digest(machine)}.json"
     except ParamsError:
         return measure(folder)
-    with _alone(path.with_suffix(".lock")):
+    with alone(path.with_suffix(".lock")):
         kept = _read(path)
         if kept and kept.machine == machine and datetime.now(UTC) - kept.measured_at < KEPT:
             return kept
@@ -228,12 +228,3 @@ def _read(path: Path) -> Ceilings | None:
         return records.loads(Ceilings, path.read_text(), source=str(path))
     except (FileNotFoundError, UnicodeDecodeError, DataError):
         return None
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One at a time; the kernel lets go of the lock of one that was killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

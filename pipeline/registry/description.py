@@ -58,7 +58,7 @@ def describe(
                 ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
             ],
         ),
-        f"Trained on {plan.num_machines} x {plan.machine}{_device(training)}, "
+        f"Trained on {plan.rental}{_device(training)}, "
         f"{training.num_restarts} restarts, stopped by "
         f"{training.stopped_by}; the time is {lasted} the plan's 90 % interval "
         f"({plan.interval[0]:,.0f} to {plan.interval[1]:,.0f} s). Budget ${night.budget_usd:,.2f}.",

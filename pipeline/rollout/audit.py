@@ -43,7 +43,7 @@ def audit(params: Params) -> Iterator[Check]:
     )
     keep = params.night.keep
     yield _data([(c, t[LOCK]) for c, t in zip(commits, texts, strict=True) if LOCK in t][:keep])
-    left = saga.journal().exists()
+    left = saga.journal().path.exists()
     text = "a release was interrupted; run watch" if left else "no release is unfinished"
     yield Check(name="journal", ok=not left, text=text)
     with session() as client:

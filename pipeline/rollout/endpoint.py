@@ -85,13 +85,13 @@ class Endpoint:
             "max_replica_count": max(replicas, max_replicas),
         }
 
-    def premises(self) -> Iterator[tuple[str, bool, str]]:
+    def preflight(self) -> Iterator[tuple[str, bool, str]]:
         """What the endpoint needs: what was looked at, whether it is well, and what is to be done."""
         site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket.url)
         service = Service(
             project=self.project, endpoint=self.address, patience=replace(self.patience, give_up_s=5.0)
         )
-        for what, well, text in preflight.premises(site, service, regions=[self.region]):
+        for what, well, text in preflight.preflight(site, service, regions=[self.region]):
             yield f"endpoint's {what}", well, text.replace("backend.", "serving.endpoint.")
         if self.log:
             try:

@@ -8,14 +8,13 @@ it back.
 """
 
 import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import ModelSections
 from pipeline.registry import aliases
 from pipeline.rollout import saga
 from pipeline.storage import ledger
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 REMOTE_S = 10  # that a remote may take to answer
 
 
-def expect_ledger(params: Params, *, always_ask_mlflow: bool = True) -> None:
+def expect_ledger(params: ModelSections, *, always_ask_mlflow: bool = True) -> None:
     """Raises ReleaseError where somebody else knows of a champion that the ledger does not.
 
     With `always_ask_mlflow` off, MLflow is asked only where the ledger has no champion.
@@ -67,11 +66,10 @@ def _mlflow_says(client: "MlflowClient", name: str, tip: str, *, has_champion: b
 
 
 def _journal_says(tip: str) -> Iterator[str]:
-    path = saga.journal()
-    if path.exists():
-        before = str(json.loads(path.read_text()).get("tip", ""))
-        if before and not _is_part(before, tip):
-            yield f"{path} is of a release that follows commit {before[:9]}"
+    journal = saga.journal()
+    before = str((journal.read() or {}).get("tip", ""))
+    if before and not _is_part(before, tip):
+        yield f"{journal.path} is of a release that follows commit {before[:9]}"
 
 
 def _remotes() -> dict[str, str]:

@@ -5,21 +5,18 @@ asked      what was asked of the service, by a name of ours: when, and the name 
 unwanted   versions that are to be taken down when they can be
 """
 
-import fcntl
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pipeline.backends.vertex.client import Denied, TurnedAway
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.contract.errors import NotYet, ReleaseError
-from pipeline.contract.records import replace_text
+from pipeline.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -38,39 +35,32 @@ class Book:
     """The book at a path. Every change is on the disk before the method returns."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """One at a time begins things; the kernel lets go of the lock of a killed one."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        self._journal = Journal(path, empty={"asked": {}, "unwanted": []})
+        self.alone = self._journal.alone
 
     def asked(self, name: str) -> Asked | None:
         """What was asked for under that name, and is not known to have ended."""
-        found = self._read()["asked"].get(name)
+        found = self._journal.read()["asked"].get(name)
         return Asked(**found) if found else None
 
     def operations(self) -> set[str]:
         """The operations that are known to be ours."""
-        return {found["operation"] for found in self._read()["asked"].values()} - {""}
+        return {found["operation"] for found in self._journal.read()["asked"].values()} - {""}
 
     def ask(self, name: str, asked: Asked) -> None:
         """Write down what is about to be asked for, or what came back."""
-        told = self._read()
-        self._write({**told, "asked": {**told["asked"], name: asdict(asked)}})
+        told = self._journal.read()
+        self._journal.write({**told, "asked": {**told["asked"], name: asdict(asked)}})
 
     def drop(self, name: str) -> None:
         """It has ended."""
-        told = self._read()
+        told = self._journal.read()
         if told["asked"].pop(name, None):
-            self._write(told)
+            self._journal.write(told)
 
     def unwanted(self) -> list[int]:
         """Versions that are to be taken down."""
-        return list(self._read()["unwanted"])
+        return list(self._journal.read()["unwanted"])
 
     def want(self, *versions: int) -> None:
         """They may stay."""
@@ -81,16 +71,9 @@ class Book:
         self._mark({*self.unwanted(), *versions})
 
     def _mark(self, versions: set[int]) -> None:
-        told = self._read()
+        told = self._journal.read()
         if sorted(versions) != told["unwanted"]:
-            self._write({**told, "unwanted": sorted(versions)})
-
-    def _read(self) -> dict[str, Any]:
-        empty: dict[str, Any] = {"asked": {}, "unwanted": []}
-        return json.loads(self.path.read_text()) if self.path.exists() else empty
-
-    def _write(self, told: dict[str, Any]) -> None:
-        replace_text(self.path, json.dumps(told, indent=1) + "\n")
+            self._journal.write({**told, "unwanted": sorted(versions)})
 
 
 class Begun:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import RegisterSections
 from pipeline.contract.records import (
     Approval,
     Champion,
@@ -38,7 +38,7 @@ def promote(
     version: Version,
     verdict: Verdict,
     champion: Champion | None,
-    params: Params,
+    params: RegisterSections,
     *,
     approval: Approval | None = None,
 ) -> Release:

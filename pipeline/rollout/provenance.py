@@ -157,14 +157,7 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
     facts.append(("code", night.code_commit))
     facts.append(("params", _changed_params(entry)))
     if entry.plan is not None:
-        plan = entry.plan
-        facts.append(
-            (
-                "machine",
-                f"{plan.num_machines} x {plan.machine}{f' in {plan.region}' if plan.region else ''}, "
-                f"{'spot' if plan.spot else 'on demand'}, batch size {plan.batch_size}",
-            )
-        )
+        facts.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
     if entry.training is not None:
         ran = entry.training
         facts.append(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import ModelSections
 from pipeline.contract.records import (
     Release,
     Verdict,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
+def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
     """Let an earlier version serve again: alias and data revision go back together, and are read back.
 
     A rollback that was interrupted is finished instead. Raises NotYet while whatever serves gets ready.

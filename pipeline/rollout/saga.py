@@ -15,14 +15,11 @@ waits. The same release asked for again goes on from there; the hourly watch let
 other promotion or rollback takes its place.
 """
 
-import contextlib
-import fcntl
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from pipeline.contract import records
@@ -31,6 +28,7 @@ from pipeline.contract.records import Champion, Release
 from pipeline.registry.lineage import LOCK
 from pipeline.rollout.targets import Follower
 from pipeline.storage import ledger
+from pipeline.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +55,9 @@ class Recovered:
     new: bool  # or all old
 
 
-def journal() -> Path:
-    """File that says what is going on; missing where nothing is."""
-    return ledger.home() / "var" / "release.json"
+def journal() -> Journal:
+    """Returns the journal of all sagas of this home; its file is missing where none is going on."""
+    return Journal(ledger.home() / "var" / "release.json")
 
 
 def run(move: Move, followers: Sequence[Follower]) -> str:
@@ -68,7 +66,7 @@ def run(move: Move, followers: Sequence[Follower]) -> str:
     Raises NotYet while a follower gets ready, and ReleaseError, with all as it was, if one cannot show it, is
     not ready in time, or the ledger has moved on.
     """
-    with _alone():
+    with journal().alone():
         until = _waits(move)
         if until is None:
             _recover(followers)
@@ -93,15 +91,15 @@ def run(move: Move, followers: Sequence[Follower]) -> str:
             raise
         _follow(followers)
         _step("remove the journal")
-        journal().unlink()
+        journal().remove()
         _step("done")
     return commit
 
 
 def recover(followers: Sequence[Follower]) -> Recovered | None:
     """Bring a saga that was interrupted to its end, all new or all old; None where none was, or one waits."""
-    with _alone():
-        pending = _read() if journal().exists() else None
+    with journal().alone():
+        pending = _read() if journal().path.exists() else None
         waits = pending and pending.until and datetime.now(UTC) < pending.until
         if pending and waits and not _decided(pending.tip, pending.release):
             return None
@@ -113,12 +111,12 @@ def settle(followers: Sequence[Follower]) -> Champion:
 
     Raises ReleaseError if the ledger names no champion, or somebody else keeps moving a follower.
     """
-    with _alone():
+    with journal().alone():
         return _follow(followers)
 
 
 def _recover(followers: Sequence[Follower]) -> Recovered | None:
-    if not journal().exists():
+    if not journal().path.exists():
         return None
     pending = _read()
     kind, release, new = pending.kind, pending.release, _decided(pending.tip, pending.release)
@@ -128,7 +126,7 @@ def _recover(followers: Sequence[Follower]) -> Recovered | None:
     )  # fmt: skip
     if new:
         _follow(followers)
-        journal().unlink()
+        journal().remove()
     else:
         _undo(release, followers)
     return Recovered(kind=kind, release=release, new=new)
@@ -174,7 +172,7 @@ def _undo(release: Release, followers: Sequence[Follower]) -> None:
     for follower in followers:
         _step(f"undo {follower.name}")
         follower.forget(release)
-    journal().unlink(missing_ok=True)
+    journal().remove()
 
 
 def _decided(tip: str, release: Release) -> bool:
@@ -200,7 +198,7 @@ class _Pending:
 
 def _waits(move: Move) -> datetime | None:
     """Until when the very same release may wait for its followers; None where another is going on or none."""
-    if not journal().exists():
+    if not journal().path.exists():
         return None
     pending = _read()
     same = (pending.kind, pending.release) == (move.kind, move.release)
@@ -221,28 +219,18 @@ def _write(move: Move, *, until: datetime | None = None) -> None:
         "release": json.loads(records.dumps(move.release)),
         "until": until.isoformat() if until else "",
     }
-    records.replace_text(journal(), json.dumps(values, indent=2) + "\n")
+    journal().write(values)
 
 
 def _read() -> _Pending:
-    path = journal()
+    path = journal().path
     try:
-        values = json.loads(path.read_text())
+        values = journal().read()
         release = records.loads(Release, json.dumps(values["release"]), source=str(path))
         until = datetime.fromisoformat(values["until"]) if values.get("until") else None
         return _Pending(kind=str(values["kind"]), tip=str(values["tip"]), release=release, until=until)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no journal ({error!r}); remove it and run watch") from None
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Hold the lock of all sagas of this home."""
-    path = ledger.home() / "var" / "release.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _step(name: str) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.contract.older import import_path
-from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, Rung, Size, Tuning, digest
+from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, Rental, Size, Tuning, digest
 from pipeline.contract.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from pipeline.contract.params import Params
+    from pipeline.contract.params import JobSections
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Course:
     rate: float  # learning rate, at its peak
 
 
-def course(night: Night, dataset: Dataset, champion: Champion | None, params: "Params") -> Course:
+def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
     """Warm from the champion on the newest samples, or cold, every `train.cold_every` nights, on all."""
     told = params.train
     if champion is None or not _may_start_warm(night, champion, params):
@@ -50,7 +50,7 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "P
     )
 
 
-def _may_start_warm(night: Night, champion: Champion, params: "Params") -> bool:
+def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> bool:
     if night.day.toordinal() % params.train.cold_every == 0:
         return False
     facts = CHAMPION / "model.json"
@@ -156,12 +156,12 @@ class Result(Record):
     device: str = ""  # that the workers trained on
 
 
-def name_of(recipe: Recipe, rung: Rung, *, num_workers: int) -> str:
+def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:
     """Name of the job: a digest of all that goes in, so that asking twice starts it once."""
     return _digest(
         recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
         recipe.batching, recipe.train_until.isoformat(), num_workers,
-        rung.machine, rung.num_machines, rung.region, rung.strategy, rung.wait_s,
+        rental.machine, rental.num_machines, rental.region, rental.strategy, rental.max_wait_s,
     )[:12]  # fmt: skip
 
 

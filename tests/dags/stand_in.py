@@ -13,6 +13,10 @@ from pathlib import Path
 
 home = Path(os.environ["PIPELINE_HOME"])
 stage = sys.argv[1]
+if stage == "show":
+    shown = home / "nights" / sys.argv[sys.argv.index("--night") + 1] / "data/run" / f"{sys.argv[2]}.json"
+    print(shown.read_text() if shown.exists() else "")
+    sys.exit(0 if shown.exists() else 99)
 calls = home / "calls.jsonl"
 with calls.open("a") as file:
     file.write(json.dumps({"folder": str(Path.cwd().relative_to(home)), "arguments": sys.argv[1:]}) + "\n")

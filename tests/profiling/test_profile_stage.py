@@ -1,7 +1,6 @@
 """A profile stands as long as nothing that it rests on has changed, and says from which night it is."""
 
 import importlib
-import inspect
 import json
 import shutil
 import sys
@@ -52,12 +51,17 @@ def backend() -> Measuring:
     return Measuring("succeeded")
 
 
-def told(*, width: int = 16, train: dict[str, object] | None = None, **profile: object) -> Params:
+def told(
+    *,
+    workload: object = "tests.fakes:LineWorkload",
+    train: dict[str, object] | None = None,
+    **profile: object,
+) -> Params:
     return params.check(
         {
             "source": "tests.fakes:TwoDays",
-            "workload": {"use": "tests.fakes:LineWorkload", "width": width},
-            "backend": "tests.fakes:Nothing",
+            "workload": workload,
+            "backend": "tests.fakes:ScriptedBackend",
             "profile": {"machine": "local", **profile},
             "train": train or {},
         }
@@ -68,7 +72,6 @@ def call(backend: Backend, night=NIGHT, *, params=None, num_samples=1000) -> Pro
     return profile_stage.profile(
         night,
         replace(jobs.DATASET, num_samples=num_samples),
-        workload=LineWorkload(),
         backend=backend,
         params=params or told(),
     )
@@ -100,7 +103,7 @@ def test_it_stands_for_half_to_twice_as_many_samples(backend, num_samples, count
 @pytest.mark.parametrize(
     "changed",
     [
-        {"width": 17},
+        {"workload": {"use": "tests.fakes:LineWorkload", "width": 17}},
         {"steps": 6},
         {"train": {"batch_size": 32}},
         {"reuse_days": 0},
@@ -143,9 +146,8 @@ def test_the_same_code_in_the_folder_of_another_night_is_the_same(backend, tmp_p
         monkeypatch.chdir(folder)
         monkeypatch.syspath_prepend(folder)
         monkeypatch.delitem(sys.modules, "own_job", raising=False)
-        workload = importlib.import_module("own_job").Own()
-        assert Path(inspect.getfile(type(workload))) == own
-        profile_stage.profile(night, jobs.DATASET, workload=workload, backend=backend, params=told())
+        assert Path(importlib.import_module("own_job").__file__ or "") == own
+        profile_stage.profile(night, jobs.DATASET, backend=backend, params=told(workload="own_job:Own"))
     assert len(backend.jobs) == 1
 
 
@@ -241,7 +243,8 @@ def test_a_job_that_loses_its_machine_is_started_again():
         call(backend)
     first, second = backend.jobs
     assert first == second
-    assert first.command[-2:] == ("pipeline.profiling.profile_job", first.folder)
+    assert (first.module, first.arguments) == ("pipeline.profiling.profile_job", (first.folder,))
+    assert first.num_workers == 0
 
 
 def test_a_job_on_rented_gpus_is_told_of_them():

@@ -133,13 +133,13 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         patch.setattr(saga, "PATIENCE", timedelta(0))
         with pytest.raises(ReleaseError, match=r"is not ready at .* UTC: .*; all stays as it was"):
             promote_night()
-    assert not saga.journal().exists()
+    assert not saga.journal().path.exists()
     with pytest.raises(NotYet):
         promote_night()
-    until = json.loads(saga.journal().read_text())["until"]
+    until = saga.journal().read()["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
     assert watch.watch(told).outcome != "rolled back"
-    assert saga.journal().exists()  # the hourly look lets it wait
+    assert saga.journal().path.exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
     until_done(lambda: rollback.rollback(told))
     assert standing(service) == (1, 1, 1, 1)
@@ -148,7 +148,7 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
     os.chdir(home_with_endpoint)
     for _ in range(5):
         assert standing(service) == (1, 1, 1, 1)
-    assert not saga.journal().exists()
+    assert not saga.journal().path.exists()
     assert deployed(service) == ["1"]
 
 

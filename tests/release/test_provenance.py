@@ -43,7 +43,7 @@ def test_why_tells_what_made_a_version_who_judged_it_and_when_it_served() -> Non
     assert told["data"].endswith(
         f"2023-04-16 to 2023-05-15, judged up to {night}; {digest_of(500, 'arrays')}"
     )
-    assert told["machine"] == "1 x g2-standard-4, spot, batch size 64"
+    assert told["machine"] == "g2-standard-4, spot, batch size 64"
     assert told["training"] == "3,000 samples, 101 s, $0.90, 1 restarts, stopped by finished, on NVIDIA L4"
     assert told["verdict"] == "promote: better"
     assert told["approved"].startswith("by the gate; nobody was asked")

@@ -1,7 +1,6 @@
 """Promotion and rollback as one saga, killed at any step: real git, real MLflow, and a second follower."""
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -143,7 +142,7 @@ def test_a_follower_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
     with pytest.raises(ReleaseError, match="the shelf has no room"):
         promote()
     assert standing(shelf) == (1, 1, 1, 1)
-    assert not saga.journal().exists()
+    assert not saga.journal().path.exists()
     assert not records.path_of(Release).exists()
     shelf.broken = False
     assert promote().version == 2
@@ -183,7 +182,7 @@ def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, t
     shelf.show(Release(version=1, replaced=0))
     with mlflow_client.session() as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
-    records.replace_text(saga.journal(), "{}")
+    saga.journal().write({})
     found = faults(told)
     assert found[0] == "journal: a release was interrupted; run watch"
     assert found[1] == "followers: the shelf shows 1, the ledger says 2"
@@ -218,7 +217,7 @@ def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: An
     promote = prepared(home, 0)
     with killing(3), contextlib.suppress(Killed):
         promote()
-    told = json.loads(saga.journal().read_text())
+    told = saga.journal().read()
     assert (told["kind"], told["tip"], told["release"]["version"]) == ("promote", "", 1)
     assert told["release"]["night"] == records.read(Night).id
     assert records.read(Version).number == 1

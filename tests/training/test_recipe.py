@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.contract import records
 from pipeline.contract.params import Params
-from pipeline.contract.records import Champion
+from pipeline.contract.records import Champion, Rental
 from pipeline.jobs import launcher
 from pipeline.training import recipe
 from tests.training import nights, recipes
@@ -48,7 +48,7 @@ def test_shares_by_speed_are_the_same_training() -> None:
     [("auto", 1, "even"), ("auto", 2, "by_speed"), ("even", 2, "even"), ("by_speed", 1, "by_speed")],
 )
 def test_workers_of_one_machine_take_even_shares_unless_told(batching, num_machines, expected) -> None:
-    plan = dataclasses.replace(nights.plan(), num_machines=num_machines)
+    plan = dataclasses.replace(nights.plan(), rental=Rental(machine="a", num_machines=num_machines))
     made = launcher.recipe_of(nights.night(), nights.dataset(), plan, None, told(batching=batching))
     assert made.batching == expected
 

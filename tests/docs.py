@@ -1,0 +1,167 @@
+"""The pages of docs/ that are made of the code. `python -m tests.docs`, or `make docs`, writes them.
+
+docs/params.md is made of the sections of pipeline/contract/params.py and the strings below their fields;
+docs/cli.md of the parser that `python -m pipeline` parses with.
+"""
+
+import argparse
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic.fields import FieldInfo
+
+from pipeline import cli, stages
+from pipeline.contract.params import Params, Plug, Section
+
+DOCS = Path(__file__).parent.parent / "docs"
+HEADER = "<!-- Made of the code by `make docs`; change the text there. -->\n"
+PARAMS = """\
+A night reads `params.yaml` of the commit that is checked out. A key that is left out has its default.
+`--set section.key=value` overrides a key for one night, and `python -m pipeline check` examines the whole
+file. Text with an asterisk, a colon or a bracket needs quotes in YAML.
+
+Three keys name a class, by `package.module:Class` or by a mapping with its arguments:
+
+```yaml
+source: {use: "pipeline.data.shop:Shop", seed: 7}
+backend: pipeline.backends.local:Local
+```
+"""
+COMMAND_LINE = """\
+A stage of a night runs in the folder of that night, or in the one that `--night` names. An option may be left
+out unless the table says that it has to be given."""
+TYPES = {
+    bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Plug: "class",
+    type(None): "empty",
+}  # fmt: skip
+
+
+@cache
+def pages() -> dict[Path, str]:
+    """Returns the text of each page that is made of the code."""
+    return {DOCS / "params.md": "\n".join(_params()), DOCS / "cli.md": "\n".join(_command_line())}
+
+
+PLUGS = ("source", "workload", "backend")
+
+
+def _params() -> Iterator[str]:
+    yield f"# Every key of params.yaml\n\n{HEADER}"
+    yield PARAMS
+    plugs = {name: field for name, field in Params.model_fields.items() if field.annotation is Plug}
+    yield "| key | what it is |\n| --- | --- |"
+    yield from (
+        f"| `{name}` | {_line(field.description)} |"
+        for name, field in sorted(plugs.items(), key=lambda one: PLUGS.index(one[0]))
+    )
+    yield "\nThe other keys stand in a section each."
+    sections = [(field.alias or name, field.annotation) for name, field in Params.model_fields.items()
+                if name not in plugs]  # fmt: skip
+    for name, section in sorted(sections, key=lambda one: inspect.getsourcelines(one[1])[1]):
+        yield from _section(name, section)
+
+
+def _section(name: str, section: type[Section]) -> Iterator[str]:
+    yield f"\n## {name}\n\n{_line(section.__doc__)}\n"
+    yield "| key | default | values | what it is |\n| --- | --- | --- | --- |"
+    for key, field in section.model_fields.items():
+        yield f"| `{key}` | {_default(field.default)} | {_values(field)} | {_line(field.description)} |"
+
+
+def _default(value: object) -> str:
+    """A default as params.yaml has it."""
+    if value in (None, "", (), {}):
+        return "empty"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`[{', '.join(map(str, value))}]`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def _values(field: FieldInfo) -> str:
+    return _bounded(_kind(field.annotation), field.metadata)
+
+
+def _kind(kind: Any) -> str:
+    """The values of a type, in words."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        bounds = [b for a in arguments[1:] for b in (a.metadata if isinstance(a, FieldInfo) else [a])]
+        return _bounded(_kind(arguments[0]), bounds)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_kind, arguments))
+    if origin is tuple:
+        return f"list ({_kind(arguments[0])})"
+    if origin is dict:
+        return f"mapping ({_kind(arguments[1])})"
+    return TYPES[kind]
+
+
+def _bounded(kind: str, bounds: list[Any]) -> str:
+    signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+    limits = [f"{signs[type(b)][0]} {getattr(b, signs[type(b)][1]):,}" for b in bounds if type(b) in signs]
+    if any(isinstance(bound, MinLen) for bound in bounds):
+        limits.append("not empty")
+    limits += [f"as `{bound.pattern}`" for bound in bounds if hasattr(bound, "pattern")]
+    return ", ".join([kind, *limits])
+
+
+def _command_line() -> Iterator[str]:
+    yield f"# The command line\n\n{HEADER}"
+    yield f"{_line(cli.__doc__)}\n"
+    yield COMMAND_LINE
+    of_night = stages.CHAIN
+    yield from _commands("Whole nights", ("night", "nights"))
+    yield from _commands("The stages of a night, in order", of_night)
+    yield from _commands("Stages beside a night", [name for name in stages.STAGES if name not in of_night])
+    known = {"night", "nights", *stages.STAGES}
+    yield from _commands("Commands", [name for name in _subparsers() if name not in known])
+
+
+def _commands(title: str, names: Iterable[str]) -> Iterator[str]:
+    yield f"\n## {title}"
+    for name in names:
+        parser = _subparsers(name if name in stages.STAGES else "")[name]
+        text = _line(parser.description)
+        yield f"\n### {name}\n\n{text[0].upper()}{text[1:].rstrip('.')}.\n"
+        yield f"```text\n{' '.join(parser.format_usage().removeprefix('usage: ').split())}\n```"
+        options = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+        if options:
+            yield "\n| option | default | what it is |\n| --- | --- | --- |"
+            yield from map(_option, options)
+
+
+@cache
+def _subparsers(stage: str = "") -> dict[str, argparse.ArgumentParser]:
+    """The parsers of all commands, with the options of that stage."""
+    actions = cli.parser([stage])._actions
+    (commands,) = (action for action in actions if isinstance(action, argparse._SubParsersAction))
+    return dict(commands.choices)
+
+
+def _option(action: argparse.Action) -> str:
+    name = action.option_strings[0] if action.option_strings else action.metavar
+    if action.required:
+        default = "has to be given"
+    else:
+        left_out = action.default is None or action.default is False or action.default == ""
+        default = "" if left_out else f"`{action.default}`"
+    return f"| `{name}` | {default} | {_line(action.help).rstrip('.')} |"
+
+
+def _line(text: str | None) -> str:
+    """A text of several lines in one, as a cell of a table."""
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        page.write_text(text + "\n")
+        print(page)
