@@ -70,7 +70,7 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert version.tags["dvc_lock"] == records.digest(Path("dvc.lock"))
     assert version.tags["status"] == "serving"
     assert version.tags["ledger"] == ledger.ledger_tip()
-    assert "Trained on 1 x local (NVIDIA L4), 0 restarts" in version.description
+    assert "Trained on local (NVIDIA L4), 0 restarts" in version.description
     run = client().get_run(version.run_id)
     assert run.data.params["device"] == "NVIDIA L4"
     assert run.data.tags["version"] == "daybreak/1"
