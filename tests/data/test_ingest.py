@@ -251,10 +251,10 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_half_written(deliver: Delive
 
 KILLED = """
 import os, signal, sys
-from pipeline.intake.ingest import ingest
-from pipeline.intake.source import Files
-from pipeline.params import IngestParams
-from pipeline.records import Night, loads
+from pipeline.data.ingest import ingest
+from pipeline.data.source import Files
+from pipeline.contract.params import IngestParams
+from pipeline.contract.records import Night, loads
 
 source, left = Files("../sales/{day}.parquet"), int(sys.argv[1])
 source.days()
