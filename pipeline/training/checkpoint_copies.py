@@ -23,8 +23,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fsspec.core import url_to_fs
-
+from pipeline.storage.bucket import BucketFolder
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import KEEP, MANIFEST
 
@@ -42,7 +41,7 @@ class CheckpointCopies:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._system, self._root = url_to_fs(url)
+        self._bucket = BucketFolder(url=url)
         self._sent = ""  # the newest checkpoint sent from here; those of other writers are not verified
         self._initial: set[str] | None = None  # copies that existed when this run began
 
@@ -73,7 +72,7 @@ class CheckpointCopies:
                     return
                 fresh = folder / f".{name}.{os.getpid()}"
                 if wrong := self._get(copy, copies[copy], fresh):
-                    log.warning("checkpoint %s is skipped: %s", self._at(copy), wrong)
+                    log.warning("checkpoint %s is skipped: %s", self._bucket.at(copy), wrong)
                     shutil.rmtree(fresh, ignore_errors=True)
                     continue
                 checkpoint.take_place(fresh, folder / name)
@@ -92,7 +91,7 @@ class CheckpointCopies:
         folder.mkdir(parents=True)
         for file in files:
             with suppress(FileNotFoundError):
-                self._system.get_file(self._at(copy, file), str(folder / file))
+                self._bucket.files.get_file(self._bucket.at(copy, file), str(folder / file))
         return checkpoint.fault(folder)
 
     def _send(self, path: Path) -> None:
@@ -101,16 +100,16 @@ class CheckpointCopies:
         self._head()
         copy = f"{path.name}.{secrets.token_hex(4)}"
         files = sorted((file.name for file in path.iterdir()), key=lambda name: (name == MANIFEST, name))
-        self._system.makedirs(self._at(copy), exist_ok=True)
+        self._bucket.files.makedirs(self._bucket.at(copy), exist_ok=True)
         for file in files:
-            self._system.put_file(str(path / file), self._at(copy, file))
+            self._bucket.files.put_file(str(path / file), self._bucket.at(copy, file))
         gone = self._commit(copy, files)
         self._sent = path.name
         self._clear(gone)
 
     def _commit(self, copy: str, files: list[str]) -> set[str]:
         """Writes a head that names the copy, unless others are as far on; returns the copies now obsolete."""
-        self._system.makedirs(self._at(HEADS), exist_ok=True)
+        self._bucket.files.makedirs(self._bucket.at(HEADS), exist_ok=True)
         gone: set[str] = set()
         for _ in range(TRIES):
             number, before = self._head()
@@ -119,8 +118,8 @@ class CheckpointCopies:
             after = self._with(before, copy, files)
             if copy not in after:
                 return {*gone, copy}
-            path = self._at(HEADS, f"{number + 1:012d}.json")
-            with suppress(FileExistsError), self._system.open(path, "xb") as file:
+            path = self._bucket.at(HEADS, f"{number + 1:012d}.json")
+            with suppress(FileExistsError), self._bucket.files.open(path, "xb") as file:
                 file.write(json.dumps(after).encode())
                 gone |= before.keys() - after.keys()
         raise OSError(f"other writers wrote the next head first, {TRIES} times")
@@ -138,12 +137,11 @@ class CheckpointCopies:
 
     def _head(self) -> tuple[int, FilesByCopy]:
         """Returns the newest number and the copies in the newest readable head; 0 and {} before the first."""
-        self._system.invalidate_cache()
         heads = sorted((path for path in self._files() if _folder(path) == HEADS), reverse=True)
         copies: FilesByCopy = {}
         for path in heads:
             try:
-                copies = json.loads(self._system.cat_file(path))
+                copies = json.loads(self._bucket.files.cat_file(path))
             except FileNotFoundError:  # a writer has replaced it by a newer one
                 return self._head()
             except ValueError:  # truncated: its writer was killed
@@ -162,20 +160,20 @@ class CheckpointCopies:
             if folder == HEADS:
                 obsolete = int(Path(path).stem) < newest
             else:
-                obsolete = folder not in kept and (folder in gone or self._system.modified(path) < oldest)
+                modified = self._bucket.files.modified
+                obsolete = folder not in kept and (folder in gone or modified(path) < oldest)
+                    folder in gone or self._bucket.files.modified(path) < oldest
+                )
             if obsolete:
                 with suppress(FileNotFoundError):
-                    self._system.rm_file(path)
+                    self._bucket.files.rm_file(path)
 
     def _files(self) -> list[str]:
         """Returns the paths of all files in the folder."""
         try:
-            return [str(path) for path in self._system.find(self._root)]
+            return [str(path) for path in self._bucket.files.find(self._bucket.at())]
         except FileNotFoundError:  # the bucket itself may be missing, which `send` reports
             return []
-
-    def _at(self, *names: str) -> str:
-        return "/".join((self._root.rstrip("/"), *names))
 
 
 def _name(copy: str) -> str:

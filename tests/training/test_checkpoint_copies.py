@@ -48,7 +48,7 @@ def names(bucket: CheckpointCopies) -> list[str]:
 def there(bucket: CheckpointCopies, seen: int, file: str) -> str:
     """Path in the bucket of a file of a copy."""
     (copy,) = (copy for copy in bucket.copies() if copy.startswith(f"seen={seen:015d}."))
-    return bucket._at(copy, file)
+    return bucket._bucket.at(copy, file)
 
 
 def test_a_machine_without_a_checkpoint_gets_the_newest_copy(tmp_path, url):
@@ -83,7 +83,7 @@ def test_what_lacks_its_manifest_is_not_believed(tmp_path, url, num_parts, monke
     bucket = CheckpointCopies(url)
     one, two = saved(tmp_path / "old", 1, 2)
     assert bucket.send(one)
-    put, parts = bucket._system.put_file, []
+    put, parts = bucket._bucket.files.put_file, []
 
     def until_killed(source: str, *given: Any, **told: Any) -> None:
         if len(parts) == num_parts:
@@ -91,7 +91,7 @@ def test_what_lacks_its_manifest_is_not_believed(tmp_path, url, num_parts, monke
         parts.append(Path(source).name)
         put(source, *given, **told)
 
-    monkeypatch.setattr(bucket._system, "put_file", until_killed)
+    monkeypatch.setattr(bucket._bucket.files, "put_file", until_killed)
     assert not bucket.send(two)
     monkeypatch.undo()
     assert "manifest.json" not in parts
@@ -107,7 +107,7 @@ def test_a_copy_that_was_changed_is_skipped_and_replaced(tmp_path, url, file, ca
     one, two = saved(tmp_path / "old", 1, 2)
     assert bucket.send(one)
     assert bucket.send(two)
-    bucket._system.pipe_file(there(bucket, 2, file), b"changed")
+    bucket._bucket.files.pipe_file(there(bucket, 2, file), b"changed")
     assert brought(bucket, tmp_path / "new") == "1"
     assert re.search(rf"{two.name}\.\w+ is skipped", caplog.text)
     (again,) = saved(tmp_path / "new", 2)
@@ -120,7 +120,7 @@ def test_two_are_kept_and_none_that_was_further_on_and_not_believed(tmp_path, ur
     for path in saved(tmp_path / "old", 1, 2, 900):
         bucket.send(path)
     assert names(bucket) == ["2", "900"]
-    bucket._system.rm_file(there(bucket, 900, "manifest.json"))
+    bucket._bucket.files.rm_file(there(bucket, 900, "manifest.json"))
     after = CheckpointCopies(url)
     assert brought(after, tmp_path / "new") == "2"
     for path in saved(tmp_path / "new", 3, 4):
@@ -152,7 +152,7 @@ def test_a_head_that_was_cut_short_is_passed_over_and_followed_by_the_next(tmp_p
     bucket = CheckpointCopies(url)
     one, two = saved(tmp_path / "old", 1, 2)
     assert bucket.send(one)
-    bucket._system.pipe_file(bucket._at("heads", f"{2:012d}.json"), b'{"seen=00')
+    bucket._bucket.files.pipe_file(bucket._bucket.at("heads", f"{2:012d}.json"), b'{"seen=00')
     assert brought(bucket, tmp_path / "new") == "1"
     assert bucket.send(two)
     assert names(bucket) == ["1", "2"]
@@ -160,15 +160,15 @@ def test_a_head_that_was_cut_short_is_passed_over_and_followed_by_the_next(tmp_p
 
 def test_what_a_killed_writer_left_goes_after_an_hour(tmp_path, url, monkeypatch):
     bucket = CheckpointCopies(url)
-    left = bucket._at(f"seen={5:015d}.dead", "model.safetensors")
-    bucket._system.makedirs(left.rpartition("/")[0], exist_ok=True)
-    bucket._system.pipe_file(left, b"half")
+    left = bucket._bucket.at(f"seen={5:015d}.dead", "model.safetensors")
+    bucket._bucket.files.makedirs(left.rpartition("/")[0], exist_ok=True)
+    bucket._bucket.files.pipe_file(left, b"half")
     one, two = saved(tmp_path, 1, 2)
     assert bucket.send(one)
-    assert bucket._system.exists(left)
+    assert bucket._bucket.files.exists(left)
     monkeypatch.setattr("pipeline.training.checkpoint_copies.FORGOTTEN", timedelta(0))
     assert bucket.send(two)
-    assert not bucket._system.exists(left)
+    assert not bucket._bucket.files.exists(left)
     assert names(bucket) == ["1", "2"]
 
 
@@ -180,7 +180,7 @@ def test_a_bucket_that_is_read_only_is_warned_of_tried_again_and_stops_nothing(
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "read-only")
 
-    monkeypatch.setattr(bucket._system, "put_file", refuse)
+    monkeypatch.setattr(bucket._bucket.files, "put_file", refuse)
     engine = CountingEngine(num_samples=40, step_s=10)
     trainer = Trainer(
         engine, recipe(checkpoint_every_s=50), folder=tmp_path, epoch_samples=40, told_to_stop=lambda: False,
@@ -200,7 +200,7 @@ def test_what_cannot_be_read_is_no_reason_to_begin_anew(tmp_path, url, monkeypat
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "no access")
 
-    monkeypatch.setattr(bucket._system, "find", refuse)
+    monkeypatch.setattr(bucket._bucket.files, "find", refuse)
     with pytest.raises(PermissionError):
         bucket.fetch(tmp_path)
 
@@ -220,8 +220,8 @@ def test_cloud_storage_is_such_a_bucket(tmp_path, storage, caplog):
         assert bucket.send(path)
     assert names(bucket) == ["2", "3"]
     assert brought(bucket, tmp_path / "new") == "3"
-    bucket._system.pipe_file(there(bucket, 3, "model.safetensors"), b"torn\r")
-    assert bucket._system.cat_file(there(bucket, 3, "model.safetensors")) == b"torn\r"
+    bucket._bucket.files.pipe_file(there(bucket, 3, "model.safetensors"), b"torn\r")
+    assert bucket._bucket.files.cat_file(there(bucket, 3, "model.safetensors")) == b"torn\r"
     assert brought(bucket, tmp_path / "newer") == "2"
     storage.read_only = True
     (four,) = saved(tmp_path / "old", 4)
