@@ -162,8 +162,6 @@ class CheckpointCopies:
             else:
                 modified = self._bucket.files.modified
                 obsolete = folder not in kept and (folder in gone or modified(path) < oldest)
-                    folder in gone or self._bucket.files.modified(path) < oldest
-                )
             if obsolete:
                 with suppress(FileNotFoundError):
                     self._bucket.files.rm_file(path)
