@@ -140,7 +140,7 @@ def _asked_by_endpoint(told: params.Params, plug: params.Plug) -> Iterator[Findi
     """Whether an endpoint can share its requests out as the gate will ask, and tell what came of it."""
     from pipeline.rollout.endpoint import is_whole
 
-    broken = [share for share in (*told.gate.ramp, told.watch.holdback) if not is_whole(share)]
+    broken = [share for share in (*told.live_test.ramp, told.watch.holdback) if not is_whole(share)]
     with contextlib.suppress(PipelineError):  # told of already
         keeps = bool(plug.make().log)
         text = "the endpoint's containers keep the log of who met what"
@@ -150,7 +150,8 @@ def _asked_by_endpoint(told: params.Params, plug: params.Plug) -> Iterator[Findi
                 f"set serving.endpoint.log, or run python -m pipeline serve"
             )
         elif broken:
-            text = f"the endpoint gives whole percent, not {broken[0]:g}; mend gate.ramp or watch.holdback"
+            text = f"the endpoint gives whole percent, not {broken[0]:g}; "
+                f"change live_test.ramp or watch.holdback"
         yield Finding(what="router", ok=keeps and not broken, text=text)
 
 

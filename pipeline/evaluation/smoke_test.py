@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.contract.errors import PipelineError, without_password
-from pipeline.contract.params import GateParams
+from pipeline.contract.params import SmokeTestParams
 from pipeline.contract.records import Champion, Check, Release, Version
 from pipeline.registry import carried_code, packaging
 from pipeline.registry.weights import ARRAYS
@@ -36,18 +36,18 @@ TIMED = (
 
 
 def fitness(
-    version: Version, champion: Champion | None, scores: NDArray[Any] | None, params: GateParams
+    version: Version, champion: Champion | None, scores: NDArray[Any] | None, params: SmokeTestParams
 ) -> tuple[Check, ...]:
     """What was found of the version; `scores` are the trainer's own, shape [n]. None where none is asked for.
 
     A version that was too slow, and nothing else, is tried once more. Every failure is a check that says so,
     never an exception.
     """
-    if not params.fit_samples:
+    if not params.samples:
         return ()
     if scores is None or not len(scores):
         return (Check(name="loads", ok=False, text="there are no scores of the trainer to compare with"),)
-    chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.fit_samples, len(scores))).astype(int))
+    chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
     with _trial() as ours, _trial() if champion else nullcontext() as theirs:  # both import at the same time
         seen = _tried(ours, version, name=version.name, numbers=numbers)
@@ -74,7 +74,7 @@ def only_slow(checks: Sequence[Check]) -> bool:
     return bool(failed) and set(failed) <= set(TIMED)
 
 
-def judged(seen: dict[str, Any], expected: NDArray[Any], params: GateParams) -> Iterator[Check]:
+def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams) -> Iterator[Check]:
     """Yields checks of what a trial saw, against what the trainer scored and what params.yaml allows."""
     if "error" in seen or "unknown" in seen:
         text = seen.get("error", "its record has no digest of its files; run register again")

@@ -96,7 +96,7 @@ def gate(
             verdict = replace(verdict, checks=())
         elif verdict.action != "promote":  # a version that is not promoted need not be fit
             return verdict
-        return fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
+        return fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.smoke_test))
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
@@ -105,7 +105,7 @@ def gate(
     verdict = approval.asked(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
-        verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
+        verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.smoke_test))
     show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:

@@ -166,7 +166,7 @@ class OnVertex:
                 return
             if not is_whole(traffic.share):
                 told = f"a share of {traffic.share:g} is no whole percent, as Vertex AI wants it"
-                raise ParamsError(f"{told}; mend gate.ramp or watch.holdback")
+                raise ParamsError(f"{told}; lower live_test.ramp or watch.holdback")
             served, parts = self.there.served(), _parts(traffic)
             missing = [number for number in parts if int(number) not in _deployed(served)]
             if missing:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from pipeline import cli
 from pipeline.backends.vertex.submission_journal import Book
@@ -161,6 +162,33 @@ def test_params_are_rewritten_once_and_keep_their_comments(
     params.load(tmp_path)
     assert cli.main(["migrate"]) == 99
     assert (tmp_path / "params.yaml").read_text() == text
+
+
+GATE = """\
+gate:
+  margin: 0.02  # ours
+  fit_samples: 20
+  ramp: [0.1, 0.5]  # two steps
+  max_p99_s: 3
+"""
+
+
+def test_keys_of_the_gate_are_read_where_they_are_now() -> None:
+    checked = params.check(YAML(typ="safe").load(f"source: a:B\nworkload: a:B\nbackend: a:B\n{GATE}"))
+    assert (checked.gate.margin, checked.smoke_test.samples, checked.smoke_test.max_p99_s) == (0.02, 20, 3)
+    assert checked.live_test.ramp == (0.1, 0.5)
+
+
+def test_keys_of_the_gate_move_to_their_sections() -> None:
+    text, changes = older.migrate(GATE)
+    assert "margin: 0.02  # ours" in text
+    assert YAML(typ="safe").load(text) == {
+        "gate": {"margin": 0.02},
+        "smoke_test": {"samples": 20, "max_p99_s": 3},
+        "live_test": {"ramp": [0.1, 0.5]},
+    }
+    assert len(changes) == 3
+    assert older.migrate(text) == (text, [])
 
 
 def test_a_champion_of_the_release_before_is_refreshed(tmp_path: Path) -> None:

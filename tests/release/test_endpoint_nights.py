@@ -208,8 +208,8 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
 
 
 LIVE = (
-    "fit_samples: 0, scores: live, ramp: [0.1, 0.5], ramp_users: 20, ramp_hours: 0, "
-    "outcome_hours: 0.0003, min_samples: 20, margin: 0.3, max_p99_rise_s: 60"
+    "smoke_test: {samples: 0}\ngate: {scores: live, min_samples: 20, margin: 0.3}\n"
+    "live_test: {ramp: [0.1, 0.5], ramp_users: 20, ramp_hours: 0, outcome_hours: 0.0003, max_p99_rise_s: 60}"
 )
 
 
@@ -222,12 +222,14 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     text = (home / "params.yaml").read_text().replace("tests.backends.fake.answering", CONTAINER[-1])
     text = text.replace('"bucket"', f'"log": "{tmp_path / "log"}", "bucket"')
     monkeypatch.setattr("tests.release.folders.PARAMS", text)
-    (home / "params.yaml").write_text(text.replace("fit_samples: 0", "max_p99_rise_s: 60"))
+    (home / "params.yaml").write_text(
+        text.replace("smoke_test: {samples: 0}", "live_test: {max_p99_rise_s: 60}")
+    )
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
     close()
     monkeypatch.setattr("pipeline.rollout.endpoint.STALE_S", 2.0)
-    monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("fit_samples: 0", LIVE))
+    monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("smoke_test: {samples: 0}", LIVE))
     with vertex() as there:
         come(kept, there, 30)
     return kept
