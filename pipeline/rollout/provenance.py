@@ -118,12 +118,21 @@ def _how_day(texts: dict[str, str], day: date) -> str:
 
 
 def _how_digest(texts: dict[str, str], digest: str) -> str:
-    roles = [how for kind, how in _ROLES.items() if f'"{digest}' in texts.get(kind.__name__.lower(), "")]
+    roles = [how for kind, how in _ROLES.items() if _names(texts.get(kind.__name__.lower(), ""), digest)]
     if digest not in texts.get(LOCK, ""):
         return ", ".join(roles)
     blocks = texts[LOCK].split("path: ")[1:]  # of dvc.lock; a YAML parser would take a second for 100 nights
     outs = [block.split()[0] for block in blocks if re.search(rf"md5: '?{re.escape(digest)}", block)]
     return ", ".join([*roles, *(f"has it as {path}" for path in dict.fromkeys(outs))])
+
+
+def _names(text: str, digest: str) -> bool:
+    """Returns whether a record, given as JSON, names a digest that begins with `digest`; "" names none."""
+    if f'"{digest}' not in text:  # most records, which then need not be parsed
+        return False
+    values = json.loads(text)
+    named = [value for key, value in values.items() if key.endswith("digest")]
+    return any(value.startswith(digest) for value in (*named, *values.get("lineage", {}).values()))
 
 
 def _made_of(entry: Entry) -> list[tuple[str, str]]:

@@ -10,7 +10,6 @@ Nelson-Aalen's estimate is made a curve by a hazard that is constant between qua
 Kaplan-Meier's, with its interval, is there to look at: it has no density.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -150,26 +149,3 @@ FITS: tuple[Callable[[Observed], Lifetime], ...] = (
     fit_bathtub,
     fit_piecewise,
 )
-
-
-def kaplan_meier(observed: Observed, *, confidence: float = 0.9) -> "tuple[Floats, Floats, Floats, Floats]":
-    """Ages in seconds, the share that survives each, and its interval (scipy)."""
-    import numpy as np
-    from scipy.stats import CensoredData, ecdf
-
-    survival = ecdf(CensoredData.right_censored(observed.lived_s, ~observed.preempted)).sf
-    with warnings.catch_warnings():
-        # Where none or all are left there is no interval; scipy warns and says nan.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        interval = survival.confidence_interval(confidence)
-    low, high = (np.nan_to_num(side.probabilities, nan=0.0) for side in (interval.low, interval.high))
-    return survival.quantiles, survival.probabilities, low, high
-
-
-def nelson_aalen(observed: Observed) -> "tuple[Floats, Floats]":
-    """Ages of preemptions in seconds, and the cumulative hazard at each: sums of 1 / machines still there."""
-    import numpy as np
-
-    ages, number = np.unique(observed.lived_s[observed.preempted], return_counts=True)
-    there = len(observed.lived_s) - np.searchsorted(np.sort(observed.lived_s), ages)
-    return ages, np.cumsum(number / there)

@@ -88,10 +88,6 @@ class Noise:
         large = self.square + self.variance / (times * base_size)
         return (self.square + self.variance / base_size) / large if large > 0 else 1.0
 
-    def gamma(self, *, num_parts: int, batch_size: float) -> float:
-        """Scavenger's noise of a batch in so many parts: the gain of all over one."""
-        return self.gain(times=num_parts, base_size=batch_size / num_parts)
-
     def efficiency(self, *, batch_size: float, base_size: float) -> float:
         """Progress per sample at `batch_size` relative to `base_size`: the gain over the samples' ratio."""
         times = batch_size / base_size
