@@ -1,11 +1,11 @@
-"""Is the model fit to serve? Found out in a clean process, from the registry, before any user meets it.
+"""Tests in a clean process whether a version is fit to serve, before any user meets it.
 
 The process (pipeline/evaluation/smoke_process.py) knows nothing of the night: it loads the version, fetched
 from the registry, with the code that the version carries, and scores samples together and one by one. The
-gate holds that against what the trainer's own process scored on the same samples, and against the limits of
+gate compares that with what the trainer's own process scored on the same samples, and with the limits of
 params.yaml.
 The version that would be replaced is loaded too, since a rollback has to be able to come back to it. All
-files of either are held against the digest of the night's record before any is run.
+files of both versions are checked against the digest of the night's record before any is run.
 """
 
 import json
@@ -27,21 +27,19 @@ from pipeline.registry import carried_code, packaging
 from pipeline.registry.weights import ARRAYS
 from pipeline.storage.mlflow_client import session
 
-TOLERANCE = 1e-5  # of a score, relative and absolute: another order of adding up
+TOLERANCE = 1e-5  # of a score, relative and absolute: sums may be added up in another order
 LIMIT_S = 600.0
-TIMED = (
-    "start",
-    "latency",
-)  # checks of how fast it was here: a busy machine may break them, a person overrule
+# Checks of how fast a version is on this machine: one that is busy may fail them, a person may overrule them.
+TIMED = ("start", "latency")
 
 
-def fitness(
+def smoke_test(
     version: Version, champion: Champion | None, scores: NDArray[Any] | None, params: GateParams
 ) -> tuple[Check, ...]:
-    """What was found of the version; `scores` are the trainer's own, shape [n]. None where none is asked for.
+    """Returns the checks of the version; none where `gate.fit_samples` is 0.
 
-    A version that was too slow, and nothing else, is tried once more. Every failure is a check that says so,
-    never an exception.
+    `scores` are the trainer's own, shape [n]. A version that failed by its speed alone is tried once more.
+    Every failure is a check that says so, never an exception.
     """
     if not params.fit_samples:
         return ()
@@ -69,7 +67,7 @@ def fitness(
 
 
 def only_slow(checks: Sequence[Check]) -> bool:
-    """Whether checks failed, and none but those that time something here."""
+    """Returns whether checks failed, and only such as depend on the speed of this machine."""
     failed = [check.name for check in checks if not check.ok]
     return bool(failed) and set(failed) <= set(TIMED)
 
@@ -111,7 +109,7 @@ def _tried(
     process: "subprocess.Popen[str]", wanted: Release | Version, *, name: str, numbers: list[int],
     scored: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """What a clean process saw of a version, or under `error` why it saw nothing.
+    """Returns what a clean process measured of a version, or under `error` why it measured nothing.
 
     The files are fetched once: those that were verified are those that run.
     """
@@ -143,9 +141,9 @@ def _tried(
 
 @contextmanager
 def _trial() -> Iterator["subprocess.Popen[str]"]:
-    """A process that imports and waits for its case, and is gone at the end.
+    """Yields a process that imports and waits for its case; ends it at the end.
 
-    It runs code of the registry, so it is given no variable that may be a secret.
+    The process runs code of the registry, so it is given no variable that may be a secret.
     """
     with tempfile.TemporaryDirectory() as scratch:
         process = subprocess.Popen(

@@ -6,7 +6,6 @@ by the next call, or by the next `watch`.
 """
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, ReleaseError
@@ -28,9 +27,6 @@ from pipeline.rollout import saga
 from pipeline.rollout.targets import release_targets
 from pipeline.storage import ledger
 from pipeline.storage.mlflow_client import session
-
-if TYPE_CHECKING:
-    pass
 
 
 def promote(

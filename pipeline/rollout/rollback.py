@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.params import ModelSections
@@ -18,9 +17,6 @@ from pipeline.rollout.targets import release_targets
 from pipeline.storage import ledger
 from pipeline.storage.ledger import Entry
 from pipeline.storage.mlflow_client import session
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
