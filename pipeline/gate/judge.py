@@ -51,9 +51,28 @@ ACTIONS: dict[Status, Action] = {
 
 
 def gate(
-    night: Night, evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections
+    night: Night,
+    evaluation: Evaluation,
+    version: Version,
+    champion: Champion | None,
+    params: GateSections,
+    *,
+    before: Verdict | None = None,
+    answer: Approval | None = None,
 ) -> Verdict:
-    """Returns the verdict on tonight's version, and shows it in the registry."""
+    """Returns the verdict on tonight's version, and shows it in the registry.
+
+    Beside records it reads `data/run/scores.npy`, and the log of serving where users decide.
+
+    Args:
+        night: tonight's.
+        evaluation: of the model that `version` holds; ReleaseError where it is of another.
+        version: the challenger.
+        champion: that served when the night was opened; None before the first.
+        params: its sections.
+        before: the verdict of an earlier call in this night.
+        answer: what a person said to that.
+    """
     if version.model_digest != evaluation.model_digest or version.night != night.id:
         raise ReleaseError(
             f"version {version.number} of night {version.night} is of model {version.model_digest}, but "
@@ -87,10 +106,9 @@ def gate(
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, smoke_test(version, champion, _column("challenger"), params.gate))
-    show_verdict(version, verdict, records.find(Approval))
+    show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
-        before = records.find(Verdict)
         records.write(verdict)
         if not approval.is_same_question(before, verdict):
             notifier.asks(night, verdict)

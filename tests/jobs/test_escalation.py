@@ -138,7 +138,7 @@ def test_a_refused_region_is_left_at_once_for_the_cheapest_that_was_not_refused_
     assert told.rung
     assert (where(told), told.name) == (("a", plans.NEXT, "on-demand"), "next rung")
     assert told.usd > 0
-    assert told.reason.startswith("a, in us-central1 cannot be had, a, in us-east4")
+    assert told.reason.startswith("a, in us-central1 cannot be had; a, in us-east4")
     assert where(choose(plan, refused(plan, first, told.rung))) == ("a", plans.FAR, "on-demand")
 
 
