@@ -156,7 +156,7 @@ with DAG(
         "on_failure_callback": notify.failed,
     },
     deadline=DeadlineAlert(
-        # A clear queues a run anew, and Airflow 3.3 cannot clear a run whose alert counts from there.
+        # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
         reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
         interval=timedelta(hours=HOURS),
         callback=SyncCallback("notify.late", kwargs={"hours": HOURS}),

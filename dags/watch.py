@@ -1,4 +1,4 @@
-"""Watches every hour that the champion serves as well as it did, and ends jobs that no open night wants."""
+"""Watches every hour that the champion serves as well as it did, and ends jobs that no open night needs."""
 
 from datetime import timedelta
 

@@ -20,7 +20,7 @@ log = logging.getLogger("pipeline")
 
 
 def status(*, last: int = 14) -> int:
-    """Show the last nights as a table, and on stderr what of a running Airflow is not alive.
+    """Show the last nights as a table, and on stderr which processes of Airflow are not alive.
 
     Args:
         last: number of nights
@@ -84,14 +84,14 @@ def migrate() -> int:
 
 
 def audit() -> int:
-    """Hold ledger, aliases, DVC objects and MLflow against each other."""
+    """Check ledger, aliases, DVC objects and MLflow against each other."""
     from pipeline.rollout.audit import audit as checks
 
     return _shown(checks(params.load(ledger.home())))
 
 
 def drill() -> int:
-    """See that the version which a rollback would bring back could be restored."""
+    """Check that the version which a rollback would bring back could be restored."""
     from pipeline.rollout.drill import drill as checks
 
     return _shown(checks(params.load(ledger.home())))
@@ -158,7 +158,7 @@ def report(*, night: str = "", open: bool = False) -> int:
 
 
 def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url: str = "") -> int:
-    """Show what machines cost, each price with its date and source, or read the prices anew.
+    """Show what machines cost, each price with its date and source, or read the prices again.
 
     Args:
         refresh: read them from the Cloud Billing Catalog API, with the key in CLOUD_BILLING_API_KEY
@@ -247,7 +247,7 @@ def show(record: str, *, night: str = "") -> int:
 
 
 def notify(*, text: str = "", night: str = "", stage: str = "") -> int:
-    """Tell whoever params.yaml names (notify.command) of a failure or a missed deadline.
+    """Notify people of a failure or a missed deadline, by notify.command of params.yaml.
 
     Args:
         text: the message; standard input if left out

@@ -104,10 +104,10 @@ STAGES = {
         path="pipeline.gate.review:approve", help="answer a verdict that waits for a person", part="answer"
     ),
     "watch": Stage(
-        path="pipeline.gate.watch:watch", help="look at the champion; run it hourly", part="any time"
+        path="pipeline.gate.watch:watch", help="check the champion; run it hourly", part="any time"
     ),
     "reap": Stage(
-        path="pipeline.jobs.reaper:reap", help="end jobs that no open night wants; hourly", part="any time"
+        path="pipeline.jobs.reaper:reap", help="end jobs that no open night needs; hourly", part="any time"
     ),
     "rollback": Stage(
         path="pipeline.rollout.rollback:rollback", help="let an earlier version serve again", part="any time"

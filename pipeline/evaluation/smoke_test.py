@@ -38,7 +38,7 @@ def smoke_test(
 ) -> tuple[Check, ...]:
     """Returns the checks of the version; none where `gate.fit_samples` is 0.
 
-    `scores` are the trainer's own, shape [n]. A version that failed by its speed alone is tried once more.
+    `scores` are the trainer's own, shape [n]. A version that failed by its speed alone is tested once more.
     Every failure is a check that says so, never an exception.
     """
     if not params.fit_samples:
@@ -47,16 +47,17 @@ def smoke_test(
         return (Check(name="loads", ok=False, text="there are no scores of the trainer to compare with"),)
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.fit_samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
-    with _trial() as ours, _trial() if champion else nullcontext() as theirs:  # both import at the same time
-        seen = _tried(ours, version, name=version.name, numbers=numbers)
+    # Both processes import at the same time.
+    with _process() as ours, _process() if champion else nullcontext() as theirs:
+        seen = _measured(ours, version, name=version.name, numbers=numbers)
         checks = tuple(judged(seen, scores[chosen], params))
         if only_slow(checks):
-            with _trial() as again:
-                seen = _tried(again, version, name=version.name, numbers=numbers)
+            with _process() as again:
+                seen = _measured(again, version, name=version.name, numbers=numbers)
             checks = tuple(judged(seen, scores[chosen], params))
         if champion is None or theirs is None:
             return checks
-        before = _tried(theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
+        before = _measured(theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
     if "unknown" in before:
         text = f"version {champion.version} is whole; it is older than digests of code, so it is not run"
     else:
@@ -73,7 +74,7 @@ def only_slow(checks: Sequence[Check]) -> bool:
 
 
 def judged(seen: dict[str, Any], expected: NDArray[Any], params: GateParams) -> Iterator[Check]:
-    """Yields checks of what a trial saw, against what the trainer scored and what params.yaml allows."""
+    """Yields checks of what a process measured, by the trainer's scores and the limits of params.yaml."""
     if "error" in seen or "unknown" in seen:
         text = seen.get("error", "its record has no digest of its files; run register again")
         yield Check(name="loads", ok=False, text=text)
@@ -105,7 +106,7 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: GateParams) -> 
     yield Check(name="memory", ok=not limit or seen["memory_bytes"] <= limit, text=text)
 
 
-def _tried(
+def _measured(
     process: "subprocess.Popen[str]", wanted: Release | Version, *, name: str, numbers: list[int],
     scored: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
@@ -140,7 +141,7 @@ def _tried(
 
 
 @contextmanager
-def _trial() -> Iterator["subprocess.Popen[str]"]:
+def _process() -> Iterator["subprocess.Popen[str]"]:
     """Yields a process that imports and waits for its case; ends it at the end.
 
     The process runs code of the registry, so it is given no variable that may be a secret.

@@ -81,9 +81,9 @@ def with_verdict(
     _, rule, rest = description.partition(RULE)
     if not rule:  # a version of an earlier form
         rest = description.partition("\n\n")[2]
-    words, asked = approvals.words(verdict, approval, over=over), verdict.approve_until is not None
-    said = f" **Version {verdict.challenger} {' '.join(words.split())}.**" if asked else ""
-    if asked and approval is None and not over:
+    words, needs_answer = approvals.words(verdict, approval, over=over), verdict.approve_until is not None
+    said = f" **Version {verdict.challenger} {' '.join(words.split())}.**" if needs_answer else ""
+    if needs_answer and approval is None and not over:
         said += (
             f" Answer in Airflow, task `review` of the night, or by "
             f"`python -m pipeline approve --night {version.night} --reason TEXT [--reject]`."

@@ -58,16 +58,16 @@ def status_table(history: Sequence[Entry]) -> "Table":
         table.add_column(name, justify="right", no_wrap=name != "hours against deadline", min_width=8)
     table.add_column("bound", no_wrap=True)
     for entry in history:
-        came = outcome.outcome(entry)
-        if came == "rollback":
+        result = outcome.outcome(entry)
+        if result == "rollback":
             at = f"{entry.closed_at:%Y-%m-%d %H:%M}" if entry.closed_at else ""
-            verdict = Text(outcome.word(entry), style=_STYLES[came])
+            verdict = Text(outcome.word(entry), style=_STYLES[result])
             table.add_row(at[:10], at[11:], verdict, formats.count(outcome.champion(entry) or None))
             continue
         table.add_row(
             str(entry.night.day),
             Text(entry.night.id),
-            Text(outcome.word(entry), style=_STYLES[came]),
+            Text(outcome.word(entry), style=_STYLES[result]),
             formats.count(outcome.champion(entry) or None),
             hours(entry),
             formats.dollars(entry.training.cost_usd if entry.training else None),

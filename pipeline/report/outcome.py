@@ -50,12 +50,12 @@ def outcome(entry: Entry) -> Outcome:
 
 def word(entry: Entry) -> str:
     """Returns the verdict in a word or two, for a table."""
-    came = outcome(entry)
-    if came == "kept" and entry.verdict:
+    result = outcome(entry)
+    if result == "kept" and entry.verdict:
         return {"reject": "rejected", "wait": "waits", "promote": "not promoted"}.get(
             entry.verdict.action, entry.verdict.action
         )
-    return {"rollback": "rolled back", "open": "under way"}.get(came, came)
+    return {"rollback": "rolled back", "open": "under way"}.get(result, result)
 
 
 def since(history: Sequence[Entry]) -> str:
