@@ -1,8 +1,8 @@
 """Reads what the release before this one wrote; no other module knows an older form.
 
 A class that only moved is still the same class: its older import path is read as the path that it has now, in
-params.yaml and in the model.json of a version. `python -m pipeline migrate` rewrites params.yaml. What is now
-one `Rental` stood as single fields among the others of a record.
+params.yaml and in the model.json of a version. `python -m pipeline migrate` rewrites params.yaml. A
+`Rental` stood as single fields among the others of its record.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _FAILED = re.compile(
     r"(open|ingest|validate|prepare|profile|plan|train|evaluate|register|gate|promote) failed: "
 )
 _VERSION = re.compile(r"\bversion (\d+)\b")
-# Records that carry a rental now, and by which name each of its fields stood in them; `spot` said the rest.
+# Records that have a rental now, and the names that its fields had in them; a field `spot` said the rest.
 RENTED = frozenset({"Plan", "Rung", "Option", "Order"})
 RENTAL = {
     "machine": "machine", "num_machines": "num_machines", "region": "region", "strategy": "strategy",

@@ -22,7 +22,7 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import GateParams, GateSections
 from pipeline.contract.records import Action, Approval, Champion, Check, Evaluation, Night, Verdict, Version
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix
-from pipeline.evaluation.smoke_test import fitness, only_slow
+from pipeline.evaluation.smoke_test import only_slow, smoke_test
 from pipeline.experiment import live_test
 from pipeline.gate import review
 from pipeline.gate.metrics import Pair, judge_metrics
@@ -82,6 +82,9 @@ def gate(
     refresh = is_refresh(champion, params)
     rules = rules_of(params.gate, refresh=refresh)
 
+    def tested() -> tuple[Check, ...]:
+        return smoke_test(version, champion, _column("challenger"), params.smoke_test)
+
     def replayed() -> Verdict:
         verdict = decide(
             read_scores(),
@@ -96,16 +99,16 @@ def gate(
             verdict = replace(verdict, checks=())
         elif verdict.action != "promote":  # a version that is not promoted need not be fit
             return verdict
-        return fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.smoke_test))
+        return fit_to_serve(verdict, tested())
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
     else:
         verdict = live_test.judge(night, version, champion, params, rules=rules, replayed=replayed)
-    verdict = approval.asked(verdict, params.release, until=night.decide_until)
+    verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
-        verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.smoke_test))
+        verdict = fit_to_serve(verdict, tested())
     show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:

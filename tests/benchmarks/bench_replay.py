@@ -8,7 +8,7 @@ the one day that is held out, are what the verdict is held against. Then a night
 shuffled labels, and that model promoted all the same, with users held back on the one before.
 
 A day's customers are too few to ramp up from 1 %, so the ramp is 20 and 50 %, its steps last as long as their
-users, and outcomes count for five seconds. Nights train on 90 days for one epoch, and do not try fitness.
+users, and outcomes count for five seconds. Nights train on 90 days for one epoch, and skip the smoke test.
 """
 
 import json

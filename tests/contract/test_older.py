@@ -223,9 +223,9 @@ def test_a_wait_meant_flex_start() -> None:
 
 
 def test_what_is_missing_in_an_older_record_is_named() -> None:
-    with pytest.raises(DataError, match="is no Rung: rental: field required"):
+    with pytest.raises(DataError, match="is not a valid Rung: rental: field required"):
         records.loads(Rung, RUNG.replace('"machine"', '"engine"'))
-    with pytest.raises(DataError, match="is no Plan: the file: invalid json"):
+    with pytest.raises(DataError, match="is not a valid Plan: the file: invalid json"):
         records.loads(Plan, PLAN[:90])
 
 

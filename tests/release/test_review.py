@@ -69,9 +69,10 @@ def ended(verdict: Verdict, answer: Approval | None, *, now: datetime) -> str:
 def test_who_is_asked_is_what_params_say_and_never_for_what_failed(when: Any, asked: list[str]) -> None:
     told = ReleaseParams(approval=when)
     found = {
-        action: approval.asked(verdict_of(action), told, until=UNTIL).approve_until for action in ACTIONS
+        action: approval.request_approval(verdict_of(action), told, until=UNTIL).approve_until
+        for action in ACTIONS
     }
-    unproven = approval.asked(verdict_of("reject", inconclusive=True), told, until=UNTIL)
+    unproven = approval.request_approval(verdict_of("reject", inconclusive=True), told, until=UNTIL)
     found["inconclusive"] = unproven.approve_until
     assert sorted(action for action, until in found.items() if until) == asked
 

@@ -17,7 +17,7 @@ from pipeline.contract import params, records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Champion, Version
 from pipeline.evaluation.scores import read_scores
-from pipeline.evaluation.smoke_test import fitness
+from pipeline.evaluation.smoke_test import smoke_test
 from pipeline.serving.loading import Arrays, ModelCache
 from pipeline.storage import ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
@@ -91,7 +91,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
     champion = ledger.champion_at(ledger.ledger_tip())
     assert isinstance(champion, Champion)
-    loads, rollback = fitness(version, champion, scores, params.SmokeTestParams())
+    loads, rollback = smoke_test(version, champion, scores, params.SmokeTestParams())
     assert not loads.ok
     assert not rollback.ok
     assert "the ledger says" in loads.text
