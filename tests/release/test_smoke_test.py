@@ -132,7 +132,7 @@ def test_a_model_that_was_slow_once_is_tried_again(
     version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "toy-is-slow-once").touch()
-    asked = GateParams(max_p99_s=0.25, max_start_s=300)
+    asked = SmokeTestParams(max_p99_s=0.25, max_start_s=300)
     assert [check for check in smoke_test(version, None, scores, asked) if not check.ok] == []
     assert not (tmp_path / "toy-is-slow-once").exists()
 
