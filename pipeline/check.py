@@ -5,11 +5,11 @@ import importlib.metadata
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.contract import params
-from pipeline.contract.backend import Rents
+from pipeline.contract.backend import Backend
 from pipeline.contract.errors import PipelineError
 from pipeline.storage import ledger
 
@@ -47,8 +47,8 @@ def findings() -> Iterator[Finding]:
     )  # fmt: skip
     for name in ("source", "workload", "backend"):
         yield _plug(name, getattr(told, name))
-    yield _machines(home, told)
-    yield from _premises(told)
+    with contextlib.suppress(PipelineError):  # told of already
+        yield from _backend(home, told, told.backend.make())
     yield from _serving(told)
     yield from _router(home, told)
     yield _suite(home / told.validate_.suite)
@@ -70,15 +70,28 @@ def _plug(name: str, plug: params.Plug) -> Finding:
     return Finding(what=name, ok=True, text=plug.use)
 
 
-def _machines(home: Path, told: params.Params) -> Finding:
+def _backend(home: Path, told: params.Params, backend: Backend) -> Iterator[Finding]:
+    """What the backend has, and whether it would take a job: credentials, its project, a bucket, an image."""
+    lacks = [name for name in vars(Backend) if not name.startswith("_") and not hasattr(backend, name)]
+    if lacks:
+        text = f"{told.backend.use} lacks {', '.join(lacks)}; inherit from pipeline.contract.backend.Backend"
+        yield Finding(what="backend", ok=False, text=text)
+        return
+    yield _machines(home, told, backend)
+    for what, ok, text in backend.preflight(told.plan.regions):
+        yield Finding(what=what, ok=ok, text=text)
+
+
+def _machines(home: Path, told: params.Params, backend: Backend) -> Finding:
     """Whether the plan may choose among its machines here, and of which days their prices are."""
     from pipeline.machines import catalog, pricelist
     from pipeline.planning import candidates
 
     try:
-        rented = catalog.rented(home / pricelist.REFRESHED)
-        here = replace(rented[0], name=catalog.LOCAL, region="", prices=(), usd_per_hour=0.0)
-        chosen = candidates.allowed((here, *rented), told)
+        available = backend.machines()
+        listed = (catalog.AT_HAND, *catalog.rented(home / pricelist.REFRESHED))
+        known = candidates.everything(available, listed)
+        chosen = candidates.allowed(known, told.plan, available=available)
     except PipelineError as error:
         return Finding(what="machines", ok=False, text=str(error))
     found = list(dict.fromkeys(machine.name for machine in chosen))
@@ -86,18 +99,6 @@ def _machines(home: Path, told: params.Params) -> Finding:
     dates = [p.dated for machine in chosen for p in machine.prices if p.usd_per_hour is not None]
     days = f"; prices of {min(dates)} to {max(dates)}, python -m pipeline prices --refresh" if dates else ""
     return Finding(what="machines", ok=True, text=f"{names}{days}")
-
-
-def _premises(told: params.Params) -> Iterator[Finding]:
-    """What a backend that rents needs to be able to: credentials, its project, a bucket, an image."""
-    try:
-        backend = told.backend.make()
-    except PipelineError:
-        return  # told of already
-    if not isinstance(backend, Rents):
-        return
-    for what, ok, text in backend.premises(told.plan.regions):
-        yield Finding(what=what, ok=ok, text=text)
 
 
 def _serving(told: params.Params) -> Iterator[Finding]:
@@ -110,7 +111,7 @@ def _serving(told: params.Params) -> Iterator[Finding]:
     except PipelineError as error:
         yield Finding(what="endpoint", ok=False, text=str(error))
         return
-    for what, ok, text in made.premises():
+    for what, ok, text in made.preflight():
         yield Finding(what=what, ok=ok, text=text)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pipeline.contract import params, records
 from pipeline.contract.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
 from pipeline.jobs import reaper
 from pipeline.registry import approval
@@ -90,7 +90,7 @@ def open(  # the verb of the stage
     )
 
 
-def close(night: Night, params: Params) -> None:
+def close(night: Night, params: CloseSections) -> None:
     """Write the night to the ledger, with a verdict whatever happened, and its report; end its jobs."""
     from pipeline.gate import review
 
@@ -98,12 +98,13 @@ def close(night: Night, params: Params) -> None:
     if params.gate.scores != "replay":
         _end_experiment(night, params)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
-    failure = f"{failures[0].stem} failed: {failures[0].read_text().strip()}" if failures else ""
+    stage = failures[0].stem if failures else ""
+    failure = f"{stage} failed: {failures[0].read_text().strip()}" if failures else ""
     verdict = records.find(Verdict)
     if verdict is None:
-        verdict = _no_evidence(failure)
+        verdict = _no_evidence(failure, stage=stage)
         records.write(verdict)
-    told = approval.told(verdict, records.find(Approval), over=True)
+    told = approval.reason(verdict, records.find(Approval), over=True)
     before = ledger.ledger_tip()
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {told}"[:200])
     if ledger.ledger_tip() != before and not failure:  # else it was told before
@@ -117,7 +118,7 @@ def close(night: Night, params: Params) -> None:
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
 
 
-def _end_experiment(night: Night, params: Params) -> None:
+def _end_experiment(night: Night, params: CloseSections) -> None:
     """Let nobody meet tonight's challenger any more, and an endpoint not hold it, unless it was promoted.
 
     The night stands, also where the log or the endpoint does not answer.
@@ -134,29 +135,30 @@ def _end_experiment(night: Night, params: Params) -> None:
             log.warning("the experiment is left to the next watch: %s", error)
 
 
-def _no_evidence(failure: str) -> Verdict:
-    """The verdict of a night that did not reach the gate: the champion stays."""
+def _no_evidence(failure: str, *, stage: str) -> Verdict:
+    """Returns the verdict of a night that did not reach the gate: the champion stays."""
     skips = [path.read_text().strip() for path in sorted(records.RUN.glob("*.skipped"))]
     champion = records.find(Champion)
     return Verdict(
         action="no data",
-        champion=champion.champion if champion else 0,
+        champion=champion.version if champion else 0,
         challenger=0,
         effect=None,
         low=None,
         high=None,
         num_samples=0,
         reason=failure or (skips[0] if skips else "the night was ended before its gate"),
+        failed=stage,
     )
 
 
-def _expect_ledger(params: Params) -> None:
+def _expect_ledger(params: CloseSections) -> None:
     from pipeline.rollout import lost_ledger
 
     lost_ledger.expect_ledger(params, always_ask_mlflow=False)
 
 
-def _newest_day(told: Params) -> date:
+def _newest_day(told: params.Params) -> date:
     days = list(told.source.make().days())
     if not days:
         raise NothingToDo("the source has no day with data")

@@ -66,7 +66,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 PARAMS = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "tests.fakes:Nothing"}
-backend: {use: "tests.fakes:Nothing"}
+backend: {use: "tests.fakes:ScriptedBackend"}
 night: {train_hours: 1, decide_hours: 2, budget_usd: 3}
 """
 

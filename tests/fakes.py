@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from datetime import date
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.contract.backend import Job, State
+from pipeline.contract.backend import Backend, Job, State
 from pipeline.contract.errors import ReleaseError
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Release, replace_text
+from pipeline.machines.catalog import AT_HAND, rented
 
 
 class LineWorkload:
@@ -108,7 +111,7 @@ class TwoDays:
 
 
 class Nothing:
-    """Stands where a workload or a backend is named but not used."""
+    """Stands where a workload is named but not used."""
 
 
 class Shelf:
@@ -124,11 +127,11 @@ class Shelf:
         if self.broken:
             raise ReleaseError("the shelf has no room; clear it")
         self.folder.mkdir(parents=True, exist_ok=True)
-        replace_text(self.folder / f"ready-{release.champion}", "")
+        replace_text(self.folder / f"ready-{release.version}", "")
 
     def show(self, release: Release) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        replace_text(self.folder / "serving", str(release.champion))
+        replace_text(self.folder / "serving", str(release.version))
         self.forget(release)
 
     def shown(self) -> int:
@@ -136,14 +139,14 @@ class Shelf:
         return int(path.read_text()) if path.exists() else 0
 
     def forget(self, release: Release) -> None:
-        (self.folder / f"ready-{release.champion}").unlink(missing_ok=True)
+        (self.folder / f"ready-{release.version}").unlink(missing_ok=True)
 
     def ready(self) -> tuple[str, ...]:
         return tuple(path.name for path in self.folder.glob("ready-*"))
 
 
-class ScriptedBackend:
-    """Backend: each job goes through `script`, one state a look, and stays in its last.
+class ScriptedBackend(Backend):
+    """Has all machines; each job goes through `script`, one state a look, and stays in its last.
 
     One that was cancelled is gone; where the backend is `slow_to_end`, from the look after next on.
     """
@@ -169,6 +172,12 @@ class ScriptedBackend:
     def cancel(self, handle: str) -> None:
         self.cancelled.append(handle)
         self._ending.setdefault(handle, 1 if self.slow_to_end else 0)
+
+    def machines(self) -> Sequence[Machine]:
+        return AT_HAND, *rented()
+
+    def logs(self, handle: str) -> str:
+        return f"{handle}/log.txt"
 
 
 class CountingEngine:

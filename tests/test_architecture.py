@@ -13,7 +13,7 @@ import pytest
 
 from pipeline import dvc_file, stages
 from pipeline.contract import records
-from pipeline.contract.params import TrainSections, load
+from pipeline.contract.params import Params, TrainSections, load
 from pipeline.contract.records import Record
 from tests import architecture
 
@@ -155,6 +155,11 @@ def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
             assert {f"pipeline/{architecture.room(module)}" for module in modules} <= set(
                 dvc_file.rooms(name)
             )
+
+
+@pytest.mark.parametrize("name", stages.STAGES)
+def test_no_stage_takes_the_whole_of_params(name: str) -> None:
+    assert Params not in typing.get_type_hints(stages.STAGES[name].function).values()
 
 
 def test_a_stage_is_given_only_the_sections_that_it_names(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pipeline.storage.traffic_log import RouterState, open_log
 PARAMS = """\
 source: tests.fakes:TwoDays
 workload: tests.fakes:Nothing
-backend: tests.fakes:Nothing
+backend: tests.fakes:ScriptedBackend
 plan: {{machines: [{machines}], regions: [us-central1]}}
 """
 
@@ -49,11 +49,20 @@ def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path
     found = machines(tmp_path, monkeypatch, "ct5lp-hightpu-4t")
     assert not found.ok
     assert "ct5lp-hightpu-4t, and the trainer drives one TPU chip a job; name a machine" in found.text
-    local = PARAMS.replace("backend: tests.fakes:Nothing", "backend: pipeline.backends.local:Local")
+    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: pipeline.backends.local:Local")
     monkeypatch.setattr("tests.test_check.PARAMS", local)
     found = machines(tmp_path, monkeypatch, "g2-standard-4")
     assert not found.ok
-    assert "has only the machine at hand; add local to plan.machines" in found.text
+    assert "and the backend has none of them; add one that it has (local) to plan.machines" in found.text
+
+
+def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    older = PARAMS.replace("ScriptedBackend", "Nothing").format(machines="local")
+    (tmp_path / "params.yaml").write_text(older)
+    made, lacking = (finding for finding in findings() if finding.what == "backend")
+    assert (made.ok, lacking.ok) == (True, False)
+    assert "tests.fakes:Nothing lacks submit, state, cancel, machines, logs, usd, " in lacking.text
 
 
 def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):

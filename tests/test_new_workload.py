@@ -82,6 +82,6 @@ def test_the_first_step_for_a_workload_works_and_an_edit_of_it_is_what_runs(clon
                       .replace("nn.Linear(self.hidden, 1)", "nn.Linear(self.hidden + 1, 1)"))  # fmt: skip
     pipeline(clone, "night", "--here", "--day", "2026-03-11", "--night", "two", "--until", "evaluate")
     assert len(jobs(clone) - first) == 1  # not the finished job of the model before
-    assert of(clone, Champion).champion == 1
+    assert of(clone, Champion).version == 1
     metrics = of(clone, Evaluation).metrics
     assert metrics["champion_score"] != metrics["score"]  # by the code that version 1 carries

@@ -28,7 +28,7 @@ def promoted(version: int, night: Night) -> None:
         Verdict(action="promote", champion=version - 1, challenger=version, effect=0.1, low=0.0, high=0.2,
                 num_samples=10, reason="better")
     )  # fmt: skip
-    records.write(Release(champion=version, replaced=version - 1, model_digest="", night=night.id))
+    records.write(Release(version=version, replaced=version - 1, model_digest="", night=night.id))
 
 
 def test_open_fixes_the_deadline_once(repository: Path) -> None:
@@ -122,6 +122,7 @@ def test_close_chains_nights_with_the_code_commit_as_second_parent(
     parents = ledger.git("show", "-s", "--format=%P", entries[0].commit).split()
     assert parents == [entries[1].commit, code]
     assert entries[0].verdict and entries[0].verdict.action == "no data"
+    assert entries[0].verdict.failed == ""
 
 
 @pytest.mark.slow
@@ -176,7 +177,8 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
     assert "ingest failed: the source is gone" in caplog.text
     newest = ledger.history()[0]
     assert newest.verdict and "ingest failed" in newest.verdict.reason
-    assert newest.serving and newest.serving.champion == 1
+    assert newest.verdict.failed == "ingest"
+    assert newest.serving and newest.serving.version == 1
 
 
 @pytest.mark.slow
@@ -189,11 +191,11 @@ def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) 
     promoted(2, two)
     stages.run("close")
     tip = ledger.ledger_tip()
-    back = Release(champion=1, replaced=2, model_digest="", night=one.id)
+    back = Release(version=1, replaced=2, model_digest="", night=one.id)
     verdict = records.read(Verdict)
     ledger.commit_rollback(first, back, verdict, expected_tip=tip, message="rollback to 1: worse")
     newest = ledger.history()[0]
-    assert newest.rollback and newest.serving and newest.serving.champion == 1
+    assert newest.rollback and newest.serving and newest.serving.version == 1
     changed = ledger.git("diff", "--name-only", first, newest.commit, folder=repository)
     assert set(changed.split()) <= {"data/run/release.json", "data/run/verdict.json"}
     with pytest.raises(ReleaseError, match="moved the ledger"):
@@ -201,9 +203,9 @@ def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) 
 
 
 def test_records_are_read_as_they_were_written_and_nothing_else(tmp_path: Path) -> None:
-    release = Release(champion=3, replaced=2, model_digest="ab.dir", night="n", lineage={"code": "c"})
+    release = Release(version=3, replaced=2, model_digest="ab.dir", night="n", lineage={"code": "c"})
     path = records.write(release, tmp_path)
     assert records.read(Release, tmp_path) == release
-    path.write_text(path.read_text().replace('"champion"', '"champoin"'))
-    with pytest.raises(records.DataError, match="champion"):
+    path.write_text(path.read_text().replace('"replaced"', '"repalced"'))
+    with pytest.raises(records.DataError, match="replaced"):
         records.read(Release, tmp_path)

@@ -18,31 +18,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.contract.backend import Job, State
+from pipeline.backends import torchrun
+from pipeline.contract.backend import Backend, Job, State
 from pipeline.contract.errors import JobError
-from pipeline.contract.records import replace_text
-from pipeline.machines.catalog import LOCAL
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import LOCAL, Rental, replace_text
+from pipeline.machines.catalog import AT_HAND
 
+LOG = "log.txt"
 STOP_S = 30.0  # from the request to end to the kill; torchrun asks its workers meanwhile
 
 
-class Local:
-    """Backend: this machine."""
+class Local(Backend):
+    """This machine."""
 
     def submit(self, job: Job) -> str:
         """Start the job unless it runs or has succeeded; its folder is the handle.
 
         Raises JobError for a job that is meant for another machine: run here, it would pass for that one.
         """
-        if job.machine != LOCAL or job.num_machines != 1:
+        if job.rental != Rental(machine=LOCAL):
             raise JobError(
-                f"job {job.name} is for {job.num_machines} x {job.machine}, but backend "
-                f"pipeline.backends.local:Local has only the machine at hand; "
+                f"job {job.name} is for {job.rental}, but backend Local has only the machine at hand; "
                 f"set plan.machines (or profile.machine) to {LOCAL}, or backend to one that rents"
             )
         folder = Path(job.folder).resolve()
@@ -54,13 +56,15 @@ class Local:
                 (folder / name).unlink(missing_ok=True)
             token = secrets.token_hex(8)
             replace_text(folder / "attempt", token)
-            order = {"command": _torchrun(job.command), "timeout_s": job.timeout_s}
+            command = torchrun.command(job.module, job.arguments, num_workers=job.num_workers)
+            order = {"command": command, "timeout_s": job.timeout_s}
             replace_text(folder / "supervisor.json", json.dumps(order))
-            environment = {**os.environ, **_threads(job), **job.environment, "PIPELINE_ATTEMPT": token}
-            command = [sys.executable, "-m", "pipeline.backends.local", str(folder), str(alive.fileno())]
-            with (folder / "log.txt").open("ab") as output:
+            threads = torchrun.threads(job.num_workers)
+            environment = {**os.environ, **threads, **job.environment, "PIPELINE_ATTEMPT": token}
+            supervisor = [sys.executable, "-m", "pipeline.backends.local", str(folder), str(alive.fileno())]
+            with (folder / LOG).open("ab") as output:
                 process = subprocess.Popen(
-                    command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    supervisor, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     pass_fds=[alive.fileno()], start_new_session=True,
                 )  # fmt: skip
             threading.Thread(target=process.wait, daemon=True).start()  # no zombie, if we live on
@@ -94,6 +98,14 @@ class Local:
                     sent = True
             time.sleep(0.05)
 
+    def machines(self) -> Sequence[Machine]:
+        """The machine at hand."""
+        return (AT_HAND,)
+
+    def logs(self, handle: str) -> str:
+        """The file that all starts write to."""
+        return str(Path(handle) / LOG)
+
 
 @contextmanager
 def _asking(folder: Path) -> Iterator[None]:
@@ -123,21 +135,6 @@ def _exit_status(folder: Path) -> int | None:
         return int((folder / "exit").read_text())
     except FileNotFoundError:
         return None
-
-
-def _torchrun(command: tuple[str, ...]) -> list[str]:
-    """The command by this interpreter, on this machine only."""
-    if command[0] != "torchrun":
-        return list(command)
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", *command[1:]]
-
-
-def _threads(job: Job) -> dict[str, str]:
-    """Cores shared out to workers: as many threads on each start, so that sums are the same, bit for bit."""
-    workers = [word.partition("=")[2] for word in job.command if word.startswith("--nproc-per-node=")]
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    threads = max(1, cores // int(workers[0] if workers else 1))
-    return {"OMP_NUM_THREADS": str(threads)}
 
 
 def supervise(folder: Path, alive: int) -> None:

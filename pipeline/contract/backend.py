@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 from pipeline.contract.errors import JobError
-from pipeline.contract.records import Strategy
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Rental
 
 State = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
 LIVE: tuple[State, ...] = ("queued", "running")
@@ -18,14 +19,12 @@ class Job:
     """A training job; `name` is a digest of what goes in, so that asking twice starts it once."""
 
     name: str
-    command: tuple[str, ...]  # torchrun and its arguments
-    machine: str
-    num_machines: int
+    module: str  # that is run, as `python -m`
+    arguments: tuple[str, ...] = ()  # of the module
+    num_workers: int = 0  # by torchrun, on each machine; 0: the module itself, as one process
+    rental: Rental
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
     timeout_s: float
-    region: str = ""  # "" for the machine at hand
-    strategy: Strategy = "on-demand"  # spot is cheaper, and may be taken away
-    max_wait_s: float = 0.0  # in the queue of flex-start
     environment: dict[str, str] = field(default_factory=dict)
     # Of the night, if job.json in the folder does not say so: its name, what it trains, and when that ends.
     night: str = ""
@@ -37,8 +36,19 @@ class OutOfTime(JobError):
     """The end of training came before the job could be submitted."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LiveJob:
+    """A job as the place where it runs tells of it."""
+
+    handle: str
+    job: str  # its name
+    night: str
+    state: State
+    created_at: datetime
+
+
 class Backend(Protocol):
-    """Where a job runs."""
+    """Where a job runs, and what can be rented there. Inherit from it: what costs nothing says no more."""
 
     def submit(self, job: Job) -> str:
         """Start the job, or attach to the one of that name, and return its handle.
@@ -57,30 +67,20 @@ class Backend(Protocol):
     def cancel(self, handle: str) -> None:
         """End the job and all its processes; no error if it has ended."""
 
+    def machines(self) -> Sequence[Machine]:
+        """Returns what jobs can run on, with prices; `catalog.AT_HAND` for the machine at hand."""
 
-@dataclass(frozen=True, kw_only=True)
-class Rental:
-    """A job as the place where it runs tells of it; times are None where they have not come."""
-
-    handle: str
-    job: str  # its name
-    night: str
-    state: State
-    created_at: datetime
-
-
-@runtime_checkable
-class Rents(Protocol):
-    """A backend that costs money: it tells what runs there, whoever asked, and what a job needs."""
-
-    def live(self) -> list[Rental]:
-        """The jobs of this pipeline that are queued or running."""
-
-    def cancel(self, handle: str) -> None:
-        """End the job and all its processes; no error if it has ended."""
+    def logs(self, handle: str) -> str:
+        """Returns where a person reads what the job has printed: a path or an address."""
 
     def usd(self, folder: Path) -> float | None:
         """What the job in `folder` has cost, with what was taken away; None where it cannot tell."""
+        return None
 
-    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+    def live(self) -> Sequence[LiveJob]:
+        """The jobs of this pipeline that are queued or running and cost money, whoever asked for them."""
+        return ()
+
+    def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""
+        yield from ()

@@ -1,13 +1,16 @@
 """Reads what the release before this one wrote; no other module knows an older form.
 
 A class that only moved is still the same class: its older import path is read as the path that it has now, in
-params.yaml and in the model.json of a version. `python -m pipeline migrate` rewrites params.yaml.
+params.yaml and in the model.json of a version. `python -m pipeline migrate` rewrites params.yaml. What is now
+one `Rental` stood as single fields among the others of a record.
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 MOVED = {
     "pipeline.backends.vertex": "pipeline.backends.vertex.vertex",
@@ -29,6 +32,19 @@ FILES_BEFORE = {
         "31c45df1826a467b6039a9cd71353a66", "de1738d97b7c2d63aeb0aae2b357fc41",
     ),
 }  # fmt: skip
+RELEASES = ("Release", "Champion")  # records of who serves
+# How the verdict of a night began that failed at a stage, as `close` wrote it.
+_FAILED = re.compile(
+    r"(open|ingest|validate|prepare|profile|plan|train|evaluate|register|gate|promote) failed: "
+)
+_VERSION = re.compile(r"\bversion (\d+)\b")
+# Records that carry a rental now, and by which name each of its fields stood in them; `spot` said the rest.
+RENTED = frozenset({"Plan", "Rung", "Option", "Order"})
+RENTAL = {
+    "machine": "machine", "num_machines": "num_machines", "region": "region", "strategy": "strategy",
+    "wait_s": "max_wait_s",
+}  # fmt: skip
+LISTED = {"Plan": {"ladder": "Rung", "options": "Option"}}  # records that stand in a list of another
 _MOVED = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, MOVED))}):(?=\w)")
 
 
@@ -38,10 +54,38 @@ def import_path(use: str) -> str:
     return f"{MOVED.get(module, module)}{colon}{name}"
 
 
+def note(line: str) -> dict[str, Any]:
+    """Returns the values of a note of the ledger; those of the release before were a time and a sentence."""
+    if line.startswith("{"):
+        values: dict[str, Any] = json.loads(line)
+        return values
+    at, _, text = line.partition(": ")
+    return {"at": at, "text": text, "versions": [int(number) for number in _VERSION.findall(text)]}
+
+
 def migrate(text: str) -> tuple[str, list[str]]:
     """Returns params.yaml in today's form, comments kept, and a line for each change."""
     changes = [f"{old} is now {MOVED[old]}" for old in dict.fromkeys(_MOVED.findall(text))]
     return _MOVED.sub(lambda found: f"{MOVED[found[1]]}:", text), changes
+
+
+def record(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parsed JSON of a record in today's form, by the name of its class."""
+    renewed = dict(values)
+    if kind in RELEASES and "version" not in values and "champion" in values:
+        renewed = {"version": renewed.pop("champion"), **renewed}
+    if kind == "Verdict" and "failed" not in values and values.get("action") == "no data":
+        failure = _FAILED.match(str(values.get("reason")))
+        renewed |= {"failed": failure[1]} if failure else {}
+    if kind in RENTED and "rental" not in values and "machine" in values:
+        rest = {key: value for key, value in values.items() if key not in RENTAL and key != "spot"}
+        rental = {now: values[before] for before, now in RENTAL.items() if before in values}
+        by_wait = "flex-start" if values.get("wait_s") else "on-demand"
+        renewed = {"rental": {"strategy": "spot" if values.get("spot") else by_wait} | rental, **rest}
+    for key, listed in LISTED.get(kind, {}).items():
+        if isinstance(values.get(key), list):
+            renewed[key] = [record(listed, each) if isinstance(each, dict) else each for each in values[key]]
+    return renewed
 
 
 def recipe(*, plug: str, train: str, use: str, files: Sequence[Path]) -> str:

@@ -403,30 +403,64 @@ class TrainSections(JobSections):
     plan: PlanParams = PlanParams()
 
 
-class PlanSections(ProfileSections, TrainSections):
-    """Sections that stage plan reads."""
+class BackendSections(Sections):
+    """Section that says where jobs run."""
 
     backend: Plug
     """Where jobs run: `pipeline.backends.local:Local`, this machine;
     `pipeline.backends.vertex.vertex:Vertex`, machines rented on Vertex AI; or your own class."""
+
+
+class PlanSections(ProfileSections, TrainSections, BackendSections):
+    """Sections that stage plan reads."""
+
     prepare: PrepareParams = PrepareParams()
 
 
-class Params(PlanSections):
+class ModelSections(Sections):
+    """Section that says which model of the registry is meant."""
+
+    register_: RegisterParams = Field(RegisterParams(), alias="register")
+
+
+class RegisterSections(JobSections, ModelSections):
+    """Sections that stages register and promote read."""
+
+
+class LiveSections(ModelSections):
+    """Sections that a live test goes by."""
+
+    gate: GateParams = GateParams()
+    serving: ServingParams = ServingParams()
+
+
+class GateSections(RegisterSections, LiveSections):
+    """Sections that stage gate reads."""
+
+    release: ReleaseParams = ReleaseParams()
+
+
+class WatchSections(LiveSections):
+    """Sections that stage watch reads."""
+
+    watch: WatchParams = WatchParams()
+
+
+class CloseSections(LiveSections, BackendSections):
+    """Sections that stage close reads."""
+
+    night: NightParams = NightParams()
+
+
+class Params(PlanSections, GateSections, WatchSections, CloseSections):
     """The whole of params.yaml."""
 
     source: Plug
     """Where the data comes from: `pipeline.data.shop:Shop`, a simulated shop; `pipeline.data.source:Files`,
     files at any URL of fsspec; or your own class."""
-    night: NightParams = NightParams()
     ingest: IngestParams = IngestParams()
     validate_: ValidateParams = Field(ValidateParams(), alias="validate")
     evaluate: EvaluateParams = EvaluateParams()
-    register_: RegisterParams = Field(RegisterParams(), alias="register")
-    gate: GateParams = GateParams()
-    release: ReleaseParams = ReleaseParams()
-    watch: WatchParams = WatchParams()
-    serving: ServingParams = ServingParams()
     notify: NotifyParams = NotifyParams()
 
 

@@ -9,18 +9,20 @@ import hashlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from pipeline.contract import older
 from pipeline.contract.errors import DataError
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict, TypeAdapter
 
 Strategy = Literal["on-demand", "spot", "flex-start"]  # how a machine is rented
-Way = tuple[str, int, str, Strategy]  # machine, how many, region, and how they are rented
+LOCAL = "local"  # the machine at hand, which is not rented
+Action = Literal["promote", "reject", "wait", "no data"]  # what a gate decides
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
 
 
@@ -167,44 +169,66 @@ class Profile(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung(Record):
-    """A machine to fall back on and the latest time at which starting it still makes the deadline."""
+class Rental(Record):
+    """Which machines, how many, where, and how they are rented.
+
+    >>> str(Rental(machine="g2-standard-8", num_machines=2, region="us-central1", strategy="spot"))
+    '2 x g2-standard-8, spot, in us-central1'
+    >>> str(Rental(machine=LOCAL))
+    'local'
+    """
 
     machine: str
-    num_machines: int
-    spot: bool
+    num_machines: int = 1
+    region: str = ""  # "" for the machine at hand
+    strategy: Strategy = "on-demand"
+    max_wait_s: float = 0.0  # in the queue of flex-start; others are rented at once
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is the machine at hand, which costs nothing."""
+        return self.machine == LOCAL
+
+    @property
+    def is_spot(self) -> bool:
+        """Whether the machines may be taken away."""
+        return self.strategy == "spot"
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the machines are waited for, and may never come."""
+        return self.strategy == "flex-start"
+
+    @property
+    def on_demand(self) -> "Rental":
+        """The same machines, rented on demand."""
+        return replace(self, strategy="on-demand", max_wait_s=0.0)
+
+    def __str__(self) -> str:
+        """Returns how a person calls it."""
+        number = f"{self.num_machines} x " if self.num_machines > 1 else ""
+        how = f", {self.strategy}" if self.strategy != "on-demand" else ""
+        where = f", in {self.region}" if self.region else ""
+        return f"{number}{self.machine}{how}{where}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung(Record):
+    """Machines to fall back on and the latest time at which starting them still makes the deadline."""
+
+    rental: Rental
     expected_s: float
     expected_usd: float
     latest_start: datetime
-    region: str = ""
-    wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
     usd_per_hour: float | None = None  # of one machine
     gpus: str = ""  # of one machine, "2 x L4"; "" for none
-
-    @property
-    def strategy(self) -> Strategy:
-        """How the machine is rented."""
-        return "spot" if self.spot else "flex-start" if self.wait_s else "on-demand"
-
-    @property
-    def place(self) -> tuple[str, int, str]:
-        """Which machines are held, and where, however they are rented."""
-        return self.machine, self.num_machines, self.region
-
-    @property
-    def way(self) -> Way:
-        """Which machines are held, and how: what makes two rungs the same."""
-        return *self.place, self.strategy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option(Record):
     """One way to run the job that was weighed, and the number that decided against it."""
 
-    machine: str
-    num_machines: int
-    region: str
-    strategy: str  # on-demand, spot or flex-start
+    rental: Rental
     batch_size: int
     expected_s: float
     interval: tuple[float, float]  # 90 %, of the seconds
@@ -237,9 +261,7 @@ class Size(Record):
 class Plan(Record):
     """What to rent, for how long, at what price."""
 
-    machine: str
-    num_machines: int
-    spot: bool
+    rental: Rental
     batch_size: int
     micro_batch_size: int
     num_samples: int  # to train on, all epochs together
@@ -250,8 +272,6 @@ class Plan(Record):
     ladder: tuple[Rung, ...]
     runner_up: str  # the next best and the number that decided
     tuning: Tuning = Tuning()
-    region: str = ""  # "" for the machine at hand
-    wait_s: float = 0.0  # that flex-start may wait for the machine; 0: it is rented at once
     chance: float | None = None  # of being done in time
     usd_per_hour: float | None = None  # of one machine
     price_source: str = ""  # whose price that is
@@ -307,6 +327,7 @@ class Training(Record):
     noise_scale: float | None = None  # of gradients towards the end, in samples; None: not enough was seen
     rungs: tuple[Taken, ...] = ()  # of the ladder, as they were taken
     device: str = ""  # that the workers trained on at last, "2 x NVIDIA L4"; "" where nobody told
+    logs: str = ""  # where a person reads what the last job printed: a path or an address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,7 +396,7 @@ class Live(Record):
 class Verdict(Record):
     """A decision at release time. Versions are 0 where there is none."""
 
-    action: Literal["promote", "reject", "wait", "no data"]
+    action: Action
     champion: int
     challenger: int
     effect: float | None  # challenger - champion; None without evidence
@@ -388,6 +409,7 @@ class Verdict(Record):
     checks: tuple[Check, ...] = ()  # of the gate on itself, and of the model's fitness to serve
     approve_until: datetime | None = None  # a person has to approve before then; None: nobody is asked
     live: Live | None = None  # where users met the challenger
+    failed: str = ""  # the stage that failed before anything could be judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +429,7 @@ class Approval(Record):
 class Release(Record):
     """Who serves. Versions are 0 where there is none."""
 
-    champion: int
+    version: int
     replaced: int
     model_digest: str = ""
     files_digest: str = ""  # of all files of the version, code included; "": made before that was kept
@@ -418,6 +440,20 @@ class Release(Record):
 @dataclass(frozen=True, kw_only=True)
 class Champion(Release):
     """Who served when the night was opened; its model is in `data/champion/`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch(Record):
+    """What the hourly look saw of the version that serves. Versions are 0 where there is none."""
+
+    outcome: Literal["kept", "rolled back", "no data"]
+    serving: int  # when it was looked at
+    predecessor: int  # that it replaced, and is compared with
+    effect: float | None  # serving - predecessor; None without evidence
+    low: float | None
+    high: float | None
+    num_samples: int
+    reason: str
 
 
 OF_A_NIGHT = (
@@ -449,11 +485,14 @@ def dumps(record: Record) -> str:
 
 
 def loads(kind: type[R], text: str, *, source: str = "record") -> R:
-    """The record in `text`; a missing, wrong or unknown key raises DataError naming it."""
+    """Returns the record in `text`, of this release or the one before.
+
+    A missing, wrong or unknown key raises DataError naming it.
+    """
     from pydantic import ValidationError
 
     try:
-        record: R = _adapter(kind).validate_json(text)
+        record: R = _adapter(kind).validate_json(_in_todays_form(kind, text))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -462,6 +501,16 @@ def loads(kind: type[R], text: str, *, source: str = "record") -> R:
             f"delete it and run the stage that writes it again"
         ) from None
     return record
+
+
+def _in_todays_form(kind: type[Record], text: str) -> str:
+    """Returns the JSON of a record in today's form; what is not JSON at all as it is."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return text
+    renewed = older.record(kind.__name__, values) if isinstance(values, dict) else values
+    return text if renewed == values else json.dumps(renewed)
 
 
 def write(record: Record, folder: Path = RUN) -> Path:

@@ -37,7 +37,7 @@ def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
         ReleaseError: its files are gone, or not those that the ledger names.
         DataError: its own code does not score today's samples.
     """
-    uri = f"models:/{name}/{champion.champion}"
+    uri = f"models:/{name}/{champion.version}"
     with tempfile.TemporaryDirectory() as scratch:
         with session():
             folder = packaging.fetch(uri, champion, into=Path(scratch) / "version")
@@ -53,7 +53,7 @@ def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
         if done.returncode:
             why = without_password(" ".join(done.stderr.split()))[-300:]
             raise DataError(
-                f"version {champion.champion}, which serves, does not score today's samples by its own code: "
+                f"version {champion.version}, which serves, does not score today's samples by its own code: "
                 f"... {why}; change back what it reads, or roll back to a version that can"
             )
         with np.load(out, allow_pickle=False) as archive:

@@ -60,10 +60,10 @@ def fitness(
             return checks
         before = _tried(theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
     if "unknown" in before:
-        text = f"version {champion.champion} is whole; it is older than digests of code, so it is not run"
+        text = f"version {champion.version} is whole; it is older than digests of code, so it is not run"
     else:
         text = before.get("error") or (
-            f"version {champion.champion} loads in {before['start_cpu_s']:.1f} s of CPU"
+            f"version {champion.version} loads in {before['start_cpu_s']:.1f} s of CPU"
         )
     return (*checks, Check(name="rollback", ok="error" not in before, text=text))
 
@@ -115,7 +115,7 @@ def _tried(
 
     The files are fetched once: those that were verified are those that run.
     """
-    number = wanted.number if isinstance(wanted, Version) else wanted.champion
+    number = wanted.number if isinstance(wanted, Version) else wanted.version
     uri = f"models:/{name}/{number}"
     try:
         with tempfile.TemporaryDirectory() as scratch:

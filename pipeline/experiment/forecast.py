@@ -1,4 +1,4 @@
-"""What can tonight's traffic show? Said before the first user comes, from the traffic of the last days.
+"""Forecasts what tonight's traffic can show, from the traffic of the last days.
 
 A user of a day counts once, as in an experiment (`observations`); how many come in an hour and how much their
 scores differ give the smallest effect that is shown at 80 % power (`unpaired.detectable`). Pure.
@@ -18,7 +18,7 @@ from pipeline.statistics import unpaired
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """How many users came in the last days, and how unlike they were."""
+    """How many users came in the last days, and how much their scores differed."""
 
     users_per_hour: float
     sd: float  # of a user's score, on the scale of users with an outcome; NaN where none is known
@@ -26,26 +26,26 @@ class Volume:
 
 
 def volume(exposures: Iterable[Shown], *, now: float, days: float) -> Volume:
-    """Users an hour and the spread of their scores, by the exposures of the last `days`, oldest first."""
+    """Returns users an hour and the spread of their scores, by exposures of the last `days`, oldest first."""
     scores: dict[tuple[str, int], list[float | None]] = {}
     first = now
     for shown in exposures:
         first = min(first, shown.time)
         score = None if shown.taken is None else ndcg(shown.items, shown.taken)
         scores.setdefault((shown.unit, int((now - shown.time) // DAY_S)), []).append(score)
-    told = [[score for score in found if score is not None] for found in scores.values()]
-    means = np.array([sum(found) / len(found) if found else 0.0 for found in told])
-    rate = sum(map(bool, told)) / len(told) if told else 0.0
+    users = [[score for score in answers if score is not None] for answers in scores.values()]
+    means = np.array([sum(known) / len(known) if known else 0.0 for known in users])
+    rate = sum(map(bool, users)) / len(users) if users else 0.0
     hours = min(max((now - first) / HOUR_S, 1.0), days * 24)
     return Volume(
-        users_per_hour=len(told) / hours,
+        users_per_hour=len(users) / hours,
         sd=float(means.std()) / rate if rate else math.nan,
         days=hours / 24,
     )
 
 
 def forecast(before: Volume, *, pace: Pace, hours: float, alpha: float, margin: float) -> tuple[str, float]:
-    """What can be shown within so many hours, in words, and the clock that `unpaired.effect` is tuned at."""
+    """Returns what so many hours can show, in words, and the clock that `unpaired.effect` is tuned at."""
     clock = clock_by(pace, units_per_hour=before.users_per_hour, hours=hours)
     if clock <= 0 or not before.sd > 0:
         text = "no outcomes of the last days tell how much users differ, so what can be shown is not known"

@@ -1,14 +1,14 @@
-"""How does a challenger meet users, and who ends that? An A/B test in the traffic row, one look at a time.
+"""Lets users meet the challenger: an A/B test in the traffic row, one look at a time.
 
-Each look reads the log of serving from its beginning, decides by `live`, and takes one action: open, go a
-step up, wait, or end. It may be killed at any line and called again:
+Each look reads the log of serving from its beginning, decides by `readout`, and takes one action: open the
+experiment, raise the share, wait, or end it. It may be killed at any line and called again:
 
     open    what is known beforehand is written (data/run/live/), then the traffic is moved
     look    the share that counts is the one in the traffic row; decisions follow from the log alone
-    end     the verdict is written first, then the share goes to 0: called again, the same verdict comes back
+    end     the verdict is written first, then the share is set to 0; another call returns the same verdict
 
-The experiment has the night's name, and salts the assignment. One that its night does not end, `close` ends,
-and `watch` whatever no open night wants, or whose guardrails break between two looks of the gate.
+The experiment is named after the night, which salts the assignment. `close` ends one that its night left
+behind; `watch` ends one that no open night wants, or whose guardrails break between two looks of the gate.
 """
 
 import shutil
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
-from pipeline.contract.params import GateParams, Params
+from pipeline.contract.params import GateParams, LiveSections
 from pipeline.contract.records import Champion, Live, Night, Release, Verdict, Version
 from pipeline.contract.units import HOUR_S
 from pipeline.experiment import forecast, ramp
 from pipeline.experiment.observations import Seen, observe
-from pipeline.experiment.readout import Finding, Limits, decide, find
-from pipeline.experiment.traffic import HOLDBACK, end, move, open_log, share_out
+from pipeline.experiment.readout import Decision, Finding, Limits, decide, find
+from pipeline.experiment.traffic import end, is_holdback, move, open_log, share_out
 from pipeline.rollout.targets import endpoint
-from pipeline.statistics.paired import Judgement, Rules
+from pipeline.statistics.paired import Rules
 from pipeline.storage import ledger
 
 if TYPE_CHECKING:
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 FOLDER = records.RUN / "live"
 DECIDED = FOLDER / "decided.json"
-HISTORY_DAYS = 7  # of traffic that tell how much will come
+HISTORY_DAYS = 7  # of traffic, from which tonight's is forecast
 
 
 def judge(
     night: Night,
     version: Version,
     champion: Champion,
-    params: Params,
+    params: LiveSections,
     *,
     rules: Rules,
     replayed: Callable[[], Verdict],
 ) -> Verdict:
-    """The verdict of live traffic; NotYet, saying how it stands, while it waits.
+    """Returns the verdict of live traffic; NotYet, with how the experiment stands, while it goes on.
 
-    `replayed` judges the held-out scores and looks whether the model is fit to serve; it is asked once.
+    `replayed` judges the held-out scores and whether the model is fit to serve; it is called once.
     """
     if (stale := records.find(Verdict, FOLDER)) and stale.challenger != version.number:
         shutil.rmtree(FOLDER)
@@ -59,50 +59,50 @@ def judge(
         end(night.id, params, keep=decided.action == "promote")
         return decided
     log = open_log(params)
-    told = records.find(Live, FOLDER)
+    standing = records.find(Live, FOLDER)
     first = records.find(Verdict, FOLDER)
     if first is None:
         first = replayed()
         records.write(first, FOLDER)
     if not _may_begin(first, params.gate):
         return first
-    if log is None or (told is None and not _serves(log)):
+    if log is None or (standing is None and not _serves(log)):
         reason = (
             "no router lives and none has served for a week; start one by python -m pipeline serve, or set "
             "gate.scores: replay"
         )
         return replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
-    if told is None:
-        told = _foretell(log, night, params, rules=rules)
-        records.write(told, FOLDER)
-    return _look(night, version, champion, params, rules=rules, first=first, told=told, log=log)
+    if standing is None:
+        standing = _forecast(log, night, params, rules=rules)
+        records.write(standing, FOLDER)
+    return _look(night, version, champion, params, rules=rules, first=first, standing=standing, log=log)
 
 
 def _look(
     night: Night,
     version: Version,
     champion: Champion,
-    params: Params,
+    params: LiveSections,
     *,
     rules: Rules,
     first: Verdict,
-    told: Live,
+    standing: Live,
     log: "Log",
 ) -> Verdict:
-    """One look at an experiment that may begin, and one action."""
+    """Looks once at an experiment that may begin, and takes one action."""
     now = datetime.now(UTC)
     traffic = log.traffic()
     serving = ledger.champion_at(ledger.ledger_tip())
-    if serving is None or serving.champion != champion.champion:
-        reason = f"version {serving.champion if serving else 0} serves by now, not {champion.champion}"
+    if serving is None or serving.version != champion.version:
+        reason = f"version {serving.version if serving else 0} serves by now, not {champion.version}"
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
         return _decided(verdict, params, experiment=night.id)
     if traffic.experiment != night.id:
         traffic = _open(log, traffic, night, version, champion, over=now >= night.decide_until)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
     seen = observe(log.exposures(night.id), window_s=params.gate.outcome_hours * HOUR_S)
-    finding = look(seen, params, rules=rules, now=now, tuned_at=told.tuned_at)
-    judged, step = decide(
+    finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at)
+    decision, step = decide(
         finding,
         rules=rules,
         mode="both" if params.gate.scores == "both" else "live",
@@ -112,12 +112,12 @@ def _look(
         hours=(now.timestamp() - traffic.changed_at) / HOUR_S,
         over=now >= night.decide_until or traffic.experiment != night.id,
     )
-    told = _standing(told, finding, judged, share=share)
-    if judged.action != "wait":
-        verdict = _verdict(first, judged, told, both=params.gate.scores == "both")
+    standing = _standing(standing, finding, decision, share=share)
+    if decision.action != "wait":
+        verdict = _verdict(first, decision, standing, both=params.gate.scores == "both")
         return _decided(verdict, params, experiment=night.id)
     try:
-        _lay_ready(night, version, champion)
+        _prepare(night, version, champion)
         if step.share != share:
             traffic = move(log, replace(traffic, share=step.share))
         share_out(params)
@@ -125,11 +125,11 @@ def _look(
         reason = f"live: users cannot meet version {version.number}: {error}"
         verdict = replace(first, action="no data", inconclusive=False, reason=reason)
         return _decided(verdict, params, experiment=night.id)
-    raise NotYet(_sentence(told, judged, step, log, traffic, now=now))
+    raise NotYet(_sentence(standing, decision, step, log, traffic))
 
 
-def look(seen: Seen, params: Params, *, rules: Rules, now: datetime, tuned_at: float) -> Finding:
-    """What the log of an experiment says by now."""
+def look(seen: Seen, params: LiveSections, *, rules: Rules, now: datetime, tuned_at: float) -> Finding:
+    """Returns what the log of an experiment says by now."""
     gate = params.gate
     limits = Limits(
         errors=gate.max_errors,
@@ -145,61 +145,62 @@ def look(seen: Seen, params: Params, *, rules: Rules, now: datetime, tuned_at: f
 
 
 def pace(params: GateParams) -> ramp.Pace:
-    """How params.yaml has the ramp climbed."""
+    """Returns the pace of the ramp, as params.yaml has it."""
     return ramp.Pace(shares=params.ramp, units=params.ramp_users, hours=params.ramp_hours)
 
 
-def clean(params: Params, *, now: datetime) -> str:
-    """End an experiment that no open night wants, or one whose guardrails broke; what was done, in words."""
+def clean(params: LiveSections, *, now: datetime) -> str:
+    """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
     log = open_log(params)
-    experiment = log.traffic().experiment if log else ""
-    if log is None or not experiment or experiment.startswith(HOLDBACK):
+    traffic = log.traffic() if log else None
+    if log is None or traffic is None or not traffic.experiment or is_holdback(traffic):
         return ""
+    experiment = traffic.experiment
     folder = ledger.home() / "nights" / experiment
     night = records.find(Night, folder / records.RUN)
-    told = records.find(Live, folder / FOLDER)
+    standing = records.find(Live, folder / FOLDER)
     closed = any(commit.night == experiment for commit in ledger.commits(limit=50))
-    if night is None or told is None or closed or now > night.decide_until + timedelta(hours=1):
+    if night is None or standing is None or closed or now > night.decide_until + timedelta(hours=1):
         end(experiment, params)
         return f"ended the experiment {experiment}, which no night wants any more; "
     rules = Rules(
         alpha=params.gate.alpha, margin=params.gate.margin, min_samples=params.gate.min_samples, refresh=True
     )
     seen = observe(log.exposures(experiment), window_s=params.gate.outcome_hours * HOUR_S)
-    finding = look(seen, params, rules=rules, now=now, tuned_at=told.tuned_at)
+    finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at)
     if not finding.broken:
         return ""
     end(experiment, params)
     return f"ended the experiment {experiment}: {'; '.join(finding.broken)}; "
 
 
-def _lay_ready(night: Night, version: Version, champion: Champion) -> None:
-    """Have an endpoint, where there is one, hold the challenger deployed; NotYet until it does."""
+def _prepare(night: Night, version: Version, champion: Champion) -> None:
+    """Deploys the challenger on the endpoint, where there is one; NotYet until it is deployed."""
     with endpoint(version.name) as there:
         if there:
             release = Release(
-                champion=version.number, replaced=champion.champion, model_digest=version.model_digest,
+                version=version.number, replaced=champion.version, model_digest=version.model_digest,
                 files_digest=version.files_digest, night=night.id,
             )  # fmt: skip
             there.prepare(release)
 
 
-def _decided(verdict: Verdict, params: Params, *, experiment: str) -> Verdict:
-    """The verdict, kept before nobody meets the challenger any more."""
+def _decided(verdict: Verdict, params: LiveSections, *, experiment: str) -> Verdict:
+    """Returns the verdict, written before the experiment is ended."""
     records.replace_text(DECIDED, records.dumps(verdict))
     end(experiment, params, keep=verdict.action == "promote")
     return verdict
 
 
 def _may_begin(first: Verdict, params: GateParams) -> bool:
-    """May users meet the challenger? In `both`, what the scores promote; in `live`, what is fit to serve."""
+    """Returns whether users may meet it: in `both` where its scores promote it, in `live` where it is fit."""
     if params.scores == "both":
         return first.action == "promote"
     return all(check.ok for check in first.checks)
 
 
 def _serves(log: "Log") -> bool:
-    """Does a router live, or has one answered in the last days?"""
+    """Returns whether a router lives, or has answered in the last days."""
     since = time.time() - HISTORY_DAYS * 24 * HOUR_S
     return bool(log.routers()) or next(iter(log.exposures(None, since=since)), None) is not None
 
@@ -207,17 +208,17 @@ def _serves(log: "Log") -> bool:
 def _open(
     log: "Log", traffic: "Traffic", night: Night, version: Version, champion: Champion, *, over: bool
 ) -> "Traffic":
-    """The traffic with this experiment at share 0; as it is, where the night is over or it was ended."""
+    """Returns the traffic with this experiment at share 0; unchanged where the night or the test is over."""
     if over or any(True for _ in log.exposures(night.id)):
         return traffic
-    if traffic.experiment and not traffic.experiment.startswith(HOLDBACK):
+    if traffic.experiment and not is_holdback(traffic):
         raise NotYet(f"experiment {traffic.experiment} is on; watch ends it where no night wants it")
-    ours, theirs = version.number, champion.champion
+    ours, theirs = version.number, champion.version
     return move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
 
 
-def _foretell(log: "Log", night: Night, params: Params, *, rules: Rules) -> Live:
-    """What the traffic of the last days lets one expect of tonight's."""
+def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules) -> Live:
+    """Returns what the traffic of the last days lets one expect of tonight's."""
     now = datetime.now(UTC).replace(microsecond=0)
     since = now.timestamp() - HISTORY_DAYS * 24 * HOUR_S
     before = forecast.volume(log.exposures(None, since=since), now=now.timestamp(), days=HISTORY_DAYS)
@@ -228,46 +229,47 @@ def _foretell(log: "Log", night: Night, params: Params, *, rules: Rules) -> Live
     return Live(experiment=night.id, began_at=now, foretold=text, tuned_at=tuned_at)
 
 
-def _standing(told: Live, finding: Finding, judged: Judgement, *, share: float) -> Live:
-    measured = finding.effect
+def _standing(before: Live, finding: Finding, decision: Decision, *, share: float) -> Live:
+    """Returns how the experiment stands after a look."""
+    effect = finding.result.effect
     return replace(
-        told,
+        before,
         share=share,
         num_challenger=finding.num_ours,
         num_champion=finding.num_theirs,
-        effect=measured.mean if measured else None,
-        low=measured.low if measured else None,
-        high=measured.high if measured else None,
-        reason=judged.reason,
+        effect=effect.mean if effect else None,
+        low=effect.low if effect else None,
+        high=effect.high if effect else None,
+        reason=decision.reason,
         checks=finding.checks,
     )
 
 
-def _verdict(first: Verdict, judged: Judgement, told: Live, *, both: bool) -> Verdict:
-    """The verdict: what live traffic says, and after it what the held-out scores said."""
+def _verdict(first: Verdict, decision: Decision, standing: Live, *, both: bool) -> Verdict:
+    """Returns the verdict: what live traffic says, and after it what the held-out scores said."""
     verdict = replace(
         first,
-        action=judged.action,
-        reason=f"live: {judged.reason}; held-out scores: {first.reason}",
-        inconclusive=judged.inconclusive,
-        live=told,
+        action=decision.action,
+        reason=f"live: {decision.reason}; held-out scores: {first.reason}",
+        inconclusive=decision.inconclusive,
+        live=standing,
     )
     if both:
         return verdict
-    num_users = told.num_challenger + told.num_champion
-    return replace(verdict, effect=told.effect, low=told.low, high=told.high, num_samples=num_users)
+    num_users = standing.num_challenger + standing.num_champion
+    return replace(
+        verdict, effect=standing.effect, low=standing.low, high=standing.high, num_samples=num_users
+    )
 
 
-def _sentence(
-    told: Live, judged: Judgement, step: ramp.Step, log: "Log", traffic: "Traffic", *, now: datetime
-) -> str:
-    """How the experiment stands, and what comes next."""
+def _sentence(standing: Live, decision: Decision, step: ramp.Step, log: "Log", traffic: "Traffic") -> str:
+    """Says how the experiment stands, and what comes next."""
     routers = log.routers()
     faults = [router.fault for router in routers if router.fault]
     missing = "" if routers else "; no router lives, start one by python -m pipeline serve"
     wrong = f"; a router says: {faults[0]}" if faults else missing
     return (
-        f"{traffic.share:.0%} of users meet version {traffic.challenger}; {told.num_challenger:,} have, and "
-        f"{told.num_champion:,} met version {traffic.champion}; {judged.reason}; {told.foretold}; "
-        f"next: {step.reason}{wrong}"
+        f"{traffic.share:.0%} of users meet version {traffic.challenger}; {standing.num_challenger:,} have, "
+        f"and {standing.num_champion:,} met version {traffic.champion}; {decision.reason}; "
+        f"{standing.foretold}; next: {step.reason}{wrong}"
     )

@@ -1,7 +1,7 @@
-"""What is one independent thing in the log of an experiment? A unit, each time something is left to chance.
+"""Turns the log of an experiment into independent observations: a unit, each time its arm is left to chance.
 
-Exposures of a user hang together, and a ramp turns users of the champion into users of the challenger. Both
-are dealt with by asking what was still left to chance. A unit's place in [0, 1) is drawn once; it meets the
+Exposures of a user are correlated, and a ramp turns users of the champion into users of the challenger. Both
+are solved by asking what was still left to chance. A unit's place in [0, 1) is drawn once; it meets the
 challenger where its place is below the share. Before its first exposure the place may be anywhere; after
 an exposure at share s it is known to be below s (challenger) or not (champion). So where all that was seen
 leaves [low, high), the chance to meet the challenger at share s is
@@ -11,7 +11,7 @@ leaves [low, high), the chance to meet the challenger at share s is
 An exposure whose chance is between 0 and 1 opens an observation, and what the unit does within the window
 after it counts with it; all else was certain and tells nothing of the models. A user who saw the champion at
 5 % so counts anew at 25 %, with chance 20/95: in order of time the arms are a sequence of coins with known
-chances, which is all that `betting`, `ratio` and `unpaired` ask for. Pure.
+chances, which is all that `e_process`, `srm` and `unpaired` ask for. Pure.
 """
 
 import math
@@ -84,12 +84,12 @@ class Observation:
     def score(self, *, window_s: float) -> float | None:
         """Mean NDCG@20 of the exposures that an outcome was told of within the window; None: of none."""
         until = self.time + window_s
-        found = [
+        reported = [
             ndcg(shown.items, shown.taken)
             for shown in self.exposures
             if shown.taken is not None and (shown.taken_at or 0.0) <= until
         ]
-        return sum(found) / len(found) if found else None
+        return sum(reported) / len(reported) if reported else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +142,10 @@ def ndcg(items: Sequence[str], taken: Sequence[str], top: int = TOP) -> float:
 
 
 def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
-    """What an experiment's exposures, oldest first, say of units whose arm was left to chance."""
+    """Returns the observations among an experiment's exposures, which come oldest first."""
     places: dict[str, tuple[float, float]] = {}
     opened: dict[str, Observation] = {}
-    found: list[Observation] = []
+    observations: list[Observation] = []
     latencies: dict[bool, list[float]] = {True: [], False: []}
     impossible, share = 0, 0.0
     for shown in exposures:
@@ -163,12 +163,12 @@ def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
         if 0 < chance < 1:
             last = Observation(treated=ours, chance=chance, share=shown.share, time=shown.time)
             opened[shown.unit] = last
-            found.append(last)
+            observations.append(last)
             places[shown.unit] = (low, shown.share) if ours else (shown.share, high)
         if last and last.treated == ours and last.share == shown.share and shown.time <= last.time + window_s:
             last.exposures.append(shown)
     return Seen(
-        observations=tuple(found),
+        observations=tuple(observations),
         impossible=impossible,
         latencies_s={ours: np.array(values, dtype=np.float64) for ours, values in latencies.items()},
     )

@@ -1,4 +1,4 @@
-"""How many users may meet the challenger now? A step up at a time, and nobody once something is wrong.
+"""Decides what share of the users may meet the challenger: a step up at a time, none once something is wrong.
 
     step            shares of `gate.ramp`, one after the other: 1, 5, 25, 50 %
     moves on        when so many users met the challenger at this share, and so many hours went by, that what
@@ -33,7 +33,7 @@ class Step:
 
 
 def step(pace: Pace, *, share: float, units: int, hours: float, broken: Sequence[str] = ()) -> Step:
-    """The next step of a ramp.
+    """Returns the next step of a ramp.
 
     Args:
         pace: how it is climbed.
@@ -59,7 +59,7 @@ def step(pace: Pace, *, share: float, units: int, hours: float, broken: Sequence
 
 
 def clock_by(pace: Pace, *, units_per_hour: float, hours: float) -> float:
-    """How much is left to chance by then: the sum of p (1 - p) over the users to come, as `unpaired` has it.
+    """Returns how much is left to chance by then: the sum of p (1 - p) over the users to come (`unpaired`).
 
     Each share is held as long as it has to be, the last one to the end.
 

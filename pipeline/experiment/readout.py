@@ -1,20 +1,20 @@
-"""What does the log of an experiment say of the challenger? Guardrails first, then its effect, then the ramp.
+"""Reads the log of an experiment: first its guardrails, then the effect, then the next step of the ramp.
 
-    arms as drawn    answers per arm fit the shares (`ratio`), and no user was in an arm that could not be
+    arms as drawn    answers per arm fit the shares (`srm`), and no user was in an arm that could not be
     errors           requests that the model did not answer
     personal lists   answers with a list of popular items instead of the user's own
     latency          P99 of the answers at the present share (`quantiles`)
-    items shown      distance between the lists of the arms (`shift`)
+    items shown      distance between the lists of the arms (`output_drift`)
     score            NDCG@20 lower by more than `gate.margin`, by bets that hold from the first user on; or
                      lower at all, by the effect: what is to be improved must not have deteriorated
 
-All may be asked at any time and as often as one likes; each raises a false alarm in at most one of 1,000
-experiments, the effect in `gate.alpha` of them. If the arms were not as drawn, nothing is believed: no data.
-Any other broken guardrail rejects.
+All may be tested at any time and as often as one likes. Each raises a false alarm in at most one of 1,000
+experiments, the effect in `gate.alpha` of them. If the arms were not as drawn, nothing else is believed: no
+data. Any other broken guardrail rejects the challenger.
 
-The effect is `unpaired`'s, of users whose window for outcomes is over. A user of whom nobody told what was
-taken scores 0, so that a challenger whom fewer users answer to cannot win by that; divided by the share of
-users with an outcome, the effect is on the scale of the scores offline, and the same margin holds. Pure.
+The effect is `unpaired`'s, over users whose window for outcomes is over. A user without a reported outcome
+scores 0, so that a challenger whose users report less cannot win by that. Divided by the share of users with
+an outcome, the effect is on the scale of the held-out scores, and the same margin holds. Pure.
 """
 
 import math
@@ -24,22 +24,22 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.contract.records import Check
+from pipeline.contract.records import Action, Check
 from pipeline.experiment.observations import Observation, Seen, Shown
 from pipeline.experiment.ramp import Pace, Step, step
 from pipeline.statistics import e_process, quantiles, srm
 from pipeline.statistics.output_drift import witnessed
-from pipeline.statistics.paired import Action, Effect, Judgement, Rules
+from pipeline.statistics.paired import Rules, status_of
+from pipeline.statistics.result import Result, Status
 from pipeline.statistics.unpaired import effect
 
-ARMS, SCORE = "arms as drawn", "score"
 Floats = NDArray[np.float64]
 Mode = Literal["live", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the challenger may be worse by."""
+    """How much worse than the champion the challenger may be."""
 
     errors: float  # share of users whose model did not answer
     fallbacks: float  # share of users without a list of their own
@@ -52,41 +52,56 @@ class Limits:
 class Finding:
     """What the log says of an experiment now."""
 
-    effect: Effect | None  # None: too few users, or no outcome
-    reason: str  # what is known of the effect, or why nothing is
+    result: Result  # of the score, on the scale of users with an outcome
+    arms: Result  # MISMATCH where users did not meet the arms they were drawn for
     checks: tuple[Check, ...]  # the guardrails
     num_ours: int  # users whose arm was left to chance, by arm
     num_theirs: int
 
     @property
+    def is_trusted(self) -> bool:
+        """Whether the arms were as drawn, without which the log proves nothing."""
+        return self.arms.status is not Status.MISMATCH
+
+    @property
     def broken(self) -> tuple[str, ...]:
-        """What is wrong, in words."""
+        """Says which guardrails are broken, a sentence each; the one of the arms comes first."""
         return tuple(f"{check.name}: {check.text}" for check in self.checks if not check.ok)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What to do with the challenger, and why."""
+
+    action: Action
+    reason: str
+    inconclusive: bool = False  # rejected for want of proof only
 
 
 def find(
     seen: Seen, *, rules: Rules, limits: Limits, window_s: float, now: float, tuned_at: float
 ) -> Finding:
-    """Guardrails and effect of an experiment; every log has an answer.
+    """Returns guardrails and effect of an experiment; every log has an answer.
 
     Args:
         seen: the log of the experiment.
-        rules: alpha, and how many users of an arm are too few.
+        rules: alpha, what is asked of the score, and how few users of an arm are too few.
         limits: of the guardrails.
-        window_s: that outcomes of a user are waited for.
+        window_s: seconds in which outcomes of a user count.
         now: seconds since 1970.
-        tuned_at: what `unpaired.effect` is tuned at.
+        tuned_at: where the interval of `unpaired.effect` is tightest.
     """
     num_ours, num_theirs = seen.counts()
     over = [one for one in seen.observations if one.time + window_s <= now]
     scores = [one.score(window_s=window_s) for one in over]
-    measured, why = _effect(over, scores, rules=rules, tuned_at=tuned_at)
+    result, arms = _compared(over, scores, rules=rules, tuned_at=tuned_at), _as_drawn(seen)
     return Finding(
-        effect=measured,
-        reason=why,
+        result=result,
+        arms=arms,
         checks=(
+            _check("arms as drawn", arms),
             *guardrails(seen, limits=limits, window_s=window_s, now=now),
-            _score(over, scores, measured, margin=limits.margin),
+            _score(over, scores, result, margin=limits.margin),
         ),
         num_ours=num_ours,
         num_theirs=num_theirs,
@@ -94,7 +109,7 @@ def find(
 
 
 def guardrails(seen: Seen, *, limits: Limits, window_s: float, now: float) -> tuple[Check, ...]:
-    """Returns what became of each guardrail that needs no outcome; arguments as of `find`.
+    """Returns a check for each guardrail that needs no outcome; arguments as of `find`.
 
     Each is tested twice, at half of alpha: on every user's first answer, at once, so that a broken model is
     stopped early; and on all answers within a user's window once that is over, so that a model which fails
@@ -106,17 +121,19 @@ def guardrails(seen: Seen, *, limits: Limits, window_s: float, now: float) -> tu
              (over, _values(over, [one.exposures for one in over]))]  # fmt: skip
 
     def tested(name: str, text: str, margin: float) -> Check:
-        alarms = [
-            e_process.alarm(
-                _arm(of), _chance(of), values[name], margin=margin, alpha=e_process.ALPHA / len(tests)
-            )
+        results = [
+            e_process.alarm(_arm(of), _chance(of), values[name], margin=margin, num_tests=len(tests))
             for of, values in tests
         ]
-        worst = min(alarms, key=lambda alarm: alarm.p_value)
-        return _told(name, text, replace(worst, p_value=min(1.0, len(tests) * worst.p_value)), margin=margin)
+        worst = min(range(len(tests)), key=lambda number: results[number].p_value)
+        of, values = tests[worst]
+        return _check(name, results[worst], shown=_means(text, _arm(of), values[name]))
 
+    latency = quantiles.guard(
+        seen.latencies_s[True], seen.latencies_s[False],
+        quantile=0.99, margin=limits.p99_s, alpha=e_process.ALPHA, min_samples=2,
+    )  # fmt: skip
     return (
-        _as_drawn(seen),
         tested(
             "errors",
             "the model did not answer {ours:.2%} of the requests of the challenger's users and {theirs:.2%} "
@@ -129,7 +146,7 @@ def guardrails(seen: Seen, *, limits: Limits, window_s: float, now: float) -> tu
             "{theirs:.2%} of those to the champion's",
             limits.fallbacks,
         ),
-        _latency(seen, margin_s=limits.p99_s),
+        _check("latency", latency),
         tested(
             "items shown",
             "{ours:.0%} of the items that the challenger shows, and {theirs:.0%} of those of the champion, "
@@ -152,134 +169,117 @@ def _values(users: list[Observation], answers: list[list[Shown]]) -> dict[str, l
 def decide(
     finding: Finding, *, rules: Rules, mode: Mode, pace: Pace, share: float, units: int, hours: float,
     over: bool,
-) -> tuple[Judgement, Step]:  # fmt: skip
-    """What to do with challenger and share now.
+) -> tuple[Decision, Step]:  # fmt: skip
+    """Returns what to do with challenger and share now.
 
     Args:
         finding: what the log says.
         rules: `refresh` asks for no worse than the margin, else better.
-        mode: must live traffic prove it, or only not reject it?
+        mode: whether live traffic must prove it, or only not reject it.
         pace: of the ramp.
         share: that the challenger has.
         units: that met it at this share.
         hours: that it has had this share.
-        over: has the night come to its end?
+        over: whether the night has come to its end.
     """
     next_step = step(pace, share=share, units=units, hours=hours, broken=finding.broken)
-    judged = _judged(finding, rules=rules, mode=mode, done=next_step.action == "done", over=over)
-    if judged.action != "wait":
+    decision = _decision(finding, rules=rules, mode=mode, done=next_step.action == "done", over=over)
+    if decision.action != "wait":
         ended: Literal["stop", "done"] = "stop" if finding.broken else "done"
-        return judged, Step(action=ended, share=0.0, reason=judged.reason)
-    return judged, next_step
+        return decision, Step(action=ended, share=0.0, reason=decision.reason)
+    return decision, next_step
 
 
-def _judged(finding: Finding, *, rules: Rules, mode: Mode, done: bool, over: bool) -> Judgement:
-    measured = finding.effect
-    if finding.broken:
-        told = "; ".join(finding.broken)
-        if told.startswith(ARMS):
-            reason = f"nothing that the log says is believed: {told}"
-            return Judgement(action="no data", effect=measured, reason=reason)
-        return Judgement(action="reject", effect=measured, reason=f"stopped by {told}")
+def _decision(finding: Finding, *, rules: Rules, mode: Mode, done: bool, over: bool) -> Decision:
+    """Returns the decision of one look; `done`: the last share was held as long as it has to be."""
+    broken, measured = "; ".join(finding.broken), finding.result.effect
+    if not finding.is_trusted:
+        return Decision(action="no data", reason=f"nothing that the log says is believed: {broken}")
+    if broken:
+        return Decision(action="reject", reason=f"stopped by {broken}")
     if measured is None:
-        return Judgement(action="no data" if over else "wait", effect=None, reason=finding.reason)
-    threshold = -rules.margin if rules.refresh else 0.0
-    asked = f"no worse than the champion by the margin {rules.margin:g}" if rules.refresh else "better"
-    proven = measured.low > threshold
-    action: Action = "wait"
-    reason = f"{'proven' if proven else 'not yet proven'} {asked}: {measured}"
+        return Decision(action="no data" if over else "wait", reason=finding.result.sentence)
+    goal = f"no worse than the champion by the margin {rules.margin:g}" if rules.refresh else "better"
+    proven = finding.result.status.is_proof
     if done and (proven or mode == "both"):
-        action = "promote"
-        reason = reason if proven else f"live traffic does not object: {measured}"
-    elif over:
-        action = "reject"
-        ended = "the night ended before the last share was held" if not done else f"not proven {asked}"
-        reason = f"inconclusive: {ended}: {measured}"
-    inconclusive = reason.startswith("inconclusive")
-    return Judgement(action=action, effect=measured, reason=reason, inconclusive=inconclusive)
+        why = f"proven {goal}" if proven else "live traffic does not object"
+        return Decision(action="promote", reason=f"{why}: {measured}")
+    if over:
+        why = f"not proven {goal}" if done else "the night ended before the last share was held"
+        return Decision(action="reject", reason=f"inconclusive: {why}: {measured}", inconclusive=True)
+    return Decision(action="wait", reason=f"{'proven' if proven else 'not yet proven'} {goal}: {measured}")
 
 
-def _effect(
+def _compared(
     over: list[Observation], scores: list[float | None], *, rules: Rules, tuned_at: float
-) -> tuple[Effect | None, str]:
-    """The effect on the scale of scores with an outcome, and what it is or why there is none."""
+) -> Result:
+    """Returns what the scores prove, the effect on the scale of users with an outcome; or NO_DATA and why."""
     arm = _arm(over)
-    few = min(int(arm.sum()), int((~arm).sum()))
-    if few < rules.min_samples:
-        return None, (
-            f"{int(arm.sum()):,} users of the challenger and {int((~arm).sum()):,} of the champion have had "
+    num_ours, num_theirs = int(arm.sum()), int((~arm).sum())
+    if min(num_ours, num_theirs) < rules.min_samples:
+        sentence = (
+            f"{num_ours:,} users of the challenger and {num_theirs:,} of the champion have had "
             f"time for an outcome; gate.min_samples asks for {rules.min_samples:,} of each"
         )
-    told = np.array([score is not None for score in scores])
-    if min(int(told[arm].sum()), int(told[~arm].sum())) < rules.min_samples:
-        return None, (
-            f"an outcome was told of {int(told[arm].sum()):,} of {int(arm.sum()):,} users of the challenger "
-            f"and of {int(told[~arm].sum()):,} of {int((~arm).sum()):,} of the champion; gate.min_samples "
+        return Result(status=Status.NO_DATA, sentence=sentence)
+    reported = np.array([score is not None for score in scores])
+    if min(int(reported[arm].sum()), int(reported[~arm].sum())) < rules.min_samples:
+        sentence = (
+            f"an outcome was told of {int(reported[arm].sum()):,} of {num_ours:,} users of the challenger "
+            f"and of {int(reported[~arm].sum()):,} of {num_theirs:,} of the champion; gate.min_samples "
             f"asks for {rules.min_samples:,} of each, look at whoever posts to /outcomes"
         )
+        return Result(status=Status.NO_DATA, sentence=sentence)
     values = np.array([score or 0.0 for score in scores])
-    found = effect(arm, _chance(over), values, alpha=rules.alpha, tuned_at=tuned_at)
-    rate = float(told.mean())
-    on_scale = replace(
-        found, mean=found.mean / rate, low=found.low / rate, high=found.high / rate, sd=found.sd / rate
+    plain = effect(arm, _chance(over), values, alpha=rules.alpha, tuned_at=tuned_at)
+    rate = float(reported.mean())
+    scaled = replace(
+        plain, mean=plain.mean / rate, low=plain.low / rate, high=plain.high / rate, sd=plain.sd / rate
     )
-    if not found.sd > 0 or not math.isfinite(on_scale.high - on_scale.low):
-        return (
-            None,
-            f"the scores of {found.num_samples:,} users do not differ, or are too few for an interval",
-        )
-    return on_scale, str(on_scale)
+    if not plain.sd > 0 or not math.isfinite(scaled.high - scaled.low):
+        sentence = f"the scores of {plain.num_samples:,} users do not differ, or are too few for an interval"
+        return Result(status=Status.NO_DATA, sentence=sentence)
+    return Result(status=status_of(scaled, rules), effect=scaled, sentence=str(scaled))
 
 
-def _as_drawn(seen: Seen) -> Check:
-    """Were users shared out as they should have been, at each chance there was?"""
+def _as_drawn(seen: Seen) -> Result:
+    """Returns MISMATCH where users met another arm than they could, or the arms do not fit the chances."""
     if seen.impossible:
-        text = (
+        sentence = (
             f"{seen.impossible:,} answers came from an arm that the user could not be in; look at the routers"
         )
-        return Check(name=ARMS, ok=False, text=text)
-    arm, chance = seen.treated, seen.chance
-    groups = [(p, int(arm[chance == p].sum()), int((chance == p).sum())) for p in np.unique(chance)]
-    found = sum(
-        float(
-            srm.log_evidence(
-                [ours, size - ours], [p, 1 - p],
-                concentration=srm.concentration(srm.TUNED_AT, alpha=srm.ALPHA),
-            )
-        )
-        for p, ours, size in groups
-    )  # fmt: skip
-    due = sum(p * size for p, _, size in groups)
-    text = f"{int(arm.sum()):,} users met the challenger, {due:,.1f} were due"
-    return Check(name=ARMS, ok=math.exp(-max(found, 0.0)) > srm.ALPHA, text=text)
+        return Result(status=Status.MISMATCH, sentence=sentence)
+    return srm.check(seen.treated, seen.chance)
 
 
-def _latency(seen: Seen, *, margin_s: float) -> Check:
-    found = quantiles.guard(
-        seen.latencies_s[True], seen.latencies_s[False],
-        quantile=0.99, margin=margin_s, alpha=e_process.ALPHA, min_samples=2,
-    )  # fmt: skip
-    return Check(name="latency", ok=found.action != "reject", text=found.reason)
-
-
-def _score(
-    over: list[Observation], scores: list[float | None], measured: Effect | None, *, margin: float
-) -> Check:
-    """Is the score lower by more than the margin, as soon as that can be told, or proven lower at all?"""
-    lost = [1 - (score or 0.0) for score in scores]
-    found = e_process.alarm(_arm(over), _chance(over), lost, margin=margin)
-    known = replace(found, ours=1 - found.ours, theirs=1 - found.theirs)
+def _score(over: list[Observation], scores: list[float | None], result: Result, *, margin: float) -> Check:
+    """Returns the guardrail of the score: not lower by more than the margin, nor proven lower at all."""
+    values = np.array([score or 0.0 for score in scores], dtype=np.float64)
+    alarm = e_process.alarm(_arm(over), _chance(over), 1 - values, margin=margin)
     text = "{ours:.4f} with the challenger and {theirs:.4f} with the champion"
-    check = _told(SCORE, text, known, margin=margin)
-    if measured is None or measured.high >= 0:
+    check = _check("score", alarm, shown=_means(text, _arm(over), values))
+    if result.status is not Status.WORSE:
         return check
-    return replace(check, ok=False, text=f"{check.text}, proven worse: {measured}")
+    return replace(check, ok=False, text=f"{check.text}, proven worse: {result.effect}")
 
 
-def _told(name: str, text: str, found: e_process.Alarm, *, margin: float) -> Check:
-    told = text.format(ours=found.ours, theirs=found.theirs)
-    ending = f", worse by more than {margin:g} (p {found.p_value:.2g})" if found.raised else ""
-    return Check(name=name, ok=not found.raised, text=told + ending)
+def _check(name: str, result: Result, *, shown: str = "") -> Check:
+    """Returns a guardrail, broken where the result is WORSE, INVALID or MISMATCH.
+
+    `shown` is what was measured, where the result's sentence does not say it.
+    """
+    ok = result.status not in (Status.WORSE, Status.INVALID, Status.MISMATCH)
+    if not shown:
+        return Check(name=name, ok=ok, text=result.sentence)
+    return Check(name=name, ok=ok, text=shown if ok else f"{shown}, {result.sentence}")
+
+
+def _means(text: str, arm: NDArray[np.bool_], values: list[float] | Floats) -> str:
+    """Returns the text with the mean of either arm in it; NaN for an arm without users."""
+    array = np.asarray(values, dtype=np.float64)
+    ours = float(array[arm].mean()) if arm.any() else math.nan
+    theirs = float(array[~arm].mean()) if not arm.all() else math.nan
+    return text.format(ours=ours, theirs=theirs)
 
 
 def _arm(over: list[Observation]) -> NDArray[np.bool_]:

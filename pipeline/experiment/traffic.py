@@ -1,10 +1,10 @@
-"""Who moves the traffic row, and how does an experiment leave it? What gate, close and watch share."""
+"""Moves the traffic row, and ends experiments in it: what gate, close and watch share."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import NotYet, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import LiveSections
 from pipeline.contract.records import Release
 from pipeline.rollout.targets import endpoint
 from pipeline.storage import ledger
@@ -13,16 +13,24 @@ from pipeline.storage.traffic_log import existing_log
 if TYPE_CHECKING:
     from pipeline.storage.traffic_log import Log, Traffic
 
-HOLDBACK = "holdback-"  # how experiments begin that are not a night's
+
+def holdback_name(*, serving: int, replaced: int) -> str:
+    """Returns the name of the experiment that holds users back on the version before, as its salt."""
+    return f"holdback-{serving}-{replaced}"
 
 
-def open_log(params: Params) -> "Log | None":
-    """The log of serving; None where nobody has ever served from this home."""
+def is_holdback(traffic: "Traffic") -> bool:
+    """Returns whether the experiment of the row is the hold-back of its own two versions, not a night's."""
+    return traffic.experiment == holdback_name(serving=traffic.champion, replaced=traffic.challenger)
+
+
+def open_log(params: LiveSections) -> "Log | None":
+    """Returns the log of serving; None where nobody has ever served from this home."""
     return existing_log(params.serving, ledger.home())
 
 
 def move(log: "Log", traffic: "Traffic") -> "Traffic":
-    """Move the traffic; NotYet where somebody else moved it meanwhile."""
+    """Moves the traffic; NotYet where somebody else moved it meanwhile."""
     try:
         return log.set_traffic(traffic)
     except ReleaseError as error:
@@ -31,8 +39,8 @@ def move(log: "Log", traffic: "Traffic") -> "Traffic":
         raise NotYet(str(error)) from None
 
 
-def share_out(params: Params) -> None:
-    """Have an endpoint share its requests out as the traffic row says; routers read that by themselves.
+def share_out(params: LiveSections) -> None:
+    """Makes an endpoint share its requests out as the traffic row says; routers read the row themselves.
 
     NotYet where it does not answer, ReleaseError where it cannot.
     """
@@ -41,15 +49,15 @@ def share_out(params: Params) -> None:
             there.split()
 
 
-def take_down(version: int, params: Params) -> None:
-    """Have an endpoint no longer hold a version deployed, once nobody meets it."""
+def take_down(version: int, params: LiveSections) -> None:
+    """Takes a version down from an endpoint, once nobody meets it."""
     with endpoint(params.register_.name) as there:
         if there:
-            there.forget(Release(champion=version, replaced=0))
+            there.forget(Release(version=version, replaced=0))
 
 
-def end(experiment: str, params: Params, *, keep: bool = False) -> bool:
-    """Let nobody meet the challenger of this experiment any more; was it on?
+def end(experiment: str, params: LiveSections, *, keep: bool = False) -> bool:
+    """Ends the experiment, so that nobody meets its challenger any more; returns whether it was on.
 
     With `keep` an endpoint holds the challenger deployed, since it is about to be promoted. Raises
     ReleaseError where the experiment is on again when read back, NotYet where an endpoint does not answer.

@@ -1,9 +1,9 @@
 """Stage gate: decides whether the challenger serves.
 
-A challenger of the champion's recipe on newer data is a refresh: promoted when it is proven no worse
-than the margin, since freshness is why one retrains. A changed recipe must be proven better. The first
-night there is no champion: promoted when proven better than the popularity baseline. Whatever cannot be
-judged keeps the champion, with the reason.
+A challenger of the champion's recipe on newer data is a refresh: it is promoted when it is proven no worse
+than the margin, since freshness is why one retrains. A changed recipe must be proven better. On the first
+night there is no champion, and the challenger must be proven better than the popularity baseline. Where
+nothing can be judged, the champion stays, and the verdict says why.
 
 By `gate.scores`, held-out scores decide, or users who meet one model or the other
 (pipeline/experiment/live_test.py), or both.
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import GateParams, Params
-from pipeline.contract.records import Approval, Champion, Check, Evaluation, Night, Verdict, Version
+from pipeline.contract.params import GateParams, GateSections
+from pipeline.contract.records import Action, Approval, Champion, Check, Evaluation, Night, Verdict, Version
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix
 from pipeline.evaluation.smoke_test import fitness, only_slow
 from pipeline.experiment import live_test
@@ -32,17 +32,28 @@ from pipeline.registry.lineage import is_refresh
 from pipeline.registry.verdicts import show_verdict
 from pipeline.report import notifier
 from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.statistics.paired import Judgement, Rules, judge
+from pipeline.statistics.paired import Rules, judge
+from pipeline.statistics.result import Result, Status
 
 log = logging.getLogger(__name__)
 
 FIRST_BASELINE = "popularity"  # what the first model must beat, where the workload has it
+ACTIONS: dict[Status, Action] = {
+    Status.BETTER: "promote",
+    Status.NO_WORSE: "promote",
+    Status.WORSE: "reject",
+    Status.INVALID: "reject",
+    Status.INCONCLUSIVE: "reject",
+    Status.OPEN: "wait",
+    Status.MISMATCH: "no data",
+    Status.NO_DATA: "no data",
+}
 
 
 def gate(
-    night: Night, evaluation: Evaluation, version: Version, champion: Champion | None, params: Params
+    night: Night, evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections
 ) -> Verdict:
-    """Judge tonight's scores and tell the registry."""
+    """Returns the verdict on tonight's version, and shows it in the registry."""
     if version.model_digest != evaluation.model_digest or version.night != night.id:
         raise ReleaseError(
             f"version {version.number} of night {version.night} is of model {version.model_digest}, but "
@@ -64,7 +75,7 @@ def gate(
         )
         if params.gate.scores == "live" and champion is not None:  # users decide, these only advise
             verdict = replace(verdict, checks=())
-        elif verdict.action != "promote":  # what stays out need not be fit
+        elif verdict.action != "promote":  # a version that is not promoted need not be fit
             return verdict
         return fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
 
@@ -83,14 +94,14 @@ def gate(
         records.write(verdict)
         if not approval.is_same_question(before, verdict):
             notifier.asks(night, verdict)
-        review.show_report(night)  # whoever is asked reads it before the night is closed
+        review.show_report(night)  # for whoever is asked, since the night is closed only later
     return verdict
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
-    """The verdict, or a rejection where the model was found unfit to serve.
+    """Returns the verdict, or a rejection where the model is unfit to serve.
 
-    One that was only slow here is not proven unfit: a person may overrule it, where one is asked.
+    A model that was only slow here is not proven unfit: a person may overrule that, where one is asked.
     """
     verdict = replace(verdict, checks=(*verdict.checks, *checks))
     unfit = [f"{check.name}: {check.text}" for check in checks if not check.ok]
@@ -120,38 +131,38 @@ def decide(
     success: Sequence[str] = ("score",),
     guardrails: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """The verdict on the columns of scores.npy; every input has one, and it is not believed untested."""
+    """Returns the verdict on the columns of scores.npy: no data where the gate fails its own test on them."""
     scores = scores or {}
     checks: tuple[Check, ...] = ()
     if champion is not None and evaluation.metrics.get("champion_has_seen"):
-        reason = f"version {champion.champion} was trained on held-out days, so its scores prove nothing"
-        found, why = Judgement(action="no data", effect=None, reason=reason), ""
+        seen = f"version {champion.version} was trained on held-out days, so its scores prove nothing"
+        result, why = Result(status=Status.NO_DATA, sentence=seen), ""
     elif champion is None and not with_prefix(scores, "baseline"):
-        found, why = _judge_alone(scores.get("challenger"), rules)
+        result, why = _judge_alone(scores.get("challenger"), rules), ""
     else:
         case = _case(scores, champion, rules=rules, success=success, guardrails=guardrails or {})
-        found = judge_metrics(**case)
-        checks = selftest(**case) if found.effect else ()
+        result = judge_metrics(**case)
+        checks = selftest(**case) if result.effect else ()
         kind = "refresh: " if rules.refresh else "changed recipe: "
         why = kind if champion else "no champion yet: "
-    if found.action != "no data" and "score" not in evaluation.metrics:
-        found = Judgement(action="reject", effect=None, reason="evaluation.json has no metric named score")
+    if result.status is not Status.NO_DATA and "score" not in evaluation.metrics:
+        result = Result(status=Status.INVALID, sentence="evaluation.json has no metric named score")
     if broken := next((check for check in checks if not check.ok), None):
-        reason = (
+        sentence = (
             f"the gate failed its own test ({broken.name}: {broken.text}), so its verdict is not believed"
         )
-        found = Judgement(action="no data", effect=found.effect, reason=reason)
-    effect = found.effect
+        result = replace(result, status=Status.NO_DATA, sentence=sentence)
+    effect, inconclusive = result.effect, result.status is Status.INCONCLUSIVE
     return Verdict(
-        action=found.action,
-        champion=champion.champion if champion else 0,
+        action=ACTIONS[result.status],
+        champion=champion.version if champion else 0,
         challenger=version.number,
         effect=effect.mean if effect else None,
         low=effect.low if effect else None,
         high=effect.high if effect else None,
         num_samples=evaluation.num_samples,
-        reason=found.reason if found.inconclusive else f"{why}{found.reason}",
-        inconclusive=found.inconclusive,
+        reason=result.sentence if inconclusive else f"{why}{result.sentence}",
+        inconclusive=inconclusive,
         checks=checks,
     )
 
@@ -164,7 +175,7 @@ def _case(
     success: Sequence[str],
     guardrails: Mapping[str, float],
 ) -> dict[str, Any]:
-    """What is judged against what: the champion, or the rule that the first model has to beat."""
+    """Returns the arguments of `judge_metrics`: against the champion, or the first model's baseline."""
     if champion is not None:
         given = {"success": success, "guardrails": guardrails, "rules": rules, "against": "the champion"}
         return {**given, "pairs": _pairs(scores), "slices": with_prefix(scores, "slice")}
@@ -182,7 +193,7 @@ def _case(
 
 
 def _pairs(scores: Columns) -> dict[str, Pair]:
-    """Values of challenger and champion by metric; under `-NAME` those of NAME, where lower is better."""
+    """Returns values of challenger and champion by metric; `-NAME` is NAME where lower is better."""
     theirs = with_prefix(scores, "champion")
     pairs: dict[str, Pair] = {"score": (scores.get("challenger"), scores.get("champion"))}
     for name, ours in with_prefix(scores, "metric").items():
@@ -191,13 +202,13 @@ def _pairs(scores: Columns) -> dict[str, Pair]:
     return pairs
 
 
-def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> tuple[Judgement, str]:
-    """Judge a challenger that nothing can be compared with, and what to say before the reason."""
-    found = judge(ours, ours, rules=replace(rules, refresh=False))  # are there enough, and all finite?
-    if found.effect is None:
-        return found, "no champion yet: "
-    reason = "no champion yet, and the workload has no baseline to beat"
-    return Judgement(action="promote", effect=None, reason=reason), ""
+def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> Result:
+    """Returns NO_WORSE, for want of anything to compare with, where the scores are enough and finite."""
+    itself = judge(ours, ours, rules=rules)
+    if itself.effect is None:
+        return replace(itself, sentence=f"no champion yet: {itself.sentence}")
+    sentence = "no champion yet, and the workload has no baseline to beat"
+    return Result(status=Status.NO_WORSE, sentence=sentence)
 
 
 def rules_of(params: GateParams, *, refresh: bool) -> Rules:

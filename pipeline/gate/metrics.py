@@ -1,10 +1,10 @@
-"""Do all metrics together allow the challenger to serve? Success metrics, guardrails, deterioration.
+"""Judges all metrics together: success metrics, guardrails, deterioration.
 
 Ship only if at least one success metric is better, none of them is worse, and every guardrail is no worse by
 more than its margin (Schultzberg, Ankargren & Franberg 2024, as at Spotify). A refresh, the champion's own
 recipe on newer data, need not be better: its success metrics are held to `rules.margin`. Since one success is
 enough, alpha is shared among the success metrics (Bonferroni); since all guardrails must hold, each keeps
-alpha whole (intersection-union). What is missing is a verdict with its reason, never silence. Pure.
+alpha whole (intersection-union). What is missing is a result with its reason, never silence. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,8 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.statistics.paired import Action, Judgement, Rules, judge
+from pipeline.statistics.paired import Rules, judge
+from pipeline.statistics.result import Result, Status
 
 Pair = tuple[ArrayLike | None, ArrayLike | None]  # challenger and champion; higher is better
 
@@ -27,8 +28,8 @@ def judge_metrics(
     horizon: int | None = None,
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
-) -> Judgement:
-    """Judge the paired values of all metrics, shape [n] each; the effect is that of the first success.
+) -> Result:
+    """Returns what the paired values of all metrics, shape [n] each, prove; the effect is the first's.
 
     Args:
         pairs: values of both models on the same samples.
@@ -47,16 +48,16 @@ def judge_metrics(
     if missing:
         return _no(f"metric {missing[0]} is missing; the workload reports: {', '.join(sorted(pairs))}")
     shared = replace(rules, alpha=rules.alpha / len(success))
-    found = {
+    results = {
         name: judge(
             *pairs[name], rules=shared, horizon=horizon, slices=None if number else slices, against=against
         )
         for number, name in enumerate(success)
     }
-    main = found[success[0]]
-    won = _succeeded(found, refresh=rules.refresh)
-    if won.action != "promote" and not won.inconclusive:
-        return replace(won, effect=main.effect)
+    effect = results[success[0]].effect
+    won = _succeeded(results, refresh=rules.refresh)
+    if not won.status.is_proof and won.status is not Status.INCONCLUSIVE:
+        return replace(won, effect=effect)
     held = {
         name: judge(
             *pairs[name],
@@ -66,35 +67,37 @@ def judge_metrics(
         )
         for name, margin in guardrails.items()
     }
-    if won.inconclusive:  # a person may be asked, but not where a guardrail is broken
-        held = {name: one for name, one in held.items() if _failed(one)}
-    for action in _IN_ORDER:
+    unproven = won.status is Status.INCONCLUSIVE  # a person may be asked, but not where a guardrail is broken
+    for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):
         for name, one in held.items():
-            if one.action == action:
-                return replace(one, effect=main.effect, reason=f"guardrail {name}: {one.reason}")
+            if one.status is status:
+                return replace(one, effect=effect, sentence=f"guardrail {name}: {one.sentence}")
     kept = "".join(f"; guardrail {name} holds: {one.effect}" for name, one in held.items())
-    proven = replace(main, action="promote", reason=won.reason + kept)
-    return replace(won, effect=main.effect) if won.inconclusive else proven
+    return replace(won, effect=effect, sentence=won.sentence if unproven else won.sentence + kept)
 
 
-_IN_ORDER: tuple[Action, ...] = ("no data", "reject", "wait")  # what the first of them says, all say
+# In this order, a guardrail of the first status that there is decides.
+_FAILED = (Status.NO_DATA, Status.INVALID, Status.WORSE)
+_UNPROVEN = (Status.INCONCLUSIVE, Status.OPEN)
 
 
-def _succeeded(found: Mapping[str, Judgement], *, refresh: bool) -> Judgement:
-    """What the success metrics say together: one better, none worse; all no worse where it is a refresh."""
-    told = [replace(j, reason=f"{name}: {j.reason}") if len(found) > 1 else j for name, j in found.items()]
-    for one in told:
-        if _failed(one):
+def _succeeded(results: Mapping[str, Result], *, refresh: bool) -> Result:
+    """Returns what the success metrics say together.
+
+    None may be worse; one must be better or, of a refresh, all no worse.
+    """
+    named = [
+        replace(result, sentence=f"{name}: {result.sentence}") if len(results) > 1 else result
+        for name, result in results.items()
+    ]
+    for one in named:
+        if one.status in _FAILED:
             return one
-    promoted = [one for one in told if one.action == "promote"]
-    undecided = [one for one in told if one.action == "wait"] or [one for one in told if one.inconclusive]
-    first, then = (undecided, promoted) if refresh else (promoted, undecided)
+    proven = [one for one in named if one.status.is_proof]
+    unproven = [one for status in (Status.OPEN, Status.INCONCLUSIVE) for one in named if one.status is status]
+    first, then = (unproven, proven) if refresh else (proven, unproven)
     return (first or then)[0]
 
 
-def _failed(one: Judgement) -> bool:
-    return one.action == "no data" or (one.action == "reject" and not one.inconclusive)
-
-
-def _no(reason: str) -> Judgement:
-    return Judgement(action="no data", effect=None, reason=reason)
+def _no(sentence: str) -> Result:
+    return Result(status=Status.NO_DATA, sentence=sentence)

@@ -1,4 +1,4 @@
-"""Would the gate notice? It is tried on tonight's own scores, changed so that the answer is known.
+"""Tries the gate on tonight's own scores, changed so that the answer is known.
 
     swapped     the arms exchanged: the same effect with the other sign, and not both better
     permuted    arms exchanged sample by sample at random, at the edge of what is allowed: promoted in no
@@ -20,7 +20,8 @@ from scipy import stats
 
 from pipeline.contract.records import Check
 from pipeline.gate.metrics import Pair, judge_metrics
-from pipeline.statistics.paired import Effect, Judgement, Rules
+from pipeline.statistics.paired import Rules
+from pipeline.statistics.result import Effect, Result
 
 NUM_TRIES = 60
 CHANCE = 1e-5  # that a sound gate fails a night's self-test
@@ -35,9 +36,9 @@ def selftest(
     rules: Rules,
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
-    judged: Callable[..., Judgement] = judge_metrics,
+    judged: Callable[..., Result] = judge_metrics,
 ) -> tuple[Check, ...]:
-    """What became of each trial, on values that the gate has just judged; `judged` is the gate."""
+    """Returns a check for each trial, on values that the gate has just judged; `judged` is the gate."""
     names = (*success, *guardrails)
     values: Arrays = {
         name: (np.asarray(pairs[name][0], dtype=float), np.asarray(pairs[name][1], dtype=float))
@@ -45,7 +46,7 @@ def selftest(
     }
     plain = replace(rules, resamples=0)  # the bootstrap only ever makes the gate more cautious
 
-    def ask(values: Mapping[str, Pair], *, refresh: bool = rules.refresh, sliced: bool = True) -> Judgement:
+    def ask(values: Mapping[str, Pair], *, refresh: bool = rules.refresh, sliced: bool = True) -> Result:
         return judged(
             values,
             success=success,
@@ -64,10 +65,10 @@ def selftest(
     )
 
 
-def _swapped(values: Arrays, ask: Callable[..., Judgement]) -> Check:
+def _swapped(values: Arrays, ask: Callable[..., Result]) -> Check:
     ours = ask(values, refresh=False)
     theirs = ask({name: (b, a) for name, (a, b) in values.items()}, refresh=False)
-    if ours.action == theirs.action == "promote":
+    if ours.status.is_proof and theirs.status.is_proof:
         return Check(name="arms swapped", ok=False, text="each is found better than the other")
     one, other = ours.effect, theirs.effect
     if one is None or other is None:
@@ -77,9 +78,7 @@ def _swapped(values: Arrays, ask: Callable[..., Judgement]) -> Check:
     return Check(name="arms swapped", ok=ok, text=text)
 
 
-def _permuted(
-    values: Arrays, ask: Callable[..., Judgement], *, success: Sequence[str], rules: Rules
-) -> Check:
+def _permuted(values: Arrays, ask: Callable[..., Result], *, success: Sequence[str], rules: Rules) -> Check:
     """At the edge every promotion is false: the challenger is as good as may not be promoted."""
     rng = np.random.default_rng(0)
     edge = rules.margin if rules.refresh else 0.0
@@ -96,13 +95,13 @@ def _permuted(
             if number % 2 and edge and spread:  # so wide that worse by the margin is not proven worse
                 apart *= edge * np.sqrt(size) / spread
             tried[name] = (theirs + signs * apart - edge, theirs)
-        promoted += ask(tried, sliced=False).action == "promote"
+        promoted += ask(tried, sliced=False).status.is_proof
     most = int(stats.binom.isf(CHANCE, NUM_TRIES, rules.alpha))
     text = f"{promoted} of {NUM_TRIES} promoted, {most} may be by chance"
     return Check(name="labels permuted", ok=promoted <= most, text=text)
 
 
-def _dropped(values: Arrays, ask: Callable[..., Judgement], *, min_samples: int) -> Check:
+def _dropped(values: Arrays, ask: Callable[..., Result], *, min_samples: int) -> Check:
     fine = _lifted(values)
     few = max(min_samples - 1, 0)
     for name, (ours, theirs) in fine.items():
@@ -112,17 +111,17 @@ def _dropped(values: Arrays, ask: Callable[..., Judgement], *, min_samples: int)
             "has a value that is not finite": {**fine, name: (_spoilt(ours), theirs)},
         }
         for how, changed in gone.items():
-            if ask(changed).action == "promote":
+            if ask(changed).status.is_proof:
                 return Check(name="metric dropped", ok=False, text=f"promoted where {name} {how}")
     cut: dict[str, Pair] = {name: (ours[:few], theirs[:few]) for name, (ours, theirs) in fine.items()}
-    if ask(cut, sliced=False).action == "promote":
+    if ask(cut, sliced=False).status.is_proof:
         return Check(name="metric dropped", ok=False, text=f"promoted on {few} samples")
     return Check(name="metric dropped", ok=True, text="not promoted")
 
 
 def _worse(
     values: Arrays,
-    ask: Callable[..., Judgement],
+    ask: Callable[..., Result],
     *,
     guardrails: Mapping[str, float],
     slices: Mapping[str, NDArray[Any]],
@@ -130,7 +129,7 @@ def _worse(
 ) -> Check:
     fine = _lifted(values)
     for where, changed in _spoils(fine, guardrails=guardrails, slices=slices, min_samples=min_samples):
-        if ask(changed).action == "promote":
+        if ask(changed).status.is_proof:
             return Check(name="made worse", ok=False, text=f"promoted though far worse {where}")
     return Check(name="made worse", ok=True, text="not promoted")
 
@@ -156,10 +155,10 @@ def _spoils(
             yield f"on slice {name}", {**fine, first: (lowered, theirs)}
 
 
-def _better(values: Arrays, ask: Callable[..., Judgement]) -> Check:
-    found = ask(_lifted(values))
-    text = "promoted" if found.action == "promote" else f"not promoted: {found.reason}"
-    return Check(name="made better", ok=found.action == "promote", text=text)
+def _better(values: Arrays, ask: Callable[..., Result]) -> Check:
+    result = ask(_lifted(values))
+    text = "promoted" if result.status.is_proof else f"not promoted: {result.sentence}"
+    return Check(name="made better", ok=result.status.is_proof, text=text)
 
 
 def _lifted(values: Arrays) -> Arrays:

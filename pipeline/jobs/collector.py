@@ -80,7 +80,7 @@ def _bring_copies(folder: Path, recipe: Recipe) -> None:
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 
 
-def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
+def collect(folder: Path, asked: Attempts, *, cost_usd: float, logs: str) -> Training:
     """Bring the model to the night's folder, whole or not at all."""
     result = records.read(Result, folder)
     source = folder / "model"
@@ -99,7 +99,7 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
     starts = jsonl.whole(folder / "starts.jsonl")
     began = datetime.fromisoformat(starts[0]["time"]) if starts else result.ended_at
     elapsed_s = max(0.0, (result.ended_at - began).total_seconds())
-    submissions = [{"time": each.at, "spot": each.rung.spot} for each in asked.all]
+    submissions = [{"time": each.at, "strategy": each.rung.rental.strategy} for each in asked.all]
     losses = [{"time": each.ended_at} for each in asked.all if each.ended == "preempted" and not each.leaving]
     beats = jsonl.whole(folder / "progress.jsonl")
     return Training(
@@ -116,6 +116,7 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float) -> Training:
         spot_lives=observed_lifetimes.lives(submissions, starts=starts, heartbeats=beats, losses=losses),
         noise_scale=result.noise_scale,
         device=result.device,
+        logs=logs,
         # An early end that was put off again was none.
         rungs=tuple(t for t in asked.taken if t.name != "finish early" or result.stopped_by != "finished"),
     )

@@ -27,10 +27,9 @@ from datetime import UTC, datetime, timedelta
 from math import exp, inf, log
 from typing import Literal
 
-from pipeline.contract.records import Plan, Rung, Way
+from pipeline.contract.records import Plan, Rental, Rung
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
-from pipeline.machines.catalog import LOCAL
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.spot import steering
 from pipeline.spot.preemptions import mean_time_to_loss_s
@@ -59,7 +58,7 @@ class Sight:
     starting_s: float = 0.0  # what is left of the start of the machines it is on
     rate: Rate | None = None  # measured on this rung
     attempts: Sequence[steering.Attempt] = ()  # on the machines of this rung, spot or not
-    refused: Mapping[Way, float] = field(default_factory=dict)  # when: asked for last, and not to be had
+    refused: Mapping[Rental, float] = field(default_factory=dict)  # when: asked for last, and not to be had
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +76,11 @@ def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
     spread = max(LEAST_SPREAD, log(plan.interval[1] / plan.expected_s) / Z90 if plan.expected_s else 0.0)
     longest_s = plan.expected_s * exp(NORMAL.inv_cdf(max(0.5, confidence)) * spread)
     return Rung(
-        machine=plan.machine,
-        num_machines=plan.num_machines,
-        spot=plan.spot,
+        rental=plan.rental,
         expected_s=plan.expected_s,
         expected_usd=plan.expected_usd,
         latest_start=train_until - timedelta(seconds=longest_s),
-        region=plan.region,
-        wait_s=plan.wait_s,
-        usd_per_hour=usd_per_hour(plan) / plan.num_machines,
+        usd_per_hour=usd_per_hour(plan) / plan.rental.num_machines,
         gpus=plan.gpus,
     )
 
@@ -97,22 +92,22 @@ def choose(plan: Plan, sight: Sight) -> Choice:
     other = _elsewhere(plan, sight, best)
     if other:
         told = (
-            f"{_name(here)} cannot be had, {_name(other)} takes {_rest_s(plan, sight, other):,.0f} s at most"
+            f"{here.rental} cannot be had, {other.rental} takes {_rest_s(plan, sight, other):,.0f} s at most"
         )
         return Choice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=told)
     if best is None:
         return Choice(rung=None)
-    if not (best.spot and on_demand(_named(plan, best))):
+    if not (best.rental.is_spot and on_demand(_named(plan, best))):
         faster = _up(plan, sight, best)
         if faster:
             chance = forecast(plan, sight, best).chance
-            told = f"{_name(best)} would be done in time with a chance of {chance:.0%}"
+            told = f"{best.rental} would be done in time with a chance of {chance:.0%}"
             if sight.state == "queued":
-                told = f"{_name(best)} was waited for {sight.now - sight.since:,.0f} s"
-            told += f", {_name(faster)} takes {_rest_s(plan, sight, faster):,.0f} s at most"
+                told = f"{best.rental} was waited for {sight.now - sight.since:,.0f} s"
+            told += f", {faster.rental} takes {_rest_s(plan, sight, faster):,.0f} s at most"
             name: Literal["next rung", "scale up"] = "next rung" if sight.state == "queued" else "scale up"
             return Choice(rung=faster, name=name, usd=_more_usd(plan, sight, faster), reason=told)
-    if best.way == here.way or best.strategy != "on-demand":
+    if best.rental == here.rental or best.rental.strategy != "on-demand":
         return Choice(rung=best)
     return Choice(
         rung=best,
@@ -125,10 +120,10 @@ def choose(plan: Plan, sight: Sight) -> Choice:
 
 def forecast(plan: Plan, sight: Sight, rung: Rung) -> Outlook:
     """When the job is done on a rung, from now on."""
-    owned = rung.machine == LOCAL
-    every_s = plan.mean_time_to_loss_s if rung.way == sight.rung.way and plan.spot == rung.spot else None
+    as_planned = rung.rental == sight.rung.rental and plan.rental.is_spot == rung.rental.is_spot
+    every_s = plan.mean_time_to_loss_s if as_planned else None
     if every_s is None:
-        every_s = mean_time_to_loss_s(num_machines=rung.num_machines, spot=rung.spot, owned=owned)
+        every_s = mean_time_to_loss_s(rung.rental)
     return outlook(
         _rate(plan, sight, rung),
         todo=plan.num_samples - sight.seen,
@@ -141,27 +136,23 @@ def forecast(plan: Plan, sight: Sight, rung: Rung) -> Outlook:
 def _rate(plan: Plan, sight: Sight, rung: Rung) -> Rate:
     """Samples per second on a rung, as planned and as measured."""
     planned = Rate(samples_per_s=_planned(plan, rung), error=_spread(sight, rung))
-    if rung.way == sight.rung.way:
+    if rung.rental == sight.rung.rental:
         return weighed(planned, sight.rate)
     return replace(planned, samples_per_s=planned.samples_per_s / _slower(plan, sight))
 
 
 def _before_s(plan: Plan, sight: Sight, rung: Rung) -> float:
     """Until training goes on, there."""
-    runs = sight.state == "running" and rung.way == sight.rung.way
+    runs = sight.state == "running" and rung.rental == sight.rung.rental
     return sight.starting_s if runs else start_s(plan)
 
 
 def _steered(plan: Plan, sight: Sight) -> Rung | None:
     """Returns spot or the same machines bought, where the plan leaves that choice; else where the job is."""
     here, running = sight.rung, sight.state == "running"
-    spot = (
-        here
-        if here.spot
-        else next((r for r in _rungs(plan, sight) if r.spot and r.place == here.place), None)
-    )
-    held = not here.spot and sight.state in ("running", "queued")  # and not left for spot again
-    if not plan.spot or spot is None or held:
+    spot = here if here.rental.is_spot else _same_on_spot(plan, sight)
+    held = not here.rental.is_spot and sight.state in ("running", "queued")  # and not left for spot again
+    if not plan.rental.is_spot or spot is None or held:
         return here
     there = _named(plan, spot)
     bought = on_demand(there)
@@ -177,6 +168,12 @@ def _steered(plan: Plan, sight: Sight) -> Rung | None:
     # Money does not suffice to buy the rest, so it is spot until the time comes to spend what is left of it.
     lasts_s = sight.left_usd / usd_per_hour(bought) * HOUR_S + steering.restart_s(plan) + PATIENCE_S
     return spot if running or sight.deadline - sight.now > lasts_s else bought
+
+
+def _same_on_spot(plan: Plan, sight: Sight) -> Rung | None:
+    """Returns the rung of the same machines on spot."""
+    rental = replace(sight.rung.rental.on_demand, strategy="spot")
+    return next((rung for rung in _rungs(plan, sight) if rung.rental == rental), None)
 
 
 def _facts(sight: Sight) -> steering.Facts:
@@ -196,31 +193,35 @@ def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
     """Returns the rung to ask for instead of machines that were refused; None to stay, or to wait."""
     if sight.state not in ("none", "refused"):
         return None
-    if sight.rung.spot and sight.rung.way in sight.refused and (spot := _spot_elsewhere(plan, sight)):
+    if (
+        sight.rung.rental.is_spot
+        and sight.rung.rental in sight.refused
+        and (spot := _spot_elsewhere(plan, sight))
+    ):
         return spot
     wanted = best or sight.rung  # best is None: spot is waited for
-    if wanted.way not in sight.refused:
+    if wanted.rental not in sight.refused:
         return None
-    others = [rung for rung in _rungs(plan, sight) if rung.way != wanted.way]
-    if wanted.spot and on_demand(_named(plan, wanted)):  # which is gone over to in time
-        others = [rung for rung in others if rung.spot]
+    others = [rung for rung in _rungs(plan, sight) if rung.rental != wanted.rental]
+    if wanted.rental.is_spot and on_demand(_named(plan, wanted)):  # which is gone over to in time
+        others = [rung for rung in others if rung.rental.is_spot]
     kept = [rung for rung in others if _keeps(plan, sight, rung)]
     if not kept and forecast(plan, sight, wanted).chance < sight.confidence:  # so some of the work is more
         kept = sorted(others, key=lambda rung: -_share(plan, sight, rung))
     else:  # cheapest first, and what is bought is not left for spot
-        kept.sort(key=lambda rung: (rung.spot > wanted.spot, _rest_usd(plan, sight, rung)))
-    fresh = [rung for rung in kept if rung.way not in sight.refused]
+        bought = not wanted.rental.is_spot
+        kept.sort(key=lambda rung: (bought and rung.rental.is_spot, _rest_usd(plan, sight, rung)))
+    fresh = [rung for rung in kept if rung.rental not in sight.refused]
     if fresh or sight.state == "refused":
         return fresh[0] if fresh else None
-    oldest = min([wanted, *kept], key=lambda rung: sight.refused.get(rung.way, -inf))
-    return None if oldest.way == wanted.way else oldest
+    oldest = min([wanted, *kept], key=lambda rung: sight.refused.get(rung.rental, -inf))
+    return None if oldest.rental == wanted.rental else oldest
 
 
 def _spot_elsewhere(plan: Plan, sight: Sight) -> Rung | None:
     """Returns the cheapest spot that was not refused and is as safe there as the policy wants it."""
-    left = [
-        r for r in _rungs(plan, sight) if r.spot and r.way not in sight.refused and _keeps(plan, sight, r)
-    ]
+    on_spot = (rung for rung in _rungs(plan, sight) if rung.rental.is_spot)
+    left = [rung for rung in on_spot if rung.rental not in sight.refused and _keeps(plan, sight, rung)]
     facts = replace(_facts(sight), attempts=(), queued=False, running=False)
     for rung in sorted(left, key=lambda rung: _rest_usd(plan, sight, rung)):
         place = steering.place(_named(plan, rung), facts)
@@ -237,8 +238,9 @@ def _up(plan: Plan, sight: Sight, best: Rung) -> Rung | None:
     late = forecast(plan, sight, best).chance < sight.confidence
     if not (late or queued):
         return None
-    later = [r for r in _rungs(plan, sight) if r.way != best.way and r.way not in sight.refused]
-    later = [rung for rung in later if best.spot or not rung.spot]
+    out = {best.rental, *sight.refused}
+    later = [rung for rung in _rungs(plan, sight) if rung.rental not in out]
+    later = [rung for rung in later if best.rental.is_spot or not rung.rental.is_spot]
     later = [rung for rung in later if queued or rung.expected_s < best.expected_s]
     left_s = sight.deadline - sight.now
     in_time = [rung for rung in later if _keeps(plan, sight, rung)]
@@ -280,15 +282,14 @@ def _rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
     """Returns what the plan itself names and its ladder; nothing that is waited for in a queue of its own."""
     until = datetime.fromtimestamp(sight.deadline, UTC)
     ways = (first(plan, train_until=until, confidence=sight.confidence), *plan.ladder)
-    return [rung for rung in ways if not rung.wait_s]
+    return [rung for rung in ways if not rung.rental.is_queued]
 
 
 def _named(plan: Plan, rung: Rung) -> Plan:
     """Returns the plan as if it named that rung."""
     return replace(
-        plan, machine=rung.machine, num_machines=rung.num_machines, region=rung.region, spot=rung.spot,
-        wait_s=rung.wait_s, expected_s=rung.expected_s, expected_usd=rung.expected_usd,
-        usd_per_hour=usd_per_hour(rung) / rung.num_machines,
+        plan, rental=rung.rental, expected_s=rung.expected_s, expected_usd=rung.expected_usd,
+        usd_per_hour=usd_per_hour(rung) / rung.rental.num_machines,
     )  # fmt: skip
 
 
@@ -334,8 +335,3 @@ def _rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
 def _more_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
     """What the rest costs on a rung beyond what it would where the job is."""
     return _rest_usd(plan, sight, rung) - _rest_usd(plan, sight, sight.rung)
-
-
-def _name(rung: Rung) -> str:
-    where = f" in {rung.region}" if rung.region else ""
-    return f"{rung.num_machines} x {rung.machine} {rung.strategy}{where}"

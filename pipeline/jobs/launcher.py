@@ -21,11 +21,10 @@ from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
 from pipeline.contract.source_code import source_digest
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import escalation, submissions
+from pipeline.jobs.backend_job import job_of
 from pipeline.jobs.cost_tracker import Meter
 from pipeline.jobs.reconciler import Reconciler
 from pipeline.jobs.submissions import Attempt, Attempts
-from pipeline.jobs.torchrun import job_of
-from pipeline.machines.catalog import LOCAL
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, usd_per_hour
 from pipeline.storage.journal import Timeout, alone
@@ -66,7 +65,7 @@ def look_after(
     recipe = recipe_of(night, dataset, plan, champion, params)
     workers, confidence = params.train.num_workers, params.plan.confidence
     first = escalation.first(plan, train_until=recipe.train_until, confidence=confidence)
-    name = name_of(recipe, first, num_workers=workers)
+    name = name_of(recipe, plan.rental, num_workers=workers)
     folder = JOBS / name
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(name):
@@ -109,7 +108,7 @@ def recipe_of(
         batch_size=plan.batch_size,
         micro_batch_size=plan.micro_batch_size,
         tuning=plan.tuning,
-        batching=_batching(told.batching, num_machines=plan.num_machines),
+        batching=_batching(told.batching, num_machines=plan.rental.num_machines),
         rate=tonight.rate,
         base_batch_size=told.batch_size,
         base_samples=tonight.num_samples,
@@ -122,8 +121,7 @@ def recipe_of(
         hang_after_s=told.hang_after_s,
         mean_time_to_loss_s=None
         if told.checkpoint_every_s
-        else plan.mean_time_to_loss_s
-        or mean_time_to_loss_s(num_machines=plan.num_machines, spot=plan.spot, owned=plan.machine == LOCAL),
+        else plan.mean_time_to_loss_s or mean_time_to_loss_s(plan.rental),
         checkpoints_s=() if told.checkpoint_every_s else plan.checkpoints_s,
         train_until=_until(night, plan),
         checkpoints=told.checkpoints,

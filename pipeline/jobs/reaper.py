@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.backends.vertex.job_spec import label
 from pipeline.contract import records
-from pipeline.contract.backend import Backend, Rental, Rents
+from pipeline.contract.backend import Backend, LiveJob
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night
@@ -33,12 +33,12 @@ class Standing:
     closed_at: datetime | None = None
 
 
-def orphans(jobs: Iterable[Rental], nights: Mapping[str, Standing], *, now: datetime) -> list[Rental]:
+def orphans(jobs: Iterable[LiveJob], nights: Mapping[str, Standing], *, now: datetime) -> list[LiveJob]:
     """The jobs that belong to no open night; `nights` by their labels."""
     return [job for job in jobs if not _wanted(job, nights.get(job.night), now=now)]
 
 
-def _wanted(job: Rental, night: Standing | None, *, now: datetime) -> bool:
+def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:
     if night is None:
         return now - job.created_at < YOUNG
     if now > night.until:
@@ -48,10 +48,7 @@ def _wanted(job: Rental, night: Standing | None, *, now: datetime) -> bool:
 
 def reap(*, backend: Backend) -> None:
     """End the jobs that belong to no open night. JobError where the service does not say what runs."""
-    if isinstance(backend, Rents):
-        _end(orphans(backend.live(), standings(), now=datetime.now(UTC)), backend)
-    else:
-        log.info("%s rents nothing", type(backend).__name__)
+    _end(orphans(backend.live(), standings(), now=datetime.now(UTC)), backend)
 
 
 def end_night(night: Night, plug: Plug) -> None:
@@ -61,14 +58,13 @@ def end_night(night: Night, plug: Plug) -> None:
     the hourly look ends what is left.
     """
     try:
-        backend = plug.make()
-        if isinstance(backend, Rents):
-            _end([job for job in backend.live() if job.night == label(night.id)], backend)
+        backend: Backend = plug.make()
+        _end([job for job in backend.live() if job.night == label(night.id)], backend)
     except PipelineError as error:
         log.warning("whether a job of night %s still runs is not known: %s", night.id, error)
 
 
-def _end(jobs: Iterable[Rental], backend: Rents) -> None:
+def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
     for job in jobs:
         log.warning("job %s of night %s belongs to no open night; it is ended", job.job, job.night)
         backend.cancel(job.handle)

@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipeline.contract import records
-from pipeline.contract.backend import LIVE, Backend, Job, OutOfTime, Rents, State
+from pipeline.contract.backend import LIVE, Backend, Job, OutOfTime, State
 from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.records import Plan, Rung, Taken, Training
+from pipeline.contract.records import Plan, Rental, Rung, Taken, Training
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import collector, escalation
+from pipeline.jobs.backend_job import job_of
 from pipeline.jobs.cost_tracker import Meter, spent_usd
 from pipeline.jobs.escalation import Sight, Standing
 from pipeline.jobs.heartbeats import Pulse
 from pipeline.jobs.submissions import Attempts
-from pipeline.jobs.torchrun import job_of
-from pipeline.machines.catalog import LOCAL
 from pipeline.spot import steering
 from pipeline.spot.steering import usd_per_hour
 from pipeline.storage import jsonl
@@ -107,7 +106,7 @@ class Reconciler:
             self._note_early_end(now, beat.end)
         sight = self._sight(now, state)
         choice = escalation.choose(self.plan, sight)
-        if now < self.deadline and choice.rung and choice.rung.way != last.rung.way:
+        if now < self.deadline and choice.rung and choice.rung.rental != last.rung.rental:
             self.attempts.leave(now, "rung", to=choice.rung, taken=self._taken(now, choice))
             self._cancel(now)
         if not beat:
@@ -146,7 +145,7 @@ class Reconciler:
                 log.warning("job %s was ended: %s; starting it again", self.folder.name, why)
         if rung is None:
             raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
-        if last and self._refused(now) and rung.way == last.rung.way:
+        if last and self._refused(now) and rung.rental == last.rung.rental:
             raise NotYet(
                 f"job {self.folder.name}: {worker_errors.reason(self.folder)}; asks again in some minutes"
             )
@@ -170,10 +169,15 @@ class Reconciler:
         return job_of(
             self.folder,
             rung,
-            planned=rung.way == self.first.way,
-            num_workers=self.num_workers,
+            planned=rung.rental == self.first.rental,
+            num_workers=self._workers_on(rung.rental),
             timeout_s=self.deadline - now + 2 * GRACE_S,
         )
+
+    def _workers_on(self, rental: Rental) -> int:
+        """Training processes a machine: one per device, or as params say on the machine at hand."""
+        machine = next((each for each in self.backend.machines() if each.name == rental.machine), None)
+        return self.num_workers if rental.is_local or machine is None else machine.num_workers
 
     def _note(self, now: float, state: State | None) -> None:
         """Write down what was seen for the first time."""
@@ -192,7 +196,7 @@ class Reconciler:
             return  # one's own machine
         held = last if last and last.live and state != "queued" else None
         until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
-        billed_usd = self.backend.usd(self.folder) if isinstance(self.backend, Rents) else None
+        billed_usd = self.backend.usd(self.folder)
         usd_per_s = usd_per_hour(held.rung) / HOUR_S if held else 0.0
         self.meter.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
 
@@ -242,9 +246,9 @@ class Reconciler:
             starting_s=0.0 if heard else max(0.0, escalation.start_s(self.plan) - (now - began)),
             rate=self.pulse.rate(since=here[0].at) if here else None,
             attempts=[
-                steering.Attempt(at=each.at, spot=each.rung.spot)
+                steering.Attempt(at=each.at, strategy=each.rung.rental.strategy)
                 for each in self.attempts.all
-                if last and each.rung.place == last.rung.place
+                if last and each.rung.rental.on_demand == last.rung.rental.on_demand
             ],
             refused=self.attempts.refused(since=now - escalation.FORGET_S),
         )
@@ -252,12 +256,11 @@ class Reconciler:
     def _hang(self, now: float) -> str:
         last = self.attempts.last
         assert last
-        owned = last.rung.machine == LOCAL
         return self.pulse.hang(
             now,
             asked_at=last.at,
             run_at=last.run_at,
-            start_s=LOCAL_START_S if owned else 2 * steering.restart_s(self.plan),
+            start_s=LOCAL_START_S if last.rung.rental.is_local else 2 * steering.restart_s(self.plan),
             hang_after_s=self.recipe.hang_after_s,
         )
 
@@ -267,13 +270,14 @@ class Reconciler:
         if not final and failed <= MAX_RESTARTS:
             return
         reason = final or worker_errors.reason(self.folder)
+        logs = self._logs() or self.folder
         worker_errors.forget(self.folder)
         self.attempts.forget()
         if final:
             raise JobError(reason)
         raise JobError(
             f"job {self.folder.name} failed {failed} times, at last by: {reason}; "
-            f"look at {self.folder / 'log.txt'} and run train again"
+            f"look at {logs} and run train again"
         )
 
     def _taken(self, now: float, choice: escalation.Choice) -> Taken | None:
@@ -319,4 +323,9 @@ class Reconciler:
             self._note_early_end(now, result.num_samples)
         self._pay(now, None)  # what has ended since costs no more
         usd = spent_usd(self.folder.parent, night=self.recipe.night)
-        return collector.collect(self.folder, self.attempts, cost_usd=usd)
+        return collector.collect(self.folder, self.attempts, cost_usd=usd, logs=self._logs())
+
+    def _logs(self) -> str:
+        """Where a person reads what the last job printed; "" where none came to be."""
+        last = self.attempts.last
+        return self.backend.logs(last.handle) if last and last.handle else ""

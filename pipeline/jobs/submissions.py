@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.contract import records
-from pipeline.contract.records import Rung, Taken, Way
+from pipeline.contract.records import Rental, Rung, Taken
 from pipeline.storage import jsonl
 
 FILE = "submissions.jsonl"
@@ -68,20 +68,20 @@ class Attempts:
         """The newest ones, back to where the rung was another."""
         found: list[Attempt] = []
         for attempt in reversed(self.all):
-            if found and attempt.rung.way != found[0].rung.way:
+            if found and attempt.rung.rental != found[0].rung.rental:
                 break
             found.append(attempt)
         return found[::-1]
 
-    def refused(self, *, since: float) -> dict[Way, float]:
+    def refused(self, *, since: float) -> dict[Rental, float]:
         """Returns when machines were last asked for that could not be had: refused, or waited for in vain."""
-        found: dict[Way, float] = {}
+        found: dict[Rental, float] = {}
         for attempt in self.all:
             in_vain = attempt.to is not None and not attempt.run_at
             if attempt.run_at or attempt.live:
-                found.pop(attempt.rung.way, None)
+                found.pop(attempt.rung.rental, None)
             elif (attempt.ended == "refused" or in_vain) and attempt.ended_at > since:
-                found[attempt.rung.way] = attempt.ended_at
+                found[attempt.rung.rental] = attempt.ended_at
         return found
 
     def ask(self, now: float, *, name: str, rung: Rung) -> None:

@@ -8,7 +8,7 @@ what the profile measured.
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import date
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -17,70 +17,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Profile, Strategy
+from pipeline.contract.machine import Machine, Price
+from pipeline.contract.records import LOCAL, Profile, Strategy
 from pipeline.machines import pricelist
-from pipeline.machines.pricelist import Price
 
 HEADROOM = 0.10  # share of a device's memory that is left free
-LOCAL = "local"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """A rented unit. Rates are per second; prices are dollars per hour, None where there is none."""
-
-    name: str
-    machine_type: str  # the provider's
-    device: str
-    accelerator: str  # the provider's name of the device; "" for CPU and TPU machines
-    num_devices: int  # 0: the CPU is the device
-    vcpus: int
-    memory_bytes: int
-    device_memory_bytes: int
-    bandwidth_bytes_per_s: float
-    flops_per_s: float
-    link_bytes_per_s: float  # between the devices of one machine, one way
-    network_bytes_per_s: float  # between machines, one way
-    spot: bool
-    flex: bool
-    region: str  # "" for the machine at hand
-    usd_per_hour: float | None
-    spot_usd_per_hour: float | None
-    source: str  # of the first of its prices that is known
-    dated: date
-    flex_usd_per_hour: float | None = None
-    ssd_bytes: int = 0  # disks that come with it and are billed with it
-    rates_source: str = ""  # of its FLOP/s, bandwidth and links
-    prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
-
-    @property
-    def num_workers(self) -> int:
-        """Training processes on one machine: one per device, one where the CPU is the device."""
-        return max(1, self.num_devices)
-
-    @property
-    def is_tpu(self) -> bool:
-        """TPU slices of one machine only: spot ones cannot be joined."""
-        return self.device.startswith("TPU")
-
-    @property
-    def gpus(self) -> str:
-        """What its workers must see, `2 x L4`; "" where they need no GPU."""
-        return f"{self.num_devices} x {self.device}" if self.num_devices and not self.is_tpu else ""
-
-    def price(self, strategy: Strategy) -> float | None:
-        """Dollars per hour, or None where it is not rented that way."""
-        if strategy == "flex-start":
-            return self.flex_usd_per_hour if self.flex else None
-        if strategy == "spot":
-            return self.spot_usd_per_hour if self.spot else None
-        return self.usd_per_hour
-
-    def told(self, strategy: Strategy) -> tuple[str, date]:
-        """Whose price that is, and of which day."""
-        listed = (p for p in self.prices if p.strategy == strategy and p.usd_per_hour is not None)
-        found = next(listed, None)
-        return (found.source, found.dated) if found else (self.source, self.dated)
 
 
 def rented(refreshed: Path | None = None) -> tuple[Machine, ...]:
@@ -128,14 +69,36 @@ def _machine(row: dict[str, str], region: str, found: dict[Strategy, Price]) -> 
     )
 
 
+AT_HAND = Machine(
+    name=LOCAL,
+    machine_type=LOCAL,
+    device="",
+    accelerator="",
+    num_devices=0,
+    vcpus=0,
+    memory_bytes=0,
+    device_memory_bytes=0,
+    bandwidth_bytes_per_s=0,
+    flops_per_s=0,
+    link_bytes_per_s=0,
+    network_bytes_per_s=0,
+    spot=False,
+    flex=False,
+    region="",
+    usd_per_hour=0.0,
+    spot_usd_per_hour=None,
+    source="measured by the profile",
+    dated=date.min,
+    rates_source="measured by the profile",
+)
+
+
 def local(profile: Profile, *, today: date) -> Machine:
-    """The machine that was profiled, with its measured rates; it costs nothing."""
+    """The machine that was profiled: `AT_HAND` with its measured rates; it costs nothing."""
     measured = profile.evidence["machine"]
-    return Machine(
-        name=LOCAL,
-        machine_type=LOCAL,
+    return replace(
+        AT_HAND,
         device=profile.device,
-        accelerator="",
         num_devices=measured["num_devices"],
         vcpus=measured["num_cores"],
         memory_bytes=measured["memory_bytes"],
@@ -143,14 +106,6 @@ def local(profile: Profile, *, today: date) -> Machine:
         bandwidth_bytes_per_s=measured["bandwidth_bytes_per_s"],
         flops_per_s=measured["flops_per_s"],
         link_bytes_per_s=measured["bandwidth_bytes_per_s"],
-        network_bytes_per_s=0,
-        spot=False,
-        flex=False,
-        region="",
-        usd_per_hour=0.0,
-        spot_usd_per_hour=None,
-        source="measured by the profile",
-        rates_source="measured by the profile",
         dated=today,
     )
 

@@ -8,7 +8,6 @@ form and go before these.
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from importlib.resources import files
@@ -18,28 +17,12 @@ from pathlib import Path
 from typing import get_args
 
 from pipeline.contract.errors import ParamsError
+from pipeline.contract.machine import Price
 from pipeline.contract.records import Strategy
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 REFRESHED = Path("var/prices.csv")  # under the home of the nights
 COLUMNS = ("name", "region", "strategy", "usd_per_hour", "source", "dated")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """What a machine costs in a region, rented one way; None where that is not known."""
-
-    name: str
-    region: str
-    strategy: Strategy
-    usd_per_hour: float | None
-    source: str
-    dated: date
-
-    @property
-    def key(self) -> tuple[str, str, Strategy]:
-        """What it is the price of."""
-        return self.name, self.region, self.strategy
 
 
 def prices(refreshed: Path | None = None) -> tuple[Price, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract.records import LOCAL
 from pipeline.machines import catalog, pricelist
 from pipeline.machines.rates import Refreshed, rates, refreshed
 
@@ -33,8 +34,8 @@ HEAD = ("machine", "device", "region", "rented", "$ an hour", "of", "source")
 def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]:
     """The catalog as lines of text: every price with its date and its source, "–" where none is known."""
     device = {found.name: found.device for found in catalog.rented()}
-    at_hand = (catalog.LOCAL, "here", "here", "owned", "0.0000", "–", "measured by the profile of the night")
-    shown = fnmatchcase(catalog.LOCAL, machine) and fnmatchcase("here", region)
+    at_hand = (LOCAL, "here", "here", "owned", "0.0000", "–", "measured by the profile of the night")
+    shown = fnmatchcase(LOCAL, machine) and fnmatchcase("here", region)
     cells = [HEAD, *([at_hand] if shown else [])] + [
         (
             price.name,

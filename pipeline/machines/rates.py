@@ -23,9 +23,8 @@ from datetime import date
 from math import isfinite
 from typing import Any
 
+from pipeline.contract.machine import Machine, Price
 from pipeline.contract.records import Strategy
-from pipeline.machines.catalog import Machine
-from pipeline.machines.pricelist import Price
 
 SOURCE = "Cloud Billing Catalog API"
 HOURS_A_MONTH = 730  # as the provider divides

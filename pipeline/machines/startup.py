@@ -11,7 +11,7 @@ from math import exp, hypot, log
 from statistics import NormalDist, median
 from typing import Literal
 
-from pipeline.machines.catalog import LOCAL, Machine
+from pipeline.contract.machine import Machine
 
 Kind = Literal["local", "cpu", "gpu", "tpu"]
 
@@ -63,7 +63,7 @@ class Wait:
 
 def kind_of(machine: Machine) -> Kind:
     """What sort of machine it is."""
-    if machine.name == LOCAL:
+    if machine.is_local:
         return "local"
     if machine.is_tpu:
         return "tpu"

@@ -3,7 +3,6 @@
 from math import ceil
 
 from pipeline.contract.records import Size
-from pipeline.machines.catalog import LOCAL
 from pipeline.planning.candidates import Job
 from pipeline.planning.search import Candidate
 from pipeline.prediction.update_time import update
@@ -14,7 +13,7 @@ LEAST_UPDATES = 50  # that a run of that size alone would have
 
 def sizes(job: Job, best: Candidate) -> tuple[Size, ...]:
     """The planned batch size and its doublings, as far as memory and the number of updates allow."""
-    here = best.machine.name == LOCAL
+    here = best.rental.is_local
     planned = best.estimate
     found: list[Size] = []
     for power in range(MOST_TIMES.bit_length()):
@@ -23,7 +22,7 @@ def sizes(job: Job, best: Candidate) -> tuple[Size, ...]:
             job.profile,
             job.at_hand if here else best.machine,
             measured=job.at_hand,
-            num_machines=planned.num_machines,
+            num_machines=best.rental.num_machines,
             batch_size=size,
             num_workers=job.num_workers if here else best.machine.num_workers,
             known=job.known,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import PlanError
-from pipeline.contract.records import Dataset, Profile, Strategy
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Dataset, Profile, Rental, Strategy
 from pipeline.contract.units import HOUR_S
 from pipeline.machines import catalog
-from pipeline.machines.catalog import LOCAL, Machine
 from pipeline.machines.pricelist import STRATEGIES
 from pipeline.planning.search import Candidate
 from pipeline.prediction.calibration import Known
@@ -20,10 +20,10 @@ from pipeline.prediction.costs import Estimate, estimate
 from pipeline.prediction.efficiency import Efficiency
 
 if TYPE_CHECKING:
-    from pipeline.contract.params import PlanParams, PlanSections
+    from pipeline.contract.params import PlanParams
 
+NAMED = 5  # machines in a sentence, at most
 ONE_CHIP = "the trainer drives one TPU chip a job"  # pipeline/training/tpu.py
-RENTS_NOTHING = "pipeline.backends.local:Local"  # the backend that has only the machine at hand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,12 @@ class Job:
 
 
 Told = dict[tuple[str, bool, int, int], Estimate | None]  # by machine, spot, batch size, count
-Way = tuple[str, str, Strategy, int, int]  # machine, region, how rented, batch size, count
+Way = tuple[Rental, int]  # what is rented, and the batch size
 
 
 def way_of(candidate: Candidate) -> Way:
     """Which way to run the job a candidate is, on whatever number of samples."""
-    machine, found = candidate.machine, candidate.estimate
-    return machine.name, machine.region, candidate.strategy, found.batch_size, found.num_machines
+    return candidate.rental, candidate.estimate.batch_size
 
 
 def candidates(
@@ -60,24 +59,25 @@ def candidates(
     machines: Sequence[Machine],
     params: "PlanParams",
     *,
-    backend: str = "",
+    available: Collection[Machine],
     num_samples: int,
     among: Collection[Way] | None = None,
 ) -> Iterator[Candidate]:
     """Every way to run the job that has a price and fits the memory, or those `among` the ways given.
 
-    `num_samples` is told for the job's own batch.
+    Machines that are not `available` are weighed too, and never chosen. `num_samples` is told for the job's
+    own batch.
     """
     sizes = params.batch_sizes or (job.batch_size,)
     told: Told = {}
     for machine in machines:
+        told_off = hindrance(machine, available)
         for strategy in strategies(machine, params):
             for size in sizes:
                 found = _counts(
                     job, machine, strategy, params,
                     batch_size=size, num_samples=num_samples, among=among, told=told,
                 )  # fmt: skip
-                told_off = hindrance(machine, backend)
                 yield from (replace(each, hindrance=told_off) for each in found) if told_off else found
 
 
@@ -99,27 +99,30 @@ def _counts(
     told: Told,
 ) -> Iterator[Candidate]:
     """One machine, two machines and so on, as far as each worker has a sample of a batch."""
-    here = machine.name == LOCAL
+    here = machine.is_local
     alone = here or machine.is_tpu
     count = job.samples(num_samples, batch_size)
     num_workers = job.num_workers if here else machine.num_workers
     for num_machines in range(1, 1 + (1 if alone else params.max_machines)):
         if num_workers * num_machines > batch_size:
             break
-        if (
-            among is not None
-            and (machine.name, machine.region, strategy, batch_size, num_machines) not in among
-        ):
+        rental = Rental(
+            machine=machine.name,
+            num_machines=num_machines,
+            region=machine.region,
+            strategy=strategy,
+            max_wait_s=params.flex_wait_hours * HOUR_S if strategy == "flex-start" else 0.0,
+        )
+        if among is not None and (rental, batch_size) not in among:
             continue
         # A machine is as fast in every region, and however it is paid for: only what is spot is taken away.
-        key = (machine.name, strategy == "spot", batch_size, num_machines)
+        key = (machine.name, rental.is_spot, batch_size, num_machines)
         if key not in told:
             told[key] = estimate(
                 job.profile,
                 job.at_hand if here else machine,
                 measured=job.at_hand,
-                strategy=strategy,
-                num_machines=num_machines,
+                rental=rental,
                 batch_size=batch_size,
                 num_workers=num_workers,
                 num_samples=count,
@@ -128,22 +131,28 @@ def _counts(
             )
         found = told[key]
         if found is not None:
-            wait_s = params.flex_wait_hours * HOUR_S if strategy == "flex-start" else 0.0
-            if not here and (found.machine is not machine or found.strategy != strategy):
-                found = replace(found, machine=machine, strategy=strategy)
-            yield Candidate(estimate=found, num_samples=count, wait_s=wait_s)
+            if found.rental != rental:
+                found = replace(found, machine=machine, rental=rental)
+            yield Candidate(estimate=found, num_samples=count)
 
 
-def hindrance(machine: Machine, backend: str) -> str:
+def hindrance(machine: Machine, available: Collection[Machine]) -> str:
     """Why no job can be run on that machine; "" where it can."""
-    if backend == RENTS_NOTHING and machine.name != LOCAL:
-        return f"backend {backend.rpartition(':')[2]} rents no machine"
+    if machine not in available:
+        return "the backend does not have it"
     return ONE_CHIP if _of_many_chips(machine) else ""
 
 
-def allowed(known: Sequence[Machine], params: "PlanSections") -> tuple[Machine, ...]:
-    """The machines that params name, in their regions, that have a price; one at least that can be rented."""
-    told = params.plan
+def everything(available: Sequence[Machine], listed: Sequence[Machine]) -> tuple[Machine, ...]:
+    """The machines of the backend, and those of a list that it does not have."""
+    places = {(machine.name, machine.region) for machine in available}
+    return (*available, *(each for each in listed if (each.name, each.region) not in places))
+
+
+def allowed(
+    known: Sequence[Machine], told: "PlanParams", *, available: Collection[Machine]
+) -> tuple[Machine, ...]:
+    """The machines that params name, in their regions, that have a price; one at least that is available."""
     named = catalog.choose(told.machines, regions=told.regions, machines=known)
     priced = tuple(machine for machine in named if strategies(machine, told))
     if not priced:
@@ -157,10 +166,12 @@ def allowed(known: Sequence[Machine], params: "PlanSections") -> tuple[Machine, 
             f"plan.machines names {', '.join(dict.fromkeys(m.name for m in priced))}, and {ONE_CHIP}; "
             f"name a machine with one chip, or with GPUs"
         )
-    if params.backend.use == RENTS_NOTHING and all(machine.name != LOCAL for machine in priced):
+    if not any(machine in available for machine in priced):
+        names = list(dict.fromkeys(machine.name for machine in available))
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         raise PlanError(
-            f"plan.machines names {', '.join(told.machines)}, but backend {params.backend.use} has only the "
-            f"machine at hand; add {LOCAL} to plan.machines, or set backend to one that rents"
+            f"plan.machines names {', '.join(told.machines)}, and the backend has none of them; add one "
+            f"that it has ({', '.join(names[:NAMED])}{more}) to plan.machines, or set backend to another"
         )
     return priced
 

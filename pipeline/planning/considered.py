@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from pipeline.contract.records import Option, Portion
-from pipeline.machines.catalog import LOCAL
 from pipeline.machines.startup import Part
 from pipeline.planning.candidates import Job
 from pipeline.planning.search import (
@@ -43,10 +42,7 @@ def options(
     ranked = sorted(chosen.values(), key=lambda c: (c is not best, id(c) not in held, order(c)))
     return tuple(
         Option(
-            machine=c.machine.name,
-            num_machines=c.estimate.num_machines,
-            region=c.machine.region,
-            strategy=c.strategy,
+            rental=c.rental,
             batch_size=c.estimate.batch_size,
             expected_s=c.expected_s,
             interval=c.interval,
@@ -65,7 +61,8 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
 
     Saving and lost work are in the parts that they stretch.
     """
-    found = [Portion(name="wait, at most", expected_s=best.wait_s, expected_usd=0.0)] if best.wait_s else []
+    wait_s = best.rental.max_wait_s
+    found = [Portion(name="wait, at most", expected_s=wait_s, expected_usd=0.0)] if wait_s else []
     named: dict[str, list[Part]] = {}
     for part in best.estimate.parts:
         named.setdefault(part.name, []).append(part)
@@ -83,16 +80,17 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
 def basis(best: Candidate, *, job: Job, offered: Sequence[Candidate]) -> str:
     """What time and samples of a candidate rest on: measurements, and which priors stand for the rest."""
     machine, past = best.machine, job.known.past if job.known else ()
+    here = best.rental.is_local
     own = sum(each.machine == machine.name for each in past)
     told = f"the profile on {job.at_hand.device}"
-    if machine.name != LOCAL:
+    if not here:
         told += f", by the roofline to {machine.device} (rates: {machine.rates_source})"
     if own:
         told += f", corrected by {own} night{'s' if own > 1 else ''} on it"
-    elif past and machine.name != LOCAL:
+    elif past and not here:
         told += f", corrected by {len(past)} night{'s' if len(past) > 1 else ''} on other machines"
     else:
-        prior = "a tenth either way" if machine.name == LOCAL else "a factor of two either way"
+        prior = "a tenth either way" if here else "a factor of two either way"
         told += f"; no night has run there, so its prior is {prior}"
     sizes = {best.estimate.batch_size} - {job.batch_size} or {c.estimate.batch_size for c in offered}
     size = max(sizes)  # its own, or the one that is most in doubt

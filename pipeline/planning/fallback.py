@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from pipeline.contract.records import Night, Plan, Profile, Rung
+from pipeline.contract.records import Night, Plan, Profile, Rental, Rung
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.planning.candidates import way_of
 from pipeline.planning.search import Candidate, Choice, Limits, by_cost
@@ -47,13 +47,14 @@ def ladder(
     own = _bought(best, offered, limits)
     cheapest_first = [
         c for c in sorted(offered, key=by_cost)
-        if c.estimate.batch_size == best.estimate.batch_size and c.strategy in ("on-demand", best.strategy)
-        and not (c.hindrance or c.wait_s) and limits.in_time(c)
+        if c.estimate.batch_size == best.estimate.batch_size
+        and c.rental.strategy in ("on-demand", best.rental.strategy)
+        and not (c.hindrance or c.rental.is_queued) and limits.in_time(c)
         and way_of(c) not in map(way_of, (best, *own))
     ]  # fmt: skip
     others = [c for c in cheapest_first if limits.in_budget(c)]
     dear = [c for c in cheapest_first if limits.budget_usd < c.expected_usd <= DEAREST * limits.budget_usd]
-    faster = _faster((best, *own), [c for c in others if not c.estimate.spot], limits)
+    faster = _faster((best, *own), [c for c in others if not c.rental.is_spot], limits)
     taken = [best, *own, *faster]
     for candidate in chain(_elsewhere(taken, others), _elsewhere([best, *own, *others], dear)):
         pair = [candidate, *_bought(candidate, offered, limits)]
@@ -66,10 +67,9 @@ def ladder(
 
 def _bought(candidate: Candidate, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
     """Returns the same machines on demand, for what is not; none where they would not be in time."""
-    if candidate.strategy == "on-demand":
+    if candidate.rental.strategy == "on-demand":
         return []
-    machine, region, _, batch_size, num_machines = way_of(candidate)
-    way = (machine, region, "on-demand", batch_size, num_machines)
+    way = (candidate.rental.on_demand, candidate.estimate.batch_size)
     return [c for c in offered if way_of(c) == way and limits.in_time(c) and not c.hindrance]
 
 
@@ -91,7 +91,7 @@ def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Itera
     What is refused is a device in a region, and often the region: of each as few as can be are taken before
     the next comes, cheapest first. Another number of the same machines in one place is no other place.
     """
-    left: dict[tuple[str, str, bool], Candidate] = {}
+    left: dict[Rental, Candidate] = {}
     for each in others:
         left.setdefault(_place(each), each)
     for each in taken:
@@ -106,8 +106,10 @@ def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Itera
         yield found
 
 
-def _place(candidate: Candidate) -> tuple[str, str, bool]:
-    return candidate.machine.name, candidate.machine.region, candidate.estimate.spot
+def _place(candidate: Candidate) -> Rental:
+    """Returns one machine of it: on spot, or bought."""
+    one = replace(candidate.rental, num_machines=1)
+    return one if one.is_spot else one.on_demand
 
 
 def _pool(candidate: Candidate) -> tuple[str, str]:
@@ -119,21 +121,26 @@ def on_spot(
     made: Plan, best: Candidate, profile: Profile, known: Known | None, *, until_s: float, budget_usd: float
 ) -> Plan:
     """The plan with the checkpoints that spot needs and what it costs at worst; others as they are."""
-    if not made.spot:
+    if not made.rental.is_spot:
         return made
     restart_s = sum(part.seconds for part in best.estimate.parts if part.name in BEFORE_WORK)
     work_s = best.estimate.expected_s - restart_s
     danger = known.danger if known and known.danger else PRIOR
     found = saves(
         danger,
-        num_machines=made.num_machines, work_s=work_s, save_s=time_to_save_s(profile), restart_s=restart_s,
-    )  # fmt: skip
+        num_machines=made.rental.num_machines,
+        work_s=work_s,
+        save_s=time_to_save_s(profile),
+        restart_s=restart_s,
+    )
     by_user = made.checkpoint_every_s != best.estimate.checkpoint_every_s
     told = replace(
         made,
         checkpoint_every_s=made.checkpoint_every_s if by_user else found.intervals_s[0],
         checkpoints_s=found.intervals_s if len(found.intervals_s) > 1 else (),
-        mean_time_to_loss_s=danger.mean_time_to_loss_s(num_machines=made.num_machines, within_s=work_s),
+        mean_time_to_loss_s=danger.mean_time_to_loss_s(
+            num_machines=made.rental.num_machines, within_s=work_s
+        ),
         risk=found.says,
     )
     bought = steering.on_demand(told)
@@ -141,7 +148,7 @@ def on_spot(
         return replace(told, risk=f"{told.risk}; none of its machines can be bought in time if it stays away")
     worst = exposure(
         told,
-        bought_usd_per_hour=(bought.usd_per_hour or 0.0) * bought.num_machines,
+        bought_usd_per_hour=(bought.usd_per_hour or 0.0) * bought.rental.num_machines,
         until_s=until_s,
         budget_usd=budget_usd,
     )
@@ -154,14 +161,10 @@ def on_spot(
 
 def _rung(candidate: Candidate, night: Night, limits: Limits, there: Window) -> Rung:
     return Rung(
-        machine=candidate.machine.name,
-        num_machines=candidate.estimate.num_machines,
-        spot=candidate.estimate.spot,
+        rental=candidate.rental,
         expected_s=candidate.expected_s,
         expected_usd=candidate.expected_usd,
         latest_start=there.latest_start(night, candidate.time_s(limits.confidence)),
-        region=candidate.machine.region,
-        wait_s=candidate.wait_s,
-        usd_per_hour=candidate.machine.price(candidate.strategy),
+        usd_per_hour=candidate.machine.price(candidate.rental.strategy),
         gpus=candidate.machine.gpus,
     )

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Collection, Sequence
 from math import ceil, floor
 
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Night, Profile
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.catalog import HEADROOM, Machine
+from pipeline.machines.catalog import HEADROOM
 from pipeline.planning.candidates import Way, way_of
 from pipeline.planning.search import Candidate, Limits, Relaxation, feasible
 from pipeline.prediction.time_budget import Window
@@ -26,9 +27,10 @@ def too_little_memory(profile: Profile, machines: Sequence[Machine]) -> str:
 def nothing_at_once(waiting: Sequence[Candidate]) -> str:
     """All that could be had is waited for in a queue, and may never come."""
     names = ", ".join(dict.fromkeys(candidate.machine.name for candidate in waiting))
+    hours = waiting[0].rental.max_wait_s / HOUR_S
     return (
-        f"{names} can only be waited for, for {waiting[0].wait_s / HOUR_S:g} h (plan.flex_wait_hours), and "
-        f"nothing else of plan.machines could be rented at once if it does not come; name a machine with an "
+        f"{names} can only be waited for, for {hours:g} h (plan.flex_wait_hours), and nothing "
+        f"else of plan.machines could be rented at once if it does not come; name a machine with an "
         f"on-demand price in plan.machines, or allow plan.spot"
     )
 

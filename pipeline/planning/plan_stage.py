@@ -3,23 +3,34 @@
 What decides is `planner.plan`, which knows no clock and no network.
 """
 
+from pipeline.contract.backend import Backend
 from pipeline.contract.params import PlanSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Profile
 from pipeline.machines.catalog import rented
 from pipeline.machines.pricelist import REFRESHED
 from pipeline.planning import planner
+from pipeline.planning.candidates import everything
 from pipeline.prediction import ledger_history
 from pipeline.storage import ledger
 
 
 def plan(
-    night: Night, dataset: Dataset, profile: Profile, champion: Champion | None, params: PlanSections
+    night: Night,
+    dataset: Dataset,
+    profile: Profile,
+    champion: Champion | None,
+    *,
+    backend: Backend,
+    params: PlanSections,
 ) -> Plan:
     """The plan of the night; PlanError with the least that helps if nothing is feasible."""
     entries = ledger_history.before(night)
+    available, listed = backend.machines(), rented(ledger.home() / REFRESHED)
+    machines = everything(available, listed)
     return planner.plan(
         night, dataset, profile, champion, params,
-        rented=rented(ledger.home() / REFRESHED),
-        known=ledger_history.known(entries, num_workers=params.train.num_workers),
+        available=available,
+        listed=listed,
+        known=ledger_history.known(entries, machines=machines, num_workers=params.train.num_workers),
         explored_usd=ledger_history.explored_usd(entries),
     )  # fmt: skip

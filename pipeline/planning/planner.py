@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import DataError, PlanError
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.machines import catalog
-from pipeline.machines.catalog import LOCAL, Machine
 from pipeline.planning.batch_growth import sizes
-from pipeline.planning.candidates import Job, Way, allowed, candidates, hindrance
+from pipeline.planning.candidates import Job, Way, allowed, candidates, everything, hindrance
 from pipeline.planning.considered import basis, options, portions
 from pipeline.planning.fallback import ladder, on_spot
 from pipeline.planning.infeasible import (
@@ -47,18 +47,22 @@ def plan(
     champion: Champion | None,
     params: "PlanSections",
     *,
-    rented: Sequence[Machine] | None = None,
+    available: Sequence[Machine],
+    listed: Sequence[Machine] = (),
     known: Known | None = None,
     explored_usd: float = 0.0,
 ) -> Plan:
-    """The plan of the night on what can be rented, by what is known of earlier nights.
+    """The plan of the night on what is available, by what is known of earlier nights.
 
+    `available` is what the backend has; machines that are only `listed` are weighed to be told of.
     `explored_usd` is what the last nights spent of `plan.explore_usd`. Raises PlanError with the least that
     helps if nothing is feasible.
     """
     told, training = params.plan, params.train
     at_hand = catalog.local(profile, today=night.day)
-    machines = allowed((at_hand, *(catalog.rented() if rented is None else rented)), params)
+    available = tuple(at_hand if machine.is_local else machine for machine in available)
+    machines = allowed(everything(available, (at_hand, *listed)), told, available=available)
+    can_be_had = frozenset(available)
     tonight = _course(night, dataset, champion, params)
     profile, tuning = remedies.taken(profile, epochs=tonight.epochs, num_samples=tonight.num_samples)
     batch_size = training.batch_size
@@ -90,15 +94,14 @@ def plan(
     )
 
     def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
-        found = candidates(job, machines, told, backend=params.backend.use, num_samples=count, among=among)
-        return list(found)
+        return list(candidates(job, machines, told, available=can_be_had, num_samples=count, among=among))
 
     offered = candidates_for(tonight.num_samples)
     runnable = [candidate for candidate in offered if not candidate.hindrance]
     if not runnable:
-        had = [machine for machine in machines if not hindrance(machine, params.backend.use)]
+        had = [machine for machine in machines if not hindrance(machine, can_be_had)]
         raise PlanError(too_little_memory(profile, had))
-    if all(candidate.wait_s for candidate in runnable):
+    if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
     choice = search(offered, limits=limits, objective=told.objective)
     if choice is None:
@@ -144,7 +147,7 @@ def _tried(
         names=[label(c, choice.best) for c in ways],
         doubts=[job.efficiency.spread(c.estimate.batch_size, base) * told_apart for c in ways],
         num_nights=[
-            runs.get((c.machine.name, c.estimate.batch_size, c.estimate.num_machines), 0) for c in ways
+            runs.get((c.machine.name, c.estimate.batch_size, c.rental.num_machines), 0) for c in ways
         ],
         budget_usd=budget_usd,
     )
@@ -167,13 +170,11 @@ def _plan(
     checkpoint_every_s: float | None,
 ) -> Plan:
     best, found = choice.best, choice.best.estimate
-    source, dated = best.machine.told(best.strategy)
-    if best.machine.name != LOCAL:  # how many loaders help is not known of other machines, so it is predicted
+    source, dated = best.machine.told(best.rental.strategy)
+    if not best.rental.is_local:  # how many loaders help is not known of other machines, so it is predicted
         tuning = replace(tuning, num_loaders=found.num_loaders)
     return Plan(
-        machine=best.machine.name,
-        num_machines=found.num_machines,
-        spot=found.spot,
+        rental=best.rental,
         batch_size=found.batch_size,
         micro_batch_size=found.micro_batch_size,
         num_samples=best.num_samples,
@@ -184,10 +185,8 @@ def _plan(
         ladder=rungs,
         runner_up=choice.runner_up,
         tuning=tuning,
-        region=best.machine.region,
-        wait_s=best.wait_s,
         chance=best.chance(limits.deadline_s),
-        usd_per_hour=best.machine.price(best.strategy),
+        usd_per_hour=best.machine.price(best.rental.strategy),
         price_source=source,
         price_dated=dated,
         widened=found.widened,

@@ -4,6 +4,7 @@ For the terminal and the task log; the report draws the same from the same recor
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import log
 
 from pipeline.contract.formats import count, dollars, duration
@@ -42,11 +43,11 @@ def summary(plan: Plan, night: Night) -> str:
     low, high = plan.interval
     chance = f", in time with a chance of {percent(plan.chance)}" if plan.chance is not None else ""
     told = (
-        f"{name(plan)}, batch {count(plan.batch_size)}: {duration(plan.expected_s)} "
+        f"{plan.rental}, batch {count(plan.batch_size)}: {duration(plan.expected_s)} "
         f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
         f"of {dollars(night.budget_usd)}{chance}."
     )
-    if plan.region and plan.price_dated:
+    if plan.price_dated and not plan.rental.is_local:
         told += f" {price(plan)}."
     if plan.explore_usd > 0:
         return f"{told} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
@@ -56,21 +57,6 @@ def summary(plan: Plan, night: Night) -> str:
 def price(plan: Plan) -> str:
     """What one machine costs, whose price that is, and of which day: each price is dated."""
     return f"{dollars(plan.usd_per_hour)} an hour as of {plan.price_dated} ({plan.price_source})"
-
-
-def name(plan: Plan | Option) -> str:
-    """How a person calls a plan or an option: `2 x g2-standard-8, spot, in us-central1`."""
-    number = f"{plan.num_machines} x " if plan.num_machines > 1 else ""
-    if isinstance(plan, Option):
-        strategy = plan.strategy
-    else:
-        strategy = "flex-start" if plan.wait_s else "spot" if plan.spot else "on-demand"
-    parts = [f"{number}{plan.machine}"]
-    if strategy != "on-demand":
-        parts.append(strategy)
-    if plan.region:
-        parts.append(f"in {plan.region}")
-    return ", ".join(parts)
 
 
 def percent(chance: float) -> str:
@@ -88,9 +74,9 @@ def rows(options: Sequence[Option]) -> list[tuple[str, ...]]:
     """The cells of the table: how, region, batch, time, its interval, dollars, chance, why not."""
     return [
         (
-            f"{option.num_machines} x {option.machine}" if option.num_machines > 1 else option.machine,
-            option.strategy if option.region else "owned",
-            option.region or "here",
+            str(replace(option.rental.on_demand, region="")),
+            "owned" if option.rental.is_local else option.rental.strategy,
+            "here" if option.rental.is_local else option.rental.region,
             count(option.batch_size),
             duration(option.expected_s),
             f"{duration(option.interval[0])} to {duration(option.interval[1])}",

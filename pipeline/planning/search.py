@@ -8,13 +8,13 @@ what waits needs another to fall back on, it never makes feasible what is not.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from pipeline.contract.records import Strategy
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Rental
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.catalog import Machine
 from pipeline.prediction.costs import Estimate
 
 Objective = Literal["cost", "time", "knee"]
@@ -26,7 +26,6 @@ class Candidate:
 
     estimate: Estimate
     num_samples: int = 0
-    wait_s: float = 0.0  # in a queue, at most; not billed, and counted in full
     hindrance: str = ""  # why it cannot be run here at all
     times: dict[float, float] = field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -38,14 +37,14 @@ class Candidate:
         return self.estimate.machine
 
     @property
-    def strategy(self) -> Strategy:
-        """How the machine is rented."""
-        return self.estimate.strategy
+    def rental(self) -> Rental:
+        """What is rented; its wait is not billed, and counted in full."""
+        return self.estimate.rental
 
     @cached_property
     def expected_s(self) -> float:
         """Median of the time, after the longest wait."""
-        return self.wait_s + self.estimate.expected_s
+        return self.rental.max_wait_s + self.estimate.expected_s
 
     @cached_property
     def expected_usd(self) -> float:
@@ -56,30 +55,28 @@ class Candidate:
     def interval(self) -> tuple[float, float]:
         """90 % interval of the time: from no wait at all to the longest."""
         low, high = self.estimate.interval
-        return low, self.wait_s + high
+        return low, self.rental.max_wait_s + high
 
     def time_s(self, chance: float) -> float:
         """Seconds in which it is done with this chance, after the longest wait."""
         if chance not in self.times:
-            self.times[chance] = self.wait_s + self.estimate.time_s(chance)
+            self.times[chance] = self.rental.max_wait_s + self.estimate.time_s(chance)
         return self.times[chance]
 
     def chance(self, seconds: float) -> float:
         """Probability that it is done within `seconds`, after the longest wait."""
-        left = seconds - self.wait_s
+        left = seconds - self.rental.max_wait_s
         return self.estimate.chance(left) if left > 0 else 0.0
 
     @cached_property
     def place(self) -> tuple[int, str]:
         """What decides between two that are as good: fewest machines, first name."""
-        return self.estimate.num_machines, f"{self.name} {self.machine.region}"
+        return self.rental.num_machines, f"{self.name} {self.machine.region}"
 
     @cached_property
     def name(self) -> str:
-        """How a person calls it: `2 x g2-standard-8, spot`."""
-        number = f"{self.estimate.num_machines} x " if self.estimate.num_machines > 1 else ""
-        how = f", {self.strategy}" if self.strategy != "on-demand" else ""
-        return f"{number}{self.machine.name}{how}"
+        """How a person calls it, without its region: `2 x g2-standard-8, spot`."""
+        return str(replace(self.rental, region=""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,12 +141,12 @@ def feasible(offered: Iterable[Candidate], limits: Limits) -> list[Candidate]:
     """Those that keep to the limits, in the order they were offered."""
     held = [candidate for candidate in offered if limits.hold(candidate)]
     latest_s = _latest_s(held, limits)
-    return [candidate for candidate in held if candidate.wait_s <= latest_s or not candidate.wait_s]
+    return [c for c in held if not c.rental.is_queued or c.rental.max_wait_s <= latest_s]
 
 
 def _latest_s(held: Iterable[Candidate], limits: Limits) -> float:
     """How late something rented at once may begin: the longest that another may wait before it."""
-    needed = (c.time_s(limits.confidence) for c in held if not c.wait_s)
+    needed = (c.time_s(limits.confidence) for c in held if not c.rental.is_queued)
     return limits.deadline_s - min(needed, default=float("inf"))
 
 
@@ -158,7 +155,7 @@ def relax(offered: Sequence[Candidate], *, limits: Limits) -> Relaxation:
 
     At least one of the candidates has to be one that can be run here and is rented at once.
     """
-    at_once = [candidate for candidate in offered if not (candidate.wait_s or candidate.hindrance)]
+    at_once = [candidate for candidate in offered if not (candidate.rental.is_queued or candidate.hindrance)]
     late = [c.time_s(limits.confidence) for c in at_once if limits.in_budget(c)]
     dear = [c.expected_usd for c in at_once if limits.in_time(c)]
     nearest = min(
@@ -249,8 +246,9 @@ def _fault(candidate: Candidate, limits: Limits, offered: Iterable[Candidate]) -
     if not limits.in_time(candidate):
         chance = candidate.chance(limits.deadline_s)
         return f"in time with a chance of {chance:.3f}, below plan.confidence {limits.confidence:g}"
-    if candidate.wait_s and candidate.wait_s > _latest_s(filter(limits.hold, offered), limits):
-        return f"may wait {_duration(candidate.wait_s)}, after which nothing else would be in time"
+    wait_s = candidate.rental.max_wait_s
+    if wait_s > 0 and wait_s > _latest_s(filter(limits.hold, offered), limits):
+        return f"may wait {_duration(wait_s)}, after which nothing else would be in time"
     return ""
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from math import ceil, exp
 from statistics import NormalDist
 
-from pipeline.contract.records import Profile, Strategy
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Profile, Rental
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.catalog import LOCAL, Machine
 from pipeline.machines.startup import DATA, QUEUE, START, Part, wait
 from pipeline.prediction.calibration import Known
 from pipeline.prediction.update_time import update
@@ -38,8 +38,7 @@ class Estimate:
     """One way to run the job, its time and its price."""
 
     machine: Machine
-    strategy: Strategy
-    num_machines: int
+    rental: Rental  # of that machine, in its region
     batch_size: int
     micro_batch_size: int
     num_loaders: int
@@ -47,11 +46,6 @@ class Estimate:
     parts: tuple[Part, ...]
     deviation_s: float  # standard deviation of what preemptions add
     widened: float = 1.0  # times the plain interval (scorecard.py)
-
-    @property
-    def spot(self) -> bool:
-        """Can it be taken away?"""
-        return self.strategy == "spot"
 
     @property
     def expected_s(self) -> float:
@@ -71,7 +65,9 @@ class Estimate:
     def usd(self, parts: Iterable[Part]) -> float:
         """Dollars for some of the parts, of all machines; none for the queue."""
         billed_s = sum(part.seconds for part in parts if part.name != QUEUE)
-        return billed_s / HOUR_S * self.num_machines * (self.machine.price(self.strategy) or 0.0)
+        return (
+            billed_s / HOUR_S * self.rental.num_machines * (self.machine.price(self.rental.strategy) or 0.0)
+        )
 
     def time_s(self, chance: float) -> float:
         """Seconds in which the job is done with this chance."""
@@ -96,8 +92,7 @@ def estimate(
     machine: Machine,
     *,
     measured: Machine,
-    strategy: Strategy = "on-demand",
-    num_machines: int,
+    rental: Rental,
     batch_size: int,
     num_workers: int,
     num_samples: int,
@@ -110,19 +105,18 @@ def estimate(
     machine, `num_bytes` the size of the arrays, `known` what earlier nights taught.
     """
     found = update(
-        profile, machine, measured=measured, num_machines=num_machines, batch_size=batch_size,
+        profile, machine, measured=measured, num_machines=rental.num_machines, batch_size=batch_size,
         num_workers=num_workers, known=known,
     )  # fmt: skip
     if found is None:
         return None
     num_updates = ceil(num_samples / batch_size)
-    spot = strategy == "spot"
     work = [part.times(num_updates) for part in found.parts]
     before = wait(machine, num_bytes=num_bytes, told=known.starts.get(machine.name, ()) if known else ())
     work_s, save_s = sum(part.seconds for part in work), time_to_save_s(profile)
-    between_s = mean_time_to_loss_s(num_machines=num_machines, spot=spot, owned=machine.name == LOCAL)
-    if spot and known and known.danger:
-        between_s = known.danger.mean_time_to_loss_s(num_machines=num_machines, within_s=work_s)
+    between_s = mean_time_to_loss_s(rental)
+    if rental.is_spot and known and known.danger:
+        between_s = known.danger.mean_time_to_loss_s(num_machines=rental.num_machines, within_s=work_s)
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s)
     lost = loss(
         work_s=work_s,
@@ -141,8 +135,7 @@ def estimate(
     widened = known.widened(spread) if known else 1.0
     return Estimate(
         machine=machine,
-        strategy=strategy,
-        num_machines=num_machines,
+        rental=rental,
         batch_size=batch_size,
         micro_batch_size=ceil(found.setting.micro_batch_size),
         num_loaders=found.num_loaders,
@@ -150,7 +143,7 @@ def estimate(
         parts=tuple(
             Part(seconds=p.seconds, spread=p.spread * widened, name=p.name) for p in parts if p.seconds
         ),
-        deviation_s=lost.deviation_s * widened if spot else 0.0,
+        deviation_s=lost.deviation_s * widened if rental.is_spot else 0.0,
         widened=widened,
     )
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeline.contract.records import Night, Profile
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Night, Profile, Rental
 from pipeline.machines import catalog
-from pipeline.machines.catalog import LOCAL, Machine
 from pipeline.machines.startup import IN_RUN_S, wait
 from pipeline.prediction.calibration import NIGHTS_AHEAD, Known, Past, ratio
 from pipeline.prediction.efficiency import Reached
@@ -26,16 +26,21 @@ from pipeline.storage.ledger import Entry
 log = logging.getLogger(__name__)
 
 
-def known(entries: Sequence[Entry], *, num_workers: int) -> Known:
-    """What nights taught, given oldest first; `num_workers` is train.num_workers, of the machine at hand."""
+def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers: int) -> Known:
+    """What nights taught, given oldest first, on machines that are still known.
+
+    `num_workers` is train.num_workers, of the machine at hand.
+    """
     card = card_of(entries)
     if card and card.warning:
         log.warning("%s", card.warning)
-    found = [_past(entry, num_workers=num_workers) for entry in entries]
+    found = [_past(entry, machines=machines, num_workers=num_workers) for entry in entries]
     told = Known(
         past=tuple(each for each in found if each),
-        runs=Counter((e.plan.machine, e.plan.batch_size, e.plan.num_machines) for e in entries if e.plan),
-        starts=_starts(entries),
+        runs=Counter(
+            (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines) for e in entries if e.plan
+        ),
+        starts=_starts(entries, machines),
         danger=learned(_lives(entries)),
         reached=_reached(entries),
         decided=[each for each in map(_decided, entries) if each],
@@ -72,23 +77,23 @@ def card_of(entries: Sequence[Entry]) -> Scorecard | None:
     return scorecard([each for each in told if each])
 
 
-def _past(entry: Entry, *, num_workers: int) -> Past | None:
+def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Past | None:
     """A night's update against what its profile had said; None where that tells nothing."""
     plan, training, profile = entry.plan, entry.training, entry.profile
     if not (plan and training and profile and entry.dataset) or training.num_restarts:
         return None
-    machine = _machine(plan.machine, profile, entry.night)
+    machine = _machine(plan.rental, profile, entry.night, machines)
     if machine is None:
         return None
     measured = catalog.local(profile, today=entry.night.day)
     epochs = plan.num_samples / max(1, entry.dataset.num_samples)
     as_run, _ = remedies.taken(profile, epochs=epochs, num_samples=plan.num_samples)
-    here = machine.name == LOCAL
+    here = plan.rental.is_local
     found = update(
         as_run,
         measured if here else machine,
         measured=measured,
-        num_machines=plan.num_machines,
+        num_machines=plan.rental.num_machines,
         batch_size=plan.batch_size,
         num_workers=num_workers if here else machine.num_workers,
     )
@@ -111,13 +116,13 @@ def _past(entry: Entry, *, num_workers: int) -> Past | None:
     )
 
 
-def _starts(entries: Sequence[Entry]) -> dict[str, list[float]]:
+def _starts(entries: Sequence[Entry], machines: Sequence[Machine]) -> dict[str, list[float]]:
     """What came before the first step, as times of the prior, by machine."""
     found: dict[str, list[float]] = {}
     for e in entries:
         if not (e.plan and e.training and e.profile and e.dataset) or e.training.start_s is None:
             continue
-        machine = _machine(e.plan.machine, e.profile, e.night)
+        machine = _machine(e.plan.rental, e.profile, e.night, machines)
         if machine is not None:
             prior_s = wait(machine, num_bytes=e.dataset.num_bytes).seconds
             found.setdefault(machine.name, []).append((e.training.start_s + IN_RUN_S) / prior_s)
@@ -128,7 +133,7 @@ def _lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
     """The lives of spot machines; of several together one was lost, the others had lived as long."""
     found: list[tuple[float, bool]] = []
     for entry in entries:
-        number = entry.plan.num_machines if entry.plan else 1
+        number = entry.plan.rental.num_machines if entry.plan else 1
         for seconds, preempted in entry.training.spot_lives if entry.training else ():
             found += [(seconds, preempted), *[(seconds, False)] * (number - 1)]
     return found
@@ -170,8 +175,8 @@ def _decided(entry: Entry) -> Decided | None:
     return Decided(evaluation_s=evaluation_s, gate_s=gate_s) if gate_s > 0 else None
 
 
-def _machine(name: str, profile: Profile, night: Night) -> Machine | None:
-    """The machine of that name; any region's, as all have the same devices."""
-    if name == LOCAL:
+def _machine(rental: Rental, profile: Profile, night: Night, machines: Sequence[Machine]) -> Machine | None:
+    """The machine that was rented; any region's, as all have the same devices."""
+    if rental.is_local:
         return catalog.local(profile, today=night.day)
-    return next((machine for machine in catalog.rented() if machine.name == name), None)
+    return next((machine for machine in machines if machine.name == rental.machine), None)

@@ -28,8 +28,6 @@ class Outcome:
     """What was predicted for a night's training, and what happened."""
 
     night: str
-    machine: str
-    num_machines: int
     predicted_s: float
     low_s: float
     high_s: float
@@ -85,8 +83,6 @@ def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
         return None
     return Outcome(
         night=night,
-        machine=plan.machine,
-        num_machines=plan.num_machines,
         predicted_s=plan.expected_s,
         low_s=plan.interval[0],
         high_s=plan.interval[1],

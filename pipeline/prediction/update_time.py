@@ -14,8 +14,9 @@ nights took beyond that corrects it (history.py), and leaves less to doubt.
 from dataclasses import dataclass
 from math import ceil, exp, hypot, log
 
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile
-from pipeline.machines.catalog import HEADROOM, Machine
+from pipeline.machines.catalog import HEADROOM
 from pipeline.machines.startup import Z90, Part
 from pipeline.prediction.calibration import Correction, Known, Update
 from pipeline.prediction.measurements import Setting

@@ -1,7 +1,7 @@
 """Measures a job on the machine that it was sent to: `python -m pipeline.profiling.profile_job FOLDER`.
 
 FOLDER holds `job.json` (a Request), and gets `profile.json`; what goes wrong is left in errors.jsonl, as by a
-training worker. It runs under torchrun with one worker.
+training worker. It is one process, without torchrun.
 """
 
 import sys

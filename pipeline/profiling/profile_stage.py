@@ -24,11 +24,11 @@ from typing import Any
 from pipeline.contract import records
 from pipeline.contract.backend import Backend, Job
 from pipeline.contract.errors import DataError, JobError, NotYet, ParamsError
+from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug, ProfileParams, ProfileSections, TrainParams
-from pipeline.contract.records import Dataset, Night, Profile, Record
+from pipeline.contract.records import Dataset, Night, Profile, Record, Rental
 from pipeline.contract.workload import Batch, Workload
 from pipeline.machines import this_machine
-from pipeline.machines.catalog import LOCAL, rented
 from pipeline.profiling import profiler
 from pipeline.profiling.profiler import ARRAYS
 from pipeline.storage import jsonl, ledger, snapshots
@@ -78,7 +78,7 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
     if params.profile.machine == HERE:
         found = profiler.profile(dataset, workload, params.profile, params.train)
     else:
-        _known(params.profile.machine)
+        machine = _known(params.profile.machine, backend)
         request = Request(
             night=night.id,
             dataset=dataset,
@@ -86,7 +86,7 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
             profile=params.profile,
             train=params.train,
         )
-        found = _by_job(request, name=name, backend=backend)
+        found = _by_job(request, machine, name=name, backend=backend)
     origin = {
         "night": night.id,
         "machine": params.profile.machine,
@@ -99,15 +99,16 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
     return found
 
 
-def _known(machine: str) -> None:
-    """ParamsError unless the catalog has the machine: a backend may take any name."""
-    names = [LOCAL, *dict.fromkeys(each.name for each in rented())]
-    if machine not in names:
-        near = get_close_matches(machine, names, cutoff=0.3) or names[:3]
+def _known(name: str, backend: Backend) -> Machine:
+    """Returns the machine of the backend; ParamsError where it has none of that name."""
+    known = {each.name: each for each in backend.machines()}
+    if name not in known:
+        near = get_close_matches(name, known, cutoff=0.3) or list(known)[:3]
         raise ParamsError(
-            f"profile.machine names {machine}, which is unknown; set it to {HERE}, or to one of "
-            f"pipeline/machines/machines.csv, of which nearest are {', '.join(near)}"
+            f"profile.machine names {name}, which the backend does not have; set it to {HERE}, or to one "
+            f"that it has, of which nearest are {', '.join(near)}"
         )
+    return known[name]
 
 
 def _name(workload: Workload, params: ProfileSections) -> str:
@@ -195,7 +196,7 @@ def _standing(path: Path | None, dataset: Dataset, params: ProfileParams) -> Pro
     return kept if stands else None
 
 
-def _by_job(request: Request, *, name: str, backend: Backend) -> Profile:
+def _by_job(request: Request, machine: Machine, *, name: str, backend: Backend) -> Profile:
     """Submit the job, or attach to it, wait for it, and take what it brought."""
     text = records.dumps(request)
     folder = JOBS / this_machine.digest([name, text])
@@ -205,39 +206,33 @@ def _by_job(request: Request, *, name: str, backend: Backend) -> Profile:
     paths = [str(Path.cwd()), os.environ.get("PYTHONPATH")]  # the night's own code comes first
     job = Job(
         name=folder.name,
-        command=("torchrun", "--nnodes=1", "--nproc-per-node=1", "--max-restarts=0",
-                 "-m", "pipeline.profiling.profile_job", place),
-        machine=request.profile.machine,
-        num_machines=1,
+        module="pipeline.profiling.profile_job",
+        arguments=(place,),
+        rental=Rental(machine=machine.name),
         folder=place,
         timeout_s=LIMIT_S,
         environment={
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            **gpus.environment(request.profile.machine, _gpus(request.profile.machine)),
+            **gpus.environment(machine.name, machine.gpus),
         },
-    )  # fmt: skip
-    _wait_for(job, backend)
+    )
+    handle = _wait_for(job, backend)
     found = records.find(Profile, folder)
     if found is None:
-        raise JobError(_reason(folder))
+        raise JobError(_reason(folder, logs=backend.logs(handle)))
     return found
 
 
-def _gpus(machine: str) -> str:
-    """Returns the GPUs of a machine that can be rented; "" for others."""
-    return next((each.gpus for each in rented() if each.name == machine), "")
-
-
-def _wait_for(job: Job, backend: Backend) -> None:
-    """Return when the job has ended by itself; one that lost its machine is started again."""
+def _wait_for(job: Job, backend: Backend) -> str:
+    """Return its handle when the job has ended by itself; one that lost its machine is started again."""
     until = time.monotonic() + LIMIT_S
     handle = _submitted(job, backend, until=until)
     try:
         while (state := backend.state(handle)) not in ("succeeded", "failed", "refused"):
             if time.monotonic() > until:
                 raise JobError(
-                    f"the profile on {job.machine} was {state} after {LIMIT_S:.0f} s; look at "
-                    f"{job.folder}/log.txt, or set profile.machine to {HERE}"
+                    f"the profile on {job.rental.machine} was {state} after {LIMIT_S:.0f} s; look at "
+                    f"{backend.logs(handle)}, or set profile.machine to {HERE}"
                 )
             if state == "preempted":
                 handle = _submitted(job, backend, until=until)
@@ -245,6 +240,7 @@ def _wait_for(job: Job, backend: Backend) -> None:
     except (JobError, KeyboardInterrupt):
         backend.cancel(handle)
         raise
+    return handle
 
 
 def _submitted(job: Job, backend: Backend, *, until: float) -> str:
@@ -258,12 +254,10 @@ def _submitted(job: Job, backend: Backend, *, until: float) -> str:
             time.sleep(ASK_AGAIN_S)
 
 
-def _reason(folder: Path) -> str:
+def _reason(folder: Path, *, logs: str) -> str:
     """The last that a worker said; the next call begins anew."""
     told = jsonl.whole(folder / worker_errors.FILE)
     worker_errors.forget(folder)
     if told:
         return str(told[-1]["error"])
-    return (
-        f"the profile of job {folder.name} ended without a word; look at {folder / 'log.txt'}, run it again"
-    )
+    return f"the profile of job {folder.name} ended without a word; look at {logs}, run it again"

@@ -25,7 +25,7 @@ SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced
 
 def is_settled(client: "MlflowClient", name: str, serving: Release) -> bool:
     """Do the alias and the version's own tag name the version that serves?"""
-    return alias(client, name) == serving.champion and status(client, name, serving.champion) == SERVING
+    return alias(client, name) == serving.version and status(client, name, serving.version) == SERVING
 
 
 def alias(client: "MlflowClient", name: str) -> int:
@@ -69,20 +69,20 @@ def missing_is_nothing() -> Iterator[None]:
 
 def expect(client: "MlflowClient", name: str, release: Release) -> None:
     """ReleaseError unless MLflow has the version, and of the model that the release is of."""
-    found = existing(client, name, release.champion)
+    found = existing(client, name, release.version)
     if found.tags.get("model_digest") != release.model_digest:
         raise ReleaseError(
-            f"version {release.champion} of {name} is of model {found.tags.get('model_digest')}, "
+            f"version {release.version} of {name} is of model {found.tags.get('model_digest')}, "
             f"not {release.model_digest}; run register again, or choose another version"
         )
 
 
 def show(client: "MlflowClient", name: str, serving: Release) -> None:
     """Move the alias to the version that serves, and say in the tags who does and who did."""
-    existing(client, name, serving.champion)
-    client.set_registered_model_alias(name, CHAMPION, str(serving.champion))
+    existing(client, name, serving.version)
+    client.set_registered_model_alias(name, CHAMPION, str(serving.version))
     if serving.replaced:
         with missing_is_nothing():  # it may have been deleted
             tag(client, name, serving.replaced, status="replaced")
-    tag(client, name, serving.champion, status=SERVING)
-    log.info("version %d of %s serves", serving.champion, name)
+    tag(client, name, serving.version, status=SERVING)
+    log.info("version %d of %s serves", serving.version, name)

@@ -32,8 +32,8 @@ def answer_to(verdict: Verdict, approval: Approval | None) -> Approval | None:
     """The approval if it is on this verdict; a gate that was asked again may have come to another one."""
     if approval is None or verdict.approve_until is None:
         return None
-    told = (approval.champion, approval.challenger, approval.action)
-    return approval if told == (verdict.champion, verdict.challenger, verdict.action) else None
+    answered_to = (approval.champion, approval.challenger, approval.action)
+    return approval if answered_to == (verdict.champion, verdict.challenger, verdict.action) else None
 
 
 def is_same_question(before: Verdict | None, verdict: Verdict) -> bool:
@@ -68,18 +68,25 @@ def check_promotion(night: Night, verdict: Verdict, approval: Approval | None, *
 
 
 def words(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
-    """What a person said, or has yet to say, as the end of a sentence; "" where nobody is asked."""
+    """Returns the end of a sentence on what a person said, and why; "" where nobody is asked."""
+    answer = answer_to(verdict, approval)
+    why = f": {answer.reason or 'no reason given'}" if answer else ""
+    return f"{answered(verdict, answer, over=over)}{why}"
+
+
+def answered(verdict: Verdict, answer: Approval | None, *, over: bool = False) -> str:
+    """Returns the end of a sentence on whether a person approved it; "" where nobody is asked."""
     if verdict.approve_until is None:
         return ""
-    answer = answer_to(verdict, approval)
     if answer is None:
         until = f"{verdict.approve_until:%Y-%m-%d %H:%M} UTC"
         return f"was approved by nobody until {until}" if over else f"waits for a person until {until}"
     what, at = "approved" if answer.approved else "rejected", f"{answer.answered_at:%Y-%m-%d %H:%M} UTC"
-    return f"was {what} by {answer.by} at {at}: {answer.reason or 'no reason given'}"
+    return f"was {what} by {answer.by} at {at}"
 
 
-def told(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
+def reason(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
     """The reason of the verdict, and what a person said to it."""
-    said = words(verdict, approval, over=over)
-    return f"{verdict.reason}; version {verdict.challenger} {said}" if said else verdict.reason
+    if verdict.approve_until is None:
+        return verdict.reason
+    return f"{verdict.reason}; version {verdict.challenger} {words(verdict, approval, over=over)}"

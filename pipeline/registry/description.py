@@ -42,7 +42,7 @@ def describe(
     run_id: str,
 ) -> str:
     """The page, its verdict still awaited."""
-    against = f"version {champion.champion}" if champion else "none yet"
+    against = f"version {champion.version}" if champion else "none yet"
     lasted = "inside" if training.elapsed_s <= plan.interval[1] else "above"
     parts = [
         f"Night **{night.id}** ({night.trigger}), newest day {night.day}, "
@@ -58,7 +58,7 @@ def describe(
                 ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
             ],
         ),
-        f"Trained on {plan.num_machines} x {plan.machine}{_device(training)}, "
+        f"Trained on {plan.rental}{_device(training)}, "
         f"{training.num_restarts} restarts, stopped by "
         f"{training.stopped_by}; the time is {lasted} the plan's 90 % interval "
         f"({plan.interval[0]:,.0f} to {plan.interval[1]:,.0f} s). Budget ${night.budget_usd:,.2f}.",
@@ -81,9 +81,9 @@ def with_verdict(
     _, found, rest = description.partition(RULE)
     if not found:  # a version of an earlier form
         rest = description.partition("\n\n")[2]
-    words = approvals.words(verdict, approval, over=over)
-    said = f" **Version {verdict.challenger} {' '.join(words.split())}.**" if words else ""
-    if words and approval is None and not over:
+    words, asked = approvals.words(verdict, approval, over=over), verdict.approve_until is not None
+    said = f" **Version {verdict.challenger} {' '.join(words.split())}.**" if asked else ""
+    if asked and approval is None and not over:
         said += (
             f" Answer in Airflow, task `review` of the night, or by "
             f"`python -m pipeline approve --night {version.night} --reason TEXT [--reject]`."

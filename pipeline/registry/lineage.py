@@ -8,14 +8,14 @@ import hashlib
 from pathlib import Path
 
 from pipeline.contract import older, records
-from pipeline.contract.params import Params
+from pipeline.contract.params import JobSections
 from pipeline.contract.records import Champion, Night, Version
 from pipeline.contract.source_code import source_digest, source_files
 
 LOCK = Path("dvc.lock")
 
 
-def recipe(params: Params) -> str:
+def recipe(params: JobSections) -> str:
     """Digest of the workload (import path, arguments, source files) and of `train`.
 
     What changes how it is trained but not what comes out, such as the checkpoint interval, is left out.
@@ -26,7 +26,7 @@ def recipe(params: Params) -> str:
     return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
 
 
-def is_refresh(champion: Champion | None, params: Params) -> bool:
+def is_refresh(champion: Champion | None, params: JobSections) -> bool:
     """Returns whether tonight's recipe is the one that the champion was made by."""
     if champion is None:
         return False
@@ -38,12 +38,12 @@ def is_refresh(champion: Champion | None, params: Params) -> bool:
     return champion.lineage.get("recipe") in {recipe(params), before}
 
 
-def _train(params: Params) -> str:
+def _train(params: JobSections) -> str:
     """What of `train` decides what comes out: not the checkpoint interval, nor the number of workers."""
     return params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"})
 
 
-def lineage(night: Night, *, data_digest: str, model_digest: str, params: Params) -> dict[str, str]:
+def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSections) -> dict[str, str]:
     """What a version was made of, as the tags it gets in MLflow and in the ledger."""
     return {
         "night": night.id,
@@ -57,6 +57,6 @@ def lineage(night: Night, *, data_digest: str, model_digest: str, params: Params
     }
 
 
-def tags_of(version: Version, *, night: Night, params: Params) -> dict[str, str]:
+def tags_of(version: Version, *, night: Night, params: JobSections) -> dict[str, str]:
     """The lineage of a registered version."""
     return lineage(night, data_digest=version.data_digest, model_digest=version.model_digest, params=params)

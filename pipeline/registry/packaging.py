@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError, without_password
-from pipeline.contract.params import Params
+from pipeline.contract.params import RegisterSections
 from pipeline.contract.records import Evaluation, Night, Plan, Release, Training, Version
 from pipeline.registry import carried_code
 from pipeline.registry.weights import MODEL
@@ -25,7 +25,7 @@ OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
 
 
-def log_model(client: "MlflowClient", run_id: str, params: Params) -> tuple[str, str]:
+def log_model(client: "MlflowClient", run_id: str, params: RegisterSections) -> tuple[str, str]:
     """Logs `data/run/model` as a pyfunc with its code; returns its URI and the digest of its files."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*type hint")  # of MLflow's own classes
@@ -146,8 +146,9 @@ def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object
         "day": night.day,
         "trigger": night.trigger,
         "code_commit": night.code_commit,
-        "machine": f"{plan.num_machines} x {plan.machine}",
-        "spot": plan.spot,
+        "machine": f"{plan.rental.num_machines} x {plan.rental.machine}",
+        "region": plan.rental.region,
+        "strategy": plan.rental.strategy,
         "batch_size": plan.batch_size,
         "num_samples": plan.num_samples,
         "stopped_by": training.stopped_by,

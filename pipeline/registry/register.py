@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import RegisterSections
 from pipeline.contract.records import (
     Champion,
     Dataset,
@@ -37,7 +37,7 @@ def register(
     training: Training,
     evaluation: Evaluation,
     champion: Champion | None,
-    params: Params,
+    params: RegisterSections,
     profile: Profile | None = None,
 ) -> Version:
     """Make tonight's model a version, alias `challenger`, with all that a reviewer needs beside it."""

@@ -38,7 +38,7 @@ def tell(message: str) -> bool:
 def promoted(night: Night, release: Release, reason: str) -> None:
     """Tells that tonight's version serves."""
     replaced = f" in place of version {release.replaced}" if release.replaced else ""
-    _try(f"Daybreak: version {release.champion} serves{replaced}, promoted by night {night.id}: {reason}")
+    _try(f"Daybreak: version {release.version} serves{replaced}, promoted by night {night.id}: {reason}")
 
 
 def refused(night: Night, verdict: Verdict, reason: str) -> None:
@@ -49,7 +49,7 @@ def refused(night: Night, verdict: Verdict, reason: str) -> None:
 
 def rolled_back(release: Release, reason: str) -> None:
     """Tells that an earlier version serves again."""
-    _try(f"Daybreak: {reason}; version {release.champion} serves, of night {release.night}")
+    _try(f"Daybreak: {reason}; version {release.version} serves, of night {release.night}")
 
 
 def asks(night: Night, verdict: Verdict) -> None:

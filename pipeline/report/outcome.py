@@ -1,6 +1,5 @@
 """What came of a night, in words? The verdict as one sentence, and how far the chain of stages got."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +17,6 @@ CHAIN = (
     ("register", "version"), ("gate", "verdict"), ("promote", "release"),
 )  # fmt: skip
 SHOWN = 4  # digests
-_FAILED = re.compile(rf"({'|'.join(stage for stage, _ in CHAIN)}) failed: ")  # by `close`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,7 @@ def outcome(entry: Entry) -> Outcome:
         return "rollback"
     if verdict is None:
         return "open"
-    if verdict.action == "no data" and _FAILED.match(verdict.reason):
+    if verdict.failed:
         return "failed"
     return "promoted" if entry.release else "kept"
 
@@ -72,7 +70,7 @@ def since(history: Sequence[Entry]) -> str:
 
 def champion(entry: Entry) -> int:
     """Version that served once the night was over; 0 for none."""
-    return entry.serving.champion if entry.serving else 0
+    return entry.serving.version if entry.serving else 0
 
 
 def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> Headline:
@@ -92,14 +90,15 @@ def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) 
         sentence = f"The night is under way; {stays}."
         return Headline(outcome=what, sentence=sentence, reason=f"The last stage done is {done[-1]}.")
     over = bool(entry.commit) or "promote" in skips
-    reason = approval.told(verdict, entry.approval, over=over)
+    reason = approval.reason(verdict, entry.approval, over=over)
     if what == "rollback":
         sentence = f"Rolled back to version {serving}."
     elif what == "failed":
         sentence = f"The night failed; {stays}."
     elif verdict.approve_until and entry.release is None:
-        sentence = f"Version {verdict.challenger} {approval.words(verdict, entry.approval, over=over)}"
-        return Headline(outcome=what, sentence=f"{sentence.partition(': ')[0]}; {stays}.", reason=reason)
+        answer = approval.answer_to(verdict, entry.approval)
+        sentence = f"Version {verdict.challenger} {approval.answered(verdict, answer, over=over)}; {stays}."
+        return Headline(outcome=what, sentence=sentence, reason=reason)
     elif verdict.action == "promote" or entry.release:
         sentence = _promotion(entry, verdict.challenger)
     else:

@@ -84,8 +84,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         broken=_broken(entry.report),
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
         around=rationale.around(entry.plan, entry.night) if entry.plan else (),
-        called=rationale.name,
-        priced=rationale.price(entry.plan) if entry.plan and entry.plan.region else "",
+        priced=rationale.price(entry.plan) if entry.plan and not entry.plan.rental.is_local else "",
         chance=rationale.percent,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,
@@ -213,7 +212,7 @@ def _lineage(entry: Entry) -> dict[str, str]:
         else "",
         "MLflow run": version.run_id if version else "",
         "Serving": f"version {outcome.champion(entry)}" if outcome.champion(entry) else "",
-        "Served before": f"version {entry.champion.champion}" if entry.champion else "",
+        "Served before": f"version {entry.champion.version}" if entry.champion else "",
     }
     if entry.release:
         told |= {f"Release, {key}": value for key, value in entry.release.lineage.items()}

@@ -12,7 +12,6 @@ from matplotlib.ticker import FixedLocator
 from pipeline.contract import formats
 from pipeline.contract.records import Night, Option, Plan, Portion
 from pipeline.contract.units import HOUR_S
-from pipeline.planning.rationale import name
 from pipeline.report.charts import canvas, rows_of
 from pipeline.report.svg import ACCENT, FILL, INK, MUTED, PAPER, inline, styled
 
@@ -64,7 +63,7 @@ def options(found: Sequence[Option], *, night: Night) -> str | None:
     label = f"Time and cost of {len(found)} options, {sum(o.feasible for o in found)} of them feasible"
     if plan:
         amounts = f"{formats.duration(plan.expected_s)}, {formats.dollars(plan.expected_usd)}"
-        label += f"; the plan is {name(plan)}, {amounts}"
+        label += f"; the plan is {plan.rental}, {amounts}"
     return inline(figure, name="options", label=label)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
-from pipeline.contract import records
+from pipeline.contract import older, records
 from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import Approval, Check, Night, Release, Verdict, Version
@@ -33,7 +33,7 @@ def audit(params: Params) -> Iterator[Check]:
     """What was found, one check after the other; MLflow is asked last, as it may be away."""
     commits = ledger.commits()
     yield _objects()
-    texts = ledger.texts_at([commit.id for commit in commits], [*map(str, PATHS.values()), LOCK])
+    texts = ledger.texts_at([commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
     told = [decoded(found) for found in texts]
     yield _check(
         "chain of nights", chain_faults(commits, told), f"{len(commits):,} entries follow each other"
@@ -51,15 +51,18 @@ def audit(params: Params) -> Iterator[Check]:
         yield _check("MLflow", _registry_faults(client, name, commits, told), "it has what the ledger has")
 
 
-PATHS = {
-    kind.__name__.lower(): records.path_of(kind) for kind in (Night, Version, Verdict, Approval, Release)
-}
+KINDS = (Night, Version, Verdict, Approval, Release)
 Told = dict[str, dict[str, Any]]  # records by name, as plain values
 
 
 def decoded(texts: dict[str, str]) -> Told:
     """The records among the texts of a commit."""
-    return {name: json.loads(texts[str(path)]) for name, path in PATHS.items() if str(path) in texts}
+    paths = {kind.__name__: str(records.path_of(kind)) for kind in KINDS}
+    return {
+        name.lower(): older.record(name, json.loads(texts[path]))
+        for name, path in paths.items()
+        if path in texts
+    }
 
 
 def _objects() -> Check:
@@ -101,19 +104,19 @@ def release_faults(commits: Sequence[Commit], told: Sequence[Told]) -> Iterator[
             yield f"{commit.id[:9]} replaces version {release['replaced']}, but {serving} served"
         if not commit.rollback:
             version = found.get("version", {})
-            if not _allowed(verdict, found.get("approval", {}), release["champion"]):
-                yield f"version {release['champion']} was released by {commit.id[:9]} without a verdict on it"
+            if not _allowed(verdict, found.get("approval", {}), release["version"]):
+                yield f"version {release['version']} was released by {commit.id[:9]} without a verdict on it"
             if (version.get("number"), version.get("model_digest")) != (
-                release["champion"],
+                release["version"],
                 release["model_digest"],
             ):
                 yield f"{commit.id[:9]} released another model than version {version.get('number')}"
-        serving = release["champion"]
+        serving = release["version"]
 
 
-def _allowed(verdict: dict[str, Any], approval: dict[str, Any], champion: int) -> bool:
+def _allowed(verdict: dict[str, Any], approval: dict[str, Any], number: int) -> bool:
     """Did the gate promote the version or, where a person was to be asked, did one approve it?"""
-    if verdict.get("challenger") != champion:
+    if verdict.get("challenger") != number:
         return False
     if not verdict.get("approve_until"):
         return bool(verdict["action"] == "promote")
@@ -154,8 +157,8 @@ def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
 def _follower_faults(client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:
     for follower in followers(client, name):
         try:
-            if (shown := follower.shown()) != (serving.champion if serving else 0):
-                yield f"{follower.name} shows {shown}, the ledger says {serving.champion if serving else 0}"
+            if (shown := follower.shown()) != (serving.version if serving else 0):
+                yield f"{follower.name} shows {shown}, the ledger says {serving.version if serving else 0}"
         except NotYet as told:
             yield f"what {follower.name} shows is not known: {told}"
 
@@ -163,8 +166,8 @@ def _follower_faults(client: "MlflowClient", name: str, serving: Release | None)
 def _registry_faults(
     client: "MlflowClient", name: str, commits: Sequence[Commit], told: Sequence[Told]
 ) -> Iterator[str]:
-    served = {t["release"]["champion"] for t in told if "release" in t}
-    serving = next((t["release"]["champion"] for t in told if "release" in t), 0)
+    served = {t["release"]["version"] for t in told if "release" in t}
+    serving = next((t["release"]["version"] for t in told if "release" in t), 0)
     made = {
         t["version"]["number"]: t["version"]
         for commit, t in zip(commits, told, strict=True)

@@ -46,7 +46,7 @@ def _model(made: Entry, params: Params) -> str:
     assert release is not None
     with session() as client, tempfile.TemporaryDirectory() as scratch:
         aliases.expect(client, name, release)
-        client.set_registered_model_alias(name, ALIAS, str(release.champion))
+        client.set_registered_model_alias(name, ALIAS, str(release.version))
         try:
             uri = f"models:/{name}@{ALIAS}"
             folder = packaging.fetch(uri, release, into=Path(scratch))

@@ -85,13 +85,13 @@ class Endpoint:
             "max_replica_count": max(replicas, max_replicas),
         }
 
-    def premises(self) -> Iterator[tuple[str, bool, str]]:
+    def preflight(self) -> Iterator[tuple[str, bool, str]]:
         """What the endpoint needs: what was looked at, whether it is well, and what is to be done."""
         site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket.url)
         service = Service(
             project=self.project, endpoint=self.address, patience=replace(self.patience, give_up_s=5.0)
         )
-        for what, well, text in preflight.premises(site, service, regions=[self.region]):
+        for what, well, text in preflight.preflight(site, service, regions=[self.region]):
             yield f"endpoint's {what}", well, text.replace("backend.", "serving.endpoint.")
         if self.log:
             try:
@@ -133,7 +133,7 @@ class OnVertex:
         Raises NotYet until it is, and ReleaseError where it cannot be.
         """
         with self._asking():
-            self.book.want(release.champion)
+            self.book.want(release.version)
             self._lay_ready(release)
 
     def show(self, release: Release) -> None:
@@ -141,7 +141,7 @@ class OnVertex:
 
         A test that runs on it goes on.
         """
-        number = release.champion
+        number = release.version
         with self._asking():
             self.book.want(number)
             self._lay_ready(release)
@@ -190,16 +190,16 @@ class OnVertex:
     def forget(self, release: Release) -> None:
         """Have it taken down as soon as that is possible; whoever asks next goes on with it."""
         with self.book.alone():
-            self.book.unwant(release.champion)
+            self.book.unwant(release.version)
             try:
                 self._sweep()
             except (Unanswered, Denied) as error:
-                log.warning("version %d is taken down later: %s", release.champion, error)
+                log.warning("version %d is taken down later: %s", release.version, error)
 
     # One step a call
 
     def _lay_ready(self, release: Release) -> None:
-        number, there = release.champion, self.there
+        number, there = release.version, self.there
         served = there.served()
         if number in _deployed(served):
             self.book.drop(f"deploy {number}")
@@ -281,7 +281,7 @@ class OnVertex:
 
     def _upload(self, release: Release) -> str:
         """Lay the version's files out in the bucket, and begin to register it."""
-        number, bucket = release.champion, self.told.bucket
+        number, bucket = release.version, self.told.bucket
         thing = f"version-{number}-{release.model_digest}"
         with tempfile.TemporaryDirectory() as scratch:
             uri = f"models:/{self.model}/{number}"

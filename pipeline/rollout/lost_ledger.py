@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import ModelSections
 from pipeline.registry import aliases
 from pipeline.rollout import saga
 from pipeline.storage import ledger
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REMOTE_S = 10  # that a remote may take to answer
 
 
-def expect_ledger(params: Params, *, always_ask_mlflow: bool = True) -> None:
+def expect_ledger(params: ModelSections, *, always_ask_mlflow: bool = True) -> None:
     """Raises ReleaseError where somebody else knows of a champion that the ledger does not.
 
     With `always_ask_mlflow` off, MLflow is asked only where the ledger has no champion.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import RegisterSections
 from pipeline.contract.records import (
     Approval,
     Champion,
@@ -38,7 +38,7 @@ def promote(
     version: Version,
     verdict: Verdict,
     champion: Champion | None,
-    params: Params,
+    params: RegisterSections,
     *,
     approval: Approval | None = None,
 ) -> Release:
@@ -54,14 +54,14 @@ def promote(
         if verdict.approve_until and approvals.answer_to(verdict, approval) is None:
             show_verdict(version, verdict, over=True)
         raise
-    serving = champion.champion if champion else 0
+    serving = champion.version if champion else 0
     if (verdict.challenger, verdict.champion) != (version.number, serving):
         raise ReleaseError(
             f"the verdict is on version {verdict.challenger} against {verdict.champion}, but tonight's is "
             f"{version.number} against {serving}; run gate again"
         )
     release = Release(
-        champion=version.number,
+        version=version.number,
         replaced=serving,
         model_digest=version.model_digest,
         files_digest=version.files_digest,
@@ -74,7 +74,7 @@ def promote(
         tip=night.previous,
         commit=lambda: ledger.commit_night(
             night,
-            message=f"{night.day}: promote: {approvals.told(verdict, approval)}"[:200],
+            message=f"{night.day}: promote: {approvals.reason(verdict, approval)}"[:200],
             release=release,
         ),
     )
@@ -89,5 +89,5 @@ def promote(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
     if not again:
-        notifier.promoted(night, release, approvals.told(verdict, approval))
+        notifier.promoted(night, release, approvals.reason(verdict, approval))
     return release

@@ -69,7 +69,7 @@ def why(number: int) -> list[tuple[str, str]]:
     return [
         *_made_of(entry),
         *_judged(entry),
-        *(("by hand", line) for line in ledger.notes() if re.search(rf"version {number}\b", line)),
+        *(("by hand", str(note)) for note in ledger.notes() if number in note.versions),
         ("served", "; ".join(_served(number, commits)) or "never"),
         ("ledger", entry.commit),
     ]
@@ -100,7 +100,7 @@ def who_used(what: str) -> list[Use]:
             continue
         night = json.loads(texts["night"])
         version = json.loads(texts["version"])["number"] if "version" in texts else 0
-        serves = serving is not None and serving.champion == version != 0
+        serves = serving is not None and serving.version == version != 0
         uses.append(Use(night=night["id"], day=night["day"], version=version, how=how, serves=serves))
     return uses
 
@@ -146,14 +146,7 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
     told.append(("code", night.code_commit))
     told.append(("params", _changed_params(entry)))
     if entry.plan is not None:
-        plan = entry.plan
-        told.append(
-            (
-                "machine",
-                f"{plan.num_machines} x {plan.machine}{f' in {plan.region}' if plan.region else ''}, "
-                f"{'spot' if plan.spot else 'on demand'}, batch size {plan.batch_size}",
-            )
-        )
+        told.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
     if entry.training is not None:
         ran = entry.training
         told.append(
@@ -199,11 +192,11 @@ def _served(number: int, commits: Sequence[Commit]) -> list[str]:
     for commit, found in reversed(list(zip(commits, texts, strict=True))):
         if path not in found:
             continue
-        champion = json.loads(found[path])["champion"]
+        serving = records.loads(Release, found[path], source=f"{commit.id[:9]}:{path}").version
         at = f"{datetime.fromtimestamp(commit.time, UTC):%Y-%m-%d %H:%M} UTC"
-        if champion == number and not since:
+        if serving == number and not since:
             since = at
-        elif champion != number and since:
+        elif serving != number and since:
             spans.append(f"{since} to {at} ({commit.subject})")
             since = ""
     return [*spans, *([f"since {since}"] if since else [])]

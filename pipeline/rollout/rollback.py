@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.params import Params
+from pipeline.contract.params import ModelSections
 from pipeline.contract.records import (
     Release,
     Verdict,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
+def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
     """Let an earlier version serve again: alias and data revision go back together, and are read back.
 
     A rollback that was interrupted is finished instead. Raises NotYet while whatever serves gets ready.
@@ -48,28 +48,28 @@ def rollback(params: Params, *, to: int = 0, steps: int = 1, reason: str = "") -
             expect_ledger(params)
             raise ReleaseError("no version was ever promoted; there is nothing to roll back")
         if entries[0].rollback and not aliases.is_settled(client, name, serving):
-            log.warning("finishing the rollback to version %d that was interrupted", serving.champion)
+            log.warning("finishing the rollback to version %d that was interrupted", serving.version)
             saga.settle(told)
             assert entries[0].release is not None
             return entries[0].release
         target = to or steps_back(entries, steps)
-        if target == serving.champion:
+        if target == serving.version:
             raise NothingToDo(f"version {target} serves already")
         made = promotion_of(entries, target)
         verdict = Verdict(
             action="reject",
             champion=target,
-            challenger=serving.champion,
+            challenger=serving.version,
             effect=None,
             low=None,
             high=None,
             num_samples=0,
-            reason=f"rolled back from version {serving.champion} to {target}: {reason or 'no reason given'}",
+            reason=f"rolled back from version {serving.version} to {target}: {reason or 'no reason given'}",
         )
         assert made.release is not None
         release = Release(
-            champion=target,
-            replaced=serving.champion,
+            version=target,
+            replaced=serving.version,
             model_digest=made.release.model_digest,
             files_digest=made.release.files_digest,
             night=made.night.id,
@@ -98,7 +98,7 @@ def steps_back(entries: Sequence[Entry], steps: int) -> int:
     for entry in reversed(entries):
         if entry.release is None:
             continue
-        number = entry.release.champion
+        number = entry.release.version
         served = served[: served.index(number)] if number in served else served
         served.append(number)
     if not 1 <= steps < len(served):
@@ -111,7 +111,7 @@ def steps_back(entries: Sequence[Entry], steps: int) -> int:
 
 def promotion_of(entries: Sequence[Entry], number: int) -> Entry:
     """The night that promoted the version."""
-    promotions = {e.release.champion: e for e in entries if e.release and not e.rollback}
+    promotions = {e.release.version: e for e in entries if e.release and not e.rollback}
     if number not in promotions:
         served = ", ".join(map(str, sorted(promotions))) or "none"
         raise ReleaseError(f"version {number} was never promoted; choose one of: {served}")

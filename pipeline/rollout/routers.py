@@ -34,7 +34,7 @@ class Routers:
 
     def prepare(self, release: Release) -> None:
         """Let all routers that live load the version; ReleaseError where one cannot."""
-        number = release.champion
+        number = release.version
 
         def ready(traffic: "Traffic") -> "Traffic":
             return traffic if number in traffic.wanted else replace(traffic, ready=number)
@@ -48,7 +48,7 @@ class Routers:
 
     def show(self, release: Release) -> None:
         """Let the version serve. A test that runs on it goes on; one of other versions is over."""
-        number = release.champion
+        number = release.version
 
         def shown(traffic: "Traffic") -> "Traffic":
             free = replace(traffic, ready=0 if traffic.ready == number else traffic.ready)
@@ -70,7 +70,7 @@ class Routers:
 
     def forget(self, release: Release) -> None:
         """Let routers drop a version that is not to serve after all."""
-        number = release.champion
+        number = release.version
         self.log.change_traffic(lambda now: replace(now, ready=0 if now.ready == number else now.ready))
 
     def _wait(

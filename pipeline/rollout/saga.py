@@ -122,7 +122,7 @@ def _recover(followers: Sequence[Follower]) -> Recovered | None:
     kind, release, new = told.kind, told.release, _decided(told.tip, told.release)
     log.warning(
         "a %s of version %d was interrupted; %s",
-        kind, release.champion, "it is finished now" if new else "all is as it was before",
+        kind, release.version, "it is finished now" if new else "all is as it was before",
     )  # fmt: skip
     if new:
         _follow(followers)
@@ -144,13 +144,13 @@ def _follow(followers: Sequence[Follower]) -> Champion:
             _step(f"tell {follower.name}")
             follower.show(serving)
         _step("read back the followers")
-        agreed = all(follower.shown() == serving.champion for follower in followers)
+        agreed = all(follower.shown() == serving.version for follower in followers)
         _step("read back the ledger")
         if agreed and ledger.ledger_tip() == tip:
             _check_data(serving)
             return serving
     raise ReleaseError(
-        f"not all followers stay at version {serving.champion if serving else 0}, which the ledger names: "
+        f"not all followers stay at version {serving.version if serving else 0}, which the ledger names: "
         f"{', '.join(f'{follower.name} shows {follower.shown()}' for follower in followers)}; "
         f"find out who else moves them, then run watch"
     )
@@ -162,7 +162,7 @@ def _check_data(serving: Release) -> None:
     made = next((commit for commit in commits if commit.night == serving.night and not commit.rollback), None)
     if commits[0].rollback and made and ledger.text_at(commits[0].id, LOCK) != ledger.text_at(made.id, LOCK):
         raise ReleaseError(
-            f"version {serving.champion} serves again, but {LOCK} of the ledger is not that of its night "
+            f"version {serving.version} serves again, but {LOCK} of the ledger is not that of its night "
             f"{serving.night}; look at git log nights"
         )
 
@@ -181,7 +181,7 @@ def _decided(tip: str, release: Release) -> bool:
         if commit.id == tip:
             return False
         found = ledger.read_at(commit.id, Release)
-        if found is not None and (found.champion, found.night) == (release.champion, release.night):
+        if found is not None and (found.version, found.night) == (release.version, release.night):
             return True
     return False
 

@@ -77,7 +77,7 @@ class Alias:
         """Nothing was laid ready."""
 
     def _tell(self, release: Release, paragraph: str) -> None:
-        for number in (release.champion, release.replaced):
+        for number in (release.version, release.replaced):
             with aliases.missing_is_nothing():  # it may have been deleted
                 text = self.client.get_model_version(self.model, str(number)).description or ""
                 told = description.with_first(text, paragraph)

@@ -23,7 +23,7 @@ def lives(
     for line, end in zip(asked, ends, strict=False):  # nothing was asked for: nothing lived
         begin = _seconds(line["time"])
         own = [each for each in signs if begin <= each < end]
-        if line.get("spot") and own:
+        if line.get("strategy") == "spot" and own:
             found.append((round(max(own) - min(own), 3), any(begin < each <= end for each in lost)))
     return tuple(found)
 

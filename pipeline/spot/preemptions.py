@@ -11,6 +11,7 @@ the job shall be is for `policies` to say.
 from dataclasses import dataclass
 from math import sqrt
 
+from pipeline.contract.records import Rental
 from pipeline.contract.units import HOUR_S
 
 MEAN_TIME_TO_PREEMPTION_S = 16.9 * HOUR_S
@@ -28,14 +29,15 @@ class Loss:
     deviation_s: float
 
 
-def mean_time_to_loss_s(*, num_machines: int, spot: bool, owned: bool) -> float:
-    """Seconds until one of the machines is lost, on average; `owned`: one's own machine, that is not rented.
+def mean_time_to_loss_s(rental: Rental) -> float:
+    """Returns the seconds until one of the machines is lost, on average.
 
-    >>> mean_time_to_loss_s(num_machines=2, spot=True, owned=False) == MEAN_TIME_TO_PREEMPTION_S / 2
+    >>> two = Rental(machine="g2-standard-8", num_machines=2, region="us-central1", strategy="spot")
+    >>> mean_time_to_loss_s(two) == MEAN_TIME_TO_PREEMPTION_S / 2
     True
     """
-    one_s = MEAN_TIME_TO_INTERRUPTION_S if owned else MEAN_TIME_TO_FAILURE_S
-    return (MEAN_TIME_TO_PREEMPTION_S if spot else one_s) / num_machines
+    one_s = MEAN_TIME_TO_INTERRUPTION_S if rental.is_local else MEAN_TIME_TO_FAILURE_S
+    return (MEAN_TIME_TO_PREEMPTION_S if rental.is_spot else one_s) / rental.num_machines
 
 
 def checkpoint_interval_s(*, save_s: float, mean_time_to_preemption_s: float) -> float:

@@ -9,7 +9,7 @@ spot cannot be seen without giving up the machine that is held.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.contract.records import Plan, Rung
+from pipeline.contract.records import Plan, Rung, Strategy
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.spot.policies import decide
@@ -26,7 +26,7 @@ class Attempt:
     """One time the job was submitted."""
 
     at: float
-    spot: bool
+    strategy: Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,10 @@ class Facts:
 def place(plan: Plan, facts: Facts) -> Place | None:
     """Where the job shall be; None: nowhere yet, or in the queue for spot that it is in."""
     bought = on_demand(plan)
-    if not plan.spot or bought is None:
-        return None if facts.queued else Place(plan.machine, spot=plan.spot)
+    if not plan.rental.is_spot or bought is None:
+        return None if facts.queued else Place(plan.rental.machine, spot=plan.rental.is_spot)
     zone = Zone(
-        name=plan.machine,
+        name=plan.rental.machine,
         spot_usd_per_hour=usd_per_hour(plan),
         on_demand_usd_per_hour=usd_per_hour(bought),
         sightings=_sightings(facts),
@@ -86,22 +86,21 @@ def restart_s(plan: Plan) -> float:
 
 def on_demand(plan: Plan) -> Rung | None:
     """The ladder's rung of the same machines on demand."""
-    same = (plan.machine, plan.num_machines, plan.region)
-    bought = (rung for rung in plan.ladder if rung.strategy == "on-demand")
-    return next((rung for rung in bought if rung.place == same), None)
+    bought = plan.rental.on_demand
+    return next((rung for rung in plan.ladder if rung.rental == bought), None)
 
 
 def usd_per_hour(way: Plan | Rung) -> float:
     """What all machines cost; plans of earlier nights do not say, but billed all of their time."""
     if way.usd_per_hour is not None:
-        return way.usd_per_hour * way.num_machines
+        return way.usd_per_hour * way.rental.num_machines
     return way.expected_usd / way.expected_s * HOUR_S if way.expected_s else 0.0
 
 
 def _sightings(facts: Facts) -> Sightings:
     """A spot machine that was asked for again had been lost; one that is queued for is not there."""
     seen = Sightings()
-    asked = [attempt for attempt in facts.attempts if attempt.spot]
+    asked = [attempt for attempt in facts.attempts if attempt.strategy == "spot"]
     for number, attempt in enumerate(asked):
         if number:
             seen = seen.look(up=False, now_s=attempt.at)

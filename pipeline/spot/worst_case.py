@@ -40,7 +40,7 @@ def exposure(plan: Plan, *, bought_usd_per_hour: float, until_s: float, budget_u
 def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float) -> float:
     """Where spot does that share of the work and no more."""
     tick_s = max(TICK_S, until_s / NUM_TICKS)
-    spot_usd_per_hour = (plan.usd_per_hour or 0.0) * plan.num_machines
+    spot_usd_per_hour = (plan.usd_per_hour or 0.0) * plan.rental.num_machines
     now = share * plan.expected_s
     paid_s = now
     while now < until_s:
@@ -49,7 +49,7 @@ def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float
             deadline=until_s,
             seen=round(share * plan.num_samples),
             samples_per_s=None,
-            attempts=(Attempt(at=0.0, spot=True),),
+            attempts=(Attempt(at=0.0, strategy="spot"),),
             queued=False,
         )
         chosen = place(plan, facts)

@@ -1,4 +1,4 @@
-"""Is the challenger worse by more than it may be? Evidence that holds for any values in [0, 1], at any time.
+"""Tests whether the challenger is worse by more than its margin, for any values in [0, 1], at any time.
 
 Guardrails have to act on a handful of users, where no normal approximation holds. So the null, that a mean of
 the challenger is above the champion's by no more than the margin, is bet against (Waudby-Smith & Ramdas 2024;
@@ -7,7 +7,7 @@ drawn, and shows y in [0, 1], higher is worse. With any guess m of the champion'
 
     u = (A - p) (y - m - A margin)      has the mean p (1 - p) (mean of ours - mean of theirs - margin) <= 0
 
-and it falls below 0 by at most L = max((1 - p)(m + margin), p (1 - m)). So for every share f of the purse
+and it falls below 0 by at most L = max((1 - p)(m + margin), p (1 - m)). So for every share f of the wealth
 that is staked, the product of 1 + f u / L is a supermartingale from 1 on; their average over several f
 passes 1/alpha at any time with probability at most alpha (Ville's inequality). Nothing is asked of n, of the
 shape of y, or of p, which may change as the traffic ramps up. Pure: numpy only.
@@ -16,28 +16,21 @@ confseq, which has such bets for one arm, is not kept any more and takes no chan
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from pipeline.statistics.result import Result, Status
 
 STAKES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
 ALPHA = 0.001  # a false alarm stops a whole test, so it has to be rare
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alarm:
-    """Is a mean proven to be worse by more than its margin? `p_value` holds at any time."""
-
-    raised: bool
-    p_value: float
-    ours: float  # means so far; NaN where there is no value
-    theirs: float
-
-
 def log_evidence(treated: ArrayLike, chance: ArrayLike, values: ArrayLike, *, margin: float) -> Floats:
-    """Log of the evidence against the null after each user, shape [n]; all arguments [n], in order of time.
+    """Returns the log of the evidence against the null after each user, shape [n].
+
+    Arguments have the shape [n], in order of time.
 
     Raises ValueError where a value is outside [0, 1], a chance is not between 0 and 1, or the margin is.
     """
@@ -51,24 +44,33 @@ def log_evidence(treated: ArrayLike, chance: ArrayLike, values: ArrayLike, *, ma
     guess = theirs / (1 + (~arm).cumsum() - ~arm)
     won = (arm - p) * (y - guess - arm * margin)
     most = np.maximum((1 - p) * (guess + margin), p * (1 - guess))
-    purses = np.log1p(np.multiply.outer(STAKES, won / most)).cumsum(axis=1)
-    top = purses.max(axis=0)
-    return np.asarray(top + np.log(np.exp(purses - top).mean(axis=0)))
+    wealth = np.log1p(np.multiply.outer(STAKES, won / most)).cumsum(axis=1)
+    top = wealth.max(axis=0)
+    return np.asarray(top + np.log(np.exp(wealth - top).mean(axis=0)))
 
 
 def alarm(
-    treated: ArrayLike, chance: ArrayLike, values: ArrayLike, *, margin: float, alpha: float = ALPHA
-) -> Alarm:
-    """Was there ever a look at which the challenger was proven worse by more than the margin?
+    treated: ArrayLike,
+    chance: ArrayLike,
+    values: ArrayLike,
+    *,
+    margin: float,
+    alpha: float = ALPHA,
+    num_tests: int = 1,
+) -> Result:
+    """Returns WORSE where the challenger was ever proven worse by more than the margin, else OPEN.
 
-    Arguments as of `log_evidence`. False alarms over all looks together: at most alpha.
+    Arguments as of `log_evidence`. False alarms over all looks together: at most alpha, also of `num_tests`
+    that are made together (Bonferroni). NO_DATA before the first user. Bets have no interval, so the result
+    has no effect.
     """
-    arm, y = np.asarray(treated, dtype=bool), np.asarray(values, dtype=np.float64)
-    found = log_evidence(arm, chance, y, margin=margin)
-    p_value = math.exp(-max(float(found.max(initial=0.0)), 0.0))
-    return Alarm(
-        raised=p_value <= alpha,
-        p_value=p_value,
-        ours=float(y[arm].mean()) if arm.any() else math.nan,
-        theirs=float(y[~arm].mean()) if not arm.all() else math.nan,
-    )
+    evidence = log_evidence(treated, chance, values, margin=margin)
+    if not evidence.size:
+        return Result(status=Status.NO_DATA, sentence="no user has come yet", p_value=1.0)
+    p_value = min(num_tests * math.exp(-float(evidence.max())), 1.0)
+    if p_value > alpha:
+        return Result(
+            status=Status.OPEN, sentence=f"not proven worse by more than {margin:g}", p_value=p_value
+        )
+    sentence = f"worse by more than {margin:g} (p {p_value:.2g})"
+    return Result(status=Status.WORSE, sentence=sentence, p_value=p_value)

@@ -1,4 +1,4 @@
-"""Is the challenger better? Per-sample scores in, effect with its interval and a judgement out.
+"""Compares two models by their scores on the same samples: is the challenger better, or no worse?
 
 Both models score the same samples, so the differences d_1, d_2, ... are paired: what makes a sample hard
 cancels out. S_n is the sum of the first n, s their standard deviation. The interval of their mean holds at
@@ -23,37 +23,23 @@ by one-sided t-tests against the margin, with Holm's correction (1979). Pure: nu
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
+from pipeline.statistics.result import Effect, Result, Status
 from pipeline.statistics.sequential import mixture_bound, mixture_rho
 
 POWER = 0.8
 BOOTSTRAP_MOST = 10_000  # samples; above, bootstrap and normal interval agree to a hundredth of their width
-Action = Literal["promote", "reject", "wait", "no data"]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effect:
-    """Mean difference of paired scores; `low` and `high` are each passed with probability alpha."""
-
-    mean: float
-    low: float
-    high: float
-    sd: float
-    num_samples: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.4f} (from {self.low:+.4f} to {self.high:+.4f}, {self.num_samples:,} samples)"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What is asked of a challenger: to be better, or (`refresh`) to be no worse by the margin."""
+    """What a challenger has to prove: that it is better, or (`refresh`) no worse by the margin."""
 
     alpha: float
     margin: float
@@ -62,18 +48,8 @@ class Rules:
     resamples: int = 0  # of the bootstrap, where samples are looked at once; 0: the normal interval alone
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """What to do and why; the effect is None without evidence."""
-
-    action: Action
-    effect: Effect | None
-    reason: str
-    inconclusive: bool = False  # rejected for want of proof only
-
-
 def interval(differences: ArrayLike, *, alpha: float, horizon: int | None, tuned_at: int = 1000) -> Effect:
-    """Effect of paired differences, shape [n], with an interval that may be looked at for every n.
+    """Returns the effect of paired differences, shape [n], with an interval that holds at every n.
 
     `horizon` is the number of samples at which looking ends, known beforehand; None where there is no
     end, and then the interval is tightest at `tuned_at` samples. With under two samples the interval is
@@ -103,7 +79,7 @@ def interval(differences: ArrayLike, *, alpha: float, horizon: int | None, tuned
 
 
 def bootstrap(differences: ArrayLike, *, alpha: float, resamples: int, seed: int = 0) -> tuple[float, float]:
-    """Ends of the mean of paired differences, shape [n], for looking once, each passed with chance alpha / 2.
+    """Returns bootstrap ends of the mean of differences, shape [n]; for one look, at alpha / 2 each.
 
     Infinite ends where there are under two samples; the mean itself where all are the same.
     """
@@ -112,15 +88,15 @@ def bootstrap(differences: ArrayLike, *, alpha: float, resamples: int, seed: int
         return -math.inf, math.inf
     if np.ptp(values) == 0:
         return float(values[0]), float(values[0])
-    found = stats.bootstrap(
+    ends = stats.bootstrap(
         (values,), np.mean, n_resamples=resamples, batch=100, confidence_level=1 - alpha, method="BCa",
         rng=np.random.default_rng(seed),
     ).confidence_interval  # fmt: skip
-    return float(found.low), float(found.high)
+    return float(ends.low), float(ends.high)
 
 
 def detectable(*, sd: float, num_samples: int, alpha: float, power: float = POWER) -> float:
-    """Smallest true effect that `num_samples` show with this power when the horizon is reached.
+    """Returns the smallest true effect that `num_samples` show with this power at the horizon.
 
     (t(alpha/2) + z(power)) sd / sqrt(n): the width of the interval, and room for chance below it.
 
@@ -134,7 +110,7 @@ def detectable(*, sd: float, num_samples: int, alpha: float, power: float = POWE
 
 
 def holm(p_values: Sequence[float], *, alpha: float) -> list[bool]:
-    """Which hypotheses are rejected with a chance of any false rejection of at most alpha (Holm 1979).
+    """Returns which hypotheses are rejected, any of them falsely with chance alpha at most (Holm 1979).
 
     >>> holm([0.01, 0.04, 0.03], alpha=0.05)
     [True, False, False]
@@ -150,7 +126,7 @@ def holm(p_values: Sequence[float], *, alpha: float) -> list[bool]:
 def worse_slices(
     differences: Floats, slices: Mapping[str, NDArray[Any]], *, alpha: float, margin: float, min_samples: int
 ) -> list[str]:
-    """Names of the slices that are worse by more than the margin, with Holm over all that are judged.
+    """Returns the slices that are worse by more than the margin, with Holm over all that are judged.
 
     `slices` are boolean masks, shape [n]; one with fewer than `min_samples` samples is not judged.
     """
@@ -169,6 +145,16 @@ def worse_slices(
     return [name for name, worse in zip(judged, rejected, strict=True) if worse]
 
 
+def status_of(effect: Effect, rules: Rules) -> Status:
+    """Returns what the interval of an effect proves by the rules; OPEN where it proves nothing yet."""
+    threshold = -rules.margin if rules.refresh else 0.0
+    if effect.high < 0:
+        return Status.WORSE
+    if effect.low > threshold:
+        return Status.NO_WORSE if rules.refresh else Status.BETTER
+    return Status.OPEN
+
+
 def judge(
     challenger: ArrayLike | None,
     champion: ArrayLike | None,
@@ -177,43 +163,42 @@ def judge(
     horizon: int | None = None,
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
-) -> Judgement:
-    """Judge paired scores, shape [n] each; every input has an answer.
+) -> Result:
+    """Returns what paired scores, shape [n] each, prove; every input has an answer.
 
     `horizon` is the number of samples that are coming, all of them here by default. Before it, what is not
-    yet decided waits; at it, an inconclusive comparison is a rejection, since the champion stays.
+    yet decided is OPEN; at it, INCONCLUSIVE.
     """
     differences, problem = _paired(challenger, champion, slices or {}, min_samples=rules.min_samples)
     planned = max(horizon or differences.size, differences.size)
     if problem is not None:
-        short = problem.action == "no data" and 0 < differences.size < planned
-        return replace(problem, action="wait") if short else problem
+        short = problem.status is Status.NO_DATA and 0 < differences.size < planned
+        return replace(problem, status=Status.OPEN) if short else problem
     effect = interval(differences, alpha=rules.alpha, horizon=planned)
     if rules.resamples and planned == differences.size <= BOOTSTRAP_MOST:
         low, high = bootstrap(differences, alpha=rules.alpha, resamples=rules.resamples)
         effect = replace(effect, low=min(effect.low, low), high=max(effect.high, high))
-    power = _power(effect, planned, rules)
-    threshold = -rules.margin if rules.refresh else 0.0
-    asked = (
+    goal = (
         f"no worse than {against} by the margin {rules.margin:g}"
         if rules.refresh
         else f"better than {against}"
     )
-    told = f"{effect}; {power}"
-    if effect.high < 0:
-        return Judgement(action="reject", effect=effect, reason=f"worse than {against}: {told}")
+    evidence = f"{effect}; {_power(effect, planned, rules)}"
+    status = status_of(effect, rules)
+    if status is Status.WORSE:
+        return Result(status=status, effect=effect, sentence=f"worse than {against}: {evidence}")
     bad = worse_slices(
         differences, slices or {}, alpha=rules.alpha, margin=rules.margin, min_samples=rules.min_samples
     )
     if bad:
-        reason = f"worse by more than the margin {rules.margin:g} on {', '.join(bad)}: {told}"
-        return Judgement(action="reject", effect=effect, reason=reason)
-    if effect.low > threshold:
-        return Judgement(action="promote", effect=effect, reason=f"proven {asked}: {told}")
+        sentence = f"worse by more than the margin {rules.margin:g} on {', '.join(bad)}: {evidence}"
+        return Result(status=Status.WORSE, effect=effect, sentence=sentence)
+    if status.is_proof:
+        return Result(status=status, effect=effect, sentence=f"proven {goal}: {evidence}")
     if effect.num_samples < planned:
-        return Judgement(action="wait", effect=effect, reason=f"not yet proven {asked}: {told}")
-    reason = f"inconclusive: not proven {asked}: {told}"
-    return Judgement(action="reject", effect=effect, reason=reason, inconclusive=True)
+        return Result(status=Status.OPEN, effect=effect, sentence=f"not yet proven {goal}: {evidence}")
+    sentence = f"inconclusive: not proven {goal}: {evidence}"
+    return Result(status=Status.INCONCLUSIVE, effect=effect, sentence=sentence)
 
 
 def _paired(
@@ -222,33 +207,34 @@ def _paired(
     slices: Mapping[str, NDArray[Any]],
     *,
     min_samples: int,
-) -> tuple[Floats, Judgement | None]:
-    """Differences challenger - champion, and the judgement where they do not suffice for one."""
+) -> tuple[Floats, Result | None]:
+    """Returns the differences challenger - champion, and the result where they do not suffice for a test."""
 
-    def no(action: Action, reason: str) -> tuple[Floats, Judgement]:
-        return np.empty(0), Judgement(action=action, effect=None, reason=reason)
+    def no(status: Status, sentence: str) -> tuple[Floats, Result]:
+        return np.empty(0), Result(status=status, sentence=sentence)
 
     if challenger is None or champion is None:
-        return no("no data", f"no scores of the {'challenger' if challenger is None else 'champion'}")
+        return no(Status.NO_DATA, f"no scores of the {'challenger' if challenger is None else 'champion'}")
     ours: Floats = np.asarray(challenger, dtype=np.float64).reshape(-1)
     theirs: Floats = np.asarray(champion, dtype=np.float64).reshape(-1)
     if odd := [name for name, mask in slices.items() if np.shape(mask) != ours.shape]:
-        return no("no data", f"slice {odd[0]} is no mask over the {ours.size:,} samples")
+        return no(Status.NO_DATA, f"slice {odd[0]} is not a mask over the {ours.size:,} samples")
     if ours.size != theirs.size:
-        return no("no data", f"{ours.size:,} scores of the challenger but {theirs.size:,} of the champion")
+        sizes = f"{ours.size:,} scores of the challenger but {theirs.size:,} of the champion"
+        return no(Status.NO_DATA, sizes)
     if lost := int((~np.isfinite(ours)).sum()):
-        return no("reject", f"{lost:,} of {ours.size:,} scores of the challenger are not finite")
+        return no(Status.INVALID, f"{lost:,} of {ours.size:,} scores of the challenger are not finite")
     if lost := int((~np.isfinite(theirs)).sum()):
-        return no("no data", f"{lost:,} of {theirs.size:,} scores of the champion are not finite")
+        return no(Status.NO_DATA, f"{lost:,} of {theirs.size:,} scores of the champion are not finite")
     few = None
     if ours.size < max(min_samples, 2):
-        reason = f"{ours.size:,} samples; gate.min_samples asks for {min_samples:,}"
-        few = Judgement(action="no data", effect=None, reason=reason)
+        sentence = f"{ours.size:,} samples; gate.min_samples asks for {min_samples:,}"
+        few = Result(status=Status.NO_DATA, sentence=sentence)
     return ours - theirs, few
 
 
 def _power(effect: Effect, planned: int, rules: Rules) -> str:
-    """What the samples could have shown; the spread is used, not the effect, so it is no result."""
+    """Says what the samples could have shown; it rests on their spread alone, not on the effect."""
     least = detectable(sd=effect.sd, num_samples=planned, alpha=rules.alpha)
     could = f"{planned:,} samples show {least:.4f} at {POWER:.0%} power".replace("%", " %")
     if rules.refresh and least > rules.margin:

@@ -1,7 +1,7 @@
-"""Is the P99 no worse? Quantiles of two arms that may be looked at all the time.
+"""Compares a quantile of two arms, such as the P99 of their latency; it may be looked at all the time.
 
 Of n values, the number c below the true q-quantile is binomial(n, q), whatever the values' distribution. So
-every x whose count c(x) keeps the beta-binomial martingale of `ratio` under 1/alpha is in an interval that
+every x whose count c(x) keeps the beta-binomial martingale of `srm` under 1/alpha is in an interval that
 covers the quantile at all n at once (Howard & Ramdas 2022, theorem 1, with its mixture bound). Two arms have
 the same quantile only if at some x neither martingale objects: the least product over x is evidence against
 that (the same, section 5). Ties are given to either side as suits the null. Pure: numpy and scipy only.
@@ -14,26 +14,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from pipeline.statistics.paired import Action, Effect, Judgement
+from pipeline.statistics.result import Effect, Result, Status
 from pipeline.statistics.srm import concentration
 
 Floats = NDArray[np.float64]
 
 
 def evidence(num_below: ArrayLike, num_values: int, *, quantile: float, k: float) -> Floats:
-    """Log of the martingale that `num_below` of the values are below their quantile; same shape."""
+    """Returns the log of the martingale where `num_below` values are below their quantile; same shape."""
     below = np.asarray(num_below, dtype=np.float64)
     a, b = k * quantile, k * (1 - quantile)
-    found = special.betaln(a + below, b + num_values - below) - special.betaln(a, b)
+    prior = special.betaln(a + below, b + num_values - below) - special.betaln(a, b)
     return np.asarray(
-        found - below * math.log(quantile) - (num_values - below) * math.log1p(-quantile), dtype=np.float64
+        prior - below * math.log(quantile) - (num_values - below) * math.log1p(-quantile), dtype=np.float64
     )
 
 
 def interval(
     values: ArrayLike, *, quantile: float, alpha: float, tuned_at: int = 10_000
 ) -> tuple[float, float]:
-    """Ends of the quantile of `values`, shape [n], that hold at every n with probability 1 - alpha.
+    """Returns ends of the quantile of `values`, shape [n], that hold at every n with chance 1 - alpha.
 
     An end is infinite while there are too few values for it.
     """
@@ -50,7 +50,7 @@ def interval(
 def p_value(
     ours: ArrayLike, theirs: ArrayLike, *, quantile: float, alpha: float = 0.05, tuned_at: int = 10_000
 ) -> float:
-    """How well both arms, shapes [n] and [m], may have the same quantile; holds at any time."""
+    """Returns the p-value of both arms, shapes [n] and [m], having the same quantile; holds at any time."""
     arms = [np.sort(np.asarray(values, dtype=np.float64).reshape(-1)) for values in (ours, theirs)]
     k = concentration(tuned_at, alpha=alpha)
     where = np.unique(np.concatenate(arms))
@@ -76,16 +76,17 @@ def guard(
     alpha: float,
     min_samples: int,
     unit: str = "s",
-) -> Judgement:
-    """Is this quantile of the challenger above the champion's by no more than the margin? Lower is better.
+) -> Result:
+    """Returns whether this quantile of the challenger is above the champion's by more than the margin.
 
-    The arms are of different users, shapes [n] and [m]; every input has an answer, and it may be asked for at
-    any time. The effect is champion - challenger, so that above 0 is better.
+    Lower is better: NO_WORSE within the margin, WORSE beyond it, OPEN while neither is proven. The arms are
+    of different users, shapes [n] and [m]; every input has an answer, and it may be asked for at any time.
+    The effect is champion - challenger, so that above 0 is better.
     """
     name = f"P{100 * quantile:g}"
     problem = _problem(challenger, champion, margin=margin, min_samples=min_samples)
     if problem is not None:
-        return replace(problem, reason=f"{name}: {problem.reason}")
+        return replace(problem, sentence=f"{name}: {problem.sentence}")
     ours, theirs = np.asarray(challenger, dtype=np.float64), np.asarray(champion, dtype=np.float64)
     mine, other = (interval(v, quantile=quantile, alpha=alpha / 2) for v in (ours, theirs))
     effect = Effect(
@@ -95,45 +96,40 @@ def guard(
         sd=math.nan,
         num_samples=min(ours.size, theirs.size),
     )
-    told = f"{name} is higher by {-effect.mean:.4g} {unit} (from {-effect.high:.4g} to {-effect.low:.4g})"
+    status, how = Status.OPEN, "not yet known to be within the margin"
     if effect.low > -margin:
-        return Judgement(
-            action="promote", effect=effect, reason=f"{told}, within the margin {margin:g} {unit}"
-        )
-    if effect.high < -margin:
-        return Judgement(
-            action="reject", effect=effect, reason=f"{told}, more than the margin {margin:g} {unit}"
-        )
-    reason = f"{told}, not yet known to be within the margin {margin:g} {unit}"
-    return Judgement(action="wait", effect=effect, reason=reason)
+        status, how = Status.NO_WORSE, "within the margin"
+    elif effect.high < -margin:
+        status, how = Status.WORSE, "more than the margin"
+    rise = f"{name} is higher by {-effect.mean:.4g} {unit} (from {-effect.high:.4g} to {-effect.low:.4g})"
+    return Result(status=status, effect=effect, sentence=f"{rise}, {how} {margin:g} {unit}")
 
 
 def _problem(
     challenger: ArrayLike | None, champion: ArrayLike | None, *, margin: float, min_samples: int
-) -> Judgement | None:
-    """Why the values do not suffice for a judgement, or None where they do."""
+) -> Result | None:
+    """Returns the result where the values do not suffice for a test, or None where they do."""
     if not margin > 0:
         return _no("it has no margin; give it one above 0")
     sizes = []
     for arm, values in (("challenger", challenger), ("champion", champion)):
         if values is None:
             return _no(f"no values of the {arm}")
-        found = np.asarray(values, dtype=np.float64)
-        if lost := int((~np.isfinite(found)).sum()):
-            action: Action = "reject" if arm == "challenger" else "no data"
-            reason = f"{lost:,} values of the {arm} are not finite"
-            return Judgement(action=action, effect=None, reason=reason)
-        sizes.append(found.size)
+        array = np.asarray(values, dtype=np.float64)
+        if lost := int((~np.isfinite(array)).sum()):
+            status = Status.INVALID if arm == "challenger" else Status.NO_DATA
+            return Result(status=status, sentence=f"{lost:,} values of the {arm} are not finite")
+        sizes.append(array.size)
     if min(sizes) < max(min_samples, 1):
         return _no(f"{min(sizes):,} values in the smaller arm, {min_samples:,} are asked for")
     return None
 
 
 def _mode(num_values: int, *, quantile: float, k: float) -> float:
-    """Count at which the martingale is least."""
+    """Returns the count at which the martingale is least."""
     counts = np.arange(num_values + 1)
     return float(counts[int(np.argmin(evidence(counts, num_values, quantile=quantile, k=k)))])
 
 
-def _no(reason: str) -> Judgement:
-    return Judgement(action="no data", effect=None, reason=reason)
+def _no(sentence: str) -> Result:
+    return Result(status=Status.NO_DATA, sentence=sentence)

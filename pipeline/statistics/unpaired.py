@@ -1,4 +1,4 @@
-"""Is the challenger better, if other users meet it than meet the champion? An effect that may be watched.
+"""Compares two models that meet different users; the effect may be looked at all the time.
 
 User k met the challenger (A = 1) with chance p, known beforehand, and scored y. With m the mean of y among
 the users of the same chance,
@@ -9,7 +9,7 @@ weights each user by how much was left to chance (overlap weights, Li, Morgan & 
 1 % to 50 % needs no weights of 100, and hours of different traffic are never mixed up with the arms, since
 within each the arms were drawn alike. Given what came before, u - p (1 - p) effect has mean 0 and variance
 p (1 - p) s^2. So its sum is followed on the clock T by the normal mixture of `sequential`, as paired
-differences are by `compare`: the effect is out of the interval where
+differences are by `paired`: the effect is out of the interval where
 
     |U - T effect| > c sqrt(T V),   V = sum of (u - p (1 - p) effect)^2,   c = mixture_bound(T) / T
 
@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from pipeline.statistics.paired import POWER, Effect
+from pipeline.statistics.paired import POWER
+from pipeline.statistics.result import Effect
 from pipeline.statistics.sequential import mixture_bound, mixture_rho
 
 TUNED_AT = 250.0  # T of a thousand users at halves
@@ -34,13 +35,13 @@ Floats = NDArray[np.float64]
 def effect(
     treated: ArrayLike, chance: ArrayLike, values: ArrayLike, *, alpha: float, tuned_at: float = TUNED_AT
 ) -> Effect:
-    """Mean of the challenger's users - mean of the champion's; either end is ever passed with chance alpha.
+    """Returns mean of the challenger's users - mean of the champion's; each end fails with chance alpha.
 
     Args:
         treated: which users met the challenger, shape [n], in order of time.
         chance: of each to meet it, between 0 and 1, shape [n].
         values: score of each, shape [n].
-        alpha: chance of either end to be wrong at any look.
+        alpha: chance that an end is ever wrong, at whatever look.
         tuned_at: T at which the interval is to be tightest; fixed before the first user comes.
     """
     arm = np.asarray(treated, dtype=bool)
@@ -71,13 +72,13 @@ def effect(
 
 
 def half_width(clock: float, *, alpha: float, tuned_at: float) -> float:
-    """Half of the interval at T = clock, in standard deviations of a user's score; about so for large T."""
+    """Returns half of the interval at T = clock, in standard deviations of a score; holds for large T."""
     rho = mixture_rho(tuned_at, alpha=2 * alpha)
     return mixture_bound(clock, alpha=alpha, rho=rho, sides=1) / clock
 
 
 def detectable(*, sd: float, clock: float, alpha: float, power: float = POWER) -> float:
-    """Smallest true effect that is shown with this power by T = clock, where the interval is tightest.
+    """Returns the smallest true effect shown with this power by T = clock, where the interval is tightest.
 
     >>> round(detectable(sd=0.25, clock=2500, alpha=0.05), 4)
     0.018
@@ -89,7 +90,7 @@ def detectable(*, sd: float, clock: float, alpha: float, power: float = POWER) -
 
 
 def _centred(arm: NDArray[np.bool_], p: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """U and p (1 - p) of each user, the latter less what its own part in the mean takes away."""
+    """Returns u and p (1 - p) of each user, the latter less its own part in the mean."""
     u, weight = np.zeros_like(y), np.zeros_like(y)
     for one in np.unique(p):
         among = p == one

@@ -6,17 +6,18 @@ compare-and-swap (`git update-ref NEW OLD`), so of two nights that follow the sa
 rollback is a commit whose tree is that of the night which made the version that serves again.
 """
 
+import json
 import logging
 import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.contract import records
+from pipeline.contract import older, records
 from pipeline.contract.errors import DataError, ParamsError, ReleaseError
 from pipeline.contract.records import (
     Approval,
@@ -81,6 +82,18 @@ class Commit:
     subject: str
     night: str
     rollback: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What was seen besides nights, kept beside the newest commit of then."""
+
+    at: str  # 2011-09-30 03:00 UTC
+    text: str
+    versions: Sequence[int]  # that it is about
+
+    def __str__(self) -> str:
+        return f"{self.at}: {self.text}"
 
 
 _KINDS: tuple[type[Record], ...] = (
@@ -215,7 +228,7 @@ def commit_rollback(
         git("read-tree", target, folder=home(), index=index)
         _put(release, verdict, index=index)
         tree = git("write-tree", folder=home(), index=index)
-    trailers = f"Night: {release.night}\nRollback: {release.champion}\n"
+    trailers = f"Night: {release.night}\nRollback: {release.version}\n"
     return _move(tree, [expected_tip], expected=expected_tip, message=f"{message}\n\n{trailers}")
 
 
@@ -253,17 +266,19 @@ def newest_unreachable() -> str:
     return max(nights, default=(0, ""))[1]
 
 
-def note(text: str) -> None:
-    """Keep a sentence beside the newest commit of the ledger, without moving it."""
-    line = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {' '.join(text.split())}"
+def note(text: str, *, versions: Sequence[int]) -> None:
+    """Keeps a sentence about these versions beside the newest commit of the ledger, without moving it."""
+    at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    line = json.dumps(asdict(Note(at=at, text=" ".join(text.split()), versions=versions)))
     git(*_identity(), "notes", f"--ref={NOTES}", "append", "-m", line, ledger_tip(), folder=home())
 
 
-def notes() -> list[str]:
-    """The sentences that were kept, oldest first."""
+def notes() -> list[Note]:
+    """Returns the notes that were kept, oldest first."""
     listed = git("notes", f"--ref={NOTES}", "list", folder=home()).splitlines()
     texts = [git("cat-file", "blob", line.split()[0], folder=home()) for line in listed]
-    return sorted(line for text in texts for line in text.splitlines() if line)
+    kept = [Note(**older.note(line)) for text in texts for line in text.splitlines() if line]
+    return sorted(kept, key=lambda one: one.at)
 
 
 def _identity() -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.contract.errors import JobError
-from pipeline.machines.catalog import LOCAL
+from pipeline.contract.records import LOCAL
 
 MACHINE, GPUS = "PIPELINE_MACHINE", "PIPELINE_GPUS"  # in the environment: its name, and "1 x L4" or nothing
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel, so it is seen in containers too

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.contract.older import import_path
-from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, Rung, Size, Tuning, digest
+from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, Rental, Size, Tuning, digest
 from pipeline.contract.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -54,7 +54,7 @@ def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> 
     if night.day.toordinal() % params.train.cold_every == 0:
         return False
     facts = CHAMPION / "model.json"
-    if not champion.champion or not facts.exists():
+    if not champion.version or not facts.exists():
         return False
     told = json.loads(facts.read_text())
     if [import_path(told["workload"]), told["arguments"]] != [
@@ -65,10 +65,10 @@ def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> 
         return False
     source = source_digest(params.workload.use)
     if champion.lineage.get("source", source) != source:
-        log.info("the workload was edited since version %d was trained; starting cold", champion.champion)
+        log.info("the workload was edited since version %d was trained; starting cold", champion.version)
         return False
     if champion.model_digest and digest(CHAMPION) != champion.model_digest:
-        log.warning("%s is not the model of version %d; starting cold", CHAMPION, champion.champion)
+        log.warning("%s is not the model of version %d; starting cold", CHAMPION, champion.version)
         return False
     return True
 
@@ -156,12 +156,12 @@ class Result(Record):
     device: str = ""  # that the workers trained on
 
 
-def name_of(recipe: Recipe, rung: Rung, *, num_workers: int) -> str:
+def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:
     """Name of the job: a digest of all that goes in, so that asking twice starts it once."""
     return _digest(
         recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
         recipe.batching, recipe.train_until.isoformat(), num_workers,
-        rung.machine, rung.num_machines, rung.region, rung.strategy, rung.wait_s,
+        rental.machine, rental.num_machines, rental.region, rental.strategy, rental.max_wait_s,
     )[:12]  # fmt: skip
 
 

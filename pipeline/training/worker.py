@@ -53,7 +53,7 @@ PR_SET_PDEATHSIG = 1
 
 def main(folder: Path) -> int:
     """Train the job in `folder` to its end; the exit status."""
-    die_with_parent()
+    _die_with_torchrun()
     rank = int(os.environ.get("RANK", "0"))
     sys.excepthook = lambda kind, error, trace: leave_error(folder, rank, error)
     if (folder / "result.json").exists():
@@ -294,10 +294,15 @@ def _finite(path: Path, model: "nn.Module") -> bool:
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this process with torchrun, so that no orphan trains beside a new start."""
-    parent = os.getppid()
+    """Let the kernel end this process with the one that started it."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _die_with_torchrun() -> None:
+    """No orphan trains beside a new start; JobError where it has become one already."""
+    parent = os.getppid()
+    die_with_parent()
     if os.getppid() != parent or parent == 1:
         raise JobError("torchrun has ended before its worker began; the job is started again")
 

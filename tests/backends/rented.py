@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pipeline.backends.vertex.client import Patience
 from pipeline.backends.vertex.vertex import Vertex
 from pipeline.contract.backend import Job, State
+from pipeline.contract.records import Rental
 
+OF_RENTAL = {field.name for field in fields(Rental)}
 QUICK = Patience(call_s=5.0, first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, error_s=5.0, cancel_s=10.0)
 
 
@@ -19,8 +22,9 @@ def vertex(url: str, *, patience: Patience = QUICK, **told: Any) -> Vertex:
 
 
 def job(home: Path, script: str = "exit 0", /, **told: Any) -> Job:
+    rental = {"machine": "g2-standard-8", **{name: told.pop(name) for name in OF_RENTAL & told.keys()}}
     given: dict[str, Any] = {
-        "name": "j", "command": ("sh", "-c", script), "machine": "g2-standard-8", "num_machines": 1,
+        "name": "j", "module": "tests.backends.script", "arguments": (script,), "rental": Rental(**rental),
         "folder": str(home / "job"), "timeout_s": 60, "night": "2026-01-02", "model": "daybreak",
     }  # fmt: skip
     return Job(**{**given, **told})

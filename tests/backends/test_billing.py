@@ -1,5 +1,6 @@
 """What machines cost: every attempt that ran, none of the queue."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,15 +9,16 @@ from hypothesis import strategies as st
 
 from pipeline.backends.vertex.billing import Stretch, rate, usd
 from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import Rental
 from pipeline.machines.catalog import rented
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def stretch(hours: float | None = 1.0, **told: object) -> Stretch:
-    given_ = {"machine": "a2-highgpu-1g", "num_machines": 1, "region": "us-central1", "strategy": "spot"}
+    given_ = {"machine": "a2-highgpu-1g", "region": "us-central1", "strategy": "spot", **told}
     ended = None if hours is None else START + timedelta(hours=hours)
-    return Stretch(**{**given_, "started": START, "ended": ended, **told})  # type: ignore[arg-type]
+    return Stretch(rental=Rental(**given_), started=START, ended=ended)  # type: ignore[arg-type]
 
 
 def cost(*stretches: Stretch, hours: float = 24.0) -> float:
@@ -33,7 +35,7 @@ def test_each_strategy_has_its_own_price():
 
 
 def test_the_queue_costs_nothing_and_what_still_runs_is_paid_until_now():
-    assert cost(stretch(started=None)) == 0
+    assert cost(replace(stretch(), started=None)) == 0
     assert cost(stretch(None), hours=2) == pytest.approx(2 * 1.928)
 
 
@@ -46,4 +48,4 @@ def test_a_machine_without_a_price_is_not_free():
 def test_more_attempts_never_cost_less_and_parts_add_up(hours, more):
     whole = cost(*map(stretch, hours))
     assert cost(*map(stretch, hours), stretch(more)) >= whole
-    assert whole == pytest.approx(sum(hours) * rate(stretch(), known=rented()), abs=1e-4)
+    assert whole == pytest.approx(sum(hours) * rate(stretch().rental, known=rented()), abs=1e-4)

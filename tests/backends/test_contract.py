@@ -16,6 +16,7 @@ import pytest
 from pipeline.backends.local import Local
 from pipeline.contract.backend import Backend, Job
 from pipeline.contract.errors import JobError
+from pipeline.contract.records import Rental
 from tests.backends import rented
 from tests.backends.rented import end, wait
 
@@ -142,7 +143,7 @@ def test_a_job_ends_after_its_time_even_if_nobody_asks(place):
 
 
 def test_a_job_for_a_machine_that_it_does_not_have_is_refused_before_anything_starts(place, tmp_path):
-    job = replace(place.job(), machine="b7-imaginary-9")
+    job = replace(place.job(), rental=Rental(machine="b7-imaginary-9"))
     with pytest.raises(
         JobError, match=r"job j is for .*b7-imaginary-9, (but|which) .*; (set|name) .*plan.machines"
     ):

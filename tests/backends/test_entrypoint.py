@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.vertex.entrypoint import Place, command_of, place
+from pipeline.backends.vertex.entrypoint import place
 
 ROOT = Path(__file__).parents[2]
-TORCHRUN = ("torchrun", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=3", "-m", "worker", "folder")
 
 
 @given(st.integers(1, 6))
@@ -30,16 +29,6 @@ def test_ranks_of_all_machines_are_each_once_and_all_name_the_same_master(follow
 def test_a_machine_alone_meets_nobody():
     alone = json.dumps({"cluster": {"workerpool0": ["a:2222"]}, "task": {"type": "workerpool0", "index": 0}})
     assert place("") is place(alone) is None
-    assert command_of(TORCHRUN, None, job="j")[1:4] == ["-m", "torch.distributed.run", "--standalone"]
-    assert command_of(("sh", "-c", "x"), None, job="j") == ["sh", "-c", "x"]
-
-
-def test_torchrun_gets_nodes_place_and_master():
-    told = command_of(TORCHRUN, Place(num_nodes=3, rank=2, host="b1", master="a:2222"), job="j")
-    assert {"--nnodes=3", "--rdzv-endpoint=a:2222", "--rdzv-id=j", "--local-addr=b1",
-            "--rdzv-conf=is_host=false"} < set(told)  # fmt: skip
-    assert told[-5:] == list(TORCHRUN[2:])
-    assert "--nnodes=1" not in told
 
 
 def run(script: str, *, until: float = 1e12) -> subprocess.Popen[str]:
@@ -50,8 +39,7 @@ def run(script: str, *, until: float = 1e12) -> subprocess.Popen[str]:
         "--until",
         str(until),
         "--",
-        "sh",
-        "-c",
+        "tests.backends.script",
         script,
     ]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}

@@ -5,9 +5,13 @@ import re
 import pytest
 
 from pipeline.backends.vertex.error_codes import Asked, classify, is_device_quota
+from pipeline.contract.records import Rental
 
 ASKED = Asked(
-    job="j", machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", wait_s=3600
+    job="j",
+    rental=Rental(
+        machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", max_wait_s=3600
+    ),
 )
 STOCKOUT = (
     "Resources are insufficient in region: us-central1. "

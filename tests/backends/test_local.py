@@ -15,6 +15,7 @@ import pytest
 from pipeline.backends.local import Local
 from pipeline.contract.backend import Job
 from pipeline.contract.errors import JobError
+from pipeline.contract.records import Rental
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,9 +23,9 @@ ROOT = Path(__file__).parents[2]
 def job(folder: Path, script: str, *, timeout_s: float = 60) -> Job:
     return Job(
         name="j",
-        command=("sh", "-c", script),
-        machine="local",
-        num_machines=1,
+        module="tests.backends.script",
+        arguments=(script,),
+        rental=Rental(machine="local"),
         folder=str(folder / "job"),
         timeout_s=timeout_s,
         environment={"PYTHONPATH": str(ROOT)},
@@ -44,11 +45,8 @@ def over(handle: str) -> bool:
 
 @pytest.mark.parametrize("changes", [{"machine": "g2-standard-8"}, {"num_machines": 2}])
 def test_a_job_for_another_machine_is_refused_rather_than_run_here(tmp_path, changes):
-    asked = replace(job(tmp_path, "exit 0"), **changes)
-    number, machine = asked.num_machines, asked.machine
-    with pytest.raises(
-        JobError, match=rf"job j is for {number} x {machine}, but backend .*:Local has only the"
-    ):
+    asked = replace(job(tmp_path, "exit 0"), rental=Rental(**{"machine": "local", **changes}))
+    with pytest.raises(JobError, match=rf"job j is for {asked.rental}, but backend Local has only the"):
         Local().submit(asked)
     assert not (tmp_path / "job").exists()
 

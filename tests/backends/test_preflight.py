@@ -153,7 +153,7 @@ def test_what_serves_is_looked_at_too(service, registry, tmp_path):
 
 
 def test_a_region_without_the_machine_is_found_by_the_catalog(check, monkeypatch):
-    monkeypatch.setattr("pipeline.check._premises", lambda told: iter(()))
+    monkeypatch.setattr("pipeline.backends.vertex.preflight.preflight", lambda *_, **__: iter(()))
     ok, text = check(region="us-west1")["machines"]
     assert not ok
     assert "plan.machines names g2-standard-8, which is not offered in us-west1; add " in text

@@ -1,7 +1,7 @@
 """Jobs that belong to no open night are ended, and no others."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline import stages
 from pipeline.backends.vertex.job_spec import label
 from pipeline.contract import records
-from pipeline.contract.backend import Job, Rental, State
+from pipeline.contract.backend import LiveJob
 from pipeline.contract.errors import JobError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night
@@ -21,13 +21,14 @@ from pipeline.jobs import reaper
 from pipeline.jobs.reaper import YOUNG, Standing, orphans
 from pipeline.storage import ledger
 from tests.backends.rented import job, vertex
+from tests.fakes import ScriptedBackend
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def rental(night: str = "n", *, hours_ago: float = 1.0, name: str = "j") -> Rental:
-    return Rental(handle=f"{night}/{name}", job=name, night=night, state="running",
+def live_job(night: str = "n", *, hours_ago: float = 1.0, name: str = "j") -> LiveJob:
+    return LiveJob(handle=f"{night}/{name}", job=name, night=night, state="running",
                   created_at=NOW - hours_ago * HOUR)  # fmt: skip
 
 
@@ -42,11 +43,11 @@ def rental(night: str = "n", *, hours_ago: float = 1.0, name: str = "j") -> Rent
     ],
 )
 def test_a_job_belongs_to_a_night_that_is_open(nights, wanted):
-    assert orphans([rental()], nights, now=NOW) == ([] if wanted else [rental()])
+    assert orphans([live_job()], nights, now=NOW) == ([] if wanted else [live_job()])
 
 
 def test_a_job_of_a_night_that_is_just_being_opened_is_left_alone():
-    young = replace(rental(), created_at=NOW - YOUNG / 2)
+    young = replace(live_job(), created_at=NOW - YOUNG / 2)
     assert orphans([young], {}, now=NOW) == []
 
 
@@ -56,41 +57,27 @@ standings = st.builds(Standing, until=moments, closed_at=st.none() | moments)
 
 @given(st.dictionaries(st.sampled_from("abc"), standings), st.lists(st.sampled_from("abcd")))
 def test_no_orphan_lives_in_a_night_that_was_never_closed_and_has_time(nights, jobs):
-    found = orphans([rental(night) for night in jobs], nights, now=NOW)
+    found = orphans([live_job(night) for night in jobs], nights, now=NOW)
     assert all(one.night not in nights or nights[one.night] != Standing(until=NOW + HOUR) for one in found)
-    left = [one for one in map(rental, jobs) if one not in found]
+    left = [one for one in map(live_job, jobs) if one not in found]
     assert all(nights[one.night].until >= NOW for one in left)
 
 
 CANCELLED: list[str] = []
 
 
-class Renting:
-    """Backend: lists the jobs it is given, and what was cancelled."""
+class Renting(ScriptedBackend):
+    """Lists the jobs it is given, and what was cancelled."""
 
-    def __init__(self, *jobs: Rental, away: bool = False, nights: Sequence[str] = ()) -> None:
-        self.jobs, self.away, self.cancelled = [*jobs, *map(rental, nights)], away, CANCELLED
+    def __init__(self, *jobs: LiveJob, away: bool = False, nights: Sequence[str] = ()) -> None:
+        super().__init__("running")
+        self.listed, self.away, self.cancelled = [*jobs, *map(live_job, nights)], away, CANCELLED
         CANCELLED.clear()
 
-    def live(self) -> list[Rental]:
+    def live(self) -> list[LiveJob]:
         if self.away:
             raise JobError("the service does not answer; try again")
-        return self.jobs
-
-    def submit(self, job: Job) -> str:
-        raise NotImplementedError
-
-    def state(self, handle: str) -> State:
-        return "running"
-
-    def usd(self, folder: Path) -> None:
-        return None
-
-    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        raise NotImplementedError
-
-    def cancel(self, handle: str) -> None:
-        self.cancelled.append(handle)
+        return self.listed
 
 
 def opened(home: Path, *, name: str = "n") -> Night:
@@ -116,7 +103,7 @@ def test_a_night_is_closed_though_the_service_is_away_and_the_hourly_look_says_s
 
 def test_the_hourly_look_knows_the_nights_by_their_folders_and_the_ledger(repository: Path) -> None:
     night = opened(repository)
-    job = replace(rental(), created_at=datetime.now(UTC) - YOUNG)
+    job = replace(live_job(), created_at=datetime.now(UTC) - YOUNG)
     backend = Renting(job, replace(job, night="none"))
     reaper.reap(backend=backend)
     assert backend.cancelled == ["n/j"]  # of the night `none`; both have that handle

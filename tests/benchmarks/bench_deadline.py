@@ -44,7 +44,7 @@ def main() -> None:
     frame.table([{"rungs taken": name, "times": count} for name, count in rungs.most_common()])
     late_s = [night.decided_at - night.night.train_until.timestamp() for night in nights]
     over_ticks = [
-        (night.usd - night.night.budget_usd) / (night.dearest * cloud.TICK_S) if night.dearest else 0.0
+        (night.billed_usd - night.night.budget_usd) / (night.dearest * cloud.TICK_S) if night.dearest else 0.0
         for night in nights
     ]
     refused = [night for night in nights if night.jobs[0].state == "refused"]
@@ -64,7 +64,7 @@ def main() -> None:
             "rungs of a ladder, mean": sum(len(night.plan.ladder) for night in nights) / NIGHTS,
             "most over the budget, ticks": max(0.0, *over_ticks),
             "meter below the bill, nights": sum(
-                isinstance(n.decision, Training) and n.decision.cost_usd < n.usd - 1e-6 for n in nights
+                isinstance(n.decision, Training) and n.decision.cost_usd < n.billed_usd - 1e-6 for n in nights
             ),
             "most live jobs at once": max(night.most_live for night in nights),
             "seconds a night": took_s / NIGHTS,

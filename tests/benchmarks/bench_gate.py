@@ -74,7 +74,7 @@ def promoted(values: np.ndarray, *, horizon: int | None) -> bool:
         if interval(values[:n], alpha=ALPHA, horizon=horizon, tuned_at=SIZE).low > 0:
             if horizon is None:
                 return True
-            return judge(values[:n], np.zeros(n), rules=RULES, horizon=horizon).action == "promote"
+            return judge(values[:n], np.zeros(n), rules=RULES, horizon=horizon).status.is_proof
     return False
 
 

@@ -73,7 +73,7 @@ def main() -> None:
                 {
                     "day": entry.night.day,
                     "verdict": entry.verdict.action,
-                    "champion": entry.serving.champion if entry.serving else 0,
+                    "champion": entry.serving.version if entry.serving else 0,
                     "score": metrics["score"],
                     "own counts": metrics[OWN_COUNTS],
                     "own counts, tied": metrics[TIED],
@@ -165,7 +165,7 @@ def outcome(entry: ledger.Entry, *, bits: bool) -> object:
 
 def champion_of(entry: ledger.Entry) -> int:
     """Version that serves after an entry of the ledger."""
-    return entry.serving.champion if entry.serving else 0
+    return entry.serving.version if entry.serving else 0
 
 
 def plant_a_bad_night(home: Path, day: date) -> ledger.Entry:
@@ -184,7 +184,7 @@ def roll_back(home: Path) -> tuple[float, bool]:
     entries = ledger.history()
     serving = entries[0].serving
     assert serving is not None
-    target = next(e for e in entries if e.release and e.release.champion == serving.replaced)
+    target = next(e for e in entries if e.release and e.release.version == serving.replaced)
     began = time.monotonic()
     frame.pipeline(home, "rollback", "--reason", "to see that it works")
     elapsed_s = time.monotonic() - began
@@ -200,7 +200,7 @@ def roll_back(home: Path) -> tuple[float, bool]:
     assert target.version and target.release
     restored = (
         newest.rollback
-        and frame.champion_of(home) == target.release.champion == target.version.number
+        and frame.champion_of(home) == target.release.version == target.version.number
         and raw == dvc_md5(home, target.commit, "data/raw")
         and model == target.release.model_digest == records.read(Champion, folder / records.RUN).model_digest
     )

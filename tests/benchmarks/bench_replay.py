@@ -176,17 +176,19 @@ def end_of(home: Path, night: str) -> None:
 
 def held_out(home: Path, night: str) -> tuple[str, float]:
     """What the held-out scores say of a night, and the smallest effect that they can show."""
+    from pipeline.gate.judge import ACTIONS
     from pipeline.statistics.paired import Rules, detectable, judge
+    from pipeline.statistics.result import Status
 
     scores = read_scores(home / "nights" / night / SCORES) or {}
     rules = Rules(alpha=0.05, margin=params.GateParams().margin, min_samples=30, refresh=True)
-    found = judge(scores.get("challenger"), scores.get("champion"), rules=rules)
+    result = judge(scores.get("challenger"), scores.get("champion"), rules=rules)
     least = (
-        detectable(sd=found.effect.sd, num_samples=found.effect.num_samples, alpha=0.05)
-        if found.effect
+        detectable(sd=result.effect.sd, num_samples=result.effect.num_samples, alpha=0.05)
+        if result.effect
         else 9
     )
-    action = "inconclusive" if found.inconclusive else found.action
+    action = "inconclusive" if result.status is Status.INCONCLUSIVE else ACTIONS[result.status]
     return action, least
 
 
@@ -207,6 +209,7 @@ def one_night(
         "day": night, "live": action, "effect": live.effect, "low": live.low, "high": live.high,
         "users": f"{live.num_challenger}/{live.num_champion}", "at share": live.share,
         "held-out": offline, "least held-out": least, "reason": live.reason, "foretold": live.foretold,
+        "broken": sum(not check.ok for check in live.checks),
     }  # fmt: skip
 
 
@@ -233,7 +236,7 @@ def promote_all_the_same(home: Path, day: date, sets: Sequence[str]) -> int:
     folder = home / "nights" / night / records.RUN
     version, champion = records.read(Version, folder), records.read(Champion, folder)
     verdict = Verdict(
-        action="promote", champion=champion.champion, challenger=version.number, effect=None, low=None,
+        action="promote", champion=champion.version, challenger=version.number, effect=None, low=None,
         high=None, num_samples=0, reason="planted by the benchmark",
     )  # fmt: skip
     records.write(verdict, folder)
@@ -278,6 +281,7 @@ def main() -> None:
     shown = ("day", "live", "effect", "low", "high", "users", "at share", "held-out", "least held-out")
     frame.table([{key: row[key] for key in shown} for row in [*rows, planted]])
     reasons = [why_not(row) for row in rows]
+    stopped = planted["live"] == "reject" and bool(planted["broken"])
     print(*filter(None, reasons), f"planted: {planted['reason']}", f"watch: {watched}", sep="\n")
     frame.finish(
         "replay",
@@ -291,7 +295,7 @@ def main() -> None:
             "nights that contradict the held-out scores": sum(map(contradicts, rows)),
             "nights without a reason": sum(not row["reason"] for row in rows),
             "promoted by live traffic": sum(row["live"] == "promote" for row in rows),
-            "bad model stopped by a guardrail": float(str(planted["reason"]).startswith("stopped by ")),
+            "bad model stopped by a guardrail": float(stopped),
             "share at which it was stopped": float(str(planted["at share"])),
             "promoted bad model rolled back by watch": float(before == after != forced),
             "share of the challenger after all": health["share"],

@@ -153,7 +153,7 @@ class Home:
         with sqlite3.connect(self.home / "var" / "mlflow.db") as database:
             asked = "select version from registered_model_aliases where alias = 'champion'"
             row = database.execute(asked).fetchone()
-        return now.champion if now else 0, row[0] if row else 0, self.shelf.shown()
+        return now.version if now else 0, row[0] if row else 0, self.shelf.shown()
 
 
 def start(work: Callable[[], Any], *, kill_at: int | None = None) -> tuple[int, Any]:

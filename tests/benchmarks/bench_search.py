@@ -37,7 +37,7 @@ for _ in range(3):
     made = planner.plan(**job)
     times.append(time.process_time() - began)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps({"number": number, "seconds": min(times), "peak": peak, "machine": made.machine}))
+print(json.dumps({"number": number, "seconds": min(times), "peak": peak, "machine": made.rental.machine}))
 """
 
 

@@ -7,10 +7,11 @@ from datetime import date
 from typing import Any
 
 from pipeline.contract.errors import PlanError
+from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Night, Plan
+from pipeline.contract.records import LOCAL, Night, Plan, Rental
 from pipeline.machines import catalog
-from pipeline.machines.catalog import LOCAL, Machine, rented
+from pipeline.machines.catalog import rented
 from pipeline.planning import planner
 from pipeline.planning.candidates import Job, candidates
 from pipeline.planning.search import Limits, relax
@@ -27,15 +28,11 @@ CONFIDENCE = 0.99
 class Way:
     """A way to run the job by the exhaustive search: all that is compared."""
 
-    machine: str
-    region: str
-    strategy: str
-    num_machines: int
+    rental: Rental
     batch_size: int
     usd: float
     seconds: float
     late_s: float  # in which it is done with the confidence asked for
-    wait_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +84,7 @@ def random_job(seed: int) -> dict[str, Any]:
         "profile": profile(step_s=10 ** chance.uniform(-4, -1), sample_bytes=10 ** chance.uniform(4, 8)),
         "champion": None,
         "params": Params(**PLUGS, plan=plan, train=TrainParams(epochs=1, batch_size=256)),
-        "rented": machines,
+        "available": [catalog.AT_HAND, *machines],
     }
 
 
@@ -98,7 +95,7 @@ def exhaustive(job: dict[str, Any], *, epochs: float = 1.0) -> list[Way]:
     told, data, train = job["params"].plan, job["dataset"], job["params"].train
     here = replace(catalog.local(job["profile"], today=date(2011, 9, 1)), dated=data.last_day)
     ways = []
-    for machine in [here, *job["rented"]]:
+    for machine in [here, *job["available"][1:]]:
         for strategy in ("on-demand", "spot", "flex-start"):
             for batch_size in told.batch_sizes or [train.batch_size]:
                 for number in range(1, told.max_machines + 1):
@@ -129,34 +126,34 @@ def _way(
     samples = job["dataset"].num_samples
     if batch_size != train.batch_size:
         samples = round(samples * (found.noise_scale + batch_size) / (found.noise_scale + train.batch_size))
+    rental = Rental(
+        machine=machine.name, num_machines=number, region=machine.region, strategy=strategy,
+        max_wait_s=told.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0,
+    )  # fmt: skip
     done = estimate(
-        found, machine, measured=here, num_machines=number, strategy=strategy, batch_size=batch_size,
+        found, machine, measured=here, rental=rental, batch_size=batch_size,
         num_workers=workers, num_samples=samples, num_bytes=job["dataset"].num_bytes,
     )  # fmt: skip
     if done is None:
         return None
-    wait_s = told.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0
     return Way(
-        machine=machine.name,
-        region=machine.region,
-        strategy=strategy,
-        num_machines=number,
+        rental=rental,
         batch_size=batch_size,
         usd=sum(p.seconds for p in done.parts if p.name != "queue") / 3600 * number * usd_per_hour,
-        seconds=wait_s + done.expected_s,
-        late_s=wait_s + done.time_s(told.confidence),
-        wait_s=wait_s,
+        seconds=rental.max_wait_s + done.expected_s,
+        late_s=rental.max_wait_s + done.time_s(told.confidence),
     )
 
 
 def possible(ways: list[Way], deadline_s: float, budget_usd: float) -> list[Way]:
     """Those in time and in budget; what waits only if another could begin after the wait."""
     kept = [way for way in ways if way.late_s <= deadline_s and way.usd <= budget_usd]
-    at_once = [way for way in kept if not way.wait_s]
+    at_once = [way for way in kept if not way.rental.is_queued]
     return [
         way
         for way in kept
-        if not way.wait_s or any(way.wait_s + other.late_s <= deadline_s for other in at_once)
+        if not way.rental.is_queued
+        or any(way.rental.max_wait_s + other.late_s <= deadline_s for other in at_once)
     ]
 
 
@@ -258,8 +255,9 @@ def candidates_of(job: dict[str, Any]) -> list[Any]:
         batch_size=told.train.batch_size, num_workers=told.train.num_workers,
         efficiency=Efficiency(noise_scale=job["profile"].noise_scale),
     )  # fmt: skip
-    machines = [here, *(m for m in job["rented"] if m.region in told.plan.regions)]
-    return list(candidates(whole, machines, told.plan, num_samples=job["dataset"].num_samples))
+    machines = [here, *(m for m in job["available"] if m.region in told.plan.regions)]
+    num_samples = job["dataset"].num_samples
+    return list(candidates(whole, machines, told.plan, available=machines, num_samples=num_samples))
 
 
 def large() -> dict[str, Any]:
@@ -272,5 +270,5 @@ def large() -> dict[str, Any]:
         "profile": profile(step_s=1e-2),
         "champion": None,
         "params": Params(**PLUGS, plan=plan, train=TrainParams(epochs=1, batch_size=4096)),
-        "rented": rented(),
+        "available": (catalog.AT_HAND, *rented()),
     }

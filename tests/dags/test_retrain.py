@@ -20,7 +20,7 @@ DESCRIBE = """
     import json, sys, time
     from airflow.dag_processing.dagbag import DagBag
     from airflow.providers.standard.operators.bash import BashOperator
-    from airflow.providers.standard.sensors.bash import BashSensor
+    from airflow.sdk import BaseSensorOperator
     began = time.process_time()
     bag = DagBag()
     took = time.process_time() - began

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from pipeline.experiment.forecast import forecast, volume
 from pipeline.experiment.observations import observe
 from pipeline.experiment.ramp import Pace, Step
-from pipeline.experiment.readout import Finding, Limits, decide, find
+from pipeline.experiment.readout import Decision, Finding, Limits, decide, find
 from pipeline.statistics.assignment import CHALLENGER
-from pipeline.statistics.paired import Judgement, Rules
+from pipeline.statistics.paired import Rules
+from pipeline.statistics.result import Status
 from pipeline.storage.traffic_log import Exposure
 from tests.statistics.streams import Model, exposures, users
 
@@ -26,7 +27,7 @@ def found(log: Iterable[Exposure], *, now: float = 1e9, rules: Rules = RULES) ->
     return find(observe(log, window_s=60), rules=rules, limits=LIMITS, window_s=60, now=now, tuned_at=500)
 
 
-def decided(finding: Finding, *, rules: Rules = RULES, **given: object) -> tuple[Judgement, Step]:
+def decided(finding: Finding, *, rules: Rules = RULES, **given: object) -> tuple[Decision, Step]:
     asked = {"mode": "live", "share": 0.5, "units": 100, "hours": 2, "over": False, **given}
     return decide(finding, rules=rules, pace=PACE, **asked)  # type: ignore[arg-type]
 
@@ -52,9 +53,9 @@ def test_each_guardrail_stops_what_it_guards_against_and_nothing_else_does(
 ) -> None:
     finding = found(stream(challenger, share=0.05, number=4000))
     assert [check.name for check in finding.checks if not check.ok] == [guardrail]
-    judged, step = decided(finding)
-    assert (judged.action, step.action, step.share) == ("reject", "stop", 0.0)
-    assert judged.reason.startswith(f"stopped by {guardrail}: ")
+    decision, step = decided(finding)
+    assert (decision.action, step.action, step.share) == ("reject", "stop", 0.0)
+    assert decision.reason.startswith(f"stopped by {guardrail}: ")
 
 
 @pytest.mark.parametrize(
@@ -101,20 +102,22 @@ def test_a_leak_of_users_blocks_and_nothing_is_believed() -> None:
         rng, users(0, 4000), share=0.5, start=0, challenger=Model(hit=1.0),
         assigned=lambda user: CHALLENGER if hash(user) % 1 or rng.random() < 0.6 else "champion",
     )  # fmt: skip
-    judged, step = decided(found(leak))
-    assert (judged.action, step.share) == ("no data", 0.0)
-    assert "nothing that the log says is believed: arms as drawn" in judged.reason
+    finding = found(leak)
+    assert finding.arms.status is Status.MISMATCH
+    decision, step = decided(finding)
+    assert (decision.action, step.share) == ("no data", 0.0)
+    assert "nothing that the log says is believed: arms as drawn" in decision.reason
 
 
 def test_a_better_challenger_is_promoted_at_the_end_of_the_ramp_and_not_before() -> None:
     finding = found(stream(Model(hit=0.9)))
-    assert finding.effect is not None
-    assert finding.effect.low > 0
+    assert finding.result.effect is not None
+    assert finding.result.effect.low > 0
     assert decided(finding, units=10)[0].action == "wait"
     assert decided(finding, share=0.01)[1].action == "raise"
-    judged, step = decided(finding)
-    assert (judged.action, step.share) == ("promote", 0.0)
-    assert judged.reason.startswith("proven no worse than the champion by the margin 0.03")
+    decision, step = decided(finding)
+    assert (decision.action, step.share) == ("promote", 0.0)
+    assert decision.reason.startswith("proven no worse than the champion by the margin 0.03")
 
 
 def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin() -> None:
@@ -124,44 +127,44 @@ def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin
         limits=Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
     )  # fmt: skip
     assert [check.name for check in finding.checks if not check.ok] == ["score"]
-    judged, step = decided(finding, rules=rules, share=0.01, units=10)
-    assert (judged.action, judged.inconclusive, step.action) == ("reject", False, "stop")
-    assert judged.reason.startswith("stopped by score: 0.")
-    assert judged.reason.endswith(f"proven worse: {finding.effect}")
+    decision, step = decided(finding, rules=rules, share=0.01, units=10)
+    assert (decision.action, decision.inconclusive, step.action) == ("reject", False, "stop")
+    assert decision.reason.startswith("stopped by score: 0.")
+    assert decision.reason.endswith(f"proven worse: {finding.result.effect}")
 
 
 def test_what_is_not_proven_waits_and_at_the_end_keeps_the_champion() -> None:
     finding = found(stream(Model(), number=300))
     assert decided(finding)[0].action == "wait"
-    judged, step = decided(finding, over=True)
-    assert (judged.action, judged.inconclusive, step.share) == ("reject", True, 0.0)
-    assert judged.reason.startswith("inconclusive: not proven no worse")
+    decision, step = decided(finding, over=True)
+    assert (decision.action, decision.inconclusive, step.share) == ("reject", True, 0.0)
+    assert decision.reason.startswith("inconclusive: not proven no worse")
 
 
 def test_where_both_judge_live_traffic_need_not_prove_it_but_has_to_hold_the_last_share() -> None:
     finding = found(stream(Model(), number=300))
     assert decided(finding, mode="both")[0].reason.startswith("live traffic does not object: ")
     assert decided(finding, mode="both", units=10)[0].action == "wait"
-    judged, _ = decided(finding, mode="both", units=10, over=True)
-    assert (judged.action, judged.inconclusive) == ("reject", True)
-    assert "the night ended before the last share was held" in judged.reason
+    decision, _ = decided(finding, mode="both", units=10, over=True)
+    assert (decision.action, decision.inconclusive) == ("reject", True)
+    assert "the night ended before the last share was held" in decision.reason
 
 
 def test_outcomes_that_nobody_told_are_no_proof() -> None:
     rng, silent = np.random.default_rng(0), Model(outcomes=0.0)
     log = exposures(rng, users(0, 2000), share=0.5, start=0, champion=silent, challenger=silent)
     finding = found(log)
-    assert "an outcome was told of 0 of" in finding.reason
+    assert "an outcome was told of 0 of" in finding.result.sentence
     assert decided(finding)[0].action == "wait"
     assert decided(finding, over=True)[0].action == "no data"
 
 
 @pytest.mark.slow
 def test_the_effect_is_on_the_scale_of_users_with_an_outcome() -> None:
-    told = found(stream(Model(hit=0.9), number=6000)).effect
+    told = found(stream(Model(hit=0.9), number=6000)).result.effect
     log = [*exposures(np.random.default_rng(0), users(0, 12_000), share=0.5, start=0,
                       champion=Model(outcomes=0.5), challenger=Model(hit=0.9, outcomes=0.5))]  # fmt: skip
-    half = found(log).effect
+    half = found(log).result.effect
     assert told is not None
     assert half is not None
     assert half.mean == pytest.approx(told.mean, abs=0.05)
@@ -169,7 +172,9 @@ def test_the_effect_is_on_the_scale_of_users_with_an_outcome() -> None:
 
 def test_users_whose_window_is_not_over_do_not_count_yet() -> None:
     log = stream(Model(), number=1000)
-    assert "0 users of the challenger and 0 of the champion have had time" in found(log, now=30).reason
+    assert (
+        "0 users of the challenger and 0 of the champion have had time" in found(log, now=30).result.sentence
+    )
 
 
 def test_every_log_has_a_judgement_and_an_empty_one_waits() -> None:
@@ -190,12 +195,12 @@ def test_whatever_the_log_says_there_is_a_reason(
     number: int, share: float, model: Model, over: bool, slower_s: float
 ) -> None:
     log = stream(replace(model, slower_s=slower_s), share=share, number=number)
-    judged, step = decided(found(log), over=over)
-    assert judged.reason
+    decision, step = decided(found(log), over=over)
+    assert decision.reason
     assert step.reason
-    assert judged.action in ("promote", "reject", "wait", "no data")
-    assert judged.action != "wait" or not over
-    assert (step.share == 0) or judged.action == "wait"
+    assert decision.action in ("promote", "reject", "wait", "no data")
+    assert decision.action != "wait" or not over
+    assert (step.share == 0) or decision.action == "wait"
 
 
 @pytest.mark.slow
@@ -209,15 +214,15 @@ def test_with_a_look_every_few_users_a_ramp_promotes_nothing_that_is_not_better(
                 rng, users(seed * 10**6 + number * 200, 200), share=share, start=start, apart_s=30
             )
             start += 6000
-            judged, step = decide(
+            decision, step = decide(
                 found(log, now=start + 60, rules=rules), rules=rules, mode="live",
                 pace=Pace(shares=(0.05, 0.5), units=20, hours=0), share=share, over=False,
                 units=sum(shown.share == share and shown.arm == CHALLENGER for shown in log), hours=1,
             )  # fmt: skip
             share = step.share or share
-            if judged.action != "wait":
+            if decision.action != "wait":
                 break
-        promoted += judged.action == "promote"
+        promoted += decision.action == "promote"
     assert promoted <= 2
 
 

@@ -10,7 +10,7 @@ from pipeline.gate.judge import decide
 from pipeline.statistics.paired import Rules
 from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
-CHAMPION = Champion(champion=3, replaced=2, model_digest="c", night="before")
+CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
 RNG = np.random.default_rng(0)
 BASE = RNG.random(NUM_SAMPLES).astype(np.float32)
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.gate.metrics import judge_metrics
-from pipeline.statistics.paired import Judgement, Rules
+from pipeline.statistics.paired import Rules
+from pipeline.statistics.result import Result, Status
 
 N = 400
 RNG = np.random.default_rng(0)
@@ -20,7 +21,7 @@ SAME = SAME - SAME.mean()
 
 def judged(
     values: dict[str, Any], *, guardrails: dict[str, float] | None = None, rules: Rules = CHANGED, **more: Any
-) -> Judgement:
+) -> Result:
     """Challengers' values against zeros; metrics that are no guardrail are success metrics."""
     limits = guardrails or {}
     given = {"success": [name for name in values if name not in limits], "guardrails": limits} | more
@@ -28,41 +29,48 @@ def judged(
 
 
 def test_one_better_success_is_enough_if_none_is_worse() -> None:
-    assert judged({"ndcg": SAME, "recall": BETTER}).action == "promote"
+    assert judged({"ndcg": SAME, "recall": BETTER}).status.is_proof
     found = judged({"ndcg": BETTER, "recall": WORSE})
-    assert found.action == "reject"
-    assert found.reason.startswith("recall: worse than the champion")
+    assert found.status is Status.WORSE
+    assert found.sentence.startswith("recall: worse than the champion")
 
 
 def test_a_success_that_is_only_no_worse_does_not_carry_a_changed_recipe() -> None:
     found = judged({"ndcg": SAME, "recall": SAME})
-    assert (found.action, found.inconclusive) == ("reject", True)
-    assert judged({"ndcg": SAME, "recall": SAME}, rules=REFRESH).action == "promote"
+    assert found.status is Status.INCONCLUSIVE
+    assert judged({"ndcg": SAME, "recall": SAME}, rules=REFRESH).status.is_proof
 
 
 def test_every_success_of_a_refresh_has_to_be_no_worse() -> None:
     unsure = RNG.normal(0, 1, N)
     unsure -= unsure.mean()
     found = judged({"ndcg": SAME, "recall": unsure}, rules=REFRESH)
-    assert (found.action, found.inconclusive) == ("reject", True)
-    assert found.reason.startswith("recall: inconclusive")
+    assert found.status is Status.INCONCLUSIVE
+    assert found.sentence.startswith("recall: inconclusive")
 
 
 def test_a_guardrail_that_may_be_worse_by_more_than_its_margin_stops_a_better_challenger() -> None:
-    assert judged({"ndcg": BETTER, "coverage": SAME}, guardrails={"coverage": 0.03}).action == "promote"
+    assert judged({"ndcg": BETTER, "coverage": SAME}, guardrails={"coverage": 0.03}).status.is_proof
     found = judged({"ndcg": BETTER, "coverage": SAME}, guardrails={"coverage": 0.001})
-    assert (found.action, found.inconclusive) == ("reject", True)
-    assert found.reason.startswith("guardrail coverage: inconclusive: not proven no worse")
+    assert found.status is Status.INCONCLUSIVE
+    assert found.sentence.startswith("guardrail coverage: inconclusive: not proven no worse")
     assert found.effect is not None
     assert found.effect.mean == pytest.approx(BETTER.mean())
     bad = judged({"ndcg": BETTER, "coverage": WORSE}, guardrails={"coverage": 0.01})
-    assert (bad.action, bad.inconclusive) == ("reject", False)
+    assert bad.status is Status.WORSE
+
+
+def test_a_guardrail_that_is_worse_outweighs_one_that_is_only_unproven() -> None:
+    values = {"ndcg": BETTER, "coverage": SAME, "recall": WORSE}
+    result = judged(values, guardrails={"coverage": 0.001, "recall": 0.01})
+    assert result.status is Status.WORSE  # else a person could approve it
+    assert result.sentence.startswith("guardrail recall: worse")
 
 
 def test_a_guardrail_worse_within_its_margin_is_still_called_worse() -> None:
     found = judged({"ndcg": BETTER, "coverage": WORSE}, guardrails={"coverage": 0.5})
-    assert found.action == "reject"
-    assert found.reason.startswith("guardrail coverage: worse than the champion")
+    assert found.status is Status.WORSE
+    assert found.sentence.startswith("guardrail coverage: worse than the champion")
 
 
 @pytest.mark.parametrize(
@@ -81,27 +89,27 @@ def test_what_is_missing_is_no_data_with_its_reason(
     values: Any, guardrails: Any, more: Any, words: str
 ) -> None:
     found = judged(values, guardrails=guardrails, rules=REFRESH, **more)
-    assert found.action == "no data"
-    assert words in found.reason
+    assert found.status is Status.NO_DATA
+    assert words in found.sentence
 
 
 def test_what_is_not_finite_in_a_guardrail_is_rejected() -> None:
     found = judged({"ndcg": BETTER, "errors": SAME * math.nan}, guardrails={"errors": 0.1})
-    assert (found.action, found.reason) == (
-        "reject", "guardrail errors: 400 of 400 scores of the challenger are not finite"
+    assert (found.status, found.sentence) == (
+        Status.INVALID, "guardrail errors: 400 of 400 scores of the challenger are not finite"
     )  # fmt: skip
 
 
 def test_before_the_horizon_an_open_guardrail_waits() -> None:
     guardrails = {"coverage": 0.001}
     found = judged({"ndcg": BETTER + 1, "coverage": SAME}, guardrails=guardrails, horizon=10 * N)
-    assert found.action == "wait"
+    assert found.status is Status.OPEN
 
 
 @pytest.mark.slow
 def test_many_success_metrics_do_not_raise_the_chance_of_a_false_promotion() -> None:
     rng, names = np.random.default_rng(1), [str(k) for k in range(5)]
-    promoted = [judged({name: rng.normal(0, 1, N) for name in names}).action == "promote" for _ in range(300)]
+    promoted = [judged({name: rng.normal(0, 1, N) for name in names}).status.is_proof for _ in range(300)]
     assert np.mean(promoted) <= 0.05
 
 
@@ -119,8 +127,8 @@ column = st.lists(st.floats(-1, 1, width=32) | st.just(math.nan), max_size=40) |
 def test_every_input_has_a_judgement(pairs: Any, success: Any, guardrails: Any, refresh: bool) -> None:
     rules = REFRESH if refresh else CHANGED
     found = judge_metrics(pairs, success=success, guardrails=guardrails, rules=rules)
-    assert found.action in ("promote", "reject", "wait", "no data")
-    assert found.reason
-    if found.action == "promote":
+    assert found.status in Status
+    assert found.sentence
+    if found.status.is_proof:
         assert set(success) | set(guardrails) <= set(pairs)
         assert all(margin > 0 for margin in guardrails.values())

@@ -14,7 +14,8 @@ from pipeline.gate import metrics
 from pipeline.gate.metrics import judge_metrics
 from pipeline.gate.selftest import selftest
 from pipeline.statistics import paired
-from pipeline.statistics.paired import Judgement, Rules
+from pipeline.statistics.paired import Rules
+from pipeline.statistics.result import Result
 
 N = 300
 
@@ -65,7 +66,7 @@ def test_the_gate_passes_on_scores_of_any_spread(
     assert [check for check in checks if not check.ok] == []
 
 
-def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Judgement]:
+def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Result]:
     """The gate with one piece of its source changed."""
     assert module.__file__ and metrics.__file__
     source = Path(module.__file__).read_text()
@@ -73,11 +74,11 @@ def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Judgem
     changed: dict[str, Any] = {"__name__": module.__name__}
     exec(compile(source.replace(old, new), f"mutant of {module.__file__}", "exec"), changed)
     if module is metrics:
-        return cast(Callable[..., Judgement], changed["judge_metrics"])
+        return cast(Callable[..., Result], changed["judge_metrics"])
     gate: dict[str, Any] = {"__name__": metrics.__name__}
     exec(compile(Path(metrics.__file__).read_text(), metrics.__file__, "exec"), gate)
     gate["judge"] = changed["judge"]
-    return cast(Callable[..., Judgement], gate["judge_metrics"])
+    return cast(Callable[..., Result], gate["judge_metrics"])
 
 
 MUTANTS = [
@@ -95,8 +96,9 @@ MUTANTS = [
     (paired, "if bad:", "if False:"),
     (paired, "if ours.size < max(min_samples, 2):", "if ours.size < 2:"),
     (paired, "(~np.isfinite(ours)).sum()", "0 * ours.size"),
-    (metrics, "for action in _IN_ORDER:", "for action in ():"),
-    (metrics, "if won.action != \"promote\" and not won.inconclusive:", "if False:"),
+    (metrics, "for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):", "for status in ():"),
+    (metrics, "if not won.status.is_proof and won.status is not Status.INCONCLUSIVE:",
+     "won = replace(won, status=Status.BETTER)\n    if False:"),
     (metrics, "    if missing:",
      "    pairs = {**dict.fromkeys(missing, ([1.0] * 99, [0.0] * 99)), **pairs}\n    if False:"),
     (metrics, "(*success, *guardrails) if name not in pairs]", "success if name not in pairs]\n"

@@ -15,10 +15,11 @@ from math import exp, inf, log
 from pathlib import Path
 
 from pipeline.contract import records
-from pipeline.contract.backend import Job, State
+from pipeline.contract.backend import Backend, Job, State
 from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params
-from pipeline.contract.records import Night, Plan, Portion, Rung, Training
+from pipeline.contract.records import Night, Plan, Portion, Rental, Rung, Strategy, Training
 from pipeline.jobs import launcher
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.storage import jsonl
@@ -80,7 +81,7 @@ class Live:
     ended: float = inf
 
 
-class Cloud:
+class Cloud(Backend):
     """Backend and world: `run` plays a night to its decision."""
 
     def __init__(self, night: Night, plan: Plan, luck: Luck, params: Params) -> None:
@@ -90,7 +91,7 @@ class Cloud:
         self.began = self.now
         self.next_tick = self.now
         self.jobs: list[Live] = []
-        self.usd = 0.0  # as a provider bills: from machines being there to their end
+        self.billed_usd = 0.0  # as a provider bills: from machines being there to their end
         self.most_live = self.dearest = 0.0
         self.hangs_at, self.fails_at = luck.hangs_at, list(luck.fails_at)
         self.decision: Training | JobError | None = None
@@ -126,6 +127,14 @@ class Cloud:
             live.told = min(live.told, self.now)
         self._perhaps_killed()
 
+    def machines(self) -> Sequence[Machine]:
+        """The machines of the plans."""
+        return plans.rented()
+
+    def logs(self, handle: str) -> str:
+        """Of no job."""
+        return "nowhere"
+
     # World
 
     def run(self) -> None:
@@ -158,7 +167,7 @@ class Cloud:
             if live.state == "queued" and live.granted <= self.now:
                 live.state = "running"
                 live.begins = live.granted + self._start_s()
-                if live.job.strategy == "spot" and self.luck.life_s < inf:
+                if live.job.rental.is_spot and self.luck.life_s < inf:
                     live.lost = live.granted + self.random.expovariate(1 / self.luck.life_s)
             if live.lost <= self.now:
                 self._finish(live, "preempted", at=live.lost)
@@ -240,11 +249,12 @@ class Cloud:
 
     def step_s(self, live: Live, recipe: Recipe) -> float:
         """What a step takes on those machines."""
-        rungs = [rung for rung in self.plan.ladder if rung.machine == live.job.machine]
-        expected_s = rungs[0].expected_s if rungs else self.plan.expected_s - self.plan.wait_s
+        machine, plan = live.job.rental.machine, self.plan
+        rungs = [rung for rung in plan.ladder if rung.rental.machine == machine]
+        expected_s = rungs[0].expected_s if rungs else plan.expected_s - plan.rental.max_wait_s
         work_s = expected_s - _before_s(self.plan)
         noise = exp(self.random.gauss(0, 0.05))
-        factor = self.luck.factors.get(live.job.machine, 1.0)
+        factor = self.luck.factors.get(machine, 1.0)
         return work_s * recipe.batch_size / self.plan.num_samples / factor * noise
 
     def _fault(self, live: Live, folder: Path, error: str, *, final: bool) -> None:
@@ -256,22 +266,17 @@ class Cloud:
         live.state, live.ended = state, self.now if at is None else at
         if live.granted < live.ended:
             usd = self.usd_per_s(live) * (live.ended - live.granted)
-            self.usd += usd
+            self.billed_usd += usd
             self.dearest = max(self.dearest, self.usd_per_s(live))
 
     def usd_per_s(self, live: Live) -> float:
         """The price of its machines."""
-        told = self.plan
-        ways = {(rung.machine, rung.region, rung.strategy): rung.usd_per_hour for rung in told.ladder}
-        ways[told.machine, told.region, self._strategy()] = told.usd_per_hour
-        return float(ways[live.job.machine, live.job.region, live.job.strategy] or 0.0) / HOUR_S
-
-    def _strategy(self) -> str:
-        return "spot" if self.plan.spot else "flex-start" if self.plan.wait_s else "on-demand"
+        prices = {each.rental: each.usd_per_hour for each in (*self.plan.ladder, self.plan)}
+        return float(prices[live.job.rental] or 0.0) / HOUR_S
 
     def _granted(self, job: Job) -> float:
         at = self.now + self.random.expovariate(1 / self.luck.queue_s)
-        if job.strategy == "spot":
+        if job.rental.is_spot:
             for low, high in self.luck.no_spot:
                 if self.began + low <= at < self.began + high:
                     at = self.began + high
@@ -330,7 +335,8 @@ def leave_result(folder: Path, recipe: Recipe, trainer: Trainer, how: str, *, no
 
 
 def _until(luck: dict[str, float], job: Job) -> float:
-    return max(luck.get(key, 0.0) for key in (job.machine, job.region, f"{job.machine} {job.region}"))
+    machine, region = job.rental.machine, job.rental.region
+    return max(luck.get(key, 0.0) for key in (machine, region, f"{machine} {region}"))
 
 
 def _before_s(plan: Plan) -> float:
@@ -343,7 +349,11 @@ def _end_by(folder: Path) -> float:
 
 
 def plan_of(
-    *, strategy: str = "on-demand", window_s: float = 4 * HOUR_S, share: float = 0.5, spread: float = 0.08
+    *,
+    strategy: Strategy = "on-demand",
+    window_s: float = 4 * HOUR_S,
+    share: float = 0.5,
+    spread: float = 0.08,
 ) -> Plan:
     """A plan that takes `share` of the window on machine a; b is 1.8 times as fast, c three times."""
     until = BEGUN + timedelta(seconds=window_s)
@@ -353,20 +363,24 @@ def plan_of(
     def rung(machine: str, faster: float) -> Rung:
         expected_s = 240 + (whole_s - 240) / faster
         return Rung(
-            machine=machine, num_machines=1, spot=False, expected_s=expected_s,
+            rental=Rental(machine=machine, region="us-central1"), expected_s=expected_s,
             expected_usd=expected_s / HOUR_S * prices[machine], usd_per_hour=prices[machine],
-            latest_start=until - timedelta(seconds=expected_s * exp(2.326 * spread)), region="us-central1",
+            latest_start=until - timedelta(seconds=expected_s * exp(2.326 * spread)),
         )  # fmt: skip
 
     usd = {"spot": 1.0, "on-demand": prices["a"], "flex-start": 2.0}[strategy]
     ladder = (rung("b", 1.8), rung("c", 3.0))
+    rental = Rental(
+        machine="a", region="us-central1", strategy=strategy,
+        max_wait_s=HOUR_S if strategy == "flex-start" else 0.0,
+    )  # fmt: skip
     return Plan(
-        machine="a", num_machines=1, spot=strategy == "spot", batch_size=32, micro_batch_size=32,
+        rental=rental, batch_size=32, micro_batch_size=32,
         num_samples=240 * 32, checkpoint_every_s=900, expected_s=whole_s,
         expected_usd=whole_s / HOUR_S * usd,
         interval=(whole_s * exp(-1.645 * spread), whole_s * exp(1.645 * spread)),
         ladder=ladder if strategy == "on-demand" else (rung("a", 1.0), *ladder), runner_up="",
-        region="us-central1", wait_s=HOUR_S if strategy == "flex-start" else 0.0, usd_per_hour=usd,
+        usd_per_hour=usd,
         portions=(
             Portion(name="queue", expected_s=60, expected_usd=0),
             Portion(name="start-up", expected_s=150, expected_usd=0),
@@ -422,12 +436,12 @@ def bad_luck(seed: int) -> tuple[Plan, Luck, float, Params]:
     share = draw.uniform(0.3, 0.7)
     cheapest = plans.planned(night_of(budget_usd=1000, window_s=window_s), told, share=share)
     # What waits in a queue needs something that is rented at once within the budget, too.
-    at_once = (rung.expected_usd for rung in cheapest.ladder if not rung.spot)
+    at_once = (rung.expected_usd for rung in cheapest.ladder if not rung.rental.is_spot)
     least_usd = min(at_once) if strategy == "flex-start" else cheapest.expected_usd
     budget_usd = least_usd * draw.choice([1.05, 1.5, 3, 10])
     plan = plans.planned(night_of(budget_usd=budget_usd, window_s=window_s), told, share=share)
     everywhere = 0.5 if draw.random() < 0.1 else exp(draw.gauss(0, 0.08))
-    slow = {plan.machine: 0.5 if draw.random() < 0.1 else 1.0}
+    slow = {plan.rental.machine: 0.5 if draw.random() < 0.1 else 1.0}
     down = draw.uniform(0, window_s)
     luck = Luck(
         seed=seed,
@@ -438,7 +452,7 @@ def bad_luck(seed: int) -> tuple[Plan, Luck, float, Params]:
         stocked_out=_gone(draw, dict.fromkeys(plans.PRICES, 0.12), window_s),
         refused=_gone(
             draw,
-            {plan.region: 0.3, **{f"{m} {r}": 0.15 for m in plans.PRICES for r in plans.REGIONS}},
+            {plan.rental.region: 0.3, **{f"{m} {r}": 0.15 for m in plans.PRICES for r in plans.REGIONS}},
             window_s,
         ),
         hangs_at=draw.uniform(0, plan.num_samples) if draw.random() < 0.15 else inf,

@@ -10,9 +10,9 @@ from itertools import product
 from typing import Any
 
 from pipeline.contract import params
+from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params
 from pipeline.contract.records import Night, Plan
-from pipeline.machines.catalog import Machine
 from pipeline.planning.planner import plan
 from pipeline.prediction.calibration import Known, Past
 from pipeline.prediction.measurements import Setting
@@ -49,7 +49,7 @@ def planned(night: Night, given: Params, *, share: float) -> Plan:
     """The plan of the night, where machine a takes `share` of the time until training has to end."""
     whole_s = share * (night.train_until - night.started_at).total_seconds()
     job = replace(jobs.profile(step_s=(whole_s - 240) / NUM_SAMPLES), noise_scale=BATCH_SIZE)
-    return plan(night, nights.dataset(), job, None, given, rented=rented(), known=known())
+    return plan(night, nights.dataset(), job, None, given, available=rented(), known=known())
 
 
 @cache

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pipeline.contract.errors import JobError
-from pipeline.contract.records import Training
+from pipeline.contract.records import Rental, Training
 from pipeline.jobs.heartbeats import Pulse
 from pipeline.jobs.reconciler import ENDING_S, GRACE_S
 from tests.jobs import plans
@@ -33,7 +33,7 @@ def rungs(cloud: Cloud) -> list[str]:
 
 
 def ways(cloud: Cloud) -> list[tuple[str, str]]:
-    return [(live.job.machine, live.job.strategy) for live in cloud.jobs]
+    return [(live.job.rental.machine, live.job.rental.strategy) for live in cloud.jobs]
 
 
 @pytest.mark.slow
@@ -42,9 +42,9 @@ def test_an_undisturbed_night_costs_what_the_plan_says():
     training = cloud.decision
     assert isinstance(training, Training)
     assert (training.stopped_by, training.num_samples, training.rungs) == ("finished", 7680, ())
-    assert cloud.usd <= training.cost_usd <= cloud.usd + 2 * TICK_S * 3 / HOUR_S
+    assert cloud.billed_usd <= training.cost_usd <= cloud.billed_usd + 2 * TICK_S * 3 / HOUR_S
     (live,) = cloud.jobs
-    assert (live.job.region, live.job.strategy, live.job.max_wait_s) == ("us-central1", "on-demand", 0)
+    assert live.job.rental == Rental(machine="a", region="us-central1")
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_a_budget_that_ends_before_the_deadline_is_kept():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}), budget_usd=8)
     assert cloud.decision.stopped_by == "budget"
     assert rungs(cloud) == ["finish early"]
-    assert 6 < cloud.usd <= cloud.decision.cost_usd <= 8
+    assert 6 < cloud.billed_usd <= cloud.decision.cost_usd <= 8
 
 
 @pytest.mark.slow
@@ -128,12 +128,12 @@ def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
 def test_a_region_that_refuses_all_night_is_left_for_the_next_one(strategy):
     params = plans.told(strategy=strategy, machines="a")
     plan = plans.planned(night_of(budget_usd=100), params, share=0.5)
-    assert plan.region == plans.HOME
+    assert plan.rental.region == plans.HOME
     cloud = play(plan, Luck(refused={plans.HOME: inf}), params=params)
     assert isinstance(cloud.decision, Training)
     assert cloud.decision.stopped_by == "finished"
-    assert [live.job.region for live in cloud.jobs] == [plans.HOME, plans.NEXT]
-    assert cloud.jobs[1].job.strategy == strategy
+    assert [live.job.rental.region for live in cloud.jobs] == [plans.HOME, plans.NEXT]
+    assert cloud.jobs[1].job.rental.strategy == strategy
     assert cloud.jobs[1].asked - cloud.began <= 2 * TICK_S
 
 
@@ -145,8 +145,8 @@ def test_places_that_are_all_refused_are_asked_in_turn_until_one_is_there():
     cloud = play(plan, Luck(refused={r: h * HOUR_S for r, h in hours.items()}), params=params)
     assert isinstance(cloud.decision, Training)
     assert cloud.decision.stopped_by == "finished"
-    assert [live.job.region for live in cloud.jobs[:6]] == [plans.HOME, plans.NEXT, plans.FAR] * 2
-    assert cloud.jobs[-1].job.region == plans.NEXT
+    assert [live.job.rental.region for live in cloud.jobs[:6]] == [plans.HOME, plans.NEXT, plans.FAR] * 2
+    assert cloud.jobs[-1].job.rental.region == plans.NEXT
     assert cloud.jobs[-1].asked - cloud.began < 1.5 * HOUR_S
 
 
@@ -160,7 +160,7 @@ def test_nothing_to_be_had_at_all_keeps_the_champion():
     cloud = play(plan_of(), Luck(stocked_out={"a": inf, "b": inf, "c": inf}))
     assert isinstance(cloud.decision, JobError)
     assert "the champion stays; allow more by night.train_hours" in str(cloud.decision)
-    assert cloud.usd == 0
+    assert cloud.billed_usd == 0
     assert all(live.ended < inf for live in cloud.jobs)
 
 
@@ -226,7 +226,7 @@ def test_some_of_the_bad_nights_of_the_benchmark(folder):
     for night in nights:
         late_s = night.decided_at - night.night.train_until.timestamp()
         assert late_s <= GRACE_S + ENDING_S + TICK_S
-        assert night.usd <= night.night.budget_usd + night.dearest * TICK_S
+        assert night.billed_usd <= night.night.budget_usd + night.dearest * TICK_S
         assert night.most_live <= 1
         if isinstance(night.decision, Training):
-            assert night.decision.cost_usd >= night.usd - 1e-6
+            assert night.decision.cost_usd >= night.billed_usd - 1e-6

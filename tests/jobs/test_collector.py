@@ -30,7 +30,7 @@ RUNG = escalation.first(nights.plan(), train_until=NIGHT.train_until, confidence
 def submitted(night: Night) -> tuple[Recipe, Path]:
     """What the worker of a job that was submitted is told, and the job's folder."""
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
-    path = JOBS / launcher.name_of(recipe, RUNG, num_workers=1)
+    path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
     path.mkdir(parents=True)
     asked = Attempts(path)
     asked.ask(0.0, name="j", rung=RUNG)

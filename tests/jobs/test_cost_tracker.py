@@ -1,7 +1,6 @@
 """What has the job cost, and when does money end?"""
 
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.contract import records
-from pipeline.contract.backend import Rental
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.training.recipe import Result
 from tests.fakes import ScriptedBackend
@@ -41,12 +39,6 @@ class Billed(ScriptedBackend):
     """One that tells what jobs cost, if it can."""
 
     bill: float | None = None
-
-    def live(self) -> list[Rental]:
-        return []
-
-    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        yield from ()
 
     def usd(self, folder: Path) -> float | None:
         assert folder == job_folder()

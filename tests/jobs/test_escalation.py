@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Plan, Rung
+from pipeline.contract.records import Plan, Rental, Rung
 from pipeline.jobs import escalation
 from pipeline.jobs.escalation import PATIENCE_S, Sight, choose, forecast
 from pipeline.jobs.outlook import Rate
@@ -43,7 +43,7 @@ def running(plan, *, hours: float, share: float, speed: float = 1.0, **changed) 
 def test_the_plan_itself_is_the_first_rung_and_as_sure_as_its_interval():
     plan = plan_of(share=0.6)
     first = escalation.first(plan, train_until=UNTIL, confidence=0.99)
-    assert first.way == ("a", 1, "us-central1", "on-demand")
+    assert first.rental == Rental(machine="a", region="us-central1")
     longest_s = (UNTIL - first.latest_start).total_seconds()
     assert longest_s == pytest.approx(plan.expected_s * 1.205, rel=1e-3)
     late = sight(plan, now=UNTIL.timestamp() - longest_s)
@@ -65,9 +65,9 @@ def test_a_faster_machine_is_gone_to_at_the_last_moment_and_not_before():
     late = running(plan, hours=1.9, share=0.4, speed=0.55)
     told = choose(plan, late)
     assert told.rung
-    assert (told.rung.machine, told.name) == ("b", "scale up")
+    assert (told.rung.rental.machine, told.name) == ("b", "scale up")
     assert told.usd > 0
-    assert "1 x a on-demand in us-central1 would be done in time with a chance of 0%" in told.reason
+    assert "a, in us-central1 would be done in time with a chance of 0%" in told.reason
     assert choose(plan, replace(late, left_usd=2.0)).rung == late.rung
     assert choose(plan, replace(late, now=UNTIL.timestamp() - 600)).rung == late.rung
 
@@ -106,7 +106,7 @@ def test_spot_is_not_left_for_what_there_is_no_money_for_until_what_is_left_woul
     poor = replace(late, left_usd=3.0)
     rung = choose(plan, poor).rung
     assert rung
-    assert rung.strategy == "spot"
+    assert rung.rental.strategy == "spot"
     assert choose(plan, replace(poor, now=UNTIL.timestamp() - 1.2 * HOUR_S)).rung == plan.ladder[0]
 
 
@@ -120,14 +120,15 @@ def refused(plan: Plan, *rungs: Rung, minutes: float = 0.0) -> Sight:
     """The rungs were refused one a tick, the last of them so many minutes ago."""
     now = BEGUN.timestamp() + 1800
     last = now - minutes * 60
-    when = {rung.way: last - 120 * number for number, rung in enumerate(reversed(rungs))}
+    when = {rung.rental: last - 120 * number for number, rung in enumerate(reversed(rungs))}
     state = "refused" if minutes * 60 < PATIENCE_S else "none"
     return sight(plan, now=now, state=state, rung=rungs[-1], refused=when)
 
 
 def where(choice: escalation.Choice) -> tuple[str, str, str]:
     assert choice.rung
-    return choice.rung.machine, choice.rung.region, choice.rung.strategy
+    rental = choice.rung.rental
+    return rental.machine, rental.region, rental.strategy
 
 
 def test_a_refused_region_is_left_at_once_for_the_cheapest_that_was_not_refused_too():
@@ -137,17 +138,17 @@ def test_a_refused_region_is_left_at_once_for_the_cheapest_that_was_not_refused_
     assert told.rung
     assert (where(told), told.name) == (("a", plans.NEXT, "on-demand"), "next rung")
     assert told.usd > 0
-    assert told.reason.startswith("1 x a on-demand in us-central1 cannot be had, 1 x a on-demand in us-east4")
+    assert told.reason.startswith("a, in us-central1 cannot be had, a, in us-east4")
     assert where(choose(plan, refused(plan, first, told.rung))) == ("a", plans.FAR, "on-demand")
 
 
 def test_a_slower_machine_is_asked_for_where_the_faster_ones_are_refused_and_it_is_in_time():
     plan = planned(strategy="on-demand", machines="bc", share=0.5)
     first = sight(plan).rung
-    b = [rung for rung in plan.ladder if rung.machine == "b"]
-    assert first.machine == "b"
+    b = [rung for rung in plan.ladder if rung.rental.machine == "b"]
+    assert first.rental.machine == "b"
     assert where(choose(plan, refused(plan, first, *b))) == ("c", plans.HOME, "on-demand")
-    c = [rung for rung in plan.ladder if rung.machine == "c"]
+    c = [rung for rung in plan.ladder if rung.rental.machine == "c"]
     assert where(choose(plan, refused(plan, *c))) == ("b", plans.HOME, "on-demand")
 
 
@@ -165,14 +166,14 @@ def test_spot_that_is_refused_is_left_for_spot_elsewhere_and_not_yet_bought():
     first = sight(plan).rung
     assert where(choose(plan, refused(plan, first))) == ("a", plans.NEXT, "spot")
     early = planned(strategy="spot", machines="ab", share=0.25)
-    every = [sight(early).rung, *(rung for rung in early.ladder if rung.spot)]
+    every = [sight(early).rung, *(rung for rung in early.ladder if rung.rental.is_spot)]
     assert choose(early, refused(early, *every)).rung is None  # spot is waited for
     assert choose(early, refused(early, *every, minutes=4)).rung == every[0]
 
 
 def test_spot_elsewhere_has_the_same_safety_net():
     plan = planned(strategy="spot")
-    elsewhere = next(rung for rung in plan.ladder if rung.spot and rung.region == plans.NEXT)
+    elsewhere = next(rung for rung in plan.ladder if str(rung.rental) == f"a, spot, in {plans.NEXT}")
     on_time = running(plan, hours=0.5, share=0.2, rung=elsewhere)
     assert choose(plan, on_time).rung == elsewhere
     late = running(plan, hours=3.0, share=0.6, rung=elsewhere)
@@ -182,7 +183,7 @@ def test_spot_elsewhere_has_the_same_safety_net():
 
 def test_what_is_bought_and_waited_for_is_not_left_for_spot_again():
     plan = planned(strategy="spot", machines="ab")
-    bought = next(rung for rung in plan.ladder if rung.machine == "b" and not rung.spot)
+    bought = next(rung for rung in plan.ladder if rung.rental == Rental(machine="b", region=plans.HOME))
     asked = sight(plan, now=UNTIL.timestamp() - 7200, state="queued", rung=bought, left_usd=3.0)
     assert choose(plan, replace(asked, since=asked.now - 120)).rung == bought
 
@@ -205,7 +206,7 @@ def test_a_queue_is_left_so_early_that_each_of_the_others_can_be_waited_for():
     )
     last = replace(asked, now=UNTIL.timestamp() - longest_s - 1.9 * PATIENCE_S)
     assert where(choose(plan, last)) == ("a", plans.NEXT, "on-demand")
-    gone = replace(last, refused={plan.ladder[0].way: last.now - 60})
+    gone = replace(last, refused={plan.ladder[0].rental: last.now - 60})
     assert choose(plan, gone).rung == asked.rung  # one is left, and needs only its own time
     gone = replace(gone, now=UNTIL.timestamp() - longest_s - 0.9 * PATIENCE_S)
     assert where(choose(plan, gone)) == ("a", plans.FAR, "on-demand")
@@ -224,9 +225,11 @@ def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_
     ways = [sight(plan).rung, *plan.ladder]
     here = ways[at % len(ways)]
     now = BEGUN.timestamp() + hours * HOUR_S
-    gone = {ways[each % len(ways)].way: now - 60 for each in among | ({at} if state == "refused" else set())}
+    gone = {
+        ways[each % len(ways)].rental: now - 60 for each in among | ({at} if state == "refused" else set())
+    }
     if state in ("running", "queued"):
-        gone.pop(here.way, None)
+        gone.pop(here.rental, None)
     told = running(
         plan, hours=hours, share=share, speed=speed, state=state, left_usd=left_usd, rung=here, refused=gone
     )
@@ -234,11 +237,11 @@ def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_
     if found.rung is None:
         assert strategy == "spot"
         return
-    if found.rung.way != here.way and state in ("refused", "queued") and found.name == "next rung":
-        assert found.rung.way not in gone
-    if state == "running" and found.rung.way != here.way:
-        assert not found.rung.spot or here.spot
-        assert found.rung.expected_s < here.expected_s or here.spot
+    if found.rung.rental != here.rental and state in ("refused", "queued") and found.name == "next rung":
+        assert found.rung.rental not in gone
+    if state == "running" and found.rung.rental != here.rental:
+        assert not found.rung.rental.is_spot or here.rental.is_spot
+        assert found.rung.expected_s < here.expected_s or here.rental.is_spot
         assert found.name in ("scale up", "on-demand")
     if found.name == "scale up":
         rest_s = (1 - share) * found.rung.expected_s

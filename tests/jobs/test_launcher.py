@@ -32,8 +32,8 @@ def test_the_first_call_submits_the_second_waits_and_the_last_collects():
     with pytest.raises(NotYet, match="starting"):
         call(backend, at_s=20)
     (job,) = backend.jobs
-    assert job.command[0] == "torchrun"
-    assert job.command[-3:] == ("-m", "pipeline.training.worker", job.folder)
+    assert (job.module, job.arguments) == ("pipeline.training.worker", (job.folder,))
+    assert job.num_workers == 1
     assert job.environment["PYTHONPATH"].startswith(str(Path.cwd()))
     finish(job_folder())
     training = call(backend, at_s=120)

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import pytest
 
 from pipeline.contract import records
-from pipeline.contract.records import Champion, Portion
+from pipeline.contract.records import Champion, Portion, Rental
 from pipeline.jobs import launcher
 from pipeline.jobs.launcher import recipe_of
 from tests.jobs.calls import NIGHT
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.mark.parametrize(
-    ("changed", "hours"),
+    ("rental", "hours"),
     [
-        ({"spot": True, "num_machines": 2}, 16.9 / 2),
-        ({}, 24),
-        ({"machine": "n1-standard-4"}, 54 * 24 * 16_384 / 8 / 419),
+        (Rental(machine="n1-standard-4", strategy="spot", num_machines=2), 16.9 / 2),
+        (Rental(machine="local"), 24),
+        (Rental(machine="n1-standard-4"), 54 * 24 * 16_384 / 8 / 419),
     ],
 )
-def test_the_interval_may_be_made_anew_by_how_long_machines_live(changed, hours):
-    plan = replace(nights.plan(), **changed)
+def test_the_interval_may_be_made_anew_by_how_long_machines_live(rental, hours):
+    plan = replace(nights.plan(), rental=rental)
     recipe = recipe_of(NIGHT, nights.dataset(), plan, None, nights.told(checkpoint_every_s=None))
     assert recipe.mean_time_to_loss_s == pytest.approx(hours * 3600)
     assert recipe.checkpoint_every_s == plan.checkpoint_every_s
@@ -49,7 +49,7 @@ def champion() -> Champion:
     facts = {"workload": "tests.fakes:LineWorkload", "arguments": {}}
     (path / "model.json").write_text(json.dumps(facts))
     (path / "model.safetensors").write_bytes(b"weights")
-    return Champion(champion=3, replaced=2, model_digest=records.digest(path))
+    return Champion(version=3, replaced=2, model_digest=records.digest(path))
 
 
 def warm(champion: Champion | None, *, day: date = date(2026, 1, 2), **arguments) -> bool:

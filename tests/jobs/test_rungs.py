@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Rung
+from pipeline.contract.records import Rental, Rung
 from pipeline.jobs.submissions import Attempts
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, job_folder
@@ -16,9 +16,10 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 def on_spot():
     """A plan of spot, with the same machine on demand to fall back on."""
-    bought = Rung(machine="local", num_machines=1, spot=False, expected_s=7200, expected_usd=9,
+    bought = Rung(rental=Rental(machine="local"), expected_s=7200, expected_usd=9,
                   latest_start=NIGHT.train_until)  # fmt: skip
-    return replace(nights.plan(), spot=True, expected_s=7200, expected_usd=3, ladder=(bought,))
+    spot = Rental(machine="local", strategy="spot")
+    return replace(nights.plan(), rental=spot, expected_s=7200, expected_usd=3, ladder=(bought,))
 
 
 def test_a_job_on_spot_that_was_lost_asks_for_spot_again_while_time_allows():
@@ -26,7 +27,7 @@ def test_a_job_on_spot_that_was_lost_asks_for_spot_again_while_time_allows():
     for _ in range(3):
         with pytest.raises(NotYet):
             call(backend, plan=on_spot())
-    assert [job.strategy for job in backend.jobs] == ["spot", "spot", "spot"]
+    assert [job.rental.strategy for job in backend.jobs] == ["spot", "spot", "spot"]
     assert len({job.name for job in backend.jobs}) == 1
 
 
@@ -36,7 +37,7 @@ def test_a_job_on_spot_that_was_lost_late_is_bought():
     for _ in range(2):
         with pytest.raises(NotYet):
             call(backend, plan=on_spot(), night=late)
-    assert [job.strategy for job in backend.jobs] == ["on-demand", "on-demand"]
+    assert [job.rental.strategy for job in backend.jobs] == ["on-demand", "on-demand"]
     assert backend.jobs[0].name.endswith("-local-1-on-demand")
     assert backend.jobs[0].folder == backend.jobs[1].folder
 
@@ -59,7 +60,7 @@ def test_a_job_leaves_the_queue_for_spot_when_it_must_and_once_only():
     with pytest.raises(NotYet):
         call(backend, plan=on_spot(), night=night)
     assert backend.cancelled == [backend.jobs[0].folder]
-    assert [job.strategy for job in backend.jobs] == ["spot", "on-demand"]
+    assert [job.rental.strategy for job in backend.jobs] == ["spot", "on-demand"]
     with pytest.raises(NotYet, match="queued"):
         call(backend, plan=on_spot(), night=night)
     assert len(backend.jobs) == 2
@@ -73,13 +74,13 @@ def test_a_job_that_runs_on_spot_is_left_in_steps_and_only_then_bought():
     for at_s in (0, 120):
         with pytest.raises(NotYet):
             call(backend, plan=on_spot(), night=night, at_s=at_s)
-    assert [job.strategy for job in backend.jobs] == ["spot"]
+    assert [job.rental.strategy for job in backend.jobs] == ["spot"]
     with pytest.raises(NotYet, match="is told to end, and has not yet"):
         call(backend, plan=on_spot(), night=night, at_s=1500)
     assert len(backend.jobs) == 1
     with pytest.raises(NotYet, match="queued"):
         call(backend, plan=on_spot(), night=night, at_s=1620)
-    assert [job.strategy for job in backend.jobs] == ["spot", "on-demand"]
+    assert [job.rental.strategy for job in backend.jobs] == ["spot", "on-demand"]
     (taken,) = Attempts(job_folder()).taken
     assert (taken.name, taken.usd) == ("on-demand", 6.0)
     with pytest.raises(NotYet, match="starting"):

@@ -15,7 +15,7 @@ from pipeline.machines.catalog import local, rented
 from pipeline.planning.plan_stage import plan
 from pipeline.prediction.update_time import update
 from pipeline.storage import ledger
-from tests.planning.jobs import DATASET, STARTED, night, profile
+from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
 PROFILE = profile(step_s=0.5)
 CAP_USD = 10.0
@@ -44,14 +44,14 @@ class World:
 
     def usd(self, way: Plan, num_samples: float) -> float:
         """What so many samples cost."""
-        return self.seconds(way, num_samples) / 3600 * (way.usd_per_hour or 0.0) * way.num_machines
+        return self.seconds(way, num_samples) / 3600 * (way.usd_per_hour or 0.0) * way.rental.num_machines
 
     def seconds(self, way: Plan, num_samples: float) -> float:
         """What so many samples take."""
-        machine = next(m for m in rented() if (m.name, m.region) == (way.machine, way.region))
+        machine = next(m for m in rented() if (m.name, m.region) == (way.rental.machine, way.rental.region))
         found = update(
-            PROFILE, machine, measured=local(PROFILE, today=night().day), num_machines=way.num_machines,
-            batch_size=way.batch_size, num_workers=machine.num_workers,
+            PROFILE, machine, measured=local(PROFILE, today=night().day),
+            num_machines=way.rental.num_machines, batch_size=way.batch_size, num_workers=machine.num_workers,
         )  # fmt: skip
         assert found
         times = self.machine_times if machine.name == "g2-standard-24" else 1.0
@@ -72,7 +72,7 @@ def run(world: World, repository: Path, *, count: int) -> list[Plan]:
             train_until=STARTED + timedelta(days=number, hours=18),
             decide_until=STARTED + timedelta(days=number, hours=24), previous=ledger.ledger_tip(),
         )  # fmt: skip
-        made = plan(tonight, DATASET, PROFILE, None, PARAMS)
+        made = plan(tonight, DATASET, PROFILE, None, PARAMS, available=EVERYTHING)
         seconds = world.seconds(made, made.num_samples)
         trained = Training(
             model_digest="d", num_samples=made.num_samples, num_restarts=0, stopped_by="finished",

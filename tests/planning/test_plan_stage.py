@@ -14,7 +14,7 @@ from tests.planning.jobs import DATASET, night, profile
 PARAMS = """\
 source: some.module:Class
 workload: some.module:Class
-backend: some.module:Class
+backend: tests.fakes:ScriptedBackend
 plan: {machines: [local, g2-standard-4, g2-standard-8], spot: false}
 train: {epochs: 1, batch_size: 256}
 """
@@ -43,11 +43,13 @@ def test_the_task_log_gets_the_same_and_the_output_ends_with_the_record(home, ca
     with caplog.at_level(logging.INFO):
         assert cli.main(["plan"]) == 0
     assert "90 % interval" in caplog.text
-    assert json.loads(capsys.readouterr().out)["machine"] == "g2-standard-4"
+    assert json.loads(capsys.readouterr().out)["rental"]["machine"] == "g2-standard-4"
     assert records.read(Plan).options
 
 
 def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
+    backend = '{use: "pipeline.backends.vertex.vertex:Vertex", project: p, image: i}'
+    (home / "params.yaml").write_text(PARAMS.replace("tests.fakes:ScriptedBackend", backend))
     cli.main(["plan"])
     before = records.read(Plan)
     cheaper = home / pricelist.REFRESHED
@@ -56,7 +58,7 @@ def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
     )
     cli.main(["plan"])
     after = records.read(Plan)
-    assert (before.machine, after.machine) == ("g2-standard-4", "g2-standard-8")
+    assert (before.rental.machine, after.rental.machine) == ("g2-standard-4", "g2-standard-8")
     assert after.expected_usd < before.expected_usd
 
 

@@ -13,39 +13,45 @@ from hypothesis import strategies as st
 
 from pipeline.contract.errors import DataError, ParamsError, PlanError
 from pipeline.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
-from pipeline.contract.records import Plan, Tuning, dumps, loads
+from pipeline.contract.records import Plan, Rental, Tuning, dumps, loads
+from pipeline.machines.catalog import AT_HAND, rented
 from pipeline.planning.fallback import MUCH_LATER, NUM_RUNGS
 from pipeline.planning.planner import plan
 from pipeline.spot.states import Place
 from pipeline.spot.steering import Attempt, Facts, place
 from tests.benchmarks.catalogs import agreement
-from tests.planning.jobs import DATASET, STARTED, night, profile
+from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
 EVERYWHERE = PlanParams(machines=("local", "*-*"))
 TRAINING = TrainParams(epochs=1, batch_size=256)
 
+AT_HOME = {"available": (AT_HAND,), "listed": rented()}  # the backend has only the machine at hand
 
-def planned(*, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING, job=None) -> Plan:
+
+def planned(
+    *, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING, job=None, dataset=DATASET
+) -> Plan:
     return plan(
-        night(hours=hours, budget_usd=budget_usd), DATASET, job or profile(), None, told(params, training)
-    )
+        night(hours=hours, budget_usd=budget_usd), dataset, job or profile(), None, told(params, training),
+        available=EVERYTHING,
+    )  # fmt: skip
 
 
-def told(params: PlanParams, training: TrainParams, *, backend: str = "some.module:Class") -> Params:
-    plugs = dict.fromkeys(("source", "workload"), "some.module:Class")
-    return Params(**plugs, backend=backend, plan=params, train=training)
+def told(params: PlanParams, training: TrainParams) -> Params:
+    plugs = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
+    return Params(**plugs, plan=params, train=training)
 
 
 def test_this_machine_costs_nothing_and_is_taken_when_it_is_in_time():
     found = planned()
-    assert (found.machine, found.expected_usd, found.spot) == ("local", 0.0, False)
+    assert (found.rental, found.expected_usd) == (Rental(machine="local"), 0.0)
     assert found.num_samples == 1_000_000
     assert found.interval[0] < found.expected_s < found.interval[1]
 
 
 def test_a_short_night_rents():
     found = planned(hours=0.4, job=profile(step_s=5e-3))
-    assert found.machine != "local"
+    assert not found.rental.is_local
     assert found.expected_usd > 0
 
 
@@ -91,17 +97,19 @@ def test_a_ladder_holds_machines_that_are_much_faster_for_a_job_that_turns_out_s
 def test_one_machine_in_three_regions_can_be_had_in_the_other_two_at_the_same_speed():
     params = PlanParams(machines=("g2-standard-4",), regions=THREE, spot=False)
     found = planned(params=params, job=profile(step_s=1e-2))
-    others = [(rung.machine, rung.region, rung.strategy) for rung in found.ladder]
-    assert others == [("g2-standard-4", region, "on-demand") for region in THREE if region != found.region]
+    regions = [region for region in THREE if region != found.rental.region]
+    assert [rung.rental for rung in found.ladder] == [
+        Rental(machine="g2-standard-4", region=region) for region in regions
+    ]
 
 
 def test_a_ladder_is_spread_over_regions_and_devices_and_names_no_place_twice():
     params = PlanParams(machines=("*-*",), regions=THREE, spot=False, max_machines=8)
     found = planned(params=params, job=profile(step_s=1e-2))
     assert len(found.ladder) == NUM_RUNGS
-    assert {rung.region for rung in found.ladder} == set(THREE)
-    assert len({rung.machine.partition("-")[0] for rung in found.ladder}) > 4
-    assert len({(rung.machine, rung.region) for rung in found.ladder}) == NUM_RUNGS
+    assert {rung.rental.region for rung in found.ladder} == set(THREE)
+    assert len({rung.rental.machine.partition("-")[0] for rung in found.ladder}) > 4
+    assert len({(rung.rental.machine, rung.rental.region) for rung in found.ladder}) == NUM_RUNGS
 
 
 def test_a_ladder_holds_what_the_budget_pays_half_of_where_there_is_room():
@@ -109,7 +117,7 @@ def test_a_ladder_holds_what_the_budget_pays_half_of_where_there_is_room():
     job = profile(step_s=1e-2)
     least = planned(params=params, job=job)
     poor = planned(params=params, job=job, budget_usd=least.expected_usd * 1.001)
-    assert [rung.region for rung in poor.ladder] == [rung.region for rung in least.ladder]
+    assert [rung.rental.region for rung in poor.ladder] == [rung.rental.region for rung in least.ladder]
     assert all(rung.expected_usd > least.expected_usd * 1.001 for rung in poor.ladder)
     alone = PlanParams(machines=("g2-standard-4", "a2-highgpu-8g"), regions=THREE, spot=False)
     usd = {r.expected_usd for r in planned(params=alone, job=job, budget_usd=least.expected_usd * 1.1).ladder}
@@ -127,31 +135,29 @@ def test_a_rung_trains_in_batches_of_the_plan_s_size():
 
 def test_spot_elsewhere_comes_with_its_own_machines_on_demand():
     found = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",), regions=THREE))
-    bought = {rung.place for rung in found.ladder if rung.strategy == "on-demand"}
-    spot = [rung.place for rung in found.ladder if rung.spot]
-    assert {region for _, _, region in spot} == set(THREE) - {found.region}
+    bought = {rung.rental for rung in found.ladder if rung.rental.strategy == "on-demand"}
+    spot = [rung.rental.on_demand for rung in found.ladder if rung.rental.is_spot]
+    assert {rental.region for rental in spot} == set(THREE) - {found.rental.region}
     assert bought >= set(spot)
 
 
 def test_a_plan_on_spot_can_fall_back_on_its_own_machines_on_demand():
     found = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*", "a2-*")))
-    assert found.spot
+    assert found.rental.is_spot
     own = found.ladder[0]
-    same = (found.machine, found.num_machines, found.region)
-    assert (own.machine, own.num_machines, own.region) == same
-    assert not own.spot
+    assert own.rental == found.rental.on_demand
     assert own.usd_per_hour > found.usd_per_hour
     assert place(found, Facts(
         now=6 * 3600 - 2 * found.expected_s, deadline=6 * 3600, seen=0, samples_per_s=None,
-        attempts=(Attempt(at=0.0, spot=True),), queued=True,
-    )) == Place(found.machine, spot=False)  # fmt: skip
+        attempts=(Attempt(at=0.0, strategy="spot"),), queued=True,
+    )) == Place(found.rental.machine, spot=False)  # fmt: skip
 
 
 def test_spot_is_left_out_when_it_is_not_allowed():
     params = PlanParams(machines=("g2-*",), spot=False)
     found = planned(params=params)
-    assert not found.spot
-    assert not any(rung.spot for rung in found.ladder)
+    assert not found.rental.is_spot
+    assert not any(rung.rental.is_spot for rung in found.ladder)
 
 
 def test_checkpoints_are_as_often_as_the_user_says():
@@ -210,12 +216,19 @@ def test_doing_what_the_refusal_says_helps(hours, budget_usd, step_s):
 def test_a_deadline_that_has_passed_is_told():
     late = replace(night(), train_until=STARTED - timedelta(hours=1))
     with pytest.raises(PlanError, match=r"had passed when the night began at 11:00; raise night.train_hours"):
-        plan(late, DATASET, profile(), None, told(EVERYWHERE, TRAINING))
+        plan(late, DATASET, profile(), None, told(EVERYWHERE, TRAINING), available=EVERYTHING)
 
 
 def test_no_samples_are_told():
     with pytest.raises(DataError, match="1 epochs over 0 samples are none to train on"):
-        plan(night(), replace(DATASET, num_samples=0), profile(), None, told(EVERYWHERE, TRAINING))
+        plan(
+            night(),
+            replace(DATASET, num_samples=0),
+            profile(),
+            None,
+            told(EVERYWHERE, TRAINING),
+            available=EVERYTHING,
+        )
 
 
 def test_a_model_beyond_all_memory_is_told_with_both_sizes():
@@ -225,9 +238,9 @@ def test_a_model_beyond_all_memory_is_told_with_both_sizes():
 
 
 def test_a_model_beyond_the_machine_at_hand_is_told_where_the_backend_rents_no_other():
-    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
+    params = told(EVERYWHERE, TRAINING)
     with pytest.raises(PlanError, match=r"one sample needs 10\.30 GB .* is 7\.20 GB \(local, less 10%\)"):
-        plan(night(), DATASET, profile(sample_bytes=1e10), None, params)
+        plan(night(), DATASET, profile(sample_bytes=1e10), None, params, **AT_HOME)
 
 
 def test_a_queue_without_anything_to_fall_back_on_is_refused():
@@ -253,8 +266,8 @@ def test_the_plan_is_the_one_that_an_exhaustive_search_finds(seed):
 def test_a_region_is_chosen_with_the_machine():
     params = PlanParams(machines=("g2-standard-4",), regions=("us-central1", "us-east4"), spot=False)
     found = planned(params=params)
-    assert (found.machine, found.region) == ("g2-standard-4", "us-east4")  # 0.7045 rather than 0.7068
-    assert {option.region for option in found.options} == {"us-central1", "us-east4"}
+    assert found.rental == Rental(machine="g2-standard-4", region="us-east4")  # 0.7045 rather than 0.7068
+    assert {option.rental.region for option in found.options} == {"us-central1", "us-east4"}
 
 
 def test_a_machine_is_not_planned_where_it_is_not_offered():
@@ -269,19 +282,23 @@ def test_flex_start_counts_the_longest_wait_and_bills_none_of_it():
     params = PlanParams(machines=("a2-highgpu-1g",), spot=False, flex_wait_hours=2)
     found = planned(params=params, job=profile(step_s=1e-2))
     at_once = planned(params=PlanParams(machines=("a2-highgpu-1g",), spot=False), job=profile(step_s=1e-2))
-    assert (found.wait_s, found.spot, at_once.wait_s) == (7200, False, 0)
+    assert (found.rental.max_wait_s, found.rental.strategy, at_once.rental.strategy) == (
+        7200,
+        "flex-start",
+        "on-demand",
+    )
     assert found.expected_s == pytest.approx(at_once.expected_s + 7200)
     assert found.expected_usd == pytest.approx(at_once.expected_usd * 2.0204 / 3.6734)
     assert (found.usd_per_hour, str(found.price_dated)) == (2.0204, "2026-08-02")
-    assert found.ladder[0].wait_s == 0  # what is rented at once is there to fall back on
+    assert found.ladder[0].rental.strategy == "on-demand"  # what is rented at once is there to fall back on
     assert found.portions[0].name == "wait, at most"
 
 
 def test_flex_start_is_left_out_where_nothing_could_be_in_time_after_the_wait():
     params = PlanParams(machines=("a2-highgpu-1g",), spot=False, flex_wait_hours=2)
     found = planned(hours=2.2, params=params, job=profile(step_s=1e-2))
-    assert found.wait_s == 0
-    assert "flex-start" in {option.strategy for option in found.options}
+    assert not found.rental.is_queued
+    assert "flex-start" in {option.rental.strategy for option in found.options}
 
 
 def test_a_larger_batch_trains_on_more_samples_for_the_same_progress():
@@ -298,30 +315,28 @@ def test_the_batch_that_is_done_sooner_is_taken():
     assert planned(params=params, job=noisy).batch_size == 64
 
 
-LOCAL_BACKEND = "pipeline.backends.local:Local"
-
-
 def test_a_backend_that_rents_nothing_gets_the_machine_at_hand_and_says_why():
-    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
-    found = plan(night(), DATASET, profile(), None, params)
-    assert found.machine == "local"
-    others = [option.why_not for option in found.options if option.machine != "local"]
-    assert set(others) == {"backend Local rents no machine"}
+    params = told(EVERYWHERE, TRAINING)
+    found = plan(night(), DATASET, profile(), None, params, **AT_HOME)
+    assert found.rental.is_local
+    others = [option.why_not for option in found.options if not option.rental.is_local]
+    assert set(others) == {"the backend does not have it"}
     assert found.ladder == ()
 
 
 def test_a_backend_that_rents_nothing_is_told_where_only_rented_machines_are_named():
-    params = told(PlanParams(machines=("g2-*",)), TRAINING, backend=LOCAL_BACKEND)
+    params = told(PlanParams(machines=("g2-*",)), TRAINING)
     with pytest.raises(
-        PlanError, match=r"plan.machines names g2-\*, but backend .*:Local has only the machine at"
+        PlanError,
+        match=r"plan.machines names g2-\*, and the backend has none of them; add one that it has \(local\)",
     ):
-        plan(night(), DATASET, profile(), None, params)
+        plan(night(), DATASET, profile(), None, params, **AT_HOME)
 
 
 def test_a_backend_that_rents_nothing_is_no_help_when_the_machine_at_hand_is_late():
-    params = told(EVERYWHERE, TRAINING, backend=LOCAL_BACKEND)
+    params = told(EVERYWHERE, TRAINING)
     with pytest.raises(PlanError, match=r"the least that helps: night.train_hours \d"):
-        plan(night(hours=0.3), DATASET, profile(step_s=1e-1), None, params)
+        plan(night(hours=0.3), DATASET, profile(step_s=1e-1), None, params, **AT_HOME)
 
 
 @pytest.mark.slow
@@ -353,7 +368,7 @@ def test_portions_add_up_to_the_plan():
 def test_options_are_the_plan_then_the_feasible_then_the_others_with_a_reason_each():
     found = planned(hours=2, budget_usd=1, job=profile(step_s=5e-3))
     first, *rest = found.options
-    assert (first.machine, first.region, first.why_not) == (found.machine, found.region, "")
+    assert (first.rental, first.why_not) == (found.rental, "")
     assert all(option.why_not for option in rest)
     order = [option.feasible for option in found.options]
     assert order == sorted(order, reverse=True)
@@ -406,7 +421,9 @@ def test_fewer_steps_are_taken_only_where_they_are_allowed():
     allowed = told(PlanParams(), TRAINING).model_copy(
         update={"profile": ProfileParams(quality_remedies="allow")}
     )
-    found = plan(night(hours=0.1, budget_usd=0.0), DATASET, profile(step_s=1e-2), None, allowed)
+    found = plan(
+        night(hours=0.1, budget_usd=0.0), DATASET, profile(step_s=1e-2), None, allowed, available=EVERYTHING
+    )
     assert 0 < found.num_samples < DATASET.num_samples
 
 

@@ -11,7 +11,7 @@ from pipeline.planning.rationale import around, picture, rationale, rows
 from pipeline.prediction.calibration import Known, Past
 from pipeline.prediction.efficiency import Reached
 from pipeline.prediction.measurements import Setting
-from tests.planning.jobs import DATASET, night, profile
+from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
 
@@ -20,12 +20,12 @@ PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
 def made() -> Plan:
     params = PlanParams(machines=("local", "g2-*", "a2-highgpu-*"), max_machines=4, flex_wait_hours=1)
     told = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
-    return plan(night(hours=3, budget_usd=2), DATASET, profile(step_s=2e-2), None, told)
+    return plan(night(hours=3, budget_usd=2), DATASET, profile(step_s=2e-2), None, told, available=EVERYTHING)
 
 
 def test_the_first_line_says_what_is_rented_at_what_price_and_why_not_the_next(made):
     first = rationale(made, night(hours=3, budget_usd=2)).splitlines()[0]
-    assert first.startswith(f"{made.machine}, spot, in us-central1, batch 256: ")
+    assert first.startswith(f"{made.rental.machine}, spot, in us-central1, batch 256: ")
     assert f" an hour as of {made.price_dated} (Cyclenerd/" in first
     assert " of $2.00, in time with a chance of " in first
     assert first.endswith(f"Next best: {made.runner_up}.")
@@ -78,7 +78,7 @@ def test_a_larger_batch_says_which_prior_its_samples_rest_on():
     params = Params(
         **PLUGS, plan=PlanParams(machines=("local",), batch_sizes=(512,)), train=TrainParams(batch_size=256)
     )
-    told = plan(night(), DATASET, profile(), None, params).basis
+    told = plan(night(), DATASET, profile(), None, params, available=EVERYTHING).basis
     assert told.startswith("the profile on cpu; no night has run there, so its prior is a tenth either way")
     assert "1.20 (0.61 to 2.39) times the samples in batches of 512 rather than 256, by the prior of" in told
     assert "noise-scale theory (noise scale 1,000); no nights with two batch sizes can tell yet" in told
@@ -88,12 +88,14 @@ def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
     params = Params(
         **PLUGS, plan=PlanParams(machines=("local",), batch_sizes=(512,)), train=TrainParams(batch_size=256)
     )
-    asked = plan(night(), DATASET, profile(), None, params)
+    asked = plan(night(), DATASET, profile(), None, params, available=EVERYTHING)
     reached = Reached(
         batch_size=512, num_samples=asked.num_samples, noise_scale=4000.0, score=0.3, size=0.3,
         flops_per_sample=profile().flops_per_sample,
     )  # fmt: skip
-    told = plan(night(), DATASET, profile(), None, params, known=Known(reached=[reached]))
+    told = plan(
+        night(), DATASET, profile(), None, params, available=EVERYTHING, known=Known(reached=[reached])
+    )
     assert "(noise scale 4,000)" in told.basis
     assert told.num_samples < asked.num_samples
 
@@ -102,5 +104,7 @@ def test_earlier_nights_take_the_place_of_the_prior():
     setting = Setting(workers=(1,), micro_batch_size=256)
     past = Past(machine="local", device="cpu", measured_here=True, setting=setting, ratio=1.1)
     params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(batch_size=256))
-    told = plan(night(), DATASET, profile(), None, params, known=Known(past=(past, past)))
+    told = plan(
+        night(), DATASET, profile(), None, params, available=EVERYTHING, known=Known(past=(past, past))
+    )
     assert told.basis == "the profile on cpu, corrected by 2 nights on it"

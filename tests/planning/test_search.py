@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.contract.records import Rental
 from pipeline.machines.startup import Part
 from pipeline.planning.search import Candidate, Limits, relax, search
 from pipeline.prediction.costs import Estimate
@@ -20,8 +21,7 @@ def candidate(
 ) -> Candidate:
     found = Estimate(
         machine=machine(name=name, usd_per_hour=price, flex=True, flex_usd_per_hour=price),
-        strategy="flex-start" if wait_s else "on-demand",
-        num_machines=1,
+        rental=Rental(machine=name, strategy="flex-start" if wait_s else "on-demand", max_wait_s=wait_s),
         batch_size=1,
         micro_batch_size=1,
         num_loaders=0,
@@ -29,7 +29,7 @@ def candidate(
         parts=(Part(seconds=seconds, spread=spread),),
         deviation_s=0,
     )
-    return Candidate(estimate=found, wait_s=wait_s)
+    return Candidate(estimate=found)
 
 
 catalogs = st.lists(
@@ -122,8 +122,8 @@ def test_what_waits_is_taken_only_where_another_could_begin_after_the_wait(at_on
     if choice is None:
         return
     assert choice.best.expected_usd <= alone.best.expected_usd
-    latest = min(c.wait_s + min(o.time_s(CONFIDENCE) for o in alone.ranked) for c in [choice.best])
-    assert not choice.best.wait_s or latest <= within.deadline_s * (1 + 1e-12)
+    latest = min(c.rental.max_wait_s + min(o.time_s(CONFIDENCE) for o in alone.ranked) for c in [choice.best])
+    assert not choice.best.rental.is_queued or latest <= within.deadline_s * (1 + 1e-12)
 
 
 @given(catalogs, hours, dollars)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
 from pipeline.prediction.calibration import Known, Past, Update, ratio
 from pipeline.prediction.costs import estimate
@@ -67,7 +68,8 @@ def test_what_the_profiled_machine_took_says_little_of_the_roofline():
 def test_without_nights_nothing_is_corrected():
     known, plain = (
         estimate(
-            PROFILE, machine(), measured=LOCAL, num_machines=2, batch_size=256, num_workers=1,
+            PROFILE, machine(), measured=LOCAL, rental=Rental(machine="m", num_machines=2), batch_size=256,
+            num_workers=1,
             num_samples=10**6, num_bytes=10**9, known=known,
         )
         for known in (Known(), None)
@@ -124,7 +126,8 @@ def on(name: str):
 
 def hours(where, past=(), *, widen=1.0, count=1):
     return estimate(
-        PROFILE, where, measured=LOCAL, num_machines=count, batch_size=256,
+        PROFILE, where, measured=LOCAL, batch_size=256,
+        rental=Rental(machine=where.name, num_machines=count, region=where.region),
         num_workers=where.num_workers, num_samples=10**7, num_bytes=10**9,
         known=Known(past=past, widen=widen),
     )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
 from pipeline.prediction.costs import Estimate, estimate
 from tests.planning.jobs import machine, profile
@@ -17,9 +18,10 @@ LOCAL = local(PROFILE, today=date(2011, 9, 1))
 CATALOG = [m for m in rented() if m.region == "us-central1" and m.usd_per_hour]
 
 
-def found(on=LOCAL, *, job=PROFILE, **changes) -> Estimate | None:
+def found(on=LOCAL, *, job=PROFILE, num_machines=1, strategy="on-demand", **changes) -> Estimate | None:
+    rental = Rental(machine=on.name, num_machines=num_machines, region=on.region, strategy=strategy)
     arguments = {
-        "num_machines": 1,
+        "rental": rental,
         "batch_size": 256,
         "num_workers": on.num_workers,
         "num_samples": 100_000,

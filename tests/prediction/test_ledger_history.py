@@ -17,7 +17,8 @@ from pipeline.planning.plan_stage import plan
 from pipeline.prediction import ledger_history
 from pipeline.prediction.calibration import Known
 from pipeline.storage import ledger
-from tests.planning.jobs import DATASET, STARTED, night, profile
+from tests.fakes import ScriptedBackend
+from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
 PROFILE = profile()
 PARAMS = Params(
@@ -25,6 +26,10 @@ PARAMS = Params(
     plan=PlanParams(machines=("local",)),
     train=TrainParams(epochs=1, batch_size=256),
 )
+
+
+def learned(entries: Sequence[ledger.Entry]) -> Known:
+    return ledger_history.known(entries, machines=EVERYTHING, num_workers=1)
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def nights(repository: Path) -> Callable[..., Night]:
 
 
 def planned(tonight: Night, job: Profile = PROFILE) -> Plan:
-    return plan(tonight, DATASET, job, None, PARAMS)
+    return plan(tonight, DATASET, job, None, backend=ScriptedBackend(), params=PARAMS)
 
 
 def took(told: Plan, times: float) -> Training:
@@ -74,7 +79,7 @@ def width(told: Plan) -> float:
 def test_a_machine_that_takes_longer_than_predicted_is_planned_longer(nights):
     plain, tonight = planned(night()), nights([1.3] * 8)
     assert planned(tonight).expected_s / plain.expected_s == pytest.approx(1.3, rel=0.04)
-    assert len(ledger_history.known(ledger_history.before(tonight), num_workers=1).past) == 8
+    assert len(learned(ledger_history.before(tonight)).past) == 8
 
 
 @pytest.mark.slow
@@ -95,7 +100,7 @@ def test_intervals_that_did_not_hold_are_wider_tonight(nights, caplog):
 @pytest.mark.slow
 def test_what_cannot_be_learned_from_is_widened_for(nights):
     tonight = nights([1.0, 1.3, 0.8, 1.4] * 5, num_restarts=1)  # the time of a restart is no update's
-    assert ledger_history.known(ledger_history.before(tonight), num_workers=1).past == []
+    assert learned(ledger_history.before(tonight)).past == []
     told = planned(tonight)
     assert told.widened > 1.5
     assert width(told) > 1.5 * width(planned(night()))
@@ -113,7 +118,7 @@ def test_nights_that_came_later_do_not_change_the_plan(nights, repository):
 
 def test_the_first_night_has_no_past(repository):
     assert ledger_history.before(night()) == []
-    assert ledger_history.known([], num_workers=1).past == []
+    assert learned([]).past == []
 
 
 def explored(told: Plan, *, cost_usd: float) -> ledger.Entry:
@@ -134,12 +139,14 @@ def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
     )
     kept = rented.model_copy(update={"plan": rented.plan.model_copy(update={"explore_usd": 0.0})})
     job = profile(step_s=1e-2)
-    best, tried = (plan(night(), DATASET, job, None, told) for told in (kept, rented))
+    best, tried = (
+        plan(night(), DATASET, job, None, backend=ScriptedBackend(), params=told) for told in (kept, rented)
+    )
     assert best.explore_usd == 0
     assert 0 < tried.explore_usd <= 30
-    assert tried.machine != best.machine
+    assert tried.rental.machine != best.rental.machine
     assert tried.expected_usd - tried.explore_usd == pytest.approx(best.expected_usd)
-    assert f"{best.machine} is the best that is known, but tonight explores: " in tried.runner_up
+    assert f"{best.rental.machine} is the best that is known, but tonight explores: " in tried.runner_up
 
 
 SPOT = PARAMS.model_copy(update={"plan": PlanParams(machines=("g2-standard-4",), explore_usd=0.0)})
@@ -162,13 +169,13 @@ def after(told: Plan, *, number: int, **changes: object) -> ledger.Entry:
 
 def on_spot(known: Known | None = None) -> Plan:
     job = profile(step_s=0.1, sample_bytes=1e3)
-    return planner.plan(night(), DATASET, job, None, SPOT, known=known)
+    return planner.plan(night(), DATASET, job, None, SPOT, available=EVERYTHING, known=known)
 
 
 def test_evaluation_and_gate_are_told_from_the_end_of_training_to_the_decision():
     entries = [after(planned(night()), number=k, ended_at=STARTED + timedelta(hours=2)) for k in range(3)]
     told = planner.plan(
-        night(), DATASET, PROFILE, None, PARAMS, known=ledger_history.known(entries, num_workers=1)
+        night(), DATASET, PROFILE, None, PARAMS, available=EVERYTHING, known=learned(entries)
     ).after
     assert [(each.name, round(each.expected_s)) for each in told] == [
         ("evaluation", 600), ("register and gate", 600),
@@ -179,7 +186,7 @@ def test_machines_that_took_longer_to_come_are_expected_to_take_longer():
     plain = on_spot()
     before_s = sum(p.expected_s for p in plain.portions if p.name in BEFORE_WORK)
     entries = [after(plain, number=k, start_s=3 * before_s) for k in range(5)]
-    now = on_spot(ledger_history.known(entries, num_workers=1))
+    now = on_spot(learned(entries))
     now_s = sum(p.expected_s for p in now.portions if p.name in BEFORE_WORK)
     assert now_s == pytest.approx(3 * before_s, rel=0.1)
 
@@ -188,7 +195,7 @@ def test_machines_that_took_longer_to_come_are_expected_to_take_longer():
 def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_program():
     lives = tuple((60.0 * 2**k, True) for k in range(10))
     entries = [after(on_spot(), number=k, spot_lives=(*lives, (30_000.0, False))) for k in range(4)]
-    told = on_spot(ledger_history.known(entries, num_workers=1))
+    told = on_spot(learned(entries))
     assert "40 preemptions of 44 seen, of which it says most when held out" in told.risk
     assert told.mean_time_to_loss_s < on_spot().mean_time_to_loss_s
     assert told.worst_usd <= night().budget_usd
@@ -197,12 +204,13 @@ def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_progr
 def test_a_plan_on_spot_says_what_is_bought_where_its_own_machines_do_not_fit_the_budget():
     rich = on_spot()
     bought_usd = rich.ladder[0].expected_usd
-    assert not rich.ladder[0].spot
+    assert not rich.ladder[0].rental.is_spot
     budget_usd = 0.9 * bought_usd
     poor = planner.plan(
-        night(budget_usd=budget_usd), DATASET, profile(step_s=0.1, sample_bytes=1e3), None, SPOT
-    )
-    assert poor.spot
+        night(budget_usd=budget_usd), DATASET, profile(step_s=0.1, sample_bytes=1e3), None, SPOT,
+        available=EVERYTHING,
+    )  # fmt: skip
+    assert poor.rental.is_spot
     assert poor.ladder[0].expected_usd == pytest.approx(bought_usd)
     assert poor.worst_usd <= budget_usd
     assert "which the budget allows" in poor.risk

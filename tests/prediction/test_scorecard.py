@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Plan, Training
+from pipeline.contract.records import Plan, Rental, Training
 from pipeline.prediction.scorecard import NIGHTS, Z90, Outcome, outcome, scorecard
 
 
@@ -16,7 +16,7 @@ def night(z: float, *, number: int = 0, spread: float = 0.1, widened: float = 1.
     """A night that took `z` plain deviations longer than predicted."""
     wide = math.exp(Z90 * spread * widened)
     plain = Outcome(
-        night=str(number), machine="local", num_machines=1, predicted_s=100, low_s=100 / wide,
+        night=str(number), predicted_s=100, low_s=100 / wide,
         high_s=100 * wide, actual_s=100 * math.exp(z * spread), predicted_usd=1, actual_usd=1,
         widened=widened,
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_the_factor_is_never_below_one_and_covers_nine_of_ten(drawn, widened):
 
 def test_an_outcome_is_read_from_the_records_of_a_night():
     plan = Plan(
-        machine="local", num_machines=1, spot=False, batch_size=8, micro_batch_size=8, num_samples=80,
+        rental=Rental(machine="local"), batch_size=8, micro_batch_size=8, num_samples=80,
         checkpoint_every_s=9, expected_s=100, expected_usd=2, interval=(80, 125), ladder=(), runner_up="",
     )  # fmt: skip
     training = Training(

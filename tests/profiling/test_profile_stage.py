@@ -61,7 +61,7 @@ def told(
         {
             "source": "tests.fakes:TwoDays",
             "workload": workload,
-            "backend": "tests.fakes:Nothing",
+            "backend": "tests.fakes:ScriptedBackend",
             "profile": {"machine": "local", **profile},
             "train": train or {},
         }
@@ -243,7 +243,8 @@ def test_a_job_that_loses_its_machine_is_started_again():
         call(backend)
     first, second = backend.jobs
     assert first == second
-    assert first.command[-2:] == ("pipeline.profiling.profile_job", first.folder)
+    assert (first.module, first.arguments) == ("pipeline.profiling.profile_job", (first.folder,))
+    assert first.num_workers == 0
 
 
 def test_a_job_on_rented_gpus_is_told_of_them():

@@ -50,7 +50,7 @@ def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Relea
         tags = {"model_digest": digest}
         client.create_model_version(MODEL, files.as_uri(), tags=tags, await_creation_for=0)
         night = f"2026-01-{version:02d}"
-        found.append(Release(champion=version, replaced=version - 1, model_digest=digest, night=night))
+        found.append(Release(version=version, replaced=version - 1, model_digest=digest, night=night))
     return found
 
 

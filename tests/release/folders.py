@@ -11,7 +11,17 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.contract import records
-from pipeline.contract.records import Champion, Dataset, Evaluation, Night, Plan, Training, Tuning, Version
+from pipeline.contract.records import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Night,
+    Plan,
+    Rental,
+    Training,
+    Tuning,
+    Version,
+)
 from pipeline.storage import ledger
 
 OWN = Path(__file__).with_name("own")  # a team's workload: a version carries it, and not all tests
@@ -19,7 +29,7 @@ sys.path.insert(0, str(OWN))
 PARAMS = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "toy:Toy"}
-backend: {use: "tests.fakes:Nothing"}
+backend: {use: "tests.fakes:ScriptedBackend"}
 gate: {fit_samples: 0}
 """
 NUM_SAMPLES = 200
@@ -84,7 +94,7 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
         last_day=day - timedelta(1),
     )
     plan = Plan(
-        machine="local", num_machines=1, spot=False, batch_size=8, micro_batch_size=8,
+        rental=Rental(machine="local"), batch_size=8, micro_batch_size=8,
         num_samples=1000, checkpoint_every_s=10, expected_s=20, expected_usd=0.5, interval=(15, 25),
         ladder=(), runner_up="none", tuning=Tuning(num_loaders=1),
     )  # fmt: skip

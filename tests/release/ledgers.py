@@ -15,6 +15,7 @@ from pipeline.contract.records import (
     Plan,
     Record,
     Release,
+    Rental,
     Training,
     Verdict,
     Version,
@@ -44,7 +45,7 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
         first_day=max(FIRST, day - timedelta(days=30)), last_day=max(FIRST, day - timedelta(days=1)),
     )  # fmt: skip
     yield Plan(
-        machine="g2-standard-4", num_machines=1, spot=True, batch_size=64, micro_batch_size=64,
+        rental=Rental(machine="g2-standard-4", strategy="spot"), batch_size=64, micro_batch_size=64,
         num_samples=3000, checkpoint_every_s=60, expected_s=100, expected_usd=1, interval=(90, 120),
         ladder=(), runner_up="none",
     )  # fmt: skip
@@ -57,7 +58,7 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
         model_digest=digest_of(number, "model"), run_id=f"run {number}",
     )  # fmt: skip
     promoted = number % 2 == 0
-    before = serving.champion if serving else 0
+    before = serving.version if serving else 0
     yield Verdict(
         action="promote" if promoted else "reject", champion=before, challenger=number + 1, effect=0.1,
         low=0.0, high=0.2, num_samples=500, reason="better" if promoted else "worse",
@@ -66,7 +67,7 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
         yield Champion(**vars(serving))
     if promoted:
         yield Release(
-            champion=number + 1, replaced=before, model_digest=digest_of(number, "model"), night=str(day)
+            version=number + 1, replaced=before, model_digest=digest_of(number, "model"), night=str(day)
         )
 
 

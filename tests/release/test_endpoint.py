@@ -112,7 +112,7 @@ def test_killed_at_any_line_a_version_is_deployed_once_and_ends_up_serving(
         except Killed:
             num_killed += 1
         serve(release)
-        assert follower(service, tmp_path, client, spare=False).shown() == release.champion, line
+        assert follower(service, tmp_path, client, spare=False).shown() == release.version, line
     assert len(service.endpoints.served) == 1
     assert num_killed >= num_points / 2
     versions = Counter(one.rpartition("@")[2] for one in service.endpoints.started)

@@ -70,7 +70,7 @@ def standing(service: Any) -> tuple[int, int, int, int]:
     with mlflow_client.session() as client:
         (found,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
         (answer,) = asked(service, found)
-        return now.champion if now else 0, aliases.alias(client, MODEL), found.shown(), answer
+        return now.version if now else 0, aliases.alias(client, MODEL), found.shown(), answer
 
 
 def prepared(home: Path, number: int) -> None:
@@ -109,7 +109,7 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert standing(service) == (1, 1, 1, 1)
     assert deployed(service) == ["1"]
     assert faults(told) == []
-    assert watch.watch(told).action in ("wait", "no data")
+    assert watch.watch(told).outcome != "rolled back"
 
     with mlflow_client.session() as client:
         (vertex,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
@@ -138,7 +138,7 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         promote_night()
     until = saga.journal().read()["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
-    assert watch.watch(told).action in ("wait", "no data")
+    assert watch.watch(told).outcome != "rolled back"
     assert saga.journal().path.exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
     until_done(lambda: rollback.rollback(told))
@@ -201,7 +201,7 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
     told = told.model_copy(update={"gate": told.gate.model_copy(update={"scores": "live"})})
     digest = records.read(Version).model_digest
     with vertex() as there:
-        until_done(lambda: there.prepare(Release(champion=2, replaced=1, model_digest=digest)))
+        until_done(lambda: there.prepare(Release(version=2, replaced=1, model_digest=digest)))
         assert deployed(service) == ["1", "2"]
         night_stages._end_experiment(records.read(Night), told)
         until_done(lambda: only(there, service, "1"))
@@ -270,7 +270,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
             with vertex() as there:
                 split = dict(there.there.served().traffic_split)
                 shares.append(split.get("2", 0))
-                assert watch.watch(params.load(home_with_endpoint)).action in ("wait", "no data")
+                assert watch.watch(params.load(home_with_endpoint)).outcome != "rolled back"
                 assert dict(there.there.served().traffic_split) == split  # the hourly look lets it go on
                 if shares[-1]:
                     wait(lambda: followed(log, there), timeout_s=10)

@@ -34,7 +34,7 @@ def run(*, weight: float = 1.0, champion: float | None = None, seen: date = DAY 
     served = None
     if champion is not None:
         found = make_model(Path("data/champion"), champion, last_day=seen)
-        served = Champion(champion=3, replaced=2, model_digest=found, night="before")
+        served = Champion(version=3, replaced=2, model_digest=found, night="before")
     return evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED)
 
 
@@ -113,7 +113,7 @@ def test_a_champion_without_its_facts_is_refused(folder: Path) -> None:
     digest = make_model(Path("data/run/model"), 1.0, last_day=DAY)
     make_model(Path("data/champion"), 1.0, last_day=DAY)
     Path("data/champion/model.json").write_text(json.dumps({"seen": 1}))
-    served = Champion(champion=3, replaced=2, model_digest=records.digest(Path("data/champion")), night="x")
+    served = Champion(version=3, replaced=2, model_digest=records.digest(Path("data/champion")), night="x")
     with pytest.raises(DataError, match=r"model.json does not say what the model is"):
         evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED)
 

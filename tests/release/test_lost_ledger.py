@@ -50,7 +50,7 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
     assert cli.main(["watch"]) == 0
     champion = ledger.champion_at(ledger.ledger_tip())
     assert champion
-    assert champion.champion == 2
+    assert champion.version == 2
 
 
 def test_a_ledger_that_was_reset_behind_the_champion_is_refused(

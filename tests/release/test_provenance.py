@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli
+from pipeline.contract import records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.rollout import audit, provenance
 from pipeline.storage import ledger
@@ -42,7 +43,7 @@ def test_why_tells_what_made_a_version_who_judged_it_and_when_it_served() -> Non
     assert told["data"].endswith(
         f"2023-04-16 to 2023-05-15, judged up to {night}; {digest_of(500, 'arrays')}"
     )
-    assert told["machine"] == "1 x g2-standard-4, spot, batch size 64"
+    assert told["machine"] == "g2-standard-4, spot, batch size 64"
     assert told["training"] == "3,000 samples, 101 s, $0.90, 1 restarts, stopped by finished, on NVIDIA L4"
     assert told["verdict"] == "promote: better"
     assert told["approved"].startswith("by the gate; nobody was asked")
@@ -101,7 +102,7 @@ def test_the_command_line_answers_in_words(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has() -> None:
     commits = ledger.commits()
-    texts = ledger.texts_at([commit.id for commit in commits], list(map(str, audit.PATHS.values())))
+    texts = ledger.texts_at([commit.id for commit in commits], list(map(records.path_of, audit.KINDS)))
     told = [audit.decoded(found) for found in texts]
     assert len(told) == NUM_NIGHTS
     assert list(audit.chain_faults(commits, told)) == []

@@ -49,12 +49,12 @@ def versions() -> list[int]:
 def serving() -> tuple[int, int]:
     """What the ledger and what the alias says."""
     now = ledger.champion_at(ledger.ledger_tip())
-    return now.champion if now else 0, aliases.alias(client(), "daybreak")
+    return now.version if now else 0, aliases.alias(client(), "daybreak")
 
 
 def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> None:
     made = release(0, 1.0)
-    assert made == Release(champion=1, replaced=0, model_digest=made.model_digest, night="2025-01-10",
+    assert made == Release(version=1, replaced=0, model_digest=made.model_digest, night="2025-01-10",
                            files_digest=records.read(Version).files_digest, lineage=made.lineage)  # fmt: skip
     assert made.files_digest
     assert serving() == (1, 1)
@@ -146,7 +146,7 @@ def test_promotion_killed_before_the_alias_is_finished_by_the_next_call(home: Pa
     os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
     judge_night()
     version, verdict = records.read(Version), records.read(Verdict)
-    records.write(Release(champion=version.number, replaced=1, model_digest=version.model_digest,
+    records.write(Release(version=version.number, replaced=1, model_digest=version.model_digest,
                           night=version.night))  # fmt: skip
     ledger.commit_night(records.read(Night), message=verdict.reason)
     assert serving() == (2, 1)
@@ -195,15 +195,15 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
         release(number, 1.0)
     os.chdir(home)
     made = rollback.rollback(told, reason="customers complain")
-    assert (made.champion, made.replaced, made.night) == (2, 3, "2025-01-11")
+    assert (made.version, made.replaced, made.night) == (2, 3, "2025-01-11")
     assert serving() == (2, 2)
     assert "data of night 1" in str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
     assert client().get_model_version("daybreak", "3").tags["status"] == "replaced"
     assert "rolled back from version 3 to 2: customers complain" in (
         client().get_model_version("daybreak", "3").description
     )
-    assert rollback.rollback(told).champion == 1
-    assert rollback.rollback(told, to=3).champion == 3
+    assert rollback.rollback(told).version == 1
+    assert rollback.rollback(told, to=3).version == 3
     assert serving() == (3, 3)
     with pytest.raises(NothingToDo, match="version 3 serves already"):
         rollback.rollback(told, to=3)
@@ -217,7 +217,7 @@ def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, told: P
     os.chdir(home)
     rollback.rollback(told)
     made = release(2, 1.0)
-    assert (made.champion, made.replaced) == (3, 1)
+    assert (made.version, made.replaced) == (3, 1)
     assert [entry.rollback for entry in ledger.history()] == [False, True, False, False]
     with pytest.raises(ReleaseError, match="versions that serve or served are 1, 3"):
         rollback.rollback(told, steps=2)
@@ -251,7 +251,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert watch.watch(told).action == "wait"
+    assert watch.watch(told).outcome == "kept"
     client().set_registered_model_alias("daybreak", "champion", "1")
     reporting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "report"})})
     assert "moved by hand to version 1, the ledger says 2" in watch.watch(reporting).reason
@@ -261,7 +261,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
     ]
-    assert ledger.notes() == edits
+    assert [str(note) for note in ledger.notes()] == edits
     assert serving() == (2, 2)
     adopting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "adopt"})})
     client().set_registered_model_alias("daybreak", "champion", "1")
@@ -285,10 +285,11 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: A
     write_scores({**scores, "challenger": scores["champion"] - np.float32(0.2)}, len(scores["champion"]))
     os.chdir(home)
     found = watch.watch(told)
-    assert (found.action, found.challenger, found.champion) == ("reject", 2, 1)
+    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 2, 1)
+    assert found.effect is not None and found.effect < 0  # serving - predecessor
     assert serving() == (1, 1)
     again = watch.watch(told)
-    assert again.action == "no data"
+    assert again.outcome == "no data"
     assert serving() == (1, 1)
 
 

@@ -253,7 +253,7 @@ def test_without_approval_nobody_is_asked(waiting: Any) -> None:
     assert verdict.approve_until is None
     with pytest.raises(NothingToDo, match="is promoted without a person"):
         approve()
-    assert promoted().champion == 2
+    assert promoted().version == 2
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_an_answer_that_was_cut_short_is_given_again(
         with pytest.raises(KeyboardInterrupt):
             approve(by="Ada")
     assert approve(by="Ada").by == "Ada"
-    assert promoted().champion == 2
+    assert promoted().version == 2
     assert described(2)[1]["approved_by"] == "Ada"
 
 
@@ -288,7 +288,7 @@ def test_a_broken_guardrail_is_no_want_of_proof() -> None:
     given: dict[str, Any] = {
         "evaluation": make_evaluation("m"),
         "version": make_version(4, model_digest="m", night="n"),
-        "champion": Champion(champion=3, replaced=2, model_digest="c", night="before"),
+        "champion": Champion(version=3, replaced=2, model_digest="c", night="before"),
         "rules": Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
     }
     assert judge.decide(columns, **given).inconclusive

@@ -88,7 +88,7 @@ def standing(shelf: Shelf) -> tuple[int, ...]:
     with mlflow_client.session() as client:
         follower = routers_of(client)
         assert follower.log.traffic().ready == 0
-        found = now.champion if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), follower.shown()
+        found = now.version if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), follower.shown()
         follower.log.close()
         return found
 
@@ -123,13 +123,13 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
         assert ended is not None
         with mlflow_client.session() as client:
             saga.recover(rollback.followers(client, "daybreak"))
-        new.append(ended.champion == 2)
+        new.append(ended.version == 2)
         assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
         assert shelf.ready() == (), killer.steps
     assert new == sorted(new)
     assert new[0] is False
     assert new[-1] is True
-    assert promote().champion == 2
+    assert promote().version == 2
     assert faults(told) == []
 
 
@@ -145,7 +145,7 @@ def test_a_follower_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
     assert not saga.journal().path.exists()
     assert not records.path_of(Release).exists()
     shelf.broken = False
-    assert promote().champion == 2
+    assert promote().version == 2
 
 
 def test_a_rollback_killed_at_any_step_goes_back_once(
@@ -179,7 +179,7 @@ def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, t
         release(number, 1.0)
     os.chdir(home)
     assert faults(told) == []
-    shelf.show(Release(champion=1, replaced=0))
+    shelf.show(Release(version=1, replaced=0))
     with mlflow_client.session() as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
     saga.journal().write({})
@@ -218,6 +218,6 @@ def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: An
     with killing(3), contextlib.suppress(Killed):
         promote()
     told = saga.journal().read()
-    assert (told["kind"], told["tip"], told["release"]["champion"]) == ("promote", "", 1)
+    assert (told["kind"], told["tip"], told["release"]["version"]) == ("promote", "", 1)
     assert told["release"]["night"] == records.read(Night).id
     assert records.read(Version).number == 1

@@ -21,6 +21,7 @@ from pipeline.contract.records import (
     Profile,
     Release,
     Remedy,
+    Rental,
     Report,
     Rung,
     Slice,
@@ -127,11 +128,12 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             ),
         ),
         plan=Plan(
-            machine="local", num_machines=1, spot=False, batch_size=256, micro_batch_size=256,
+            rental=Rental(machine="local"), batch_size=256, micro_batch_size=256,
             num_samples=49_629, checkpoint_every_s=31.5, expected_s=78.4, expected_usd=0.42,
             interval=(70.1, 91.3),
             ladder=(
-                Rung(machine="n1-standard-8", num_machines=1, spot=True, expected_s=61, expected_usd=0.57,
+                Rung(rental=Rental(machine="n1-standard-8", strategy="spot"),
+                     expected_s=61, expected_usd=0.57,
                      latest_start=started + timedelta(hours=17, minutes=55)),
             ),
             runner_up="n1-standard-4 at $0.51, dearer by $0.09.", tuning=Tuning(num_loaders=2),
@@ -177,9 +179,9 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             "400 samples show 0.0276 at 80 % power" if promoted
             else "inconclusive: not proven no worse than the margin 0.03",
         ),
-        champion=Champion(champion=champion, replaced=champion - 1, night="2011-11-07"),
+        champion=Champion(version=champion, replaced=champion - 1, night="2011-11-07"),
         release=Release(
-            champion=number, replaced=champion, model_digest="dd" * 16 + ".dir", night=str(day),
+            version=number, replaced=champion, model_digest="dd" * 16 + ".dir", night=str(day),
             lineage={"dvc_lock": "ee" * 16},
         ) if promoted else None,
     )  # fmt: skip
@@ -200,7 +202,11 @@ def sixty() -> list[Entry]:
         if n % 19 == 11:
             assert entry.verdict is not None
             failed = replace(
-                entry.verdict, action="no data", effect=None, reason="validate failed: schema changed"
+                entry.verdict,
+                action="no data",
+                effect=None,
+                reason="validate failed: schema changed",
+                failed="validate",
             )
             entry = replace(only(entry, "batch", "champion"), verdict=failed)
         history.append(entry)

@@ -26,7 +26,7 @@ def rolled_back() -> Entry:
         rollback=True,
         closed_at=datetime(2026, 11, 22, 14, 3, tzinfo=UTC),
         subject="rollback to version 10",
-        release=replace(entry.release, champion=10, replaced=12),
+        release=replace(entry.release, version=10, replaced=12),
         verdict=replace(entry.verdict, action="reject", reason="complaints of customers"),
     )
 

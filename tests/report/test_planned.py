@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.contract.records import Night, Option, Plan, Portion
+from pipeline.contract.records import Night, Option, Plan, Portion, Rental
 from pipeline.report.planned import pictures
 from tests.report.nights import whole
 
 
 def option(name: str, seconds: float, usd: float, *, feasible: bool = True, frontier: bool = True) -> Option:
     return Option(
-        machine=name, num_machines=1, region="us-central1", strategy="spot", batch_size=256,
+        rental=Rental(machine=name, region="us-central1", strategy="spot"), batch_size=256,
         expected_s=seconds, interval=(seconds * 0.8, seconds * 1.3), expected_usd=usd,
         chance=0.995 if feasible else 0.2,
         feasible=feasible, frontier=frontier, why_not="" if name == "chosen" else f"{usd} is more",

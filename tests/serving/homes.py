@@ -41,7 +41,7 @@ def add_version(
         )  # fmt: skip
         records.write(version)
         if promoted:
-            before = champion.champion if champion else 0
+            before = champion.version if champion else 0
             verdict = Verdict(
                 action="promote", champion=before, challenger=version.number, effect=0.1, low=0.05,
                 high=0.15, num_samples=100, reason="better",

@@ -25,39 +25,39 @@ ANY = MlflowClient.__new__(MlflowClient)  # never asked here
 
 def test_where_no_router_lives_the_traffic_is_what_counts(log: Log) -> None:
     follower = Routers(ANY, "daybreak", log)
-    follower.prepare(Release(champion=4, replaced=3))
+    follower.prepare(Release(version=4, replaced=3))
     assert log.traffic().wanted == (4,)
-    follower.show(Release(champion=4, replaced=3))
+    follower.show(Release(version=4, replaced=3))
     assert (log.traffic().champion, log.traffic().ready, follower.shown()) == (4, 0, 4)
 
 
 def test_what_was_prepared_is_forgotten(log: Log) -> None:
     follower = Routers(ANY, "daybreak", log)
-    follower.show(Release(champion=3, replaced=0))
-    follower.prepare(Release(champion=4, replaced=3))
-    follower.forget(Release(champion=4, replaced=3))
+    follower.show(Release(version=3, replaced=0))
+    follower.prepare(Release(version=4, replaced=3))
+    follower.forget(Release(version=4, replaced=3))
     assert log.traffic().wanted == (3,)
     revision = log.traffic().revision
-    follower.forget(Release(champion=4, replaced=3))
+    follower.forget(Release(version=4, replaced=3))
     assert log.traffic().revision == revision
 
 
 def test_a_test_goes_on_when_its_champion_is_shown_again_and_ends_with_its_winner(log: Log) -> None:
     follower = Routers(ANY, "daybreak", log)
-    follower.show(Release(champion=3, replaced=0))
+    follower.show(Release(version=3, replaced=0))
     log.change_traffic(lambda now: replace(now, challenger=4, share=0.05, experiment="a"))
-    follower.show(Release(champion=3, replaced=0))
+    follower.show(Release(version=3, replaced=0))
     assert (log.traffic().challenger, log.traffic().share) == (4, 0.05)
-    follower.prepare(Release(champion=4, replaced=3))
+    follower.prepare(Release(version=4, replaced=3))
     assert log.traffic().ready == 0  # it is loaded for the test
-    follower.show(Release(champion=4, replaced=3))
+    follower.show(Release(version=4, replaced=3))
     now = log.traffic()
     assert (now.champion, now.challenger, now.share, now.experiment) == (4, 0, 0.0, "")
 
 
 def test_a_router_that_differs_is_seen(log: Log) -> None:
     follower = Routers(ANY, "daybreak", log)
-    follower.show(Release(champion=3, replaced=0))
+    follower.show(Release(version=3, replaced=0))
     log.beat(RouterState(id="one", champion=3))
     assert follower.shown() == 3
     log.beat(RouterState(id="two", champion=2))
@@ -68,7 +68,7 @@ def test_a_router_that_cannot_load_a_version_stops_it_before_anything_is_moved(l
     follower = Routers(ANY, "daybreak", log)
     log.beat(RouterState(id="one", champion=3, loaded=(3,), revision=9, fault="version 4: no such file"))
     with pytest.raises(ReleaseError, match="router one cannot load version 4: no such file"):
-        follower.prepare(Release(champion=4, replaced=3))
+        follower.prepare(Release(version=4, replaced=3))
 
 
 def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +77,9 @@ def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.Monk
     follower = Routers(ANY, "daybreak", log)
     log.beat(RouterState(id="one", champion=3, loaded=(3,)))
     with pytest.raises(ReleaseError, match=r"not every router has loaded version 4 after 0.1 s: one has not"):
-        follower.prepare(Release(champion=4, replaced=3))
+        follower.prepare(Release(version=4, replaced=3))
     with pytest.raises(ReleaseError, match=r"not every router serves version 4 after 0.1 s: one has not"):
-        follower.show(Release(champion=4, replaced=3))
+        follower.show(Release(version=4, replaced=3))
 
 
 def test_no_log_means_no_follower(repository: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_promotion_and_a_rollback_reach_users_before_success_is_said(home: Pat
         assert router.recommend("u1", top=1) | {"exposure": ""} == {
             "items": ["4/u1/0"], "exposure": "", "version": 4,
         }  # fmt: skip
-        assert rollback.rollback(told, reason="a test").champion == 2
+        assert rollback.rollback(told, reason="a test").version == 2
         assert router.recommend("u1")["version"] == 2
         [state] = router.log.routers()
         assert (state.champion, state.fault) == (2, "")

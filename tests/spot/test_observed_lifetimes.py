@@ -10,7 +10,7 @@ def at(seconds: float) -> dict[str, object]:
 
 
 def ask(seconds: float, **changes: object) -> dict[str, object]:
-    return {"handle": "h", "time": seconds, "spot": True} | changes
+    return {"handle": "h", "time": seconds, "strategy": "spot"} | changes
 
 
 def told(*submissions, starts=(), heartbeats=(), losses=()):
@@ -28,13 +28,15 @@ def test_a_machine_that_was_lost_and_the_one_that_did_the_rest():
 
 
 def test_one_that_failed_or_was_left_is_censored():
-    assert told(ask(0), ask(500, spot=False), starts=(60, 560), heartbeats=(400,)) == ((340.0, False),)
+    assert told(ask(0), ask(500, strategy="on-demand"), starts=(60, 560), heartbeats=(400,)) == (
+        (340.0, False),
+    )
 
 
 def test_machines_on_demand_and_queues_that_were_left_have_no_life():
-    assert told(ask(0, spot=False), starts=(5,), losses=(50,)) == ()
+    assert told(ask(0, strategy="on-demand"), starts=(5,), losses=(50,)) == ()
     assert told(starts=(5,)) == ()
-    assert told(ask(0), ask(0, left=True), ask(90, spot=False), starts=(100,)) == ()
+    assert told(ask(0), ask(0, left=True), ask(90, strategy="on-demand"), starts=(100,)) == ()
 
 
 def test_the_start_is_what_lay_between_asking_and_the_first_worker():

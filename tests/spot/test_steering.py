@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Plan, Portion, Rung
+from pipeline.contract.records import Plan, Portion, Rental, Rung
 from pipeline.spot.states import Place
 from pipeline.spot.steering import RESTART_S, TICK_S, Attempt, Facts, place, restart_s, usd_per_hour
 
 HOUR_S = 3600.0
 BOUGHT = Rung(
-    machine="a2", num_machines=1, spot=False, expected_s=10 * HOUR_S, expected_usd=36.0,
+    rental=Rental(machine="a2"), expected_s=10 * HOUR_S, expected_usd=36.0,
     latest_start=datetime(2026, 1, 1, tzinfo=UTC),
 )  # fmt: skip
 PLAN = Plan(
-    machine="a2", num_machines=1, spot=True, batch_size=32, micro_batch_size=32, num_samples=36_000,
+    rental=Rental(machine="a2", strategy="spot"), batch_size=32, micro_batch_size=32, num_samples=36_000,
     checkpoint_every_s=600, expected_s=10 * HOUR_S, expected_usd=18.0, interval=(1, 2), ladder=(BOUGHT,),
     runner_up="",
 )  # fmt: skip
 BEGUN = Facts(now=0, deadline=18 * HOUR_S, seen=0, samples_per_s=None, attempts=(), queued=False)
-ONCE = (Attempt(at=0.0, spot=True),)
+ONCE = (Attempt(at=0.0, strategy="spot"),)
 
 
 def test_it_asks_for_spot_and_stays_in_the_queue_while_there_is_time():
@@ -48,8 +48,8 @@ def test_training_that_is_slower_than_planned_is_bought_earlier():
 
 
 def test_without_spot_in_the_plan_or_a_rung_to_buy_it_is_as_planned():
-    assert place(replace(PLAN, spot=False), BEGUN) == Place("a2", spot=False)
-    alone = replace(PLAN, ladder=(replace(BOUGHT, machine="other"),))
+    assert place(replace(PLAN, rental=BOUGHT.rental), BEGUN) == Place("a2", spot=False)
+    alone = replace(PLAN, ladder=(replace(BOUGHT, rental=Rental(machine="other")),))
     assert place(alone, replace(BEGUN, now=17 * HOUR_S)) == Place("a2", spot=True)
     assert place(alone, replace(BEGUN, now=17 * HOUR_S, queued=True, attempts=ONCE)) is None
 
@@ -64,7 +64,7 @@ def test_a_start_that_brings_much_data_is_begun_earlier():
 
 
 def test_the_price_of_an_hour_is_the_plans_own_where_it_says():
-    assert usd_per_hour(replace(PLAN, usd_per_hour=2.5, num_machines=2)) == 5.0
+    assert usd_per_hour(replace(PLAN, usd_per_hour=2.5, rental=Rental(machine="a2", num_machines=2))) == 5.0
     assert usd_per_hour(PLAN) == pytest.approx(1.8)
     assert usd_per_hour(BOUGHT) == pytest.approx(3.6)
     assert usd_per_hour(replace(PLAN, expected_s=0)) == 0

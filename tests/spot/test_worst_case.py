@@ -26,7 +26,7 @@ def night(works: list[bool]) -> float:
     while done_s < PLAN.expected_s and now < UNTIL_S:
         facts = Facts(
             now=now, deadline=UNTIL_S, seen=int(done_s / PLAN.expected_s * PLAN.num_samples), queued=False,
-            samples_per_s=None, attempts=(Attempt(at=0.0, spot=True),),
+            samples_per_s=None, attempts=(Attempt(at=0.0, strategy="spot"),),
         )  # fmt: skip
         chosen = place(PRICED, facts)
         if chosen is not None and not chosen.spot:

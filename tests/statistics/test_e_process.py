@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.statistics.e_process import ALPHA, alarm, log_evidence
+from pipeline.statistics.result import Status
 
 
 def drawn(rng: np.random.Generator, *, chance: float, ours: float, theirs: float, size: int) -> tuple:
@@ -54,8 +55,16 @@ def test_an_alarm_stays_raised_when_more_users_come() -> None:
     bad = drawn(rng, chance=0.5, ours=0.5, theirs=0.1, size=500)
     good = drawn(rng, chance=0.5, ours=0.0, theirs=0.5, size=5000)
     both = [np.concatenate(pair) for pair in zip(bad, good, strict=True)]
-    assert alarm(*bad, margin=0.05).raised
-    assert alarm(*both, margin=0.05).raised
+    assert alarm(*bad, margin=0.05).status is Status.WORSE
+    assert alarm(*both, margin=0.05).status is Status.WORSE
+
+
+def test_tests_that_are_made_together_share_alpha() -> None:
+    stream = drawn(np.random.default_rng(6), chance=0.5, ours=0.5, theirs=0.1, size=40)
+    alone, together = alarm(*stream, margin=0.05), alarm(*stream, margin=0.05, num_tests=2)
+    assert together.p_value == 2 * alone.p_value
+    assert alarm(*stream, margin=0.05, alpha=alone.p_value).status is Status.WORSE
+    assert alarm(*stream, margin=0.05, alpha=alone.p_value, num_tests=2).status is Status.OPEN
 
 
 @settings(max_examples=100)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.statistics.paired import Rules, bootstrap, detectable, holm, interval, judge, worse_slices
+from pipeline.statistics.result import Status
 
 ALPHA = 0.05
 REFRESH = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=True)
@@ -68,9 +69,7 @@ def test_the_detectable_effect_is_detected_at_the_stated_power() -> None:
     rng = np.random.default_rng(1)
     n, sd = 120, 0.1
     least = detectable(sd=sd, num_samples=n, alpha=ALPHA)
-    found = [
-        judge(rng.normal(least, sd, n), np.zeros(n), rules=CHANGED).action == "promote" for _ in range(1500)
-    ]
+    found = [judge(rng.normal(least, sd, n), np.zeros(n), rules=CHANGED).status.is_proof for _ in range(1500)]
     assert np.mean(found) == pytest.approx(0.8, abs=0.03)
 
 
@@ -84,7 +83,7 @@ def test_swapped_arms_flip_the_sign(ours: list[float], theirs: list[float]) -> N
     if one.effect and other.effect:
         assert one.effect.mean == pytest.approx(-other.effect.mean)
         assert one.effect.low == pytest.approx(-other.effect.high)
-    assert "promote" not in (one.action, other.action) or one.action != other.action
+    assert not (one.status.is_proof and other.status.is_proof)
 
 
 @pytest.mark.slow
@@ -93,9 +92,9 @@ def test_swapped_arms_flip_the_sign(ours: list[float], theirs: list[float]) -> N
 def test_every_input_has_a_verdict_with_a_reason(ours: Any, theirs: Any, refresh: bool, horizon: int) -> None:
     mask = {"half": np.arange(len(ours or ())) % 2 == 0}
     found = judge(ours, theirs, rules=REFRESH if refresh else CHANGED, horizon=horizon, slices=mask)
-    assert found.action in ("promote", "reject", "wait", "no data")
-    assert found.reason
-    if found.action == "promote":
+    assert found.status in Status
+    assert found.sentence
+    if found.status.is_proof:
         assert found.effect is not None
         assert found.effect.low > (-0.03 if refresh else 0)
         assert np.isfinite(ours).all()
@@ -136,15 +135,15 @@ def test_the_bootstrap_of_too_little_or_of_equal_values_is_said_plainly(values: 
 
 def test_equal_models_pass_a_refresh_and_fail_a_change() -> None:
     same = np.random.default_rng(0).random(100)
-    assert judge(same, same, rules=REFRESH).action == "promote"
-    assert judge(same, same, rules=CHANGED).reason.startswith("inconclusive")
+    assert judge(same, same, rules=REFRESH).status.is_proof
+    assert judge(same, same, rules=CHANGED).status is Status.INCONCLUSIVE
 
 
 def test_a_refresh_that_is_proven_worse_is_rejected_even_inside_the_margin() -> None:
     d = np.random.default_rng(0).normal(-0.01, 0.01, 500)
     found = judge(d, np.zeros(500), rules=REFRESH)
-    assert found.action == "reject"
-    assert found.reason.startswith("worse than the champion")
+    assert found.status is Status.WORSE
+    assert found.sentence.startswith("worse than the champion")
 
 
 def test_a_slice_that_suffers_stops_a_better_challenger() -> None:
@@ -152,8 +151,8 @@ def test_a_slice_that_suffers_stops_a_better_challenger() -> None:
     new = np.arange(600) < 100
     d = rng.normal(np.where(new, -0.2, 0.1), 0.05)
     found = judge(d, np.zeros(600), rules=CHANGED, slices={"new customers": new, "others": ~new})
-    assert found.action == "reject"
-    assert "on new customers" in found.reason
+    assert found.status is Status.WORSE
+    assert "on new customers" in found.sentence
 
 
 @pytest.mark.slow
@@ -168,29 +167,34 @@ def test_slices_of_equal_models_are_rarely_called_worse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "action", "words"),
+    ("ours", "theirs", "status", "words"),
     [
-        (None, [0.5] * 40, "no data", "no scores of the challenger"),
-        ([0.5] * 40, None, "no data", "no scores of the champion"),
-        ([], [], "no data", "0 samples"),
-        ([0.5] * 29, [0.5] * 29, "no data", "gate.min_samples asks for 30"),
-        ([0.5] * 40, [0.5] * 41, "no data", "41 of the champion"),
-        ([math.nan] + [0.5] * 39, [0.5] * 40, "reject", "1 of 40 scores of the challenger are not finite"),
-        ([0.5] * 40, [math.inf] * 40, "no data", "40 of 40 scores of the champion are not finite"),
+        (None, [0.5] * 40, Status.NO_DATA, "no scores of the challenger"),
+        ([0.5] * 40, None, Status.NO_DATA, "no scores of the champion"),
+        ([], [], Status.NO_DATA, "0 samples"),
+        ([0.5] * 29, [0.5] * 29, Status.NO_DATA, "gate.min_samples asks for 30"),
+        ([0.5] * 40, [0.5] * 41, Status.NO_DATA, "41 of the champion"),
+        (
+            [math.nan] + [0.5] * 39,
+            [0.5] * 40,
+            Status.INVALID,
+            "1 of 40 scores of the challenger are",
+        ),
+        ([0.5] * 40, [math.inf] * 40, Status.NO_DATA, "40 of 40 scores of the champion are not finite"),
     ],
 )
-def test_what_cannot_be_judged_is_said(ours: Any, theirs: Any, action: str, words: str) -> None:
+def test_what_cannot_be_judged_is_said(ours: Any, theirs: Any, status: Status, words: str) -> None:
     found = judge(ours, theirs, rules=REFRESH)
-    assert found.action == action
-    assert words in found.reason
+    assert found.status is status
+    assert words in found.sentence
 
 
 def test_before_the_horizon_the_undecided_waits() -> None:
     d = np.random.default_rng(0).normal(0, 1, 60)
-    assert judge(d, np.zeros(60), rules=CHANGED, horizon=1000).action == "wait"
-    assert judge(d[:10], np.zeros(10), rules=CHANGED, horizon=1000).action == "wait"
+    assert judge(d, np.zeros(60), rules=CHANGED, horizon=1000).status is Status.OPEN
+    assert judge(d[:10], np.zeros(10), rules=CHANGED, horizon=1000).status is Status.OPEN
 
 
 def test_a_margin_out_of_reach_is_said_with_the_remedy() -> None:
     d = np.random.default_rng(0).normal(0, 0.5, 60)
-    assert "hold out more days (prepare.test_days)" in judge(d, np.zeros(60), rules=REFRESH).reason
+    assert "hold out more days (prepare.test_days)" in judge(d, np.zeros(60), rules=REFRESH).sentence

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.statistics.quantiles import evidence, guard, interval, p_value
+from pipeline.statistics.result import Status
 from pipeline.statistics.srm import concentration
 from tests.statistics.reference import reference
 
@@ -50,29 +51,31 @@ def test_the_evidence_is_a_martingale() -> None:
 def test_a_slower_tail_is_found_and_an_equal_one_passes() -> None:
     rng = np.random.default_rng(0)
     champion = rng.exponential(0.02, 40_000)
-    assert guarded(rng.exponential(0.02, 40_000), champion, margin=0.05).action == "promote"
+    assert guarded(rng.exponential(0.02, 40_000), champion, margin=0.05).status.is_proof
     slow = np.where(rng.random(40_000) < 0.05, 0.5, rng.exponential(0.02, 40_000))
     found = guarded(slow, champion, margin=0.05)
-    assert found.action == "reject"
-    assert "P99 is higher by 0.4" in found.reason
-    assert guarded(champion[:200], champion[:200]).action == "wait"
+    assert found.status is Status.WORSE
+    assert "P99 is higher by 0.4" in found.sentence
+    assert guarded(champion[:200], champion[:200]).status is Status.OPEN
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "changed", "action", "words"),
+    ("ours", "theirs", "changed", "status", "words"),
     [
-        (None, [1.0], {}, "no data", "P99: no values of the challenger"),
-        ([1.0], None, {}, "no data", "P99: no values of the champion"),
-        ([1.0] * 200, [1.0] * 200, {"margin": 0.0}, "no data", "P99: it has no margin"),
-        ([math.nan] * 200, [1.0] * 200, {}, "reject", "200 values of the challenger are not finite"),
-        ([1.0] * 200, [math.inf] * 200, {}, "no data", "200 values of the champion are not finite"),
-        ([1.0] * 20, [1.0] * 200, {}, "no data", "20 values in the smaller arm, 100 are asked for"),
+        (None, [1.0], {}, Status.NO_DATA, "P99: no values of the challenger"),
+        ([1.0], None, {}, Status.NO_DATA, "P99: no values of the champion"),
+        ([1.0] * 200, [1.0] * 200, {"margin": 0.0}, Status.NO_DATA, "P99: it has no margin"),
+        ([math.nan] * 200, [1.0] * 200, {}, Status.INVALID, "200 values of the challenger are not finite"),
+        ([1.0] * 200, [math.inf] * 200, {}, Status.NO_DATA, "200 values of the champion are not finite"),
+        ([1.0] * 20, [1.0] * 200, {}, Status.NO_DATA, "20 values in the smaller arm, 100 are asked for"),
     ],
 )
-def test_what_cannot_be_judged_is_said(ours: Any, theirs: Any, changed: Any, action: str, words: str) -> None:
+def test_what_cannot_be_judged_is_said(
+    ours: Any, theirs: Any, changed: Any, status: Status, words: str
+) -> None:
     found = guarded(ours, theirs, **changed)
-    assert found.action == action
-    assert words in found.reason
+    assert found.status is status
+    assert words in found.sentence
 
 
 wild = st.lists(st.floats(0, 10) | st.just(math.nan) | st.just(math.inf), max_size=30) | st.none()
@@ -82,6 +85,6 @@ wild = st.lists(st.floats(0, 10) | st.just(math.nan) | st.just(math.inf), max_si
 @given(wild, wild, st.floats(-1, 2))
 def test_every_input_has_a_judgement(ours: Any, theirs: Any, margin: float) -> None:
     found = guarded(ours, theirs, margin=margin, min_samples=0)
-    assert found.action in ("promote", "reject", "wait", "no data")
-    assert found.reason
-    assert found.action != "promote" or found.effect is not None
+    assert found.status in Status
+    assert found.sentence
+    assert not found.status.is_proof or found.effect is not None

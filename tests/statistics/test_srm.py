@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -7,11 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
+from pipeline.statistics.result import Status
 from pipeline.statistics.sequential import mixture_rho
 from pipeline.statistics.srm import ALPHA, check, concentration, log_evidence
 from tests.statistics.reference import reference
 
-HALVES = {"champion": 0.5, "challenger": 0.5}
+
+def arms(*groups: tuple[float, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Arms and chances of users, by groups of a chance, its users of the challenger and of the champion."""
+    treated = [np.arange(ours + theirs) < ours for _, ours, theirs in groups]
+    return np.concatenate(treated), np.concatenate([np.full(a + b, p) for p, a, b in groups])
 
 
 def test_evidence_agrees_with_confseq() -> None:
@@ -41,12 +45,16 @@ def test_intervals_of_a_share_agree_with_confseq() -> None:
 
 
 def test_a_leak_of_one_user_in_a_hundred_is_found_and_equal_shares_are_not() -> None:
-    found = check({"champion": 51_000, "challenger": 49_000}, HALVES)
-    assert not found.ok
-    assert "users are not shared out as they should be: challenger 49,000 of 100,000 (50.00% due)" in (
-        found.reason
-    )
-    assert check({"champion": 50_100, "challenger": 49_900}, HALVES).ok
+    leak = check(*arms((0.5, 49_000, 51_000)))
+    assert leak.status is Status.MISMATCH
+    assert leak.sentence.startswith("49,000 users met the challenger, 50,000.0 were due (p ")
+    assert check(*arms((0.5, 49_900, 50_100))).status is Status.OPEN
+
+
+def test_a_leak_at_one_step_of_a_ramp_is_found() -> None:
+    fine = (0.05, 5_000, 95_000)
+    assert check(*arms(fine, (0.5, 25_050, 24_950))).status is Status.OPEN
+    assert check(*arms(fine, (0.5, 24_000, 26_000))).status is Status.MISMATCH
 
 
 def test_looking_after_every_user_raises_hardly_any_false_alarm() -> None:
@@ -58,36 +66,21 @@ def test_looking_after_every_user_raises_hardly_any_false_alarm() -> None:
     assert (least > math.log(1 / alpha)).mean() <= alpha
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(["champion", "challenger", "other"]),
-        st.integers(0, 10**6) | st.just(-1) | st.just(math.nan),
-        max_size=3,
-    ),
-    st.dictionaries(st.sampled_from(["champion", "challenger"]), st.floats(0, 1), max_size=2),
-)
-def test_every_input_has_an_answer(counts: dict[str, Any], shares: dict[str, float]) -> None:
-    found = check(counts, shares)
-    assert found.reason
-    assert found.ok == (found.p_value > ALPHA)
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([0.01, 0.3, 0.99])), max_size=50))
+def test_every_stream_has_an_answer(users: list[tuple[bool, float]]) -> None:
+    result = check([arm for arm, _ in users], [p for _, p in users])
+    assert result.sentence
+    assert (result.status is Status.NO_DATA) == (not users)
+    assert (result.status is Status.MISMATCH) == (result.p_value <= ALPHA)
 
 
-@pytest.mark.parametrize(
-    ("counts", "shares", "words"),
-    [
-        ({}, HALVES, "no user has come yet"),
-        ({"champion": 1}, {"champion": 1.0}, "not of two arms or more"),
-        ({"stranger": 1}, HALVES, "users in arm stranger, which has no share"),
-        ({"champion": math.nan}, HALVES, "are not numbers of users"),
-    ],
-)
-def test_what_cannot_be_read_is_no(counts: Any, shares: Any, words: str) -> None:
-    found = check(counts, shares)
-    assert not found.ok
-    assert words in found.reason
+def test_a_chance_of_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="not between 0 and 1"):
+        check([True], [1.0])
 
 
 def test_three_arms_are_held_to_their_shares() -> None:
-    shares = {"champion": 0.9, "challenger": 0.05, "holdout": 0.05}
-    assert check({"champion": 90_000, "challenger": 5_050, "holdout": 4_950}, shares).ok
-    assert not check({"champion": 90_000, "challenger": 5_700, "holdout": 4_300}, shares).ok
+    shares, k = [0.9, 0.05, 0.05], concentration(100_000, alpha=ALPHA)
+    bound = math.log(1 / ALPHA)
+    assert log_evidence([90_000, 5_050, 4_950], shares, concentration=k) < bound
+    assert log_evidence([90_000, 5_700, 4_300], shares, concentration=k) > bound

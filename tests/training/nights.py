@@ -13,7 +13,7 @@ from pipeline.backends.local import Local
 from pipeline.contract import params, records
 from pipeline.contract.errors import NotYet
 from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Dataset, Night, Plan, Training, Tuning
+from pipeline.contract.records import Champion, Dataset, Night, Plan, Rental, Training, Tuning
 from pipeline.jobs import collector, launcher
 from tests.fakes import write_curve
 
@@ -44,7 +44,7 @@ def dataset() -> Dataset:
 
 def plan(*, num_samples: int = 3001, checkpoint_every_s: float = 0.2) -> Plan:
     return Plan(
-        machine="local", num_machines=1, spot=False, batch_size=32, micro_batch_size=16,
+        rental=Rental(machine="local"), batch_size=32, micro_batch_size=16,
         num_samples=num_samples, checkpoint_every_s=checkpoint_every_s, expected_s=10, expected_usd=0.01,
         interval=(5, 15), ladder=(), runner_up="", tuning=Tuning(num_loaders=1),
     )  # fmt: skip

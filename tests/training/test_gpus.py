@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pipeline.contract.errors import JobError
-from pipeline.contract.records import Rung
-from pipeline.jobs.torchrun import job_of
+from pipeline.contract.records import Rental, Rung
+from pipeline.jobs.backend_job import job_of
 from pipeline.machines.catalog import rented
 from pipeline.training import gpus
 from pipeline.training.gpus import Sight, check, driver, unseen
@@ -72,7 +72,7 @@ def test_workers_are_told_of_the_gpus_of_the_machine_that_the_rung_names(tmp_pat
         "",
     ]
     rung = Rung(
-        machine="g2-standard-24", num_machines=1, spot=False, expected_s=9, expected_usd=9, gpus="2 x L4",
+        rental=Rental(machine="g2-standard-24"), expected_s=9, expected_usd=9, gpus="2 x L4",
         latest_start=NIGHT.train_until,
     )  # fmt: skip
     job = job_of(tmp_path, rung, planned=True, num_workers=2, timeout_s=9)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.backends import torchrun
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import Training
-from pipeline.jobs import torchrun
 from tests.fakes import read_lines
 from tests.jobs import trouble
 from tests.jobs.trouble import processes

@@ -12,7 +12,7 @@ import torch
 
 from pipeline.backends.local import Local
 from pipeline.contract.backend import Job
-from pipeline.contract.records import Night, Training, replace_text
+from pipeline.contract.records import Night, Rental, Training, replace_text
 from pipeline.training.recipe import END_BY
 from tests.fakes import read_lines
 from tests.training import nights
@@ -44,14 +44,14 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
 
 def run_directly(folder: Path, *, meanwhile: Callable[[], None]) -> None:
     """The job in `folder`, until it ends."""
-    command = ("torchrun", "--nnodes=1", "--nproc-per-node=1", "-m", "pipeline.training.worker")
     backend = Local()
     handle = backend.submit(
         Job(
             name="j",
-            command=(*command, str(folder)),
-            machine="local",
-            num_machines=1,
+            module="pipeline.training.worker",
+            arguments=(str(folder),),
+            num_workers=1,
+            rental=Rental(machine="local"),
             folder=str(folder),
             timeout_s=120,
             environment={"OMP_NUM_THREADS": "1"},

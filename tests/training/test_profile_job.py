@@ -1,4 +1,4 @@
-"""The same profile as a short job: torchrun on the worker, through a real backend."""
+"""The same profile as a short job, through a real backend."""
 
 from pathlib import Path
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.contract import records
 from pipeline.contract.params import Params
-from pipeline.contract.records import Champion
+from pipeline.contract.records import Champion, Rental
 from pipeline.jobs import launcher
 from pipeline.training import recipe
 from tests.training import nights, recipes
@@ -26,7 +26,7 @@ def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
     monkeypatch.chdir(tmp_path)
     recipe.CHAMPION.mkdir(parents=True)
     (recipe.CHAMPION / "model.json").write_text('{"workload": "tests.fakes:LineWorkload", "arguments": {}}')
-    return Champion(champion=3, replaced=2, model_digest=records.digest(recipe.CHAMPION))
+    return Champion(version=3, replaced=2, model_digest=records.digest(recipe.CHAMPION))
 
 
 def test_a_cold_start_trains_on_all_samples(champion: Champion) -> None:
@@ -48,7 +48,7 @@ def test_shares_by_speed_are_the_same_training() -> None:
     [("auto", 1, "even"), ("auto", 2, "by_speed"), ("even", 2, "even"), ("by_speed", 1, "by_speed")],
 )
 def test_workers_of_one_machine_take_even_shares_unless_told(batching, num_machines, expected) -> None:
-    plan = dataclasses.replace(nights.plan(), num_machines=num_machines)
+    plan = dataclasses.replace(nights.plan(), rental=Rental(machine="a", num_machines=num_machines))
     made = launcher.recipe_of(nights.night(), nights.dataset(), plan, None, told(batching=batching))
     assert made.batching == expected
 

@@ -4,7 +4,7 @@
 
 Attempts that were taken away are paid like the others; the queue before a start is not. The service tells
 when a job began and ended, not when it waited for a new spot machine in between, so of a job that it
-restarted by itself this is the most that it can have cost. launching/meter.py takes what is found here.
+restarted by itself this is the most that it can have cost. jobs/cost_tracker.py takes what is found here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,19 +12,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Strategy
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Rental
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.catalog import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
     """Machines rented from one moment to another; `started` is None where none were had."""
 
-    machine: str
-    num_machines: int
-    region: str
-    strategy: Strategy
+    rental: Rental
     started: datetime | None
     ended: datetime | None  # None: they still are
 
@@ -38,20 +35,20 @@ def _usd(stretch: Stretch, *, now: datetime, known: Sequence[Machine]) -> float:
     if stretch.started is None:
         return 0.0
     hours = max(0.0, ((stretch.ended or now) - stretch.started).total_seconds()) / HOUR_S
-    return stretch.num_machines * rate(stretch, known=known) * hours
+    return stretch.rental.num_machines * rate(stretch.rental, known=known) * hours
 
 
-def rate(stretch: Stretch, *, known: Sequence[Machine]) -> float:
+def rate(rental: Rental, *, known: Sequence[Machine]) -> float:
     """Dollars an hour of one machine; on demand's where the strategy has no price, so never too little.
 
     Raises ParamsError where the catalog has no price at all.
     """
-    found = next((m for m in known if (m.name, m.region) == (stretch.machine, stretch.region)), None)
-    price = found.price(stretch.strategy) if found else None
+    found = next((m for m in known if (m.name, m.region) == (rental.machine, rental.region)), None)
+    price = found.price(rental.strategy) if found else None
     price = price if price is not None or found is None else found.usd_per_hour
     if price is None:
         raise ParamsError(
-            f"the catalog has no price for {stretch.machine} in {stretch.region}, which was rented; "
+            f"the catalog has no price for {rental.machine} in {rental.region}, which was rented; "
             f"read prices anew (python -m pipeline prices --refresh)"
         )
     return price

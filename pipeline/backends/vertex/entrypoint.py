@@ -1,17 +1,16 @@
-"""Runs the command of a job on a machine of Vertex AI: the entry point of its container.
+"""Runs the module of a job on a machine of Vertex AI: the entry point of its container.
 
-    python -m pipeline.backends.vertex.entrypoint --until T -- COMMAND
+    python -m pipeline.backends.vertex.entrypoint --until T --workers N -- MODULE ARGUMENTS
 
 Several machines find each other by CLUSTER_SPEC, which the service sets: the machine of workerpool0 is the
-master, those of workerpool1 follow. torchrun gets nodes, place and master from there. Its workers meet at
-a store on the master by c10d, so that after a loss all of them meet anew; RANK and MASTER_ADDR are not
-promised by the service.
+master, those of workerpool1 follow. torchrun gets nodes, place and master from there; RANK and MASTER_ADDR
+are not promised by the service.
 
-The command ends at T (seconds since 1970) at the latest, whoever else is alive to end it. Told to end, it has
+The module ends at T (seconds since 1970) at the latest, whoever else is alive to end it. Told to end, it has
 half a minute to save, and its exit status is then 143.
 
 With `--bucket`, what the job needs is fetched from there first, and what it leaves is sent there
-(luggage.py).
+(staging.py).
 """
 
 import argparse
@@ -23,21 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pipeline.backends import torchrun
+from pipeline.backends.torchrun import Place
 
 STOP_S = 30.0  # from the request to end to the kill
 SPEC = "CLUSTER_SPEC"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where this machine stands among those of the job."""
-
-    num_nodes: int
-    rank: int
-    host: str  # this machine's own name
-    master: str  # HOST:PORT
 
 
 def place(text: str) -> Place | None:
@@ -62,27 +54,14 @@ def place(text: str) -> Place | None:
     )
 
 
-def command_of(command: Sequence[str], found: Place | None, *, job: str) -> list[str]:
-    """The command by this interpreter; torchrun among the machines of the job."""
-    if command[0] != "torchrun":
-        return list(command)
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    if found is None:
-        return [*torchrun, "--standalone", *command[1:]]
-    rest = [word for word in command[1:] if not word.startswith("--nnodes")]
-    host = "true" if found.rank == 0 else "false"
-    return [
-        *torchrun, f"--nnodes={found.num_nodes}",
-        "--rdzv-backend=c10d", f"--rdzv-endpoint={found.master}", f"--rdzv-id={job}",
-        f"--rdzv-conf=is_host={host}", f"--local-addr={found.host}", *rest,
-    ]  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a machine of the job is to run."""
 
-
-def threads(command: Sequence[str]) -> dict[str, str]:
-    """Cores shared out to workers, unless the environment says otherwise."""
-    workers = [word.partition("=")[2] for word in command if word.startswith("--nproc-per-node=")]
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return {"OMP_NUM_THREADS": str(max(1, cores // int(workers[0] if workers else 1)))}
+    module: str
+    arguments: tuple[str, ...]
+    num_workers: int
+    until: float  # seconds since 1970
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +70,11 @@ class Luggage:
 
     bucket: str  # URL
     job: str
-    folder: str  # of the job, as its command names it
+    folder: str  # of the job, as its arguments name it
 
 
-def run_away(command: Sequence[str], luggage: Luggage, *, until: float) -> int:
-    """Run the command on a machine that has nothing of the night but what it fetches from the bucket."""
+def run_away(task: Task, luggage: Luggage) -> int:
+    """Run the module on a machine that has nothing of the night but what it fetches from the bucket."""
     from pipeline.backends.vertex.staging import CODE, unpack
     from pipeline.backends.vertex.sync import Courier
     from pipeline.storage.bucket import BucketFolder
@@ -111,15 +90,21 @@ def run_away(command: Sequence[str], luggage: Luggage, *, until: float) -> int:
     os.chdir(root)
     paths = [str(root / CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PIPELINE_HOME": str(root)}
-    status = run([str(folder) if word == luggage.folder else word for word in command], until=until)
+    arguments = (str(folder) if word == luggage.folder else word for word in task.arguments)
+    status = run(replace(task, arguments=tuple(arguments)))
     courier.finish()
     return status
 
 
-def run(command: Sequence[str], *, until: float) -> int:
-    """Run the command to its end, or to `until`; its exit status as a shell tells it."""
-    found = place(os.environ.get(SPEC, ""))
-    words = command_of(command, found, job=os.environ.get("PIPELINE_ATTEMPT", "job"))
+def run(task: Task) -> int:
+    """Run the module to its end, or until its time has come; its exit status as a shell tells it."""
+    words = torchrun.command(
+        task.module,
+        task.arguments,
+        num_workers=task.num_workers,
+        place=place(os.environ.get(SPEC, "")),
+        meeting=os.environ.get("PIPELINE_ATTEMPT", "job"),
+    )
     told: list[float] = []
     started: list[subprocess.Popen[bytes]] = []
 
@@ -130,16 +115,16 @@ def run(command: Sequence[str], *, until: float) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):  # before the start: else a child could be left behind
         signal.signal(number, pass_on)
-    process = subprocess.Popen(words, env={**threads(command), **os.environ})
+    process = subprocess.Popen(words, env={**torchrun.threads(task.num_workers), **os.environ})
     started.append(process)
     if told:
         process.terminate()
     while True:
-        end = told[0] + STOP_S if told else until
+        end = told[0] + STOP_S if told else task.until
         try:
             status = process.wait(min(1.0, max(0.01, end - time.time())))
             if told and status:
-                return 128 + signal.SIGTERM  # however the command takes being told
+                return 128 + signal.SIGTERM  # however the module takes being told
             return status if status >= 0 else 128 - status
         except subprocess.TimeoutExpired:
             if time.time() < end:
@@ -152,18 +137,21 @@ def run(command: Sequence[str], *, until: float) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run what the command line says."""
-    parser = argparse.ArgumentParser(description="Run a command as one machine of a job.")
+    parser = argparse.ArgumentParser(description="Run a module as one machine of a job.")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970")
+    parser.add_argument("--workers", type=int, default=0, help="by torchrun; 0: the module itself")
     parser.add_argument("--bucket", default="", help="URL of the folder by which things come and go")
     parser.add_argument("--job", default="", help="its name there")
-    parser.add_argument("--folder", default="", help="what the command calls the folder of the job")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
+    parser.add_argument("--folder", default="", help="what the arguments call the folder of the job")
+    parser.add_argument("module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
     told = parser.parse_args(words)
-    command = told.command[1:] if told.command[:1] == ["--"] else told.command
+    task = Task(
+        module=told.module, arguments=tuple(told.arguments), num_workers=told.workers, until=told.until
+    )
     if not told.bucket:
-        return run(command, until=told.until)
-    luggage = Luggage(bucket=told.bucket, job=told.job, folder=told.folder)
-    return run_away(command, luggage, until=told.until)
+        return run(task)
+    return run_away(task, Luggage(bucket=told.bucket, job=told.job, folder=told.folder))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.contract.backend import State
-from pipeline.contract.records import Strategy
+from pipeline.contract.records import Rental
 
 Kind = Literal[
     "stock-out", "quota", "expired", "no such thing", "not allowed", "user error", "out of memory",
@@ -60,11 +60,8 @@ class Asked:
     """What was asked for, as its sentence needs it."""
 
     job: str
-    machine: str
-    num_machines: int
-    region: str
-    strategy: Strategy
-    wait_s: float = 0.0
+    rental: Rental
+    logs: str = ""  # where a person reads them; "" for what did not become a job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,22 +128,23 @@ def is_device_quota(message: str) -> bool:
 
 
 def _sentence(kind: Kind, asked: Asked, *, message: str) -> str:
-    what = f"{asked.num_machines} x {asked.machine} as {asked.strategy} in {asked.region}"
+    rental = asked.rental
+    what = f"{rental.num_machines} x {rental.machine} as {rental.strategy} in {rental.region}"
     told = f" ({message.rstrip('.')[:300]})" if message else ""
     return {
         "stock-out": f"there is no capacity for {what}{told}; the plan's next machine is asked for; "
         f"more choice comes from plan.machines and plan.regions",
         "quota": f"the project's quota does not allow {what}{told}; the plan's next machine is asked for; "
         f"ask Google Cloud for more of it (IAM & Admin, Quotas), or allow other plan.regions",
-        "expired": f"{what} did not come within {asked.wait_s:,.0f} s{told}; the plan's next machine is "
+        "expired": f"{what} did not come within {rental.max_wait_s:,.0f} s{told}; the plan's next machine is "
         f"asked for; a longer wait comes from plan.flex_wait_hours",
         "no such thing": f"job {asked.job} names something that is not there{told}; look at backend.image in "
         f"params.yaml, and at what python -m pipeline check says",
         "not allowed": f"job {asked.job} may not use something that it needs{told}; give "
         f"backend.service_account the roles that docs/vertex.md lists",
-        "user error": f"job {asked.job} ended with an error of its own code{told}; look at its log, "
-        f"mend the workload, and run train again",
-        "out of memory": f"job {asked.job} ran out of the memory of {asked.machine}{told}; "
+        "user error": f"job {asked.job} ended with an error of its own code{told}; look at "
+        f"{asked.logs or 'its log'}, mend the workload, and run train again",
+        "out of memory": f"job {asked.job} ran out of the memory of {rental.machine}{told}; "
         f"name a machine with more in plan.machines, or lower train.batch_size",
         "preempted": f"{what} was taken away{told}; the job goes on from its last checkpoint",
         "cancelled": f"job {asked.job} was cancelled{told}; it goes on from its last checkpoint if submitted",

@@ -1,4 +1,4 @@
-"""What is asked of Vertex AI? A job as a custom job: machines, strategy, times, labels, command.
+"""What is asked of Vertex AI? A job as a custom job: machines, strategy, times, labels, module.
 
 The service's own times are longer than a night (a job may run 7 days and wait 24 h for flex-start), so both
 are always set, and cut to what is left until the end of training: a service that was slow to answer has used
@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import JobError
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Strategy
-from pipeline.machines.catalog import LOCAL, Machine
 
 STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
 SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
@@ -44,32 +44,32 @@ class Site:
     disk_gb: int = 200
 
 
-def machine_of(job: Job, *, region: str, known: Sequence[Machine]) -> Machine:
+def machine_of(job: Job, *, known: Sequence[Machine]) -> Machine:
     """The machine of the catalog that the job is for; JobError where it is not to be had that way."""
-    named = [machine for machine in known if machine.name == job.machine]
-    if job.machine == LOCAL or not named:
+    rental = job.rental
+    named = [machine for machine in known if machine.name == rental.machine]
+    if not named:
         raise JobError(
-            f"job {job.name} is for machine {job.machine}, which "
-            f"pipeline.backends.vertex.vertex:Vertex does not rent; name one in plan.machines "
-            f"(python -m pipeline prices lists them)"
+            f"job {job.name} is for machine {rental.machine}, which Vertex AI does not rent; "
+            f"name one in plan.machines (python -m pipeline prices lists them)"
         )
-    machine = next((machine for machine in named if machine.region == region), None)
+    machine = next((machine for machine in named if machine.region == rental.region), None)
     if machine is None:
         raise JobError(
-            f"{job.machine} is not offered in {region}; "
+            f"{rental.machine} is not offered in {rental.region}; "
             f"set plan.regions to {' or '.join(sorted({m.region for m in named}))}"
         )
-    strategy = job.strategy
+    strategy = rental.strategy
     if (strategy == "spot" and not machine.spot) or (strategy == "flex-start" and not machine.flex):
         raise JobError(
-            f"{job.machine} is not rented as {strategy} in {region}; "
+            f"{rental.machine} is not rented as {strategy} in {rental.region}; "
             f"set plan.{'spot' if strategy == 'spot' else 'flex_wait_hours'} to "
             f"{'false' if strategy == 'spot' else '0'}, or name another machine in plan.machines"
         )
-    if machine.is_tpu and strategy == "spot" and job.num_machines > 1:
+    if machine.is_tpu and rental.is_spot and rental.num_machines > 1:
         raise JobError(
-            f"job {job.name} is for {job.num_machines} x {job.machine} as spot, but TPU machines that are "
-            f"joined are not rented as spot; set plan.spot to false, or plan.max_machines to 1"
+            f"job {job.name} is for {rental.num_machines} x {rental.machine} as spot, but TPU machines that "
+            f"are joined are not rented as spot; set plan.spot to false, or plan.max_machines to 1"
         )
     return machine
 
@@ -83,10 +83,10 @@ def custom_job(
     """
     timeout, wait = _times(job, now=now)
     scheduling: dict[str, Any] = {
-        "strategy": STRATEGIES[job.strategy],
+        "strategy": STRATEGIES[job.rental.strategy],
         "timeout": timeout,
         # Unlike workers wait for each other: all of them start again, from the last checkpoint.
-        "restart_job_on_worker_restart": job.num_machines > 1,
+        "restart_job_on_worker_restart": job.rental.num_machines > 1,
     }
     if wait is not None:
         scheduling["max_wait_duration"] = wait
@@ -105,10 +105,10 @@ def custom_job(
 
 def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
     """Returns how long it may run, and wait for flex-start; whole seconds, rounded down."""
-    flex = job.strategy == "flex-start"
-    if job.timeout_s < 1 or (flex and job.max_wait_s < 1):  # the service takes 0 for: without end
+    flex = job.rental.is_queued
+    if job.timeout_s < 1 or (flex and job.rental.max_wait_s < 1):  # the service takes 0 for: without end
         raise JobError(
-            f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.max_wait_s:,.0f} s, "
+            f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.rental.max_wait_s:,.0f} s, "
             f"which is no time; allow more by night.train_hours or plan.flex_wait_hours"
         )
     left_s = job.timeout_s if job.until is None else (job.until - now).total_seconds() + SLACK_S
@@ -117,7 +117,7 @@ def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
             f"job {job.name} was not taken before training has to end, {SLACK_S - left_s:,.0f} s ago; "
             f"allow more by night.train_hours"
         )
-    wait = timedelta(seconds=int(min(job.max_wait_s, left_s))) if flex else None
+    wait = timedelta(seconds=int(min(job.rental.max_wait_s, left_s))) if flex else None
     return timedelta(seconds=int(min(job.timeout_s, left_s))), wait
 
 
@@ -137,23 +137,25 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
         "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": site.disk_gb},
         "container_spec": {
             "image_uri": _image(job, machine, site),
-            "command": [*REPLICA, "--until", f"{end.timestamp():.0f}", *away, "--", *_command(job, machine)],
+            "command": [
+                *REPLICA,
+                "--until",
+                f"{end.timestamp():.0f}",
+                "--workers",
+                str(job.num_workers),
+                *away,
+                "--",
+                job.module,
+                *job.arguments,
+            ],
             "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
         },
     }
     if machine.name.startswith("a4-") or machine.name.startswith("g4-"):
         pool["disk_spec"] = {"boot_disk_type": "hyperdisk-balanced", "boot_disk_size_gb": site.disk_gb}
-    if job.num_machines == 1 or machine.is_tpu:
+    if job.rental.num_machines == 1 or machine.is_tpu:
         return [pool]
-    return [pool, {**pool, "replica_count": job.num_machines - 1}]
-
-
-def _command(job: Job, machine: Machine) -> list[str]:
-    """The command with a worker per device; a profile is of one."""
-    if "pipeline.profiling.profile_job" in job.command:
-        return list(job.command)
-    workers = f"--nproc-per-node={machine.num_workers}"
-    return [workers if word.startswith("--nproc-per-node=") else word for word in job.command]
+    return [pool, {**pool, "replica_count": job.rental.num_machines - 1}]
 
 
 def key_of(job: Job) -> str:
@@ -167,7 +169,7 @@ def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:
         spec["tpu_topology"] = _topology(job, machine)
     elif machine.num_devices:
         spec |= {"accelerator_type": machine.accelerator, "accelerator_count": machine.num_devices}
-    if site.reservation and job.strategy == "on-demand":
+    if site.reservation and job.rental.strategy == "on-demand":
         spec["reservation_affinity"] = {
             "reservation_affinity_type": "SPECIFIC_RESERVATION",
             "key": "compute.googleapis.com/reservation-name",
@@ -181,8 +183,8 @@ def _image(job: Job, machine: Machine, site: Site) -> str:
         return site.image
     if not site.tpu_image:
         raise JobError(
-            f"job {job.name} is for {job.machine}, and backend.tpu_image names no image for TPUs; build one "
-            f"with --build-arg DEVICE=tpu (docs/vertex.md), or leave TPUs out of plan.machines"
+            f"job {job.name} is for {job.rental.machine}, and backend.tpu_image names no image for TPUs; "
+            f"build one with --build-arg DEVICE=tpu (docs/vertex.md), or leave TPUs out of plan.machines"
         )
     return site.tpu_image
 
@@ -190,10 +192,10 @@ def _image(job: Job, machine: Machine, site: Site) -> str:
 def _topology(job: Job, machine: Machine) -> str:
     """How the chips of all machines are joined; the service infers the machines from it."""
     known = CUBES if TORUS.match(machine.machine_type) else TOPOLOGIES
-    chips = machine.num_devices * job.num_machines
+    chips = machine.num_devices * job.rental.num_machines
     if chips not in known:
         raise JobError(
-            f"{job.num_machines} x {job.machine} are {chips} chips, which cannot be joined; "
+            f"{job.rental.num_machines} x {job.rental.machine} are {chips} chips, which cannot be joined; "
             f"set plan.max_machines so that they are one of {', '.join(map(str, known))}"
         )
     return known[chips]

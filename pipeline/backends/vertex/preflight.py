@@ -22,7 +22,7 @@ MANIFESTS = (
 TIMEOUT_S = (10, 30)  # to connect, to answer
 
 
-def premises(site: Site, service: Service, *, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+def preflight(site: Site, service: Service, *, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
     """What was looked at, whether it is well, and what was found or is to be done; the rest after a miss."""
     looks: list[tuple[str, Callable[[], str]]] = [
         ("credentials", lambda: _who(service.endpoint)),

@@ -94,7 +94,7 @@ class Service:
         pause_s = self.patience.first_pause_s / 4
         while True:
             over = time.time() >= settled  # before the look: what has come until then is seen
-            if found := self.find(order.region, attempt=order.attempt):
+            if found := self.find(order.rental.region, attempt=order.attempt):
                 return found[0]
             if over:
                 return None
@@ -107,8 +107,8 @@ class Service:
         Raises NoQuota; Denied; Unanswered where the service does not let itself be asked, which leaves open
         whether there will be a job.
         """
-        calls = self.of(order.region)
-        request = {"parent": self._parent(order.region), "custom_job": asked}
+        calls = self.of(order.rental.region)
+        request = {"parent": self._parent(order.rental.region), "custom_job": asked}
         pauses = self.patience.pauses()
         while True:
             try:

@@ -14,24 +14,21 @@ from datetime import datetime
 from pathlib import Path
 
 from pipeline.backends.vertex.billing import Stretch
+from pipeline.contract import records
 from pipeline.contract.backend import State
-from pipeline.contract.records import Strategy, replace_text
+from pipeline.contract.records import Record, Rental, replace_text
 
 FILE = "orders.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class Order(Record):
     """One time that machines were asked for."""
 
     attempt: str  # token, a label of the job
     job: str
-    machine: str
-    num_machines: int
-    region: str
-    strategy: Strategy
+    rental: Rental
     asked_at: str  # ISO; of the last request
-    wait_s: float = 0.0
     resource: str = ""  # the service's name of the job; "" while that is not known
     state: State = "queued"
     started_at: str = ""
@@ -41,14 +38,7 @@ class Order:
     @property
     def stretch(self) -> Stretch:
         """What is paid for."""
-        return Stretch(
-            machine=self.machine,
-            num_machines=self.num_machines,
-            region=self.region,
-            strategy=self.strategy,
-            started=_time(self.started_at),
-            ended=_time(self.ended_at),
-        )
+        return Stretch(rental=self.rental, started=_time(self.started_at), ended=_time(self.ended_at))
 
 
 class Book:
@@ -68,7 +58,8 @@ class Book:
     def orders(self) -> list[Order]:
         """All of them."""
         path = self.folder / FILE
-        return [Order(**order) for order in json.loads(path.read_text())] if path.exists() else []
+        kept = json.loads(path.read_text()) if path.exists() else []
+        return [records.loads(Order, json.dumps(order), source=str(path)) for order in kept]
 
     def put(self, order: Order) -> Order:
         """Add the order, or put it in the place of the one of that attempt."""

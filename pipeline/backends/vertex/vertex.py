@@ -1,8 +1,8 @@
-"""How does a job run on Vertex AI? As a custom job of the same torchrun command, one at most, whoever asks.
+"""How does a job run on Vertex AI? As a custom job, one at most, whoever asks.
 
-An order is written before the service is asked (book.py), and carries a token that becomes a label of the
-job. Whoever asks again, after a kill or a lost reply, looks for the job by its labels first and takes what
-is there. A handle is the service's name of the job, a space, and the folder of the job.
+An order is written before the service is asked (submission_journal.py), and carries a token that becomes a
+label of the job. Whoever asks again, after a kill or a lost reply, looks for the job by its labels first and
+takes what is there. A handle is the service's name of the job, a space, and the folder of the job.
 
 What the service does not say is answered from the book: the state as last heard, so that a night goes on, and
 ends, while the service is away.
@@ -20,13 +20,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.backends.vertex import billing, error_codes, preflight, staging
+from pipeline.backends.vertex import billing, error_codes, preflight, staging, submission_journal
 from pipeline.backends.vertex.client import Patience, Unanswered
 from pipeline.backends.vertex.job_spec import Site, custom_job, key_of, label, machine_of
 from pipeline.backends.vertex.service import ALIVE, STATES, NoQuota, Service, state_name
 from pipeline.backends.vertex.submission_journal import Book, Order, stretches
-from pipeline.contract.backend import LIVE, Job, Rental, State
+from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State
 from pipeline.contract.errors import JobError, NotYet, ParamsError
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import replace_text
 from pipeline.machines import catalog, pricelist
 from pipeline.storage import ledger
@@ -38,11 +39,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HOME = Path("var/home")  # under the home of the nights: tells its jobs from those of other homes
+CONSOLE = "https://console.cloud.google.com/ai/platform"
 REFUSED = "refused"  # instead of the service's name, for what did not even become a job
 
 
-class Vertex:
-    """Backend: custom jobs on Vertex AI."""
+class Vertex(Backend):
+    """Custom jobs on Vertex AI."""
 
     def __init__(
         self,
@@ -76,23 +78,22 @@ class Vertex:
         run; NotYet where the service does not let itself be asked: calling again goes on from the book.
         """
         try:
-            return self._submit(_told(job))
+            return self._submit(_told(job, region=self.site.region))
         except Unanswered as error:
             raise NotYet(f"job {job.name} is not known to be taken: {error}") from error
 
     def _submit(self, job: Job) -> str:
-        region = job.region or self.site.region
-        machine = machine_of(job, region=region, known=self.machines)
+        machine = machine_of(job, known=self.machines())
         book = Book(Path(job.folder))
         with book.alone():
             before = book.unanswered(job.name)
-            regions = {region, before.region if before else region}
+            regions = {job.rental.region, *([before.rental.region] if before else [])}
             found = self.service.standing(job.name, home=self.home, regions=regions)
             if found is None and before:
                 found = self.service.arrived(before)
             if found is None:
                 attempt = before.attempt if before else secrets.token_hex(8)
-                order = _order(job, region=region, attempt=attempt, asked_at=datetime.now(UTC))
+                order = _order(job, attempt=attempt, asked_at=datetime.now(UTC))
                 labels = self._labels(job, attempt)
                 now = datetime.now(UTC)
                 asked = custom_job(job, machine, site=self.site, labels=labels, attempt=attempt, now=now)
@@ -106,7 +107,7 @@ class Vertex:
                     return self._refused(book, order, str(error))
             attempt = found.labels["attempt"]
             if book.change(attempt, resource=found.name) is None:  # the book was lost
-                order = _order(job, region=region, attempt=attempt, asked_at=found.create_time)
+                order = _order(job, attempt=attempt, asked_at=found.create_time)
                 book.put(order)
                 book.change(attempt, resource=found.name)
             return f"{found.name} {book.folder}"
@@ -145,40 +146,47 @@ class Vertex:
         if job:
             self._heard(book, job)
 
-    def live(self) -> list[Rental]:
+    def live(self) -> list[LiveJob]:
         """The jobs of this home that are queued or running, in all regions that are rented in."""
-        regions = dict.fromkeys([self.site.region, *(machine.region for machine in self.machines)])
+        regions = dict.fromkeys([self.site.region, *(machine.region for machine in self.machines())])
         return [
-            Rental(handle=f"{job.name} ", job=job.labels.get("job", ""), night=job.labels.get("night", ""),
+            LiveJob(handle=f"{job.name} ", job=job.labels.get("job", ""), night=job.labels.get("night", ""),
                    state=STATES[state_name(job)], created_at=job.create_time)
             for region in regions
             for job in self.service.find(region, daybreak=self.home)
             if state_name(job) in ALIVE
         ]  # fmt: skip
 
-    def premises(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+    def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""
         everywhere = list(dict.fromkeys([self.site.region, *regions]))
         brief = replace(self.patience, call_s=min(10.0, self.patience.call_s), give_up_s=5.0)
         service = Service(project=self.site.project, endpoint=self.service.endpoint, patience=brief)
-        return preflight.premises(self.site, service, regions=everywhere)
+        return preflight.preflight(self.site, service, regions=everywhere)
 
     def usd(self, folder: Path) -> float | None:
         """What the job in `folder` has cost until now; None where there is no order or no price."""
         rented = stretches(folder)
         try:
-            return billing.usd(rented, now=datetime.now(UTC), known=self.machines) if rented else None
+            return billing.usd(rented, now=datetime.now(UTC), known=self.machines()) if rented else None
         except ParamsError as error:
             log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
             return None
 
-    @cached_property
-    def machines(self) -> Sequence[catalog.Machine]:
+    def machines(self) -> Sequence[Machine]:
         """The machines there are, with the newest prices."""
         try:
             return catalog.rented(ledger.home() / pricelist.REFRESHED)
         except ParamsError:  # in no home
             return catalog.rented()
+
+    def logs(self, handle: str) -> str:
+        """The job's page in the console of Google Cloud; its orders, where it did not even become a job."""
+        resource, book = _parted(handle)
+        if resource.startswith(REFUSED):
+            return str(book.folder / submission_journal.FILE)
+        _, project, _, region, _, number = resource.split("/")
+        return f"{CONSOLE}/locations/{region}/training/{number}?project={project}"
 
     @cached_property
     def home(self) -> str:
@@ -234,10 +242,8 @@ class Vertex:
 
     def _explain(self, book: Book, order: Order, *, state: str, code: int, message: str, ran: bool) -> State:
         """Tell why a job ended, in its order and where the launcher looks for reasons."""
-        asked = error_codes.Asked(
-            job=order.job, machine=order.machine, num_machines=order.num_machines, region=order.region,
-            strategy=order.strategy, wait_s=order.wait_s,
-        )  # fmt: skip
+        logs = self.logs(f"{order.resource} {book.folder}") if order.resource else ""
+        asked = error_codes.Asked(job=order.job, rental=order.rental, logs=logs)
         fault = error_codes.classify(asked, state=state, code=code, message=message, ran=ran)
         log.warning("%s", fault.text)
         if fault.kind != "cancelled":
@@ -265,25 +271,23 @@ def home_token() -> str:
     return path.read_text().strip()
 
 
-def _told(job: Job) -> Job:
-    """The job with what its own file says of the night, where the job itself does not."""
+def _told(job: Job, *, region: str) -> Job:
+    """The job with its region, and what its own file says of the night, where the job itself does not."""
     path = Path(job.folder) / "job.json"
     told = json.loads(path.read_text()) if path.exists() else {}
     until, workload = told.get("train_until"), told.get("workload", "")
     use = workload if isinstance(workload, str) else workload["use"]
     return replace(
         job,
+        rental=job.rental if job.rental.region else replace(job.rental, region=region),
         night=job.night or told.get("night", ""),
         model=job.model or use.rpartition(":")[2],
         until=job.until or (datetime.fromisoformat(until) if until else None),
     )
 
 
-def _order(job: Job, *, region: str, attempt: str, asked_at: datetime) -> Order:
-    return Order(
-        attempt=attempt, job=job.name, machine=job.machine, num_machines=job.num_machines, region=region,
-        strategy=job.strategy, wait_s=job.max_wait_s, asked_at=asked_at.isoformat(),
-    )  # fmt: skip
+def _order(job: Job, *, attempt: str, asked_at: datetime) -> Order:
+    return Order(attempt=attempt, job=job.name, rental=job.rental, asked_at=asked_at.isoformat())
 
 
 def _parted(handle: str) -> tuple[str, Book]:

@@ -1,15 +1,12 @@
-"""What exactly is handed to a backend? The same torchrun for every rung, under a name of its own."""
+"""What exactly is handed to a backend? The same workers for every rung, under a name of its own."""
 
 import os
 from pathlib import Path
 
 from pipeline.contract.backend import Job
-from pipeline.contract.records import Rung
+from pipeline.contract.records import Rental, Rung
 from pipeline.storage import mlflow_client
 from pipeline.training import gpus
-
-WORKER_RESTARTS = 3  # by torchrun, of the workers in a job
-SHUTDOWN_S = 20  # for workers to save when told to end
 
 
 def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout_s: float) -> Job:
@@ -17,30 +14,20 @@ def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout
     place = str(folder.resolve())
     return Job(
         # Another name for another way to hold machines: a backend attaches to a job of the same.
-        name=folder.name if planned else "-".join([folder.name, *_words(rung)]),
-        command=(
-            "torchrun",
-            "--nnodes=1",
-            f"--nproc-per-node={num_workers}",
-            f"--max-restarts={WORKER_RESTARTS}",
-            f"--shutdown-timeout={SHUTDOWN_S}",
-            "-m",
-            "pipeline.training.worker",
-            place,
-        ),
-        machine=rung.machine,
-        num_machines=rung.num_machines,
+        name=folder.name if planned else "-".join([folder.name, *_words(rung.rental)]),
+        module="pipeline.training.worker",
+        arguments=(place,),
+        num_workers=num_workers,
+        rental=rung.rental,
         folder=place,
         timeout_s=timeout_s,
-        region=rung.region,
-        strategy=rung.strategy,
-        max_wait_s=rung.wait_s,
-        environment={**_environment(), **gpus.environment(rung.machine, rung.gpus)},
+        environment={**_environment(), **gpus.environment(rung.rental.machine, rung.gpus)},
     )
 
 
-def _words(rung: Rung) -> list[str]:
-    return [rung.machine, str(rung.num_machines), rung.strategy, *filter(None, [rung.region])]
+def _words(rental: Rental) -> list[str]:
+    words = [rental.machine, str(rental.num_machines), rental.strategy]
+    return [*words, rental.region] if rental.region else words
 
 
 def _environment() -> dict[str, str]:

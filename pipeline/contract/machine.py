@@ -1,0 +1,86 @@
+"""Describes a machine that a job can run on: its devices, how fast they are at most, and its prices."""
+
+from dataclasses import dataclass
+from datetime import date
+
+from pipeline.contract.records import LOCAL, Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What a machine costs in a region, rented one way; None where that is not known."""
+
+    name: str
+    region: str
+    strategy: Strategy
+    usd_per_hour: float | None
+    source: str
+    dated: date
+
+    @property
+    def key(self) -> tuple[str, str, Strategy]:
+        """What it is the price of."""
+        return self.name, self.region, self.strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A rented unit. Rates are per second; prices are dollars per hour, None where there is none."""
+
+    name: str
+    machine_type: str  # the provider's
+    device: str
+    accelerator: str  # the provider's name of the device; "" for CPU and TPU machines
+    num_devices: int  # 0: the CPU is the device
+    vcpus: int
+    memory_bytes: int
+    device_memory_bytes: int
+    bandwidth_bytes_per_s: float
+    flops_per_s: float
+    link_bytes_per_s: float  # between the devices of one machine, one way
+    network_bytes_per_s: float  # between machines, one way
+    spot: bool
+    flex: bool
+    region: str  # "" for the machine at hand
+    usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+    source: str  # of the first of its prices that is known
+    dated: date
+    flex_usd_per_hour: float | None = None
+    ssd_bytes: int = 0  # disks that come with it and are billed with it
+    rates_source: str = ""  # of its FLOP/s, bandwidth and links
+    prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is the machine at hand, which is not rented."""
+        return self.name == LOCAL
+
+    @property
+    def num_workers(self) -> int:
+        """Training processes on one machine: one per device, one where the CPU is the device."""
+        return max(1, self.num_devices)
+
+    @property
+    def is_tpu(self) -> bool:
+        """TPU slices of one machine only: spot ones cannot be joined."""
+        return self.device.startswith("TPU")
+
+    @property
+    def gpus(self) -> str:
+        """What its workers must see, `2 x L4`; "" where they need no GPU."""
+        return f"{self.num_devices} x {self.device}" if self.num_devices and not self.is_tpu else ""
+
+    def price(self, strategy: Strategy) -> float | None:
+        """Dollars per hour, or None where it is not rented that way."""
+        if strategy == "flex-start":
+            return self.flex_usd_per_hour if self.flex else None
+        if strategy == "spot":
+            return self.spot_usd_per_hour if self.spot else None
+        return self.usd_per_hour
+
+    def told(self, strategy: Strategy) -> tuple[str, date]:
+        """Whose price that is, and of which day."""
+        listed = (p for p in self.prices if p.strategy == strategy and p.usd_per_hour is not None)
+        found = next(listed, None)
+        return (found.source, found.dated) if found else (self.source, self.dated)

@@ -1,0 +1,32 @@
+"""The command of a job: torchrun alone or among machines, or the module by itself."""
+
+import sys
+
+from pipeline.backends.torchrun import Place, command, threads
+
+WORKER = ["-m", "worker", "folder"]
+
+
+def test_a_machine_alone_meets_nobody() -> None:
+    words = command("worker", ["folder"], num_workers=2)
+    assert words[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
+    assert "--nproc-per-node=2" in words
+    assert words[-3:] == WORKER
+
+
+def test_a_module_without_workers_runs_by_itself() -> None:
+    assert command("worker", ["folder"], num_workers=0) == [sys.executable, *WORKER]
+
+
+def test_torchrun_gets_nodes_place_and_master() -> None:
+    place = Place(num_nodes=3, rank=2, host="b1", master="a:2222")
+    words = command("worker", ["folder"], num_workers=2, place=place, meeting="j")
+    assert {"--nnodes=3", "--rdzv-endpoint=a:2222", "--rdzv-id=j", "--local-addr=b1",
+            "--rdzv-conf=is_host=false"} < set(words)  # fmt: skip
+    assert "--standalone" not in words
+    assert words[-3:] == WORKER
+
+
+def test_workers_share_the_cores() -> None:
+    alone, shared = (int(threads(number)["OMP_NUM_THREADS"]) for number in (0, 10_000))
+    assert alone >= shared == 1

@@ -1,0 +1,89 @@
+"""A backend is planned for by what it says it has, whoever wrote it and whatever it is called."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline import stages
+from pipeline.backends.vertex.vertex import Vertex
+from pipeline.contract import records
+from pipeline.contract.backend import Backend, Job, State
+from pipeline.contract.errors import PlanError
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Plan, Rental
+from pipeline.machines.catalog import rented
+from tests.planning.jobs import DATASET, night, profile
+
+PARAMS = """\
+source: some.module:Class
+workload: some.module:Class
+backend: {backend}
+plan: {{machines: [{machines}], spot: false}}
+train: {{epochs: 1, batch_size: 256}}
+"""
+G2 = next(each for each in rented() if each.name == "g2-standard-8")
+RACK = replace(G2, name="rack-9", region="", usd_per_hour=0.25, spot=False, flex=False, prices=())
+
+
+class Cellar(Backend):
+    """A team's own backend: it rents one machine that no catalog knows."""
+
+    def submit(self, job: Job) -> str:
+        return job.folder
+
+    def state(self, handle: str) -> State:
+        return "running"
+
+    def cancel(self, handle: str) -> None:
+        pass
+
+    def machines(self) -> Sequence[Machine]:
+        return (RACK,)
+
+    def logs(self, handle: str) -> str:
+        return f"ssh rack-9 less {handle}/log.txt"
+
+
+class Ours(Vertex):
+    """Vertex AI with a discount, for one machine only."""
+
+    def machines(self) -> Sequence[Machine]:
+        named = (each for each in super().machines() if each.name == "g2-standard-8")
+        return tuple(replace(each, usd_per_hour=0.1) for each in named)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for record in (night(hours=2), DATASET, profile(step_s=1e-2)):
+        records.write(record)
+
+
+def planned(backend: str, machines: str) -> Plan:
+    Path("params.yaml").write_text(PARAMS.format(backend=backend, machines=machines))
+    plan = stages.run("plan")
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def test_a_teams_own_machine_is_planned_and_those_of_others_are_only_told_of() -> None:
+    plan = planned(f"{__name__}:Cellar", "local, rack-9, g2-standard-4")
+    assert plan.rental == Rental(machine="rack-9", num_machines=plan.rental.num_machines)
+    assert plan.usd_per_hour == 0.25
+    others = {o.rental.machine: o.why_not for o in plan.options if o.rental.machine != "rack-9"}
+    assert others == dict.fromkeys(("local", "g2-standard-4"), "the backend does not have it")
+    assert all(rung.rental.machine == "rack-9" for rung in plan.ladder)
+
+
+def test_a_subclass_of_vertex_is_planned_for_by_what_it_has() -> None:
+    use = f'{{use: "{__name__}:Ours", project: p, image: i}}'
+    plan = planned(use, "local, g2-standard-4, g2-standard-8")
+    assert (plan.rental.machine, plan.usd_per_hour) == ("g2-standard-8", 0.1)
+
+
+def test_where_the_backend_has_none_of_the_machines_it_is_said_what_it_has() -> None:
+    with pytest.raises(PlanError, match=r"none of them; add one that it has \(rack-9\) to plan.machines"):
+        planned(f"{__name__}:Cellar", "g2-standard-4")
