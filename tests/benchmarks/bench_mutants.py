@@ -34,8 +34,8 @@ from tests.benchmarks import frame
 NUM_MUTANTS = 10 if frame.QUICK else 60
 ENDED = ("--timeout=20", "--timeout-method=thread")  # a test without an end, and its process with it
 TESTS = {
-    "pipeline/gate/judge.py": ["tests/gate"],
-    "pipeline/rollout/saga.py": ["tests/rollout"],
+    "pipeline/gate/judge.py": ["tests/gate/test_judge.py"],
+    "pipeline/rollout/saga.py": ["tests/rollout/test_saga.py"],
     "pipeline/planning/search.py": ["tests/planning/test_search.py"],
     "pipeline/jobs/escalation.py": ["tests/jobs/test_escalation.py"],
     "pipeline/spot/policies.py": ["tests/spot/test_policies.py"],

@@ -146,9 +146,11 @@ def test_the_same_release_goes_on_where_a_night_closed_while_it_waited() -> None
     with pytest.raises(NotYet):
         saga.run(promotion(2), [slow])
     tip = close(1, after="")
+    with pytest.raises(Killed):
+        saga.run(promotion(2), [failing("prepare", Killed())])
+    assert saga.journal().read()["tip"] == tip
     with pytest.raises(NotYet):
         saga.run(promotion(2), [slow])
-    assert saga.journal().read()["tip"] == tip
     saga.run(promotion(2), [slow])
     assert (serving(), slow.shown()) == (2, 2)
     assert "forget" not in [what for what, *_ in slow.calls]
