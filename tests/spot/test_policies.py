@@ -228,9 +228,8 @@ def test_a_refused_zone_is_not_gone_to():
 def test_spot_that_costs_more_than_work_is_worth_is_not_left_for_less_than_the_margin():
     """It is worth nothing, not less; the other gains two cents over waiting, and the margin is three."""
     zones = (replace(CHEAP, spot_usd_per_hour=4.0), replace(DEARER, spot_usd_per_hour=4.5))
-    held = state(
-        zones=zones, place=Place("dear-1-a", spot=True), home="dear-1-a", deadline_s=1e9, egress_usd=1.0
-    )
+    here = Place("dear-1-a", spot=True)
+    held = state(zones=zones, place=here, home="dear-1-a", deadline_s=1e9, egress_usd=1.0)
     assert value_of_work(held, spare_s=1e9) == pytest.approx(3 + 0.25 * 0.75 * 4.5 + 0.0625 * 5)
     assert decide(held) == here
 
