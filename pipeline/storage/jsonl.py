@@ -1,6 +1,7 @@
 """How are facts kept as they come? A file of JSON, one line each; a kill or a full disk may tear one.
 
 A line is torn where it was cut: the next one begins on a line of its own, and readers leave torn ones out.
+Lines are not synced, as they come too often: where the power fails, the last ones may be lost or torn.
 """
 
 import errno

@@ -5,7 +5,6 @@ with a manifest of SHA-256 hashes, brought to disk, and renamed: it is there who
 does not match its manifest is skipped. It belongs to what is learned (`identity`), and is refused by others.
 """
 
-import errno
 import hashlib
 import json
 import logging
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import JobError
+from pipeline.contract.records import sync
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,7 +79,7 @@ def take_place(fresh: Path, path: Path) -> None:
     """Let a folder that is written become a checkpoint; one that is torn goes."""
     _remove(path)
     fresh.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def load(path: Path) -> State:
@@ -158,7 +158,7 @@ def write_tensors(path: Path, tensors: dict[str, "Tensor"]) -> None:
     from safetensors.torch import save_file
 
     save_file(separate(tensors.items()), path)
-    _sync(path)
+    sync(path)
 
 
 def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
@@ -168,8 +168,8 @@ def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
     manifest = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
     for name in (SCALARS, MANIFEST):
-        _sync(folder / name)
-    _sync(folder)
+        sync(folder / name)
+    sync(folder)
 
 
 def fault(path: Path) -> str:
@@ -206,14 +206,3 @@ def _remove(path: Path) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a bucket mounted as a folder knows no fsync
-            raise
-    finally:
-        os.close(handle)
