@@ -340,5 +340,8 @@ def test_times_and_dollars_are_said_to_three_figures(seconds, usd, words):
 def test_where_the_dollars_are_the_same_the_time_decided_and_the_other_way_round():
     best = candidate(3600, 2.0)
     slower, dearer = candidate(7200, 1.0, name="b"), candidate(3600, 3.0, name="c")
+    both = candidate(7200, 2.0, name="d")
+    assert why_not(both, best=best, limits=limits(10, 40), objective="cost") == "$4.00 rather than $2.00"
+    assert why_not(both, best=best, limits=limits(10, 40), objective="time") == "2.0 h rather than 1.0 h"
     assert why_not(slower, best=best, limits=limits(10, 40), objective="cost") == "2.0 h rather than 1.0 h"
     assert why_not(dearer, best=best, limits=limits(10, 40), objective="time") == "$3.00 rather than $2.00"

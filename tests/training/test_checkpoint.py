@@ -220,3 +220,28 @@ def test_a_folder_that_cannot_be_synced_is_a_bucket_and_a_disk_that_cannot_is_br
     path = checkpoint.save(tmp_path, state(1), seen=1, identity="job")
     assert (path is None) == (number == errno.EIO)
     assert ("no checkpoint at 1 samples" in caplog.text) == (number == errno.EIO)
+
+
+def test_the_same_state_again_is_not_written_again(tmp_path):
+    (path,) = saved(tmp_path, 1)
+    before = (path / "state.json").stat().st_ino
+    assert saved(tmp_path, 1) == [path]
+    assert (path / "state.json").stat().st_ino == before
+
+
+def test_what_a_kill_left_of_one_that_was_going_is_in_nobodys_way(tmp_path):
+    (path,) = saved(tmp_path, 1)
+    (path / "manifest.json").unlink()
+    (tmp_path / f".{path.name}.going" / "part").mkdir(parents=True)
+    saved(tmp_path, 1)
+    assert [left.name for left in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_tree_is_packed_and_unpacked_with_its_lists_tuples_and_keys():
+    tree = {"a": [1, (2.5, None)], 3: {"w": torch.ones(2), "v": (torch.zeros(1), "s")}}
+    tensors, packed = checkpoint.pack(tree)
+    again = checkpoint.unpack(tensors, json.loads(json.dumps(packed)))
+    assert again["a"] == [1, (2.5, None)]
+    assert torch.equal(again[3]["w"], torch.ones(2))
+    assert isinstance(again[3]["v"], tuple)
+    assert again[3]["v"][1] == "s"
