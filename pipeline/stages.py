@@ -93,7 +93,8 @@ STAGES = {
     ),
     "register": Stage(path="pipeline.registry.register:register", help="make it a version in MLflow"),
     "gate": Stage(
-        path="pipeline.gate.judge:gate", help="decide: promote, reject, wait, no data", waits=True
+        path="pipeline.gate.judge:gate", help="decide: promote, reject, wait, no data",
+        reads=("data/run/scores.npy",), waits=True,
     ),
     "promote": Stage(
         path="pipeline.rollout.promote:promote", help="let the promoted version serve", waits=True

@@ -55,7 +55,7 @@ ABSURD = [
     ("contract/errors.py", "import pipeline.backends.local"),
     ("planning/search.py", "if TYPE_CHECKING:\n    from pipeline.rollout import saga"),
     ("statistics/__init__.py", "from pipeline.registry.aliases import champion"),
-    ("training/engine.py", "def late():\n    from pipeline.profiling.harness import Rig"),
+    ("training/engine.py", "def late():\n    from pipeline.profiling.harness import Harness"),
     ("serving/router.py", "from pipeline.examples.recommender import Recommender"),
 ]  # fmt: skip
 

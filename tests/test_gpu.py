@@ -11,8 +11,8 @@ import torch
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Tuning
 from pipeline.profiling import memory, roofline
-from pipeline.profiling.ab_timing import Way
-from pipeline.profiling.harness import Rig
+from pipeline.profiling.ab_timing import Variant
+from pipeline.profiling.harness import Harness
 from pipeline.profiling.timeline import timeline
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
@@ -51,11 +51,11 @@ def test_the_memory_of_a_step_grows_with_its_batch_and_holds_weights_gradients_a
 
 
 def test_operators_of_a_step_run_on_the_device_and_count_its_products(folder):
-    rig = Rig(LineWorkload(width=WIDTH), folder, seed=0)
-    rig.build()
-    batches = [rig.load(BATCH) for _ in range(3)]
+    harness = Harness(LineWorkload(width=WIDTH), folder, seed=0)
+    harness.build()
+    batches = [harness.load(BATCH) for _ in range(3)]
     assert all(batch["x"].is_cuda for batch in batches)
-    flops = sum(operator.flops for operator in rig.operators(batches, BATCH))
+    flops = sum(operator.flops for operator in harness.operators(batches, BATCH))
     forward = 2 * BATCH * WIDTH * 2  # into the hidden layer and out of it
     backward = forward + 2 * BATCH * WIDTH  # weights of both, and what went into the second
     assert flops == pytest.approx(forward + backward, rel=0.01)
@@ -111,7 +111,7 @@ def test_short_of_memory_passes_are_halved_and_the_gradient_is_that_of_the_whole
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning(pinned=True, num_loaders=2)])
 def test_a_step_on_the_device_ends_before_the_next_begins(folder, tuning):
     workload = LineWorkload(width=WIDTH)
-    way = Way(tuning=tuning, batch_size=32, micro_batch_size=32)
+    way = Variant(tuning=tuning, batch_size=32, micro_batch_size=32)
     found = timeline(workload, workload.dataset(folder, "train"), TrainParams(), way, update_s=0.01)
     assert min(min(row) for row in found) == 0
     assert all(
@@ -129,7 +129,7 @@ def engine(folder: Path, *, shrunk: list[int]) -> TorchEngine:
         seed=1,
         micro_batch_size=BATCH,
         tuning=Tuning(),
-        shrunk=shrunk.append,
+        on_shrink=shrunk.append,
     )
 
 

@@ -44,12 +44,12 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Installed()
 import pipeline.backends.vertex.sync, pipeline.backends.vertex.entrypoint, pipeline.profiling.profiler
 import pipeline.training.fsdp, pipeline.training.local_sgd, pipeline.training.checkpoint_copies, gcsfs
 from pathlib import Path
-from pipeline import records
+from pipeline.contract import records
 from pipeline.training import worker
 from tests.training import nights
 folder = Path(sys.argv[1])
 nights.lay_out(folder)
-from pipeline.launching.launcher import recipe_of
+from pipeline.jobs.launcher import recipe_of
 os.chdir(folder)
 plan = nights.plan(num_samples=64)
 recipe = recipe_of(nights.night(seconds=600), nights.dataset(), plan, None, nights.told())

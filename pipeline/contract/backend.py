@@ -1,5 +1,7 @@
 """Where does a job run? The protocol `Backend`, and what it is given."""
 
+import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,9 +44,23 @@ class LiveJob:
 
     handle: str
     job: str  # its name
-    night: str
+    night: str  # its id, or the label of it
     state: State
     created_at: datetime
+
+
+def label(text: str) -> str:
+    """The text as the value of a label: lower case, digits, _ and -, at most 63; unlike texts stay unlike.
+
+    >>> label("2026-11-21"), label("")
+    ('2026-11-21', 'none')
+    >>> label("Night 7").startswith("night_7-")
+    True
+    """
+    plain = re.sub(r"[^a-z0-9_-]", "_", text.lower())
+    if plain == text and len(plain) <= 63:
+        return plain or "none"
+    return f"{plain[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 class Backend(Protocol):

@@ -510,8 +510,8 @@ def _in_todays_form(kind: type[Record], text: str) -> str:
         values = json.loads(text)
     except ValueError:
         return text
-    renewed = older.record(kind.__name__, values) if isinstance(values, dict) else values
-    return text if renewed == values else json.dumps(renewed)
+    today = older.record(kind.__name__, values) if isinstance(values, dict) else values
+    return text if today == values else json.dumps(today)
 
 
 def write(record: Record, folder: Path = RUN) -> Path:

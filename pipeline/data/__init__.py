@@ -1,1 +1,1 @@
-"""What came in, and can it be trusted?"""
+"""Brings in the rows of each day, validates and cleans them, and prepares the arrays that training reads."""

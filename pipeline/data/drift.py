@@ -1,9 +1,9 @@
-"""Does tonight's day look like the same weekdays before it? A distance per column, from 0 to 1.
+"""Measures how far tonight's day is from the same weekdays before it: a distance per column, from 0 to 1.
 
 Numbers (quantity, price, time of day): the two-sample Kolmogorov-Smirnov statistic, the largest gap
 between the two distribution functions. Codes (country, item): the Jensen-Shannon distance to base
 2. Customer: the difference of the shares of rows without one. Rows: 1 - the smaller count / the
-larger. A distance says how far, not how sure: on thousands of rows every p-value is nought.
+larger. A distance says how far, not how sure: on thousands of rows every p-value is zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ LEAST_WEEKDAYS = 2
 def distances(
     day: "DataFrame", before: "Sequence[DataFrame]", *, limits: Mapping[str, float], limit: float
 ) -> tuple[Drift, ...]:
-    """Distance of each main column of `day` from the days `before` it, taken together.
+    """Returns the distance of each main column of `day` from the days `before` it, pooled.
 
     Frames have the raw columns; `limits` are by column, `limit` is for a column without its own.
-    Nothing if there are fewer than two days to compare with, or no rows.
+    Returns an empty tuple if there are fewer than two days to compare with, or no rows.
     """
     import pandas as pd
 
@@ -35,7 +35,7 @@ def distances(
         return ()
     rows = len(pooled) / len(before)
     guests = abs(float(day["customer"].isna().mean() - pooled["customer"].isna().mean()))
-    found = [
+    measured = [
         ("quantity", "Kolmogorov-Smirnov", _gap(day["quantity"], pooled["quantity"])),
         ("price", "Kolmogorov-Smirnov", _gap(day["price"], pooled["price"])),
         ("time", "Kolmogorov-Smirnov", _gap(_minute(day["time"]), _minute(pooled["time"]))),
@@ -46,7 +46,7 @@ def distances(
     ]
     return tuple(
         Drift(column=column, statistic=statistic, value=value, limit=limits.get(column, limit))
-        for column, statistic, value in found
+        for column, statistic, value in measured
     )
 
 

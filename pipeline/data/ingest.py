@@ -1,12 +1,12 @@
-"""What came in tonight? Stage ingest: the day asked for, and earlier days that are late or restated.
+"""Brings in tonight's rows (the stage `ingest`): the night's day, and earlier days that are late or restated.
 
 Partitions are immutable: `data/raw/day=YYYY-MM-DD/part.parquet` is moved into place whole, and a
-restated day takes the place of the old file by a rename, so that a copy in DVC's cache, which may be
+restated day replaces the old file by a rename, so that a copy in DVC's cache, which may be
 the same inode, is never written to. The days of a night come in together:
 
-1. fetch all of them into `data/work/ingest/NIGHT/`, which may fail at any line and leaves nothing;
+1. fetch all of them into `data/work/ingest/NIGHT/`, which may fail at any point and leaves nothing behind;
 2. write their digests to `days.json` there: from now on they belong to tonight;
-3. move them to `data/raw`; a call that finds moves undone, because one before it was killed, does them.
+3. move them to `data/raw`; if a call was killed before it had moved all of them, the next one finishes.
 """
 
 import json
@@ -31,24 +31,25 @@ SHOW_PROGRESS_FROM = 15  # days
 
 
 def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
-    """Bring in the night's day and what is new before it; `late_days` are the latter.
+    """Brings in the night's day and earlier days that are new or changed; returns the batch.
 
-    Before the first partition that is the history of `history_days`; later it is every day within
-    `late_days` that is missing here or whose rows have changed, and every day missing since the newest
+    On the first night, the earlier days are the history of `history_days`; later they are the days within
+    `late_days` that are missing here or whose rows have changed, and the days missing since the newest
     one that is here (a rollback of the data takes days away). Days after the night's never come in.
-    A late day that cannot be read is left for the next night, with a warning.
+    A late day that cannot be read is left for the next night, with a warning. `late_days` of the batch lists
+    the earlier days.
 
     Raises:
         ParamsError: the night's day is in the future.
         NothingToDo: the source has no rows for the night's day; nothing has been changed.
         DataError: the night's day, or a day of the history, cannot be read.
-        JobError: the source is out of reach, or the disk full.
+        JobError: the source cannot be reached, or the disk is full.
     """
     today = night.started_at.date()
     if night.day > today:
         raise ParamsError(f"day {night.day} is in the future, today is {today}; ask for a day that is over")
     work = WORK / night.id
-    mine = _finish(work)
+    moved = _finish(work)
     here = set(_days_here())
     offered = [day for day in sorted(set(source.days())) if day <= night.day]
     if night.day not in here and night.day not in offered:
@@ -56,14 +57,14 @@ def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
         raise NothingToDo(f"the source has no data for {night.day}, {newest}")
     before = [day for day in here if day < night.day]
     wanted = _wanted(night.day, offered, before, params)
-    came = _fetch(wanted, night.day, source, work, first=not before)
-    if night.day not in here and night.day not in came:
+    fetched = _fetch(wanted, night.day, source, work, first=not before)
+    if night.day not in here and night.day not in fetched:
         raise NothingToDo(f"the source has no rows for {night.day}")
-    if came:
-        listed = {str(day): digest for day, digest in (mine | came).items()}
+    if fetched:
+        listed = {str(day): digest for day, digest in (moved | fetched).items()}
         records.replace_text(work / "days.json", json.dumps(listed, indent=2, sort_keys=True) + "\n")
         _finish(work)
-    late = sorted((mine.keys() | came.keys()) - {night.day})
+    late = sorted((moved.keys() | fetched.keys()) - {night.day})
     parts = [part_of(day) for day in [*late, night.day]]
     batch = Batch(
         day=night.day,
@@ -77,7 +78,7 @@ def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
 
 
 def part_of(day: date, folder: Path = RAW) -> Path:
-    """File of a day's rows: `data/raw/day=2025-01-31/part.parquet`."""
+    """Returns the file of a day's rows: `data/raw/day=2025-01-31/part.parquet`."""
     return folder / f"day={day}" / PART
 
 
@@ -86,7 +87,7 @@ def _days_here() -> list[date]:
 
 
 def _wanted(day: date, offered: Iterable[date], before: list[date], params: IngestParams) -> list[date]:
-    """Days to look at, the night's first, so that without it nothing else is fetched in vain."""
+    """Days to fetch, the night's first, so that nothing else is fetched in vain if it is missing."""
     since = day - timedelta(days=params.late_days if before else params.history_days)
     newest = max(before, default=day)
     return [
@@ -97,10 +98,10 @@ def _wanted(day: date, offered: Iterable[date], before: list[date], params: Inge
 
 
 def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first: bool) -> dict[date, str]:
-    """Fetch days into `work`; the digest of each that has rows which are not here yet."""
+    """Fetches days into `work`; returns the digest of each that has rows which are not here yet."""
     from tqdm import tqdm
 
-    came: dict[date, str] = {}
+    fetched: dict[date, str] = {}
     silent = len(days) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
     try:
         for day in tqdm(days, desc="ingest", unit="day", disable=silent):
@@ -110,27 +111,27 @@ def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first
             except DataError as error:
                 if first or day == tonight:
                     raise
-                log.warning("%s stays away: %s", day, error)
+                log.warning("%s is left for the next night: %s", day, error)
                 continue
             if _num_rows(part) and not _same(part, part_of(day)):
-                came[day] = records.digest(part)
+                fetched[day] = records.digest(part)
             else:
                 shutil.rmtree(part.parent)
-            if day == tonight and not came and not part_of(day).exists():
+            if day == tonight and not fetched and not part_of(day).exists():
                 break
     except BaseException as error:
         _clear(work)
         if isinstance(error, OSError):
             raise JobError(
-                f"{day} did not come in: {error}; see that the source can be reached and that the disk has "
-                f"room, then run ingest again ({RAW} is as it was)"
+                f"{day} could not be fetched: {error}; check that the source can be reached and that the "
+                f"disk has room, then run ingest again ({RAW} is unchanged)"
             ) from None
         raise
-    return came
+    return fetched
 
 
 def _finish(work: Path) -> dict[date, str]:
-    """Move the fetched days that belong to tonight to where they belong, and clear the rest away."""
+    """Moves the fetched days that belong to tonight to `data/raw`, and removes the rest."""
     path = work / "days.json"
     listed = json.loads(path.read_text()) if path.exists() else {}
     days = {date.fromisoformat(name): digest for name, digest in listed.items()}
@@ -138,7 +139,7 @@ def _finish(work: Path) -> dict[date, str]:
         part = part_of(day, work)
         if part.exists() and records.digest(part) == digest:
             part_of(day).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, part_of(day))  # noqa: PTH105 - a rename of the name, whatever it is linked to
+            os.replace(part, part_of(day))  # noqa: PTH105 - renames the entry, whatever it links to
     _clear(work)
     return {day: digest for day, digest in days.items() if part_of(day).exists()}
 
@@ -149,7 +150,7 @@ def _clear(work: Path) -> None:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Do both files hold the same rows? Another release of the writer may write them differently."""
+    """Whether both files hold the same rows; another release of the writer may give other bytes."""
     import pyarrow.parquet as pq
 
     if not other.exists():

@@ -1,14 +1,14 @@
-"""What does training read? The stage `prepare`: clean partitions to arrays that map into memory.
+"""Turns clean partitions into the arrays that training maps into memory (the stage `prepare`).
 
-The cleaning rules of the trade are pure functions from table to table, in Ibis: they run on DuckDB here
-and compile to BigQuery and Spark SQL. What they leave, one row per line that was truly sold, becomes
+The cleaning rules of retail are pure functions from table to table, in Ibis: they run on DuckDB here
+and compile to BigQuery and Spark SQL. Their output, one row per line that was truly sold, becomes
 columns in `data/arrays/`, sorted by (day, invoice, item), with the same bytes for the same rows.
 
 Cancellations are netted as a stack. Per customer and item, in order of time, a purchase pushes its
-pieces and a cancellation pops the most recent ones; what finds nothing to pop is ignored. With W the
-running sum of signed quantities, the height of the stack is D = W - min(0, running minimum of W), and of
-a purchase of q pieces there remain min(D from here on) - (D - q), between 0 and q. Held-out days are
-netted each by itself: a cancellation there must not reach back into what the model may see.
+pieces and a cancellation pops the most recent ones; a cancellation that has nothing to pop is ignored. With W
+the running sum of signed quantities, the height of the stack is D = W - min(0, running minimum of W), and of
+a purchase of q pieces there remain min(D from here on) - (D - q), between 0 and q. Each held-out day is
+netted by itself: a cancellation there must not change earlier days, which the model may see.
 """
 
 import hashlib
@@ -43,10 +43,10 @@ NOT_PRODUCT_PREFIXES = ("GIFT_", "TEST")
 
 
 def prepare(night: Night, report: Report, params: PrepareParams) -> Dataset:
-    """Write `data/arrays/` from the clean partitions of the window, and say what is in them.
+    """Writes `data/arrays/` from the clean partitions of the window, and returns what is in them.
 
     The newest `test_days` trading days are held out; the last of them is the night's day. Raises DataError
-    where that day, the days before it or their samples are missing, or data/clean is not the report's.
+    if that day, the days before it or their samples are missing, or data/clean is not the report's.
     """
     if records.digest(CLEAN) != report.digest:
         raise DataError(f"{CLEAN} is not what was validated tonight; run validate again")
@@ -85,9 +85,9 @@ def prepare(night: Night, report: Report, params: PrepareParams) -> Dataset:
 
 
 def products(lines: "ir.Table", *, leave_out: Collection[str] = ()) -> "ir.Table":
-    """Lines of products alone, their item codes in upper case without spaces around them.
+    """Returns the lines of products, with item codes in upper case and stripped of spaces.
 
-    Postage, fees, vouchers, test codes, the items of `leave_out`, and invoices of adjustments (A...) go.
+    Drops postage, fees, vouchers, test codes, the items of `leave_out`, and invoices of adjustments (A...).
     """
     lines = lines.mutate(item=lines.item.strip().upper())
     others = sorted(NOT_PRODUCTS | {code.strip().upper() for code in leave_out})
@@ -98,15 +98,15 @@ def products(lines: "ir.Table", *, leave_out: Collection[str] = ()) -> "ir.Table
 
 
 def dated(lines: "ir.Table") -> "ir.Table":
-    """The lines with `day`: days since 1970-01-01, int32."""
+    """Returns the lines with the column `day`: days since 1970-01-01, int32."""
     return lines.mutate(day=(lines.time.epoch_seconds() // DAY_S).cast("int32"))
 
 
 def netted(lines: "ir.Table", *, held_out: int) -> "ir.Table":
-    """Lines that stay sold, with the pieces that their cancellations left of them.
+    """Returns the lines that remain sold, with the pieces that cancellations left of them.
 
     `held_out` is the first held-out day, in days since 1970-01-01. Guests cannot be matched: their
-    purchases stay and their cancellations go.
+    purchases stay and their cancellations are dropped.
     """
     import ibis
 
@@ -132,7 +132,7 @@ def netted(lines: "ir.Table", *, held_out: int) -> "ir.Table":
 
 
 def coded(lines: "ir.Table", column: str) -> "ir.Table":
-    """The codes in the column, in order, with `index` from 0: columns code, index."""
+    """Returns the sorted codes of the column, numbered from 0: columns code, index."""
     import ibis
 
     codes = lines.filter(lines[column].notnull()).select(code=column).distinct()
@@ -140,7 +140,7 @@ def coded(lines: "ir.Table", column: str) -> "ir.Table":
 
 
 def described(lines: "ir.Table") -> "ir.Table":
-    """The newest description of each item: columns code, description."""
+    """Returns the newest description of each item: columns code, description."""
     import ibis
 
     lines = lines.filter(lines.description.notnull())
@@ -150,9 +150,9 @@ def described(lines: "ir.Table") -> "ir.Table":
 
 
 def numbered(lines: "ir.Table", codes: "dict[str, ir.Table]") -> "ir.Table":
-    """The lines with numbers for codes, -1 for a guest, sorted by (day, invoice, item).
+    """Returns the lines with numbers for codes, -1 for a guest, sorted by (day, invoice, item).
 
-    `codes` are the outcomes of `coded` by column.
+    `codes` are the results of `coded` by column.
     """
     import ibis
 
@@ -168,7 +168,7 @@ def numbered(lines: "ir.Table", codes: "dict[str, ir.Table]") -> "ir.Table":
 
 
 def stable_key(code: str) -> int:
-    """A number from 0 to 2^63 - 1 that the code has on every night: the head of its md5."""
+    """Returns a number from 0 to 2^63 - 1, the same for a code on every night: the head of its md5."""
     return int.from_bytes(hashlib.md5(code.encode(), usedforsecurity=False).digest()[:8]) >> 1
 
 
@@ -198,13 +198,13 @@ def _run(
 def tables(
     lines: "ir.Table", *, held_out: int, leave_out: Collection[str]
 ) -> "tuple[pa.Table, dict[str, pa.Table]]":
-    """The numbered lines, and the tables customers, items and countries, run on the lines' backend."""
+    """Returns the numbered lines and the tables customers, items and countries, run on the lines' backend."""
     from ibis.util import gen_name
 
     backend: Any = lines.get_backend()
 
     def kept(table: "ir.Table", name: str) -> "ir.Table":
-        """Run the expression once, for all that read it."""
+        """Runs the expression once, for all expressions that read it."""
         return backend.create_table(gen_name(name), table, temp=True)
 
     sold = kept(netted(dated(products(lines, leave_out=leave_out)), held_out=held_out), "sold")
@@ -228,7 +228,7 @@ def _keyed(codes: "pa.Table") -> "pa.Table":
 
 
 def _arrays(sold: "pa.Table") -> "dict[str, NDArray[Any]]":
-    """The columns, the lines of each customer, and the samples: who bought something on what day."""
+    """The columns, the lines of each customer, and the samples: each day on which a customer bought."""
     import numpy as np
 
     whole = ("day", "invoice", "customer", "item", "country")
@@ -248,7 +248,7 @@ def _arrays(sold: "pa.Table") -> "dict[str, NDArray[Any]]":
 
 
 def _write(arrays: "dict[str, NDArray[Any]]", codes: "dict[str, pa.Table]", meta: dict[str, Any]) -> None:
-    """The folder, whole: made beside, then moved into place."""
+    """Writes the folder beside its place, then moves it there."""
     import numpy as np
     import pyarrow.parquet as pq
 

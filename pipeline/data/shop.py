@@ -1,9 +1,9 @@
-"""What would a shop's data look like? A seeded simulator, the embedded default of `Source`.
+"""Simulates a shop's data with a seed; this is the default `Source`.
 
-A day is a pure function of (seed, day): nothing is kept between days, so that any range of days can be
-had in any order, and the range (`start`, and yesterday) is only a limit. What lasts is therefore
+A day is a pure function of (seed, day): no state is kept between days, so that days can be fetched in any
+order, and the range (`start`, and yesterday) is only a limit. What lasts over days is therefore
 hashed rather than drawn: a customer has an assortment of items, mostly of a few groups, whose places
-are filled anew every few months, each at its own time; a place is wanted again after its own number of
+are refilled every few months, each at its own time; an item is wanted again after its place's number of
 weeks. So most purchases are repeats, recent ones tell more than old ones, and items of one group are
 bought together; a model that sees the customer's own history, its recency and such neighbours beats
 plain counts, which beat popularity.
@@ -22,7 +22,7 @@ from pipeline.contract.errors import DataError, ParamsError
 from pipeline.data.source import SCHEMA, conform, write_partition
 
 EPOCH = date(2000, 1, 1)
-OPENED = date(2000, 2, 1)  # days before it can be looked back at
+OPENED = date(2000, 2, 1)  # cancellations look back at the days before a day
 DEFAULT_DAYS = 180
 PLACES = 14  # of a customer's assortment
 GROUP = 8  # items
@@ -36,20 +36,20 @@ COLOURS = ("RED", "WHITE", "BLUE", "PINK", "GREEN", "IVORY", "BLACK", "SILVER")
 THINGS = ("TEA CUP", "LANTERN", "CANDLE", "BUNTING", "LUNCH BAG", "CAKE STAND", "CLOCK", "DOORMAT")
 COUNTRIES = ("United Kingdom", "Germany", "France", "EIRE", "Spain", "Netherlands", "Belgium", "Norway")
 
-Lines = dict[str, Any]  # a column each, arrays of one length
+Lines = dict[str, Any]  # arrays by column, of one length
 
 
 class Shop:
-    """A shop of customers who have taste, whose data does what real data does.
+    """A shop whose customers have tastes, and whose data has the features and faults of real data.
 
-    Seasons, growth and drift, a closed weekday, power laws, new customers and items, guests,
-    cancellations of earlier purchases, duplicates, wrong prices and signs, postage and test lines,
+    These are seasons, growth and drift, a closed weekday, power laws, new customers and items, guests,
+    cancellations of earlier purchases, duplicates, wrong prices and signs, postage and test lines, and
     days that come in late.
 
     Args:
-        seed: another seed is another shop.
+        seed: each seed gives another shop.
         start: first day; 180 days before `today` if None. The data of a day does not depend on it.
-        today: its yesterday is the last day; the clock's date (UTC) if None.
+        today: the last day is the one before; the clock's date (UTC) if None.
         num_customers: customers at any one time; they come and go.
         num_items: items at any one time; they come and go.
         orders_per_day: on an average day.
@@ -57,7 +57,7 @@ class Shop:
         late_days: day to the number of days that it comes in late; one day in thirty if None.
         empty_days: days that are delivered without a row.
         schema_change: a day that is delivered with other columns: it cannot be read.
-        poisoned_day: a day whose items are shuffled among its customers: valid, and wrong.
+        poisoned_day: a day whose items are shuffled among its customers: valid, but wrong.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Shop:
         self._sales = lru_cache(maxsize=16)(self._draw)  # cancellations look back
 
     def days(self) -> list[date]:
-        """Days of trade from `start` to yesterday that have come in."""
+        """Returns the days of trade from `start` to yesterday that have come in."""
         span = (self._start + timedelta(days=n) for n in range((self._today - self._start).days))
         return [day for day in span if self._open(day) and self._comes_in(day) < self._today]
 
     def fetch(self, day: date, folder: Path) -> None:
-        """Write the lines of `day` by time; DataError on a day without trade or with other columns."""
+        """Writes the lines of `day` by time; DataError for a day without trade or with other columns."""
         if not (self._start <= day and self._open(day) and self._comes_in(day) < self._today):
             raise DataError(f"the shop has nothing for {day}; ask for one of its days")
         rows = self._deliver(day)
@@ -137,12 +137,12 @@ class Shop:
         return (mixed >> np.uint64(11)) / 2.0**53
 
     def _generation(self, age: int, tag: int, number: Any, *, least: int, most: int) -> Any:
-        """How often what stands at place `number` has been replaced by day `age`."""
+        """How often the item or customer at place `number` has been replaced by day `age`."""
         life = least + (most - least) * self._hash(tag, 0, number) ** 2
         return np.floor(age / life + self._hash(tag, 1, number)).astype(np.int64)
 
     def _assortment(self, age: int, customers: Any, generations: Any) -> tuple[Any, Any]:
-        """Items [n, PLACES] that each customer likes on that day, and how much each is wanted."""
+        """Items [n, PLACES] that each customer likes on that day, and how much the customer wants each."""
         who, life, place = customers[:, None], generations[:, None], np.arange(PLACES)[None, :]
         stays = 30 + 80 * self._hash(3, who, life, place)
         filled = np.floor(age / stays + self._hash(4, who, life, place))
@@ -165,7 +165,7 @@ class Shop:
         return np.cumsum(_shares(self._popularity * season * surge))
 
     def _draw(self, day: date) -> Lines:
-        """What is sold on `day`, a line each: codes as numbers, customer -1 for a guest."""
+        """The lines sold on `day`: codes as numbers, customer -1 for a guest."""
         age = (day - EPOCH).days
         rng = np.random.default_rng([self._seed, 2, age])
         season = 1 + 0.15 * np.cos(2 * np.pi * (age / 365.25 - 0.9)) + 0.05 * (age / 365.25 - 25)
@@ -187,7 +187,9 @@ class Shop:
         guided = (own[order] > 0) & (rng.random(len(order)) < COMPANION)
         other = np.where(guided, self._in_group(theme[order], rng.random(len(order))), popular)
         item = np.where(rank < own[order], mine, other)
-        kept = np.sort(np.unique(order * self._num_items + item, return_index=True)[1])  # an item once
+        kept = np.sort(
+            np.unique(order * self._num_items + item, return_index=True)[1]
+        )  # each item once per order
         order, item = order[kept], item[kept]
         if day == self._poisoned:
             item = rng.permutation(item)
@@ -208,7 +210,7 @@ class Shop:
         }
 
     def _cancelled(self, day: date, rng: np.random.Generator) -> Lines:
-        """Lines of the days before that are taken back on `day`."""
+        """Lines of earlier days that are cancelled on `day`."""
         back = day - timedelta(days=int(rng.integers(1, 7)))
         while not self._open(back):
             back -= timedelta(days=1)
@@ -221,11 +223,11 @@ class Shop:
         return lines
 
     def _most_invoices(self) -> int:
-        """Numbers kept free for a day, half of them for cancellations."""
+        """Number of invoice numbers reserved for a day, half of them for cancellations."""
         return int(10 ** len(str(int(20 * self._orders))))
 
     def _deliver(self, day: date) -> Lines:
-        """The day's rows as an export has them, with their dirt."""
+        """The day's rows as an export has them, with their errors."""
         rng = np.random.default_rng([self._seed, 3, day.toordinal()])
         sold, back = self._sales(day), self._cancelled(day, rng)
         lines = {name: np.concatenate([sold[name], back[name]]) for name in sold}
@@ -264,7 +266,7 @@ def _day(value: date | str | None) -> date | None:
     try:
         return date.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
-        raise ParamsError(f"source: {value!r} is no day; write it as 2025-01-31") from None
+        raise ParamsError(f"source: {value!r} is not a date; write it as 2025-01-31") from None
 
 
 def _power(num: int, exponent: float) -> Any:

@@ -1,7 +1,7 @@
-"""Where does the data come from? The protocol `Source`, and files as one of them.
+"""Defines the protocol `Source` of where data comes from, and implements it for files.
 
 A source writes one partition a day, `part.parquet`, in the columns of `SCHEMA`: the lines of a
-shop's invoices as they were delivered, dirt and all. The same rows give the same bytes.
+shop's invoices as they were delivered, errors included. The same rows give the same bytes.
 """
 
 import contextlib
@@ -39,24 +39,24 @@ NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 
 
 class Source(Protocol):
-    """Where data comes from, one day at a time."""
+    """A place that data comes from, one day at a time."""
 
     def days(self) -> Iterable[date]:
-        """Days that have data, in order."""
+        """Returns the days that have data, in order."""
 
     def fetch(self, day: date, folder: Path) -> None:
-        """Write the rows of `day` to `folder/part.parquet`; the same rows give the same bytes."""
+        """Writes the rows of `day` to `folder/part.parquet`; the same rows give the same bytes."""
 
 
 def write_partition(table: pa.Table, folder: Path) -> None:
-    """Write rows in the columns of `SCHEMA` to `folder/part.parquet`, in their order."""
+    """Writes rows in the columns of `SCHEMA` to `folder/part.parquet`, in their order."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = table.combine_chunks()  # or the chunks would show in the bytes
+    rows = table.combine_chunks()  # otherwise the chunks would change the bytes
     pq.write_table(rows, folder / PART, compression="zstd")
 
 
 def conform(table: pa.Table, columns: Mapping[str, str], *, origin: str, time: str = "") -> pa.Table:
-    """The rows of `table` in the columns and types of `SCHEMA`.
+    """Returns the rows of `table` in the columns and types of `SCHEMA`.
 
     Args:
         table: as delivered.
@@ -74,8 +74,8 @@ def conform(table: pa.Table, columns: Mapping[str, str], *, origin: str, time: s
         try:
             arrays.append(_cast(array, field.type, time))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            told = str(error).splitlines()[0]
-            broken.append(f"{_both(field.name, columns)} is {array.type}, not {field.type}: {told}")
+            reason = str(error).splitlines()[0]
+            broken.append(f"{_both(field.name, columns)} is {array.type}, not {field.type}: {reason}")
     if broken:
         raise DataError(
             f"{origin} has another schema: {'; '.join(broken)}; have it delivered in the old types, "
@@ -94,7 +94,7 @@ class Files:
 
     Args:
         url: `s3://shop/sales/{day}.parquet`, `sales/*.csv`, `../sales.parquet`; variables of the
-            environment are filled in; a relative path is looked for here, then in the folders above.
+            environment are filled in; a relative path is searched here, then in the folders above.
         columns: canonical name to the name in the files, where they differ.
         time: strptime format of times that are text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty.
         delimiter: between the fields of a CSV file.
@@ -120,25 +120,25 @@ class Files:
             )
         if time and "%" not in time:
             raise ParamsError(
-                f"source.time is {time!r}, which is no format such as %d/%m/%Y %H:%M; "
+                f"source.time is {time!r}, which is not a format such as %d/%m/%Y %H:%M; "
                 f"name a column under source.columns instead, as time: {time}"
             )
         self.url = url
         self.columns = {name: (columns or {}).get(name, name) for name in SCHEMA.names}
         self.time, self.delimiter, self.encoding = time, delimiter, encoding
         try:
-            self._system, self._root = fsspec.core.url_to_fs(_found(url), **(storage or {}))
+            self._system, self._root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
-            raise ParamsError(f"source.url {url} cannot be used: {error}; mend it in params.yaml") from None
+            raise ParamsError(f"source.url {url} cannot be used: {error}; fix it in params.yaml") from None
         self._dated: dict[date, list[str]] | None = None  # files of each day
         self._table: tuple[pa.Table, dict[date, Any]] | None = None  # all rows, and where each day's are
 
     def days(self) -> list[date]:
-        """Days that have rows, or a file, in order."""
+        """Returns the days that have rows, or a file, in order."""
         return sorted(self._files_by_day() or self._rows_by_day()[1])
 
     def fetch(self, day: date, folder: Path) -> None:
-        """Write the rows of `day`, in their order; DataError if they are missing or cannot be read."""
+        """Writes the rows of `day`, in their order; DataError if they are missing or cannot be read."""
         dated = self._files_by_day()
         if dated:
             parts = [self._read(path) for path in dated.get(day, [])]
@@ -147,7 +147,7 @@ class Files:
             table, where = self._rows_by_day()
             rows = table.take(where[day]) if day in where else None
         if rows is None:
-            raise DataError(f"{self.url} has nothing for {day}; see that the day is delivered")
+            raise DataError(f"{self.url} has nothing for {day}; check that the day is delivered")
         write_partition(rows, folder)
 
     def _files_by_day(self) -> dict[date, list[str]]:
@@ -156,28 +156,30 @@ class Files:
             try:
                 self._dated = self._list()
             except OSError as error:
-                raise DataError(f"{self.url} cannot be listed: {error}; see that it can be reached") from None
+                raise DataError(
+                    f"{self.url} cannot be listed: {error}; check that it can be reached"
+                ) from None
         return self._dated
 
     def _list(self) -> dict[date, list[str]]:
         if "{day" in self._root:
-            found = dict(_days_of_pattern(self._root, self._system.glob(_PLACE.sub("*", self._root))))
+            dated = dict(_days_of_pattern(self._root, self._system.glob(_PLACE.sub("*", self._root))))
         elif len(paths := self._paths()) == 1:
             return {}
         else:
             named = {path: _day_in(path.removeprefix(self._root)) for path in paths}
             if not any(named.values()):
                 return {}
-            found = {path: day for path, day in named.items() if day}
-            if nameless := [path for path in paths if path not in found]:
+            dated = {path: day for path, day in named.items() if day}
+            if nameless := [path for path in paths if path not in dated]:
                 raise DataError(
                     f"{self.url}: {len(nameless)} of {len(named)} files have no day in their names, such as "
                     f"{nameless[0]}; move them away, or name them with a day such as 2025-01-31"
                 )
-        if not found:
-            raise DataError(f"{self.url} matches no file; see that the data is delivered, and source.url")
+        if not dated:
+            raise DataError(f"{self.url} matches no file; check that the data is delivered, and source.url")
         by_day: dict[date, list[str]] = {}
-        for path, day in sorted(found.items()):
+        for path, day in sorted(dated.items()):
             by_day.setdefault(day, []).append(path)
         return by_day
 
@@ -190,7 +192,7 @@ class Files:
         else:
             return [self._root]
         if not paths:
-            raise DataError(f"{self.url} has no parquet or CSV file; see that the data is delivered")
+            raise DataError(f"{self.url} has no parquet or CSV file; check that the data is delivered")
         return sorted(paths)
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[date, Any]]:
@@ -215,11 +217,11 @@ class Files:
             with self._system.open(path, "rb", compression=None if parquet else "infer") as file:
                 table = self._read_parquet(file, origin) if parquet else self._read_csv(file)
         except FileNotFoundError:
-            raise DataError(f"{origin} does not exist; see that it is delivered, and source.url") from None
+            raise DataError(f"{origin} does not exist; check that it is delivered, and source.url") from None
         except pa.ArrowInvalid as error:
-            raise DataError(f"{_place(origin, str(error))}; mend it, or have it delivered again") from None
+            raise DataError(f"{_place(origin, str(error))}; fix it, or have it delivered again") from None
         except (OSError, EOFError, UnicodeError) as error:
-            raise DataError(f"{origin} cannot be read: {error}; see that it can") from None
+            raise DataError(f"{origin} cannot be read: {error}; check its permissions and contents") from None
         return conform(table, self.columns, origin=origin, time=self.time)
 
     def _read_parquet(self, file: Any, origin: str) -> pa.Table:
@@ -247,7 +249,7 @@ class Files:
 
 
 def _require(names: list[str], columns: Mapping[str, str], origin: str) -> None:
-    """DataError unless each column is there once."""
+    """Raises DataError unless each column is there once."""
     missing = [_both(name, columns) for name in SCHEMA.names if names.count(columns[name]) != 1]
     if missing:
         raise DataError(
@@ -271,7 +273,7 @@ def _cast(array: pa.ChunkedArray, kind: pa.DataType, time: str) -> pa.ChunkedArr
         if text and time:
             return pc.strptime(array, format=time, unit="us")
         if not text and not pa.types.is_temporal(array.type):
-            raise pa.ArrowInvalid("a number is no time")
+            raise pa.ArrowInvalid("a number is not a time")
         return array.cast(kind, safe=False)
     if pa.types.is_string(kind):
         return _codes(array.cast(kind))
@@ -294,7 +296,7 @@ def _place(origin: str, message: str) -> str:
     return f"{origin}: {message}"
 
 
-def _found(url: str) -> str:
+def _resolved(url: str) -> str:
     """The url with variables filled in; a relative path from the nearest folder above that has it.
 
     A night runs in a folder of its own, so that `../shared/sales.parquet`, as the user wrote it in
@@ -331,12 +333,12 @@ def _days_of_pattern(pattern: str, paths: Iterable[str]) -> Iterator[tuple[str, 
         pieces += re.split(r"(%[Ymd])", part or "%Y-%m-%d") if number % 2 else [part.replace("%", "%%")]
     places = [piece for piece in pieces if piece in _DIGITS]
     if set(places) != set(_DIGITS):
-        raise ParamsError(f"source.url {pattern} has no whole day in it; write {{day}} or {{day:%Y/%m/%d}}")
+        raise ParamsError(f"source.url {pattern} has no complete date; write {{day}} or {{day:%Y/%m/%d}}")
     regex = re.compile("".join(f"({_DIGITS[p]})" if p in _DIGITS else re.escape(p) for p in pieces))
     for path in paths:
         match = regex.fullmatch(path.replace("%", "%%"))
-        found = set(zip(places, match.groups(), strict=True)) if match else set()
-        if len(found) == len(_DIGITS):  # a part of the day that stands twice is the same twice
-            parts = dict(found)
+        values = set(zip(places, match.groups(), strict=True)) if match else set()
+        if len(values) == len(_DIGITS):  # a part of the day that occurs twice has the same value twice
+            parts = dict(values)
             with contextlib.suppress(ValueError):
                 yield path, date(int(parts["%Y"]), int(parts["%m"]), int(parts["%d"]))

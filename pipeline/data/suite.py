@@ -1,9 +1,9 @@
-"""What must be true of the data? The reviewed suite, judged by Great Expectations.
+"""Loads the reviewed suite of rules for the data, and judges the data by it with Great Expectations.
 
 The suite is a YAML file: rules in three groups (`schema`, `days`, `rows`), each an expectation of
-Great Expectations by its type and arguments, and limits of drift. Its head says what a group is
-judged on and what becomes of a failure. The context of Great Expectations lives as long as the
-process; what stays is its Data Docs, a site to open in a browser.
+Great Expectations by its type and arguments, and limits of drift. The head of the file says what a group
+judges and what a failure leads to. The context of Great Expectations ends with the process; its Data Docs, a
+site to open in a browser, stay.
 """
 
 import hashlib
@@ -38,12 +38,12 @@ class Rule(Section):
 
     @property
     def blamed(self) -> str:
-        """The raw column that a failure is counted under."""
+        """Returns the raw column that a failure is counted under."""
         return self.column or str(self.kwargs.get("column", "(table)"))
 
 
 class Suite(Section):
-    """The whole file."""
+    """The suite file."""
 
     schema_: tuple[Rule, ...] = Field(alias="schema", min_length=1)
     days: tuple[Rule, ...]
@@ -51,18 +51,18 @@ class Suite(Section):
     drift: dict[str, float] = Field(default_factory=dict)
 
     def rules(self, group: Group) -> tuple[Rule, ...]:
-        """Rules of the group, in the order of the file."""
+        """Returns the rules of the group, in the order of the file."""
         return {"schema": self.schema_, "days": self.days, "rows": self.rows}[group]
 
     def digest(self) -> str:
-        """Digest of the rules that decide which rows are clean: `schema` and `rows`."""
+        """Returns the digest of the rules that decide which rows are clean: `schema` and `rows`."""
         rules = [rule.model_dump() for rule in (*self.schema_, *self.rows)]
         return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What became of one rule: the row numbers that failed it, and what was seen instead."""
+    """The result of one rule: the row numbers that failed it, and the values found instead."""
 
     rule: Rule
     success: bool
@@ -71,17 +71,17 @@ class Finding:
 
 
 def load(path: Path) -> Suite:
-    """The suite in the file; ParamsError names the key that is wrong."""
+    """Returns the suite in the file; ParamsError names the key that is wrong."""
     try:
         suite = Suite.model_validate(YAML(typ="safe").load(path.read_text()))
     except FileNotFoundError:
         raise ParamsError(f"{path} is missing; name the suite in validate.suite") from None
     except YAMLError as error:
-        raise ParamsError(f"{path} is not YAML: {' '.join(str(error).split())}; mend it") from None
+        raise ParamsError(f"{path} is not YAML: {' '.join(str(error).split())}; fix it") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ParamsError(f"{path}: {key}: {first['msg'].lower()}; mend it in {path}") from None
+        raise ParamsError(f"{path}: {key}: {first['msg'].lower()}; fix it in {path}") from None
     names = [rule.name for rule in (*suite.schema_, *suite.days, *suite.rows)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -90,10 +90,10 @@ def load(path: Path) -> Suite:
 
 
 class Judge:
-    """Great Expectations with one suite; `findings` per group, then `publish` the Data Docs."""
+    """Great Expectations with one suite: `findings` judges one group, `publish` writes the Data Docs."""
 
     def __init__(self, suite: Suite, *, docs: Path) -> None:
-        os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when it is imported
+        os.environ["GX_ANALYTICS_ENABLED"] = "false"  # Great Expectations reads this on import
         import great_expectations as gx
 
         for name in ("great_expectations", "great_expectations.data_context.types.base"):
@@ -108,9 +108,9 @@ class Judge:
         self._source = self._context.data_sources.add_pandas("data")
 
     def findings(self, group: Group, frame: "DataFrame") -> list[Finding]:
-        """Judge the frame by the rules of the group, one finding per rule, in their order.
+        """Judges the frame by the rules of the group; returns one finding per rule, in their order.
 
-        ParamsError where a rule does not exist, refuses its arguments, or cannot be judged.
+        Raises ParamsError if a rule does not exist, refuses its arguments, or cannot be judged.
         """
         import great_expectations as gx
 
@@ -132,7 +132,7 @@ class Judge:
         return [_finding(rule, by_name[rule.name]) for rule in rules]
 
     def publish(self) -> Path:
-        """Write the Data Docs of all findings so far and return their first page."""
+        """Writes the Data Docs of all findings so far and returns their first page."""
         site = {
             "class_name": "SiteBuilder", "show_how_to_buttons": False,
             "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
@@ -154,21 +154,21 @@ def _expectation(rule: Rule) -> Any:
         return kind(**rule.kwargs, description=rule.name, meta={"rule": rule.name})
     except ExpectationNotFoundError:
         raise ParamsError(
-            f"rule {rule.name!r}: Great Expectations has no {rule.type}; mend its type in the suite"
+            f"rule {rule.name!r}: Great Expectations has no {rule.type}; fix its type in the suite"
         ) from None
     except (TypeError, ValueError) as error:  # pydantic's errors are ValueErrors
-        told = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise ParamsError(
-            f"rule {rule.name!r} refuses its arguments: {told}; mend its kwargs in the suite"
+            f"rule {rule.name!r} refuses its arguments: {message}; fix its kwargs in the suite"
         ) from None
 
 
 def _finding(rule: Rule, result: Any) -> Finding:
-    told = result.exception_info or {}
-    for info in [told] if "raised_exception" in told else told.values():
+    exceptions = result.exception_info or {}
+    for info in [exceptions] if "raised_exception" in exceptions else exceptions.values():
         if info["raised_exception"]:
             raise ParamsError(
-                f"rule {rule.name!r} cannot be judged: {info['exception_message']}; mend it in the suite"
+                f"rule {rule.name!r} cannot be judged: {info['exception_message']}; fix it in the suite"
             )
     return Finding(
         rule=rule, success=bool(result.success), details=result.result,

@@ -1,13 +1,13 @@
-"""Can tonight's data be trusted? The stage `validate`.
+"""Decides whether tonight's data can be trusted, and quarantines bad rows (the stage `validate`).
 
 Tonight's partitions of `data/raw` are judged by the reviewed suite. A row that fails a row rule goes
 to `data/quarantine` with the name of the first rule that it failed, the others to `data/clean`:
-clean + quarantined = rows in, always. A changed schema, a day whose figures cannot be, too many bad
+clean + quarantined = rows in, always. A changed schema, a day with impossible figures, too many bad
 rows or a day unlike its weekdays stop the night, and then neither folder is touched.
 
 `data/clean` is a function of (raw, rules) alone: the digest of the rules is kept beside the partitions,
-and where it differs all of `data/raw` is validated again. Partitions are replaced by a rename and never
-written into, for they may be links into a cache.
+and if it differs all of `data/raw` is validated again. Partitions are replaced by a rename and never
+written to, since they may be links into a cache.
 """
 
 import logging
@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 
 
 def validate(night: Night, batch: Batch, params: ValidateParams) -> Report:
-    """Judge tonight's rows, part the clean from the bad, and say what was found.
+    """Judges tonight's rows, separates the clean from the bad, and returns the findings.
 
     The counts are of the rows judged tonight: those that came in, and all of `data/raw` when the rules
-    have changed. Raises DataError where the night must stop and ParamsError for a rule that is wrong.
+    have changed. Raises DataError if the night must stop and ParamsError for a rule that is wrong.
     """
     suite = load(Path(params.suite))
     tonight = sorted({batch.day, *batch.late_days})
@@ -74,7 +74,7 @@ def validate(night: Night, batch: Batch, params: ValidateParams) -> Report:
         for gone in set(partitions(CLEAN)) - set(days):
             shutil.rmtree(part_of(gone, CLEAN).parent)
             shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
-        records.replace_text(RULES, suite.digest() + "\n")  # last: until then all is done again
+        records.replace_text(RULES, suite.digest() + "\n")  # last: a killed call is repeated in full
     num_bad = int((failed >= 0).sum())
     log.info("%d rows of %d days, %d quarantined; %s", len(frame), len(days), num_bad, docs)
     expectations = [_expectation(finding) for finding in (*of_schema, *of_days, *of_rows)]
@@ -85,12 +85,12 @@ def validate(night: Night, batch: Batch, params: ValidateParams) -> Report:
 
 
 def partitions(folder: Path) -> list[date]:
-    """Days that have a partition in the folder, in order."""
+    """Returns the days that have a partition in the folder, in order."""
     return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
 
 
 def _types(days: Sequence[date], suite: Suite) -> "DataFrame":
-    """One line per partition: the type of each column, `absent` where it is not there."""
+    """One line per partition: the type of each column, `absent` if it is missing."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -103,25 +103,25 @@ def _types(days: Sequence[date], suite: Suite) -> "DataFrame":
         except FileNotFoundError:
             raise DataError(f"{path} is missing; run ingest for {day} first") from None
         except pa.ArrowInvalid as error:
-            raise DataError(f"{path} is no parquet file: {error}; ingest {day} again") from None
+            raise DataError(f"{path} is not a parquet file: {error}; ingest {day} again") from None
     judged = [rule.kwargs["column"] for rule in suite.schema_ if "column" in rule.kwargs]
     names = dict.fromkeys([*judged, *SCHEMA.names, *(name for line in types for name in line)])
     return pd.DataFrame(types, columns=list(names)).fillna("absent")
 
 
 def _broken_schema(findings: Sequence[Finding], types: "DataFrame", days: Sequence[date]) -> str:
-    told = []
+    changes = []
     for finding in findings:
         if finding.success:
             continue
         if "column" not in finding.rule.kwargs:  # the rule on the set of columns
             new = finding.details.get("details", {}).get("mismatched", {}).get("unexpected", [])
-            told += [f"{name} is new" for name in new]
+            changes += [f"{name} is new" for name in new]
             continue
         name = finding.rule.blamed
-        told.append(f"{name} is {types[name].iloc[finding.rows[0]]} on {days[finding.rows[0]]}")
+        changes.append(f"{name} is {types[name].iloc[finding.rows[0]]} on {days[finding.rows[0]]}")
     return (
-        f"the schema has changed: {', '.join(told)}; mend the source's columns (source in params.yaml), "
+        f"the schema has changed: {', '.join(changes)}; fix the source's columns (source in params.yaml), "
         f"or the group schema of the suite (validate.suite)"
     )
 
@@ -138,7 +138,7 @@ def _read(day: date) -> "pa.Table":
 
 
 def _frame(rows: "Sequence[pa.Table]", days: Sequence[date]) -> "DataFrame":
-    """All rows with what the row rules need besides: part (number of the day), hour, pieces, copies."""
+    """All rows, with the columns that the row rules need: part (number of the day), hour, pieces, copies."""
     import numpy as np
     import pandas as pd
     import pyarrow as pa
@@ -154,7 +154,7 @@ def _frame(rows: "Sequence[pa.Table]", days: Sequence[date]) -> "DataFrame":
 
 
 def _figures(frame: "DataFrame", *, num_days: int) -> "DataFrame":
-    """One line per partition, the figures that the day rules judge."""
+    """One line per partition, with the figures that the day rules judge."""
     import pandas as pd
 
     cancels, guests = frame["invoice"].str.startswith("C", na=False), frame["customer"].isna()
@@ -171,13 +171,13 @@ def _figures(frame: "DataFrame", *, num_days: int) -> "DataFrame":
 
 
 def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequence[date], docs: Path) -> str:
-    told = []
+    failures = []
     for finding in (finding for finding in findings if not finding.success):
         figure = finding.rule.kwargs.get("column")
         where = [f"{figure} {figures[figure].iloc[i]:g} on {days[i]}" for i in finding.rows[:3]]
-        told.append(f"{finding.rule.name!r} fails ({', '.join(where) or 'all days'})")
+        failures.append(f"{finding.rule.name!r} fails ({', '.join(where) or 'all days'})")
     return (
-        f"the day cannot be right: {' and '.join(told)}; mend the source and ingest again, or change "
+        f"the day cannot be right: {' and '.join(failures)}; fix the source and ingest again, or change "
         f"the group days of the suite (validate.suite); see {docs}"
     )
 
@@ -203,10 +203,10 @@ def _refuse_bad_rows(
     for finding in findings:
         bad.setdefault(finding.rule.blamed, set()).update(i for i in finding.rows if came_in[i])
     worst = sorted(bad, key=lambda column: (-len(bad[column]), column))[:3]
-    told = ", ".join(f"{column} {len(bad[column]):,}" for column in worst if bad[column])
+    counts = ", ".join(f"{column} {len(bad[column]):,}" for column in worst if bad[column])
     raise DataError(
         f"{num_bad:,} of {num_rows:,} rows ({num_bad / num_rows:.1%}) fail the rules, more than "
-        f"{limit:.1%}; worst columns: {told}; mend the source and ingest again, or raise "
+        f"{limit:.1%}; worst columns: {counts}; fix the source and ingest again, or raise "
         f"validate.max_quarantined; see {docs}"
     )
 
@@ -225,22 +225,22 @@ def _drift(
     earlier = sorted({*days, *partitions(CLEAN)})
     earlier = [other for other in earlier if other < day and other.weekday() == day.weekday()]
     before = [rows_of(other) for other in earlier[-drift.SAME_WEEKDAYS :]]
-    found = drift.distances(rows_of(day), before, limits=suite.drift, limit=limit)
-    if not found:
-        told = f"drift: skipped, {len(before)} of {drift.LEAST_WEEKDAYS} earlier {day:%A}s to compare with"
-        log.info(told)
-        return (), (Expectation(rule=told, column="(table)", num_failed=0, success=True),)
-    over = [f"{d.column} {d.value:.2f} (limit {d.limit:g})" for d in found if d.value > d.limit]
+    distances = drift.distances(rows_of(day), before, limits=suite.drift, limit=limit)
+    if not distances:
+        note = f"drift: skipped, {len(before)} of {drift.LEAST_WEEKDAYS} earlier {day:%A}s to compare with"
+        log.info(note)
+        return (), (Expectation(rule=note, column="(table)", num_failed=0, success=True),)
+    over = [f"{d.column} {d.value:.2f} (limit {d.limit:g})" for d in distances if d.value > d.limit]
     if over:
         raise DataError(
-            f"{day} is unlike the last {len(before)} {day:%A}s: {', '.join(over)}; mend the source and "
+            f"{day} is unlike the last {len(before)} {day:%A}s: {', '.join(over)}; fix the source and "
             f"ingest again, or raise the limit under drift in the suite or validate.max_drift"
         )
-    return found, ()
+    return distances, ()
 
 
 def _split(day: date, table: "pa.Table", failed: "np.ndarray[Any, Any]", names: Sequence[str]) -> None:
-    """Write the day's clean rows, and the others with the rule that they failed."""
+    """Writes the day's clean rows, and the others with the rule that they failed."""
     import pyarrow as pa
 
     bad = failed >= 0

@@ -50,12 +50,12 @@ def fitness(
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.fit_samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
     with _trial() as ours, _trial() if champion else nullcontext() as theirs:  # both import at the same time
-        found = _tried(ours, version, name=version.name, numbers=numbers)
-        checks = tuple(judged(found, scores[chosen], params))
+        seen = _tried(ours, version, name=version.name, numbers=numbers)
+        checks = tuple(judged(seen, scores[chosen], params))
         if only_slow(checks):
             with _trial() as again:
-                found = _tried(again, version, name=version.name, numbers=numbers)
-            checks = tuple(judged(found, scores[chosen], params))
+                seen = _tried(again, version, name=version.name, numbers=numbers)
+            checks = tuple(judged(seen, scores[chosen], params))
         if champion is None or theirs is None:
             return checks
         before = _tried(theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
@@ -74,18 +74,18 @@ def only_slow(checks: Sequence[Check]) -> bool:
     return bool(failed) and set(failed) <= set(TIMED)
 
 
-def judged(told: dict[str, Any], expected: NDArray[Any], params: GateParams) -> Iterator[Check]:
-    """What a trial told, against what the trainer scored and what params.yaml allows."""
-    if "error" in told or "unknown" in told:
-        text = told.get("error", "its record has no digest of its files; run register again")
+def judged(seen: dict[str, Any], expected: NDArray[Any], params: GateParams) -> Iterator[Check]:
+    """Yields checks of what a trial saw, against what the trainer scored and what params.yaml allows."""
+    if "error" in seen or "unknown" in seen:
+        text = seen.get("error", "its record has no digest of its files; run register again")
         yield Check(name="loads", ok=False, text=text)
         return
     yield Check(name="loads", ok=True, text="in a process that has nothing but its files")
     yield Check(
-        name="start", ok=told["start_cpu_s"] <= params.max_start_s,
-        text=f"ready after {told['start_cpu_s']:.1f} s of CPU, {params.max_start_s:g} s allowed",
+        name="start", ok=seen["start_cpu_s"] <= params.max_start_s,
+        text=f"ready after {seen['start_cpu_s']:.1f} s of CPU, {params.max_start_s:g} s allowed",
     )  # fmt: skip
-    scores = np.array(told["scores"], dtype=float)
+    scores = np.array(seen["scores"], dtype=float)
     lost = int((~np.isfinite(scores)).sum())
     shaped = scores.shape == expected.shape
     text = f"{len(scores):,} scores for {len(expected):,} samples, {lost:,} not finite"
@@ -95,16 +95,16 @@ def judged(told: dict[str, Any], expected: NDArray[Any], params: GateParams) -> 
         close = bool((apart <= TOLERANCE * (1 + np.abs(expected))).all())
         text = f"scores are {float(apart.max()):.2g} apart from the trainer's at most, {TOLERANCE:g} allowed"
         yield Check(name="parity", ok=close, text=text)
-    p50, p99 = told["p50_s"], told["p99_s"]
+    p50, p99 = seen["p50_s"], seen["p99_s"]
     yield Check(
         name="latency", ok=p99 <= params.max_p99_s,
         text=f"P50 {1000 * p50:.1f} ms, P99 {1000 * p99:.1f} ms, {1000 * params.max_p99_s:g} ms allowed",
     )  # fmt: skip
     limit = params.max_memory_bytes
-    text = f"{told['memory_bytes'] / 1e6:,.0f} MB at the peak" + (
+    text = f"{seen['memory_bytes'] / 1e6:,.0f} MB at the peak" + (
         f", {limit / 1e6:,.0f} MB allowed" * bool(limit)
     )
-    yield Check(name="memory", ok=not limit or told["memory_bytes"] <= limit, text=text)
+    yield Check(name="memory", ok=not limit or seen["memory_bytes"] <= limit, text=text)
 
 
 def _tried(
@@ -129,7 +129,7 @@ def _tried(
                 "numbers": numbers,
                 "scored": scored,
             }
-            told, wrong = process.communicate(json.dumps(case) + "\n", timeout=LIMIT_S)
+            answer, wrong = process.communicate(json.dumps(case) + "\n", timeout=LIMIT_S)
     except PipelineError as error:
         return {"error": str(error)}
     except subprocess.TimeoutExpired:
@@ -137,7 +137,7 @@ def _tried(
     if process.returncode:
         why = without_password(" ".join(wrong.split()))[-300:]
         return {"error": f"{uri} does not load: ... {why}"}
-    seen: dict[str, Any] = json.loads(told.splitlines()[-1])
+    seen: dict[str, Any] = json.loads(answer.splitlines()[-1])
     return seen
 
 

@@ -1,1 +1,1 @@
-"""Workloads: the default and examples. Nothing imports them; params.yaml names them."""
+"""Contains the default workload and examples. Nothing imports them; params.yaml names them."""

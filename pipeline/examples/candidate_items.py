@@ -1,9 +1,9 @@
-"""Which items might a customer buy on a day, and what is known of each before that day?
+"""Selects the items that a customer might buy on a day, with features known before that day.
 
-A sample is a customer on a day. Its candidates are the customer's own past items, what sells now, and
-items that others bought beside the customer's (pipeline/examples/tables.py). All is computed on the
-fly from lines mapped into memory, vectorised over the batch. Nothing of a sample's own day or later is
-looked at, except to fill in what was bought.
+A sample is a customer on a day. Its candidates are the customer's own past items, popular items, and
+items that others bought together with the customer's (pipeline/examples/tables.py). They are computed on the
+fly from lines mapped into memory, vectorised over the batch. A sample uses nothing of its own day or later,
+except for the label: what was bought.
 """
 
 from collections.abc import Sequence
@@ -92,8 +92,8 @@ class CandidateDataset(Dataset[dict[str, Tensor]]):
         customer = self._customer[sample].astype(np.int64)
         begin, end, after = self._bounds(customer, day)
         history = History(self.lines, day, np.maximum(begin, end - self.max_history), end)
-        found = _Candidates(self, history, day)
-        return found.batch(customer, begin, end, after)
+        candidates = _Candidates(self, history, day)
+        return candidates.batch(customer, begin, end, after)
 
     def _bounds(self, customer: Array, day: Array) -> tuple[Array, Array, Array]:
         """Where in `by_customer` each history begins and ends, and where the sample's day ends."""
@@ -164,7 +164,7 @@ class _Candidates:
         return key[first], np.add.reduceat(weight, first), np.maximum.reduceat(similar, first)
 
     def batch(self, customer: Array, begin: Array, end: Array, after: Array) -> dict[str, Tensor]:
-        """The batch as described by CandidateDataset."""
+        """Returns the batch as described by CandidateDataset."""
         dataset, history, lines = self.dataset, self.history, self.dataset.lines
         num, width = len(customer), dataset.num_candidates
         into = self.sample * width + self.place
@@ -234,15 +234,15 @@ def _distinct(key: Array) -> Array:
 
 
 def _within(key: Array, among: Array) -> Array:
-    """Which keys are in the sorted `among`?"""
+    """Mask of the keys that are in the sorted `among`."""
     if not len(among):
         return np.zeros(len(key), dtype=bool)
-    found: Array = among[np.minimum(np.searchsorted(among, key), len(among) - 1)] == key
-    return found
+    mask: Array = among[np.minimum(np.searchsorted(among, key), len(among) - 1)] == key
+    return mask
 
 
 def _descending(sample: Array, value: Array) -> Array:
-    """Order by sample, within one by falling value (to 2^-18, at most 60), equal ones as they come."""
+    """Order by sample, within a sample by falling value (to 2^-18, at most 60), ties in their order."""
     small = (1 << 24) - (np.minimum(value, 60) * (1 << 18)).astype(np.int64)
     order: Array = np.argsort((sample << 32) | small, kind="stable")
     return order

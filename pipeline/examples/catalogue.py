@@ -1,7 +1,7 @@
-"""What are customers and items called outside? Every customer tomorrow, found by its code.
+"""Maps the shop's codes of customers and items to numbers, for the samples of every customer tomorrow.
 
-The arrays know numbers; who asks online knows the codes of the shop. A code that several numbers stood for
-would be an error of `prepare`, whose tables of codes are distinct.
+The arrays contain numbers; online requests contain the codes of the shop. Each code has one number, since the
+tables of codes that `prepare` writes are distinct.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ class Catalogue(CandidateDataset):
         self.items = _codes(folder, "items")
 
     def newest_customers(self, num: int) -> list[int]:
-        """Numbers of the customers that bought last, the last one first; of the newest lines only."""
+        """Returns the numbers of the customers that bought last, newest first; from the newest lines only."""
         newest = self.lines.customer[-100 * num :][::-1]
         return list(dict.fromkeys(newest[newest >= 0].tolist()))[:num]
 

@@ -1,4 +1,4 @@
-"""What did customers buy before a day? One entry per sample and item, with counts and recency."""
+"""Summarizes what customers bought before a day: one entry per sample and item, with counts and recency."""
 
 import numpy as np
 

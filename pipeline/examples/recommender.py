@@ -1,14 +1,14 @@
-"""Recommend to customers what they buy the next day: the default workload.
+"""Recommends to customers what they will buy the next day: the default workload.
 
 A DLRM-style ranker (Naumov et al. 2019): embeddings of customer, item and country, a bottom MLP over
 dense features of a candidate, dot products of all pairs of these vectors, and a top MLP. Two additions
-matter on shops where most purchases are repeats: a linear path from the features to the score, begun at
+matter on shops where most purchases are repeats: a linear path from the features to the score, initialized to
 the customer's own past counts plus a little popularity, so that training corrects that strong rule; and the
 customer's past items as one vector, the mean of their embeddings weighted by how often they were bought.
 
 Loss of a sample: for each bought candidate, cross entropy of picking it among all that were not bought
 (so that bought ones do not compete with each other), averaged over the bought ones. Score of a
-sample: NDCG@20 over all items, also those that were no candidates.
+sample: NDCG@20 over all items, including those that were not candidates.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ Batch = dict[str, Tensor]
 
 
 class Ranker(nn.Module):
-    """Scores of a batch's candidates, shape [b, c]; padding scores the least of all."""
+    """Scores a batch's candidates, shape [b, c]; padding scores lowest."""
 
     def __init__(self, *, dim: int, hidden: int, num_rows: int, dropout: float, sparse: bool) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Ranker(nn.Module):
             self.linear.weight[0, NUM_OWN + POPULARITY.index(("all", 14))] = 0.3  # log(1 + lines sold)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores, float32 [b, c]."""
+        """Returns scores, float32 [b, c]."""
         mask, features, context = batch["mask"], batch["features"], batch["context"]
         count = mask.sum(1).clamp(min=1)[:, None, None]
         valid = mask[:, :, None].to(features.dtype)
@@ -83,7 +83,7 @@ class Ranker(nn.Module):
 
 
 class Recommender:
-    """The workload; see pipeline/contract/workload.py.
+    """The default workload; see pipeline/contract/workload.py.
 
     Its arguments come from params.yaml, `workload: {use: ..., dim: 8}`.
     """
@@ -129,23 +129,23 @@ class Recommender:
         self.weight_decay, self.sparse = weight_decay, sparse
 
     def dataset(self, folder: Path, split: Split) -> CandidateDataset:
-        """Samples of `split`; opens in seconds, writes nothing."""
+        """Returns the samples of `split`; opens in seconds, writes nothing."""
         kind = Catalogue if split == "serve" else CandidateDataset
         return kind(folder, split, **self.candidates)
 
     def model(self) -> nn.Module:
-        """A new ranker."""
+        """Returns a new ranker."""
         return Ranker(**self.ranker)  # type: ignore[arg-type]
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """AdamW; Adagrad where the embeddings' gradients are sparse, which AdamW does not take."""
+        """Returns AdamW, or Adagrad if the embeddings' gradients are sparse, which AdamW does not support."""
         if self.sparse:
             torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]  # else it warns
             return torch.optim.Adagrad(parameters)
         return torch.optim.AdamW(parameters, weight_decay=self.weight_decay)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross entropy, [b]; 0 where no candidate was bought."""
+        """Returns the cross entropy, [b]; 0 if no candidate was bought."""
         score: Tensor = model(batch)
         bought = batch["bought"].float()
         others = score.masked_fill(batch["bought"], -1e4).logsumexp(1, keepdim=True)
@@ -153,13 +153,13 @@ class Recommender:
         return (each * bought).sum(1) / bought.sum(1).clamp(min=1)
 
     def score(self, model: nn.Module, batch: Batch) -> Tensor:
-        """NDCG@20 against all items bought that day, [b]."""
+        """Returns NDCG@20 against all items bought that day, [b]."""
         hits, gain = self._hits(model, batch)
         best = (1 / torch.log2(torch.arange(2.0, TOP + 2, device=gain.device))).cumsum(0)
         return (hits * gain).sum(1) / best[batch["num_bought"].clamp(1, TOP) - 1]
 
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Recall@20 and hit rate@20, each [b]."""
+        """Returns recall@20 and hit rate@20, each [b]."""
         hits, _ = self._hits(model, batch)
         return {
             "recall@20": hits.sum(1) / batch["num_bought"].clamp(min=1),
@@ -167,7 +167,7 @@ class Recommender:
         }
 
     def slices(self, batch: Batch) -> dict[str, Tensor]:
-        """Masks of samples, [b]."""
+        """Returns masks of samples by slice, [b]."""
         return {
             "known customers": batch["known"],
             "new customers": ~batch["known"],
@@ -180,34 +180,34 @@ class Recommender:
         }
 
     def baselines(self, folder: Path) -> dict[str, Tensor]:
-        """NDCG@20 of simple rules on the test split, each [n]."""
+        """Returns NDCG@20 of simple rules on the test split, each [n]."""
         return simple_recommenders.baselines(folder)
 
     def recommend(
         self, model: nn.Module, samples: Catalogue, users: Sequence[str], top: int
     ) -> list[list[str]]:
-        """Codes of the best items of each customer, the day after the newest line; [] if never seen."""
-        asked = [samples.customers.get(user, -1) for user in users]
-        found: list[list[str]] = [[] for _ in users]
-        known = [place for place, number in enumerate(asked) if number >= 0]
+        """Returns codes of the best items of each customer, the day after the newest line; [] if unknown."""
+        numbers = [samples.customers.get(user, -1) for user in users]
+        items: list[list[str]] = [[] for _ in users]
+        known = [place for place, number in enumerate(numbers) if number >= 0]
         if not known:
-            return found
-        batch = samples.__getitems__([asked[place] for place in known])
+            return items
+        batch = samples.__getitems__([numbers[place] for place in known])
         device = next(model.parameters()).device
         with torch.inference_mode():
             score = model({name: value.to(device) for name, value in batch.items()}).cpu()
         best = score.topk(min(top, score.shape[1]), dim=1).indices
         number, count = batch["number"].gather(1, best).tolist(), batch["mask"].sum(1).tolist()
         for row, place in enumerate(known):
-            found[place] = [samples.items[item] for item in number[row][: count[row]]]
-        return found
+            items[place] = [samples.items[item] for item in number[row][: count[row]]]
+        return items
 
     def popular(self, samples: Catalogue, top: int) -> list[str]:
-        """Codes of the items that sell most now."""
+        """Returns codes of the items that sell most now."""
         return [samples.items[number] for number in samples.popularity.top[0, :top].tolist()]
 
     def likely(self, samples: Catalogue, num: int) -> list[str]:
-        """Codes of the customers that bought last."""
+        """Returns codes of the customers that bought last."""
         codes = list(samples.customers)
         return [codes[number] for number in samples.newest_customers(num)]
 

@@ -1,4 +1,4 @@
-"""How much does a customer spend today? The smallest workload: copy this file and put your model in it.
+"""Predicts how much a customer spends today. It is the smallest workload: copy it and put your model in.
 
 In params.yaml: `workload: {use: pipeline.examples.regression:Regression, hidden: 32}`.
 """
@@ -18,13 +18,13 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Regression:
-    """Log of a basket's value from the same customer's earlier baskets."""
+    """Predicts the log of a basket's value from the same customer's earlier baskets."""
 
     def __init__(self, *, hidden: int = 32) -> None:
         self.hidden = hidden
 
     def dataset(self, folder: Path, split: Split) -> TensorDataset:
-        """Features [n, 4] (visits, days since the last, mean and last log value) and target [n]."""
+        """Returns features [n, 4] (visits, days since the last, mean and last log value) and target [n]."""
         lines = Lines(folder)
         order = lines.by_customer
         visit, of = np.unique(
@@ -44,19 +44,19 @@ class Regression:
         return TensorDataset(torch.tensor(features[wanted]).float(), torch.tensor(value[wanted]).float())
 
     def model(self) -> nn.Module:
-        """A small MLP."""
+        """Returns a small MLP."""
         return nn.Sequential(nn.Linear(4, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1))
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Adam."""
+        """Returns Adam."""
         return torch.optim.Adam(parameters)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Squared error of the log, [b]."""
+        """Returns the squared error of the log, [b]."""
         features, target = batch
         error: Tensor = model(features)[:, 0] - target
         return error.square()
 
     def score(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Minus the absolute error of the log, [b]: higher is better."""
+        """Returns minus the absolute error of the log, [b]: higher is better."""
         return -self.loss(model, batch).sqrt()

@@ -1,4 +1,4 @@
-"""What do simple rules score on the same samples? Popularity, own past counts, item-kNN and EASE.
+"""Scores simple rules on the same samples: popularity, own past counts, item-kNN and EASE.
 
 Each ranks all items for each test sample from the lines of earlier days. How equal counts are ranked
 matters, since most counts are 1: `counts` leaves them in the order of items, `counts_popularity` ranks
@@ -19,13 +19,13 @@ TOP = 20
 
 
 def ndcg(ranked: Array, bought: Array) -> float:
-    """NDCG of the first 20 of `ranked` item numbers, each item of the set `bought` being relevant."""
+    """Returns the NDCG of the first 20 of `ranked` item numbers; the items in `bought` are relevant."""
     gain = 1 / np.log2(np.arange(2, TOP + 2))
     return float(gain[: len(ranked)][np.isin(ranked, bought)].sum() / gain[: len(bought)].sum())
 
 
 def baselines(folder: Path, *, num_items: int = 4000, ridge: float = 300.0) -> dict[str, Tensor]:
-    """NDCG@20 of each test sample, in the order of the test split, by the name of the rule.
+    """Returns NDCG@20 of each test sample, in the order of the test split, by the name of the rule.
 
     Item-kNN is the cosine of co-purchase by the same customers; EASE the closed form
     B = I - P / diag(P), P = (X'X + ridge I)^-1 (Steck 2019). Both know the `num_items` most sold items

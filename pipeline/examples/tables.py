@@ -1,8 +1,8 @@
-"""What is known of items before each day? Tables of popularity and of neighbours, made on opening.
+"""Computes tables of the popularity and neighbours of items before each day, when a dataset is opened.
 
 Memory and time are bounded by arguments, not by the shop: popularity covers the `num_tracked` most sold
 items, neighbours the `num_neighbour_items` most sold, from at most `num_neighbour_customers` customers.
-Which items are tracked is the one thing decided for the whole split at once, with its last day known.
+Only the choice of tracked items uses the whole split at once, with its last day known.
 """
 
 import json
@@ -24,7 +24,7 @@ POPULARITY = (  # which purchases are counted, over how many days back
 
 
 class Lines:
-    """The arrays of a folder, mapped into memory, and what meta.json says of them."""
+    """The arrays of a folder, mapped into memory, and the facts of meta.json."""
 
     def __init__(self, folder: Path) -> None:
         def load(name: str) -> Array:
@@ -48,7 +48,7 @@ class Lines:
 
 
 def to_number(day: str) -> int:
-    """Days since 1970-01-01 of an ISO date."""
+    """Returns the days since 1970-01-01 of an ISO date."""
     return date.fromisoformat(day).toordinal() - date(1970, 1, 1).toordinal()
 
 
@@ -104,12 +104,12 @@ class Popularity:
             self.top[d] = self.tracked[best[np.argsort(-trend[best], kind="stable")]]
 
     def of(self, day: Array) -> Array:
-        """Rows of the tables for `day`, each of which must be one of `days`."""
+        """Returns the rows of the tables for `day`, each of which must be one of `days`."""
         return np.searchsorted(self.days, day)
 
 
 def repeats(lines: Lines, num_lines: int) -> Array:
-    """For each of the first lines: has the customer bought the item before? Float32, [num_lines]."""
+    """Returns whether the customer of each line had bought the item before; float32, [num_lines]."""
     again = np.zeros(num_lines, dtype=np.float32)
     order = lines.by_customer[lines.by_customer < num_lines]
     key = lines.customer[order].astype(np.int64) * lines.num_items + lines.item[order]
@@ -122,7 +122,7 @@ def repeats(lines: Lines, num_lines: int) -> Array:
 class Neighbours:
     """Items bought by the same customers: cosine of co-purchase, `similar[period, slot, n]`.
 
-    Made anew every `every` days from what was known then, so that a sample sees nothing of its future:
+    Computed again every `every` days from earlier lines, so that a sample sees nothing of its future:
     among the `num_items` most sold items, from at most `num_customers` customers.
     """
 
@@ -155,7 +155,7 @@ class Neighbours:
                 self._fill(p, best, column[slot[kept]], customer[kept])
 
     def of(self, day: Array) -> Array:
-        """Rows of the tables for `day`, each of which must be among the days of `popularity`."""
+        """Returns the rows of the tables for `day`, each of which must be among the days of `popularity`."""
         return np.searchsorted(self.periods, (day - self.first) // self.every)
 
     def _fill(self, p: int, slots: Array, column: Array, customer: Array) -> None:

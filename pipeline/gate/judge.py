@@ -51,9 +51,28 @@ ACTIONS: dict[Status, Action] = {
 
 
 def gate(
-    night: Night, evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections
+    night: Night,
+    evaluation: Evaluation,
+    version: Version,
+    champion: Champion | None,
+    params: GateSections,
+    *,
+    before: Verdict | None = None,
+    answer: Approval | None = None,
 ) -> Verdict:
-    """Returns the verdict on tonight's version, and shows it in the registry."""
+    """Returns the verdict on tonight's version, and shows it in the registry.
+
+    Beside records it reads `data/run/scores.npy`, and the log of serving where users decide.
+
+    Args:
+        night: tonight's.
+        evaluation: of the model that `version` holds; ReleaseError where it is of another.
+        version: the challenger.
+        champion: that served when the night was opened; None before the first.
+        params: its sections.
+        before: the verdict of an earlier call in this night.
+        answer: what a person said to that.
+    """
     if version.model_digest != evaluation.model_digest or version.night != night.id:
         raise ReleaseError(
             f"version {version.number} of night {version.night} is of model {version.model_digest}, but "
@@ -64,20 +83,7 @@ def gate(
     rules = rules_of(params.gate, refresh=refresh)
 
     def replayed() -> Verdict:
-        verdict = decide(
-            read_scores(),
-            evaluation=evaluation,
-            version=version,
-            champion=champion,
-            rules=rules,
-            success=params.gate.success,
-            guardrails=params.gate.guardrails,
-        )
-        if params.gate.scores == "live" and champion is not None:  # users decide, these only advise
-            verdict = replace(verdict, checks=())
-        elif verdict.action != "promote":  # a version that is not promoted need not be fit
-            return verdict
-        return fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
+        return judge_scores(evaluation, version, champion, params.gate, rules=rules)
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
@@ -87,15 +93,38 @@ def gate(
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
-    show_verdict(version, verdict, records.find(Approval))
+    show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
-        before = records.find(Verdict)
         records.write(verdict)
         if not approval.is_same_question(before, verdict):
             notifier.asks(night, verdict)
         review.show_report(night)  # for whoever is asked, since the night is closed only later
     return verdict
+
+
+def judge_scores(
+    evaluation: Evaluation, version: Version, champion: Champion | None, params: GateParams, *, rules: Rules
+) -> Verdict:
+    """Returns the verdict on `data/run/scores.npy`, and on whether the version is fit to serve.
+
+    Only a version that is to be promoted need be fit, and one that users are to judge: of that the scores
+    advise, so what the gate tried on them is left out.
+    """
+    verdict = decide(
+        read_scores(),
+        evaluation=evaluation,
+        version=version,
+        champion=champion,
+        rules=rules,
+        success=params.success,
+        guardrails=params.guardrails,
+    )
+    if params.scores == "live" and champion is not None:
+        verdict = replace(verdict, checks=())
+    elif verdict.action != "promote":
+        return verdict
+    return fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params))
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:

@@ -46,7 +46,7 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
             f"training did not reach a checkpoint by {when} "
             f"({worker_errors.reason(folder)}); the champion stays; allow more by {more}, or train less"
         )
-    from pipeline.training.sample_audit import Tally
+    from pipeline.training.sample_audit import SampleAudit
 
     told = checkpoint.scalars(path)
     model = folder / "model"
@@ -61,7 +61,7 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
         stopped_by=by,
         warm=bool(recipe.warm_from),
         ended_at=datetime.fromtimestamp(now, UTC),
-        epochs=Tally.load(told["tally"]).proven() if "tally" in told else (),
+        epochs=SampleAudit.load(told["tally"]).proven() if "tally" in told else (),
         device=told.get("device", ""),
     )
     records.write(result, folder)
@@ -72,10 +72,10 @@ def _bring_copies(folder: Path, recipe: Recipe) -> None:
     """What a machine has saved that is gone; without it, the newest here has to do."""
     if not recipe.copies:
         return
-    from pipeline.training.checkpoint_copies import Bucket
+    from pipeline.training.checkpoint_copies import CheckpointCopies
 
     try:
-        Bucket(recipe.copies).bring(folder / "checkpoints")
+        CheckpointCopies(recipe.copies).fetch(folder / "checkpoints")
     except (OSError, ValueError) as error:
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 
@@ -113,7 +113,7 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float, logs: str) -> Tra
         epochs=result.epochs,
         ended_at=result.ended_at,
         start_s=observed_lifetimes.start_s(submissions, starts),
-        spot_lives=observed_lifetimes.lives(submissions, starts=starts, heartbeats=beats, losses=losses),
+        spot_lives=observed_lifetimes.lifetimes(submissions, starts=starts, heartbeats=beats, losses=losses),
         noise_scale=result.noise_scale,
         device=result.device,
         logs=logs,

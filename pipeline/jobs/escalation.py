@@ -92,7 +92,7 @@ def choose(plan: Plan, sight: Sight) -> Choice:
     other = _elsewhere(plan, sight, best)
     if other:
         told = (
-            f"{here.rental} cannot be had, {other.rental} takes {_rest_s(plan, sight, other):,.0f} s at most"
+            f"{here.rental} cannot be had; {other.rental} takes {_rest_s(plan, sight, other):,.0f} s at most"
         )
         return Choice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=told)
     if best is None:
@@ -104,7 +104,7 @@ def choose(plan: Plan, sight: Sight) -> Choice:
             told = f"{best.rental} would be done in time with a chance of {chance:.0%}"
             if sight.state == "queued":
                 told = f"{best.rental} was waited for {sight.now - sight.since:,.0f} s"
-            told += f", {faster.rental} takes {_rest_s(plan, sight, faster):,.0f} s at most"
+            told += f"; {faster.rental} takes {_rest_s(plan, sight, faster):,.0f} s at most"
             name: Literal["next rung", "scale up"] = "next rung" if sight.state == "queued" else "scale up"
             return Choice(rung=faster, name=name, usd=_more_usd(plan, sight, faster), reason=told)
     if best.rental == here.rental or best.rental.strategy != "on-demand":

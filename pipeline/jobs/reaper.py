@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pipeline.backends.vertex.job_spec import label
 from pipeline.contract import records
-from pipeline.contract.backend import Backend, LiveJob
+from pipeline.contract.backend import Backend, LiveJob, label
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night
@@ -35,7 +34,7 @@ class Standing:
 
 def orphans(jobs: Iterable[LiveJob], nights: Mapping[str, Standing], *, now: datetime) -> list[LiveJob]:
     """The jobs that belong to no open night; `nights` by their labels."""
-    return [job for job in jobs if not _wanted(job, nights.get(job.night), now=now)]
+    return [job for job in jobs if not _wanted(job, nights.get(label(job.night)), now=now)]
 
 
 def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:
@@ -59,7 +58,7 @@ def end_night(night: Night, plug: Plug) -> None:
     """
     try:
         backend: Backend = plug.make()
-        _end([job for job in backend.live() if job.night == label(night.id)], backend)
+        _end([job for job in backend.live() if label(job.night) == label(night.id)], backend)
     except PipelineError as error:
         log.warning("whether a job of night %s still runs is not known: %s", night.id, error)
 

@@ -1,1 +1,1 @@
-"""Machines that can be rented: catalog, prices, start-up times, and the machine at hand."""
+"""Describes the machines that can be rented, their prices and start-up times, and the machine at hand."""

@@ -1,8 +1,8 @@
-"""What do machines cost today? `python -m pipeline prices`: a table, or read anew from the provider.
+"""Shows the prices of machines, or reads them again from the provider: `python -m pipeline prices`.
 
-Prices that were read are kept under the home of the nights, in a file of the form of `prices.csv`, and go
-before those; a price that cannot be is refused (`rates`) and the old one kept. The key of the API comes from
-the environment and goes into a header, so that no address in a log or an error holds it.
+Prices that were read are kept under the home of the nights, in a file of the form of `prices.csv`, and
+override those; an implausible price is refused (`rates`) and the old one kept. The key of the API comes from
+the environment and goes into a header, so that no address in a log or an error contains it.
 """
 
 import os
@@ -32,8 +32,8 @@ HEAD = ("machine", "device", "region", "rented", "$ an hour", "of", "source")
 
 
 def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]:
-    """The catalog as lines of text: every price with its date and its source, "–" where none is known."""
-    device = {found.name: found.device for found in catalog.rented()}
+    """Yields the catalog as lines of text: every price with its date and its source, "–" if unknown."""
+    device = {rented.name: rented.device for rented in catalog.rented()}
     at_hand = (LOCAL, "here", "here", "owned", "0.0000", "–", "measured by the profile of the night")
     shown = fnmatchcase(LOCAL, machine) and fnmatchcase("here", region)
     cells = [HEAD, *([at_hand] if shown else [])] + [
@@ -56,10 +56,10 @@ def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     names = {row[0] for row in cells[1:]}
     rates: dict[str, list[str]] = {}
-    for found in catalog.rented():
-        devices = rates.setdefault(found.rates_source, [])
-        if found.name in names and found.device not in devices:
-            devices.append(found.device)
+    for rented in catalog.rented():
+        devices = rates.setdefault(rented.rates_source, [])
+        if rented.name in names and rented.device not in devices:
+            devices.append(rented.device)
     yield ""
     yield "FLOP/s, bandwidth and links, which plans scale a profile by:"
     for source, devices in rates.items():
@@ -68,9 +68,9 @@ def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]
 
 
 def refresh(kept: Path, *, url: str = URL) -> Refreshed:
-    """Read all prices anew and keep those that can be true in the file `kept`.
+    """Reads all prices again and writes the plausible ones to the file `kept`; returns the result.
 
-    Raises ParamsError without a key, JobError where the API does not answer as it should; the file stays.
+    Raises ParamsError without a key, JobError if the API does not answer as it should; the file stays.
     """
     key = os.environ.get(KEY, "")
     if not key:
@@ -78,35 +78,34 @@ def refresh(kept: Path, *, url: str = URL) -> Refreshed:
             f"{KEY} is not set; put a key of the Cloud Billing API there (one comes from APIs and services)"
         )
     if not url.startswith(("http://", "https://")):
-        raise ParamsError(f"--url {url} is no address; write it as {URL}, or leave it out")
-    told = rates(skus(url, key))
+        raise ParamsError(f"--url {url} is not an address; write it as {URL}, or leave it out")
     listed = pricelist.prices(kept)
-    found = refreshed(listed, catalog.rented(), told, today=datetime.now(UTC).date())
+    result = refreshed(listed, catalog.rented(), rates(skus(url, key)), today=datetime.now(UTC).date())
     before = pricelist.read(kept.read_text(), source=str(kept)) if kept.exists() else ()
-    now = {price.key: price for price in (*before, *found.accepted)}
+    now = {price.key: price for price in (*before, *result.accepted)}
     if now:
         records.replace_text(kept, pricelist.as_table(now.values()))
-    return found
+    return result
 
 
 def skus(url: str, key: str) -> Iterator[dict[str, Any]]:
-    """All SKUs of Compute Engine, page after page; JobError where the API does not answer as it should."""
+    """Yields all SKUs of Compute Engine, page by page; JobError if the API does not answer as it should."""
     import requests
     from requests.adapters import HTTPAdapter
     from urllib3.util import Retry
 
-    again = Retry(total=RETRIES, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504),
+    retry = Retry(total=RETRIES, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504),
                   raise_on_status=False)  # fmt: skip
     address = f"{url.rstrip('/')}/v1/services/{COMPUTE_ENGINE}/skus"
-    asked = {"currencyCode": "USD", "pageSize": str(PAGE_SIZE)}
+    query = {"currencyCode": "USD", "pageSize": str(PAGE_SIZE)}
     with requests.Session() as session:
-        session.mount("http://", HTTPAdapter(max_retries=again))
-        session.mount("https://", HTTPAdapter(max_retries=again))
+        session.mount("http://", HTTPAdapter(max_retries=retry))
+        session.mount("https://", HTTPAdapter(max_retries=retry))
         session.headers["X-Goog-Api-Key"] = key
         seen: set[str] = set()
         while True:
             try:
-                answer = session.get(address, params=asked, timeout=TIMEOUT_S, allow_redirects=False)
+                answer = session.get(address, params=query, timeout=TIMEOUT_S, allow_redirects=False)
             except requests.RequestException as error:
                 raise JobError(
                     f"{address} does not answer: {type(error).__name__}; prices stay, try again"
@@ -119,20 +118,20 @@ def skus(url: str, key: str) -> Iterator[dict[str, Any]]:
             if token in seen:
                 raise JobError(f"{address} gives the same page again and again; prices stay, try again later")
             seen.add(token)
-            asked["pageToken"] = token
+            query["pageToken"] = token
 
 
 def _page(address: str, answer: "requests.Response") -> dict[str, Any]:
-    """The JSON of a page; JobError with what the API says where it is none."""
+    """The JSON of a page; JobError with the message of the API if there is none."""
     try:
         page = answer.json()
     except ValueError:
         page = None
     if answer.status_code != 200:
         said = page.get("error", {}).get("message", "") if isinstance(page, dict) else ""
-        told = f": {' '.join(said.split())[:200]}" if said else ""
+        reason = f": {' '.join(said.split())[:200]}" if said else ""
         do = f"look at {KEY}" if answer.status_code in (400, 401, 403) else "try again later"
-        raise JobError(f"{address} answers {answer.status_code}{told}; prices stay, {do}")
+        raise JobError(f"{address} answers {answer.status_code}{reason}; prices stay, {do}")
     if not isinstance(page, dict):
-        raise JobError(f"{address} answers something that is no JSON object; prices stay, try again later")
+        raise JobError(f"{address} answers something that is not a JSON object; prices stay, try again later")
     return page

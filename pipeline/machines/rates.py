@@ -1,19 +1,20 @@
-"""What does a machine cost by the provider's own list, and can that be true? From SKUs to prices, judged.
+"""Computes prices of machines from the SKUs of the provider's own list, and refuses implausible ones.
 
 The list (Cloud Billing Catalog API) has no machines: it has a price per vCPU, per GiB of memory, per device
-and per GiB of disk, each by region and by how it is rented, which only the description tells:
+and per GiB of disk, each by region and by how it is rented, which only the description says:
 
     A2 Instance Core running in Americas                            on-demand
     Spot Preemptible A2 Instance Core running in Americas           spot
     Nvidia L4 GPU attached to Spot Preemptible VMs running in Iowa  spot
     DWS Defined Duration A2 Core running in Americas                flex-start
 
-Commitments and reservations read otherwise and are passed over. Memory is told per GiB and hour, disks per
-GiB and month, all else per hour. TPU chips and B200 slices come with their host.
+Commitments and reservations have other descriptions and are skipped. Memory is priced per GiB and hour, disks
+per GiB and month, all else per hour. The price of TPU chips and B200 slices includes their host.
 
-A price that cannot be is refused, and the old one kept: nothing or less, spot or flex-start above on-demand,
-ten times the old price or a tenth of it, more than any device costs (placeholders of 700 dollars are known).
-Of 31,518 changes from month to month over four years, none was larger than 4.6 times.
+An implausible price is refused, and the old one kept: zero or less, spot or flex-start above on-demand, more
+than ten times the old price or less than a tenth of it, or more than any device costs (the list has
+placeholders of 700 dollars). Of 31,518 changes from month to month over four years, none was larger than 4.6
+times.
 """
 
 import re
@@ -31,11 +32,11 @@ HOURS_A_MONTH = 730  # as the provider divides
 UNITS = {"h": 1.0, "GiBy.h": 1.0, "GiBy.mo": 1 / HOURS_A_MONTH}
 GIB = 2**30
 
-CHANGE = 10.0  # times the old price, or as small a part of it, at most
-DEVICE_USD_PER_HOUR = 40.0  # twice the dearest that is known, where there is no old price
+CHANGE = 10.0  # largest factor between the old price and the new one
+DEVICE_USD_PER_HOUR = 40.0  # twice the highest known price, a limit where there is no old price
 VCPU_USD_PER_HOUR = 0.5
 
-# The names in descriptions, less the word Instance; where there are several, one region uses one.
+# The names in descriptions, without the word Instance; of several names, each region uses one.
 HOSTS = {
     "a2": ("A2",),
     "a3-highgpu": ("A3",),
@@ -58,7 +59,7 @@ DEVICES = {
     "H200": ("Nvidia H200 141GB GPU",),
 }
 MEGA = ("Nvidia H100 80GB Mega GPU", "Nvidia H100 Mega 80GB GPU", "Nvidia H100 80GB Plus GPU")
-WHOLE = {  # devices whose price has the host in it
+WHOLE = {  # devices whose price includes the host
     "B200": ("A4 Nvidia B200 (1 gpu slice)",),
     "TPU v5e": ("TpuV5e", "V5e"),
     "TPU v6e": ("TpuV6e", "V6e"),
@@ -75,16 +76,16 @@ Rates = Mapping[tuple[str, Strategy, str], float]  # by what, how rented, region
 
 @dataclass(frozen=True, kw_only=True)
 class Refreshed:
-    """What came of a look at the provider's list."""
+    """The result of reading the provider's list."""
 
     accepted: tuple[Price, ...]
     refused: tuple[str, ...]  # one sentence each
-    num_missing: int  # listed prices that the provider's list does not tell
+    num_missing: int  # listed prices that are not in the provider's list
 
 
 def rates(skus: Iterable[Mapping[str, Any]]) -> Rates:
-    """Dollars per unit and hour of all SKUs that we know how to read; of two for the same, the dearer."""
-    found: dict[tuple[str, Strategy, str], float] = {}
+    """Returns dollars per unit and hour of all SKUs that can be parsed; of two for the same, the higher."""
+    rates: dict[tuple[str, Strategy, str], float] = {}
     for sku in skus:
         read = _what(sku)
         usd = _usd_per_hour(sku) if read else None
@@ -92,12 +93,12 @@ def rates(skus: Iterable[Mapping[str, Any]]) -> Rates:
             continue
         for region in sku.get("serviceRegions", ()):
             key = (*read, region)
-            found[key] = max(usd, found.get(key, usd))
-    return found
+            rates[key] = max(usd, rates.get(key, usd))
+    return rates
 
 
 def _what(sku: Mapping[str, Any]) -> tuple[str, Strategy] | None:
-    """What a SKU is the price of, and how that is rented; None for commitments and the like."""
+    """What a SKU is the price of, and how it is rented; None for commitments and the like."""
     category = sku.get("category", {})
     if category.get("usageType") not in ("OnDemand", "Preemptible"):
         return None
@@ -112,7 +113,7 @@ def _what(sku: Mapping[str, Any]) -> tuple[str, Strategy] | None:
 
 
 def _usd_per_hour(sku: Mapping[str, Any]) -> float | None:
-    """Dollars per unit and hour of the newest price, at the highest tier; None where it is told otherwise."""
+    """Dollars per unit and hour of the newest price, at the highest tier; None in any other form."""
     try:
         expression = sku["pricingInfo"][-1]["pricingExpression"]
         price = expression["tieredRates"][-1]["unitPrice"]
@@ -124,11 +125,11 @@ def _usd_per_hour(sku: Mapping[str, Any]) -> float | None:
         return None
 
 
-def usd_per_hour(machine: Machine, strategy: Strategy, told: Rates) -> float | None:
-    """Dollars per hour of the whole machine in its region, None where a part of it is not told."""
+def usd_per_hour(machine: Machine, strategy: Strategy, rates: Rates) -> float | None:
+    """Returns dollars per hour of the whole machine in its region; None if the rate of a part is missing."""
     total = 0.0
     for names, amount in _bill(machine):
-        known = (told.get((name, strategy, machine.region)) for name in names)
+        known = (rates.get((name, strategy, machine.region)) for name in names)
         rate = next((usd for usd in known if usd is not None), None)
         if rate is None:
             return None
@@ -137,7 +138,7 @@ def usd_per_hour(machine: Machine, strategy: Strategy, told: Rates) -> float | N
 
 
 def _bill(machine: Machine) -> list[tuple[Sequence[str], float]]:
-    """The parts that are billed: their names, and how many of each."""
+    """The parts that are billed: their names, and the amount of each."""
     if machine.device in WHOLE:
         return [(WHOLE[machine.device], machine.num_devices)]
     hosts = next(names for series, names in HOSTS.items() if machine.machine_type.startswith(series))
@@ -153,17 +154,19 @@ def _bill(machine: Machine) -> list[tuple[Sequence[str], float]]:
     return bill
 
 
-def refreshed(listed: Sequence[Price], machines: Sequence[Machine], told: Rates, *, today: date) -> Refreshed:
-    """The listed prices as the provider tells them today; those that cannot be are refused, the old kept."""
+def refreshed(
+    listed: Sequence[Price], machines: Sequence[Machine], rates: Rates, *, today: date
+) -> Refreshed:
+    """Returns the listed prices at the provider's rates of today; implausible ones keep the old price."""
     known = {(machine.name, machine.region): machine for machine in machines}
     now = {price.key: price for price in listed}
     accepted: list[Price] = []
     refused: list[str] = []
     missing = 0
-    # On-demand first: the others are held against it.
+    # On-demand first: the others are compared with it.
     for old in sorted(listed, key=lambda price: price.strategy != "on-demand"):
         machine = known[old.name, old.region]
-        usd = usd_per_hour(machine, old.strategy, told)
+        usd = usd_per_hour(machine, old.strategy, rates)
         if usd is None:
             missing += 1
             continue
@@ -182,9 +185,9 @@ def refreshed(listed: Sequence[Price], machines: Sequence[Machine], told: Rates,
 
 
 def absurd(usd: float, *, old: Price, machine: Machine, on_demand: Price | None) -> str:
-    """Why a price cannot be true, as words after it; "" where it can."""
+    """Returns why a price is implausible, as words that follow it; "" if it is plausible."""
     if not (isfinite(usd) and usd > 0):
-        return "is no price"
+        return "is not a valid price"
     if on_demand and on_demand.usd_per_hour and old.strategy != "on-demand" and usd > on_demand.usd_per_hour:
         return f"is above the {on_demand.usd_per_hour:g} of on-demand"
     before = old.usd_per_hour

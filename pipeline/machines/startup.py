@@ -1,8 +1,8 @@
-"""How long until the first step? Waiting for a machine, starting it, and bringing image and data to it.
+"""Predicts how long the first step takes: waiting for a machine, starting it, and pulling image and data.
 
-Medians of what was seen of rented machines; each may take several times as long on a bad night, a queue most
-of all, so their intervals are wide until nights have told: then all of it is taken as so many times longer as
-the median of those nights was.
+The constants are medians observed on rented machines; each may take several times as long on a bad night, a
+queue most of all, so the intervals are wide until nights have been observed: then all of them are multiplied
+by the median ratio of those nights.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ IMAGE_BYTES_PER_S = 100e6  # with unpacking
 IMAGE_BYTES = {"local": 0.0, "cpu": 6e9, "gpu": 12e9, "tpu": 9e9}
 QUEUE_S = {"local": 0.0, "cpu": 30.0, "gpu": 60.0, "tpu": 180.0}
 BOOT_S = {"local": 8.0, "cpu": 90.0, "gpu": 120.0, "tpu": 150.0}  # machine, processes, imports
-IN_RUN_S = 3.0  # from the start of the worker to its first step, which Training.elapsed_s has in it
+IN_RUN_S = 3.0  # from the start of the worker to its first step, which Training.elapsed_s includes
 QUEUE, START, DATA = BEFORE_WORK = "queue", "start-up", "data"  # parts of an estimate
-TWICE, FIVEFOLD = log(2.0) / Z90, log(5.0) / Z90  # spreads of 90 % within such a factor
-PSEUDO_NIGHTS = 2  # that differ by a factor of two, with which the doubt about nights to come begins
+TWICE, FIVEFOLD = log(2.0) / Z90, log(5.0) / Z90  # spreads with 90 % within such a factor
+PSEUDO_NIGHTS = 2  # nights of the prior, which differ by a factor of two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,13 @@ class Part:
     name: str = "training"  # or queue, start-up, data, all-reduce
 
     def times(self, factor: float) -> "Part":
-        """So many of it, as late together."""
+        """Returns this part `factor` times, with fully correlated delays."""
         return Part(seconds=self.seconds * factor, spread=self.spread, name=self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Seconds (median) before the first step, what of them a restart takes again, and their spreads."""
+    """Seconds (median) before the first step, and their spreads."""
 
     queue_s: float
     start_s: float  # machine, image, processes
@@ -52,17 +52,17 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Returns the seconds of all parts."""
         return self.queue_s + self.start_s + self.pull_s
 
     @property
     def restart_s(self) -> float:
-        """Seconds from a preemption to the next step."""
+        """Returns the seconds from a preemption to the next step."""
         return self.seconds
 
 
 def kind_of(machine: Machine) -> Kind:
-    """What sort of machine it is."""
+    """Returns the kind of a machine."""
     if machine.is_local:
         return "local"
     if machine.is_tpu:
@@ -70,26 +70,27 @@ def kind_of(machine: Machine) -> Kind:
     return "gpu" if machine.num_devices else "cpu"
 
 
-def wait(machine: Machine, *, num_bytes: float, told: Sequence[float] = ()) -> Wait:
-    """What comes before the first step, with `num_bytes` of arrays.
+def wait(machine: Machine, *, num_bytes: float, ratios: Sequence[float] = ()) -> Wait:
+    """Returns the time before the first step, with `num_bytes` of arrays.
 
-    `told` is what it took on earlier nights with that machine, as times of what is expected without them.
+    `ratios` are the times of earlier nights with that machine, over what is expected without them.
     """
     kind = kind_of(machine)
-    times, spread = typical(told)
+    factor, spread = typical(ratios)
     plain = Wait(
-        queue_s=times * QUEUE_S[kind],
-        start_s=times * (BOOT_S[kind] + IMAGE_BYTES[kind] / IMAGE_BYTES_PER_S),
-        pull_s=0.0 if kind == "local" else times * num_bytes / PULL_BYTES_PER_S,
+        queue_s=factor * QUEUE_S[kind],
+        start_s=factor * (BOOT_S[kind] + IMAGE_BYTES[kind] / IMAGE_BYTES_PER_S),
+        pull_s=0.0 if kind == "local" else factor * num_bytes / PULL_BYTES_PER_S,
     )
-    return replace(plain, queue_spread=spread, spread=spread) if told else plain
+    return replace(plain, queue_spread=spread, spread=spread) if ratios else plain
 
 
 def typical(took: Sequence[float]) -> tuple[float, float]:
-    """The median of what nights took, and the deviation of the logarithm of the next; 1 without any.
+    """Returns the median of what nights took, 1 without any, and the deviation of the next night's logarithm.
 
-    As if `PSEUDO_NIGHTS` more had differed by a factor of two. One that was stopped and went on a day later
-    counts as five times off, so that it does not make all to come uncertain.
+    The prior is `PSEUDO_NIGHTS` nights that differ by a factor of two. An outlier, such as a night that was
+    stopped and resumed a day later, counts as off by a factor of five at most, so that it does not widen all
+    later predictions.
     """
     logs = [log(each) for each in took]
     if not logs:

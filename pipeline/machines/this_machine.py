@@ -1,4 +1,4 @@
-"""What this machine is: its cores, memory and caches, and a fingerprint of what decides its speed."""
+"""Describes this machine: its cores, memory and caches, and a fingerprint of what decides its speed."""
 
 import hashlib
 import json
@@ -12,12 +12,12 @@ from typing import Any
 
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 STATUS = Path("/proc/self/status")
-CACHE_BYTES = 32 << 20  # where the kernel does not tell
-KEPT = timedelta(days=7)  # that measurements stand: a virtual machine may have moved by then
+CACHE_BYTES = 32 << 20  # if the kernel does not say
+KEPT = timedelta(days=7)  # how long measurements hold: a virtual machine may have moved by then
 
 
 def fingerprint() -> dict[str, Any]:
-    """What makes this machine another one, as far as speed is concerned."""
+    """Returns the facts of this machine that decide its speed."""
     import torch
 
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
@@ -32,24 +32,24 @@ def fingerprint() -> dict[str, Any]:
 
 
 def digest(facts: Any) -> str:
-    """A short name for facts of JSON types: the same facts, the same name."""
+    """Returns a short digest of facts of JSON types."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def installed_bytes() -> int:
-    """Memory of this machine, or of the container where that is less."""
+    """Returns the bytes of memory of this machine, or of the container if that has less."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [path.read_text().strip() for path in _limits() if path.exists()]
     return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
 
 
 def _limits() -> Iterator[Path]:
-    """Where the limits of this process's cgroup and of those around it are, in versions 2 and 1."""
+    """Files with the memory limits of this process's cgroup and its parents, in versions 2 and 1."""
     for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -60,7 +60,7 @@ def _limits() -> Iterator[Path]:
 
 
 def limit_bytes() -> int | None:
-    """Bytes that the limits of this process (`ulimit -d`, `-v`) still leave it; None: it has none."""
+    """Returns the bytes left within the limits of this process (`ulimit -d`, `-v`); None: no limit."""
     if not STATUS.exists():
         return None
     used = status()
@@ -71,13 +71,13 @@ def limit_bytes() -> int | None:
 
 
 def status() -> dict[str, int]:
-    """Sizes of this process in bytes, as the kernel tells them."""
+    """Returns the sizes of this process in bytes, by the kernel's names."""
     lines = (line.split() for line in STATUS.read_text().splitlines())
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1:] == ["kB"]}
 
 
 def last_cache_bytes() -> int:
-    """Bytes of the last cache before the device's memory."""
+    """Returns the bytes of the last cache before the device's memory."""
     import torch
 
     if torch.cuda.is_available():

@@ -28,7 +28,7 @@ from pipeline.prediction.costs import time_to_save_s
 from pipeline.prediction.time_budget import Window
 from pipeline.spot import steering
 from pipeline.spot.hazard import PRIOR, saves
-from pipeline.spot.worst_case import exposure
+from pipeline.spot.worst_case import worst_case
 
 NUM_FASTER = 4
 NUM_RUNGS = 12  # all of them can be asked within half an hour, one at each look of the launcher
@@ -125,9 +125,9 @@ def on_spot(
         return made
     restart_s = sum(part.seconds for part in best.estimate.parts if part.name in BEFORE_WORK)
     work_s = best.estimate.expected_s - restart_s
-    danger = known.danger if known and known.danger else PRIOR
+    hazard = known.hazard if known and known.hazard else PRIOR
     found = saves(
-        danger,
+        hazard,
         num_machines=made.rental.num_machines,
         work_s=work_s,
         save_s=time_to_save_s(profile),
@@ -138,7 +138,7 @@ def on_spot(
         made,
         checkpoint_every_s=made.checkpoint_every_s if by_user else found.intervals_s[0],
         checkpoints_s=found.intervals_s if len(found.intervals_s) > 1 else (),
-        mean_time_to_loss_s=danger.mean_time_to_loss_s(
+        mean_time_to_loss_s=hazard.mean_time_to_loss_s(
             num_machines=made.rental.num_machines, within_s=work_s
         ),
         risk=found.says,
@@ -146,7 +146,7 @@ def on_spot(
     bought = steering.on_demand(told)
     if bought is None:
         return replace(told, risk=f"{told.risk}; none of its machines can be bought in time if it stays away")
-    worst = exposure(
+    worst = worst_case(
         told,
         bought_usd_per_hour=(bought.usd_per_hour or 0.0) * bought.rental.num_machines,
         until_s=until_s,

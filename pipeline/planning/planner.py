@@ -64,7 +64,7 @@ def plan(
     machines = allowed(everything(available, (at_hand, *listed)), told, available=available)
     can_be_had = frozenset(available)
     tonight = _course(night, dataset, champion, params)
-    profile, tuning = remedies.taken(profile, epochs=tonight.epochs, num_samples=tonight.num_samples)
+    profile, tuning = remedies.apply_kept(profile, epochs=tonight.epochs, num_samples=tonight.num_samples)
     batch_size = training.batch_size
     if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
         batch_size = max(1, batch_size // 2)

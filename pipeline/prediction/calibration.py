@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.prediction.step_time import Array, Prior
     from pipeline.prediction.throughput import StepTime
     from pipeline.prediction.time_budget import Decided
-    from pipeline.spot.hazard import Danger
+    from pipeline.spot.hazard import Hazard
 
 # Deviations of log(actual / predicted), before any night: of the job on all machines, of a kind of device
 # and of a machine against the roofline, and from night to night.
@@ -71,7 +71,7 @@ class Known:
     needed: float = float("inf")
     runs: Mapping[tuple[str, int, int], int] = field(default_factory=dict)  # machine, batch size, count
     starts: Mapping[str, Sequence[float]] = field(default_factory=dict)  # times the prior, by machine
-    danger: "Danger | None" = None  # of spot machines; None: the prior
+    hazard: "Hazard | None" = None  # of spot machines; None: the prior
     reached: Sequence["Reached"] = ()  # which quality, by samples and batch size
     decided: Sequence["Decided"] = ()  # what followed training
     left_out: list[str] = field(default_factory=list)  # what cannot be, a sentence each

@@ -112,11 +112,11 @@ def estimate(
         return None
     num_updates = ceil(num_samples / batch_size)
     work = [part.times(num_updates) for part in found.parts]
-    before = wait(machine, num_bytes=num_bytes, told=known.starts.get(machine.name, ()) if known else ())
+    before = wait(machine, num_bytes=num_bytes, ratios=known.starts.get(machine.name, ()) if known else ())
     work_s, save_s = sum(part.seconds for part in work), time_to_save_s(profile)
     between_s = mean_time_to_loss_s(rental)
-    if rental.is_spot and known and known.danger:
-        between_s = known.danger.mean_time_to_loss_s(num_machines=rental.num_machines, within_s=work_s)
+    if rental.is_spot and known and known.hazard:
+        between_s = known.hazard.mean_time_to_loss_s(num_machines=rental.num_machines, within_s=work_s)
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s)
     lost = loss(
         work_s=work_s,

@@ -41,7 +41,7 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
             (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines) for e in entries if e.plan
         ),
         starts=_starts(entries, machines),
-        danger=learned(_lives(entries)),
+        hazard=learned(_lives(entries)),
         reached=_reached(entries),
         decided=[each for each in map(_decided, entries) if each],
     )
@@ -87,7 +87,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         return None
     measured = catalog.local(profile, today=entry.night.day)
     epochs = plan.num_samples / max(1, entry.dataset.num_samples)
-    as_run, _ = remedies.taken(profile, epochs=epochs, num_samples=plan.num_samples)
+    as_run, _ = remedies.apply_kept(profile, epochs=epochs, num_samples=plan.num_samples)
     here = plan.rental.is_local
     found = update(
         as_run,

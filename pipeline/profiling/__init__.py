@@ -1,1 +1,1 @@
-"""How fast is a step, and what binds it?"""
+"""Measures how fast a training step is, and what binds it."""

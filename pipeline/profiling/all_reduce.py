@@ -1,7 +1,7 @@
-"""How long do workers take to add up their gradients? An all-reduce among as many processes, measured.
+"""Measures how long workers take to add up their gradients: an all-reduce among as many processes.
 
-Only where the job has several workers; the processes are fresh ones on this machine, over gloo on a CPU and
-nccl on as many accelerators, and hold nothing but a gradient.
+This applies only where the job has several workers. The processes are fresh ones on this machine, over gloo
+on a CPU or over nccl on as many accelerators, and hold nothing but a gradient.
 """
 
 import tempfile
@@ -17,12 +17,12 @@ from pipeline.profiling import line_fit
 from pipeline.profiling.bounds import NETWORK
 
 ROUNDS = 5
-PARTS = (0.5, 1.0)  # of the gradient, for a line
+PARTS = (0.5, 1.0)  # of the gradient: two sizes, for a line
 LIMIT_S = 60.0
 
 
 def evidence(num_bytes: int, *, num_workers: int, update_s: float) -> dict[str, Any]:
-    """Seconds of the all-reduce of that many bytes, its share of the update, and whether that binds."""
+    """Returns the seconds of an all-reduce of that many bytes, its share of the update, and if it binds."""
     if num_workers == 1:
         return {"num_workers": 1, "sync_bytes": num_bytes, "sync_s": 0.0, "share": 0.0, "bound": False}
     line = allreduce_s(num_bytes, num_workers=num_workers)
@@ -39,7 +39,7 @@ def evidence(num_bytes: int, *, num_workers: int, update_s: float) -> dict[str, 
 
 
 def allreduce_s(num_bytes: int, *, num_workers: int) -> Line:
-    """Seconds of an all-reduce as a line over bytes; raises JobError if a process ends without an answer."""
+    """Returns the seconds of an all-reduce as a line over bytes; JobError if a process sends no answer."""
     spawn = get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         pipes = [spawn.Pipe(duplex=False) for _ in range(num_workers)]
@@ -54,26 +54,26 @@ def allreduce_s(num_bytes: int, *, num_workers: int) -> Line:
         for _, there in pipes:
             there.close()
         try:
-            told = [here.recv() if here.poll(LIMIT_S) else None for here, _ in pipes]
+            times = [here.recv() if here.poll(LIMIT_S) else None for here, _ in pipes]
         except EOFError:
-            told = [None]
+            times = [None]
         finally:
             for worker in workers:
                 worker.kill()
                 worker.join()
-    if None in told:
+    if None in times:
         raise JobError(
             f"{num_workers} workers could not add up {num_bytes:,} bytes on this machine; "
             f"lower train.num_workers"
         )
     # An all-reduce ends when the slowest worker has it.
-    rounds = [max(same) for same in zip(*told, strict=True)]
+    rounds = [max(same) for same in zip(*times, strict=True)]
     sizes = [part * num_bytes for part in PARTS for _ in range(ROUNDS)]
     return line_fit.fit(sizes, rounds)
 
 
 def _work(to: Connection, store: Path, rank: int, num_workers: int, num_bytes: int) -> None:
-    """One worker: seconds of each round."""
+    """Runs one worker, and sends the seconds of each round to the pipe."""
     import torch
     import torch.distributed as dist
 

@@ -1,17 +1,17 @@
-"""Which of I/O, compute and memory binds a job, and does changing that one thing prove it?
+"""Decides which of I/O, compute and memory binds a job, and whether changing that one thing proves it.
 
-An update loads a batch and takes a step; a step is operators. An operator is at the limit of the memory
-where the roofline puts it there (Williams, Waterman and Patterson 2009): its bytes at the measured bandwidth,
-and its random rows at the measured rate of those, take longer than its operations at the measured FLOP/s; and
-they, with the pages that the system had to give it, explain at least `EXPLAINED` of its time. All else in a
-step is compute.
+An update loads a batch and takes a step; a step consists of operators. An operator is bound by memory where
+the roofline says so (Williams, Waterman and Patterson 2009): its bytes at the measured bandwidth, plus its
+random rows at their measured rate, take longer than its operations at the measured FLOP/s; and they, with the
+pages that the system had to allocate, explain at least `EXPLAINED` of its time. All other operators are
+compute.
 
     io       the share of the update that loading takes
-    memory   the share of operators at the limit of the memory (bandwidth); or the job does not fit (capacity)
+    memory   the share of operators bound by memory (bandwidth); or the job does not fit (capacity)
     compute  the share of the rest of the step
 
-The largest is the verdict. It counts only if taking its own cause away gains most: no input, no arithmetic,
-or no traffic. Otherwise, or where the two largest gains are within `CLOSE`, it is mixed.
+The largest share is the verdict. It stands only if removing its own cause gains most: no input, no
+arithmetic, or no traffic. Otherwise, or where the two largest gains are within `CLOSE`, the verdict is mixed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from pipeline.machines.catalog import HEADROOM
 
 Bound = Literal["io", "compute", "memory"]
 
-EXPLAINED = 0.2  # of an operator's time; pages that are new, and caches that are shared, account for the rest
+EXPLAINED = 0.2  # of an operator's time; new pages and shared caches account for the rest
 CLOSE = 0.05
 MODERATELY, HIGHLY = 0.05, 0.20  # share of the input in the update (TensorFlow's profiler)
 NETWORK = 0.06  # share of the all-reduce in the update, above which the network binds
@@ -38,58 +38,58 @@ THRESHOLDS = {
 
 
 class Rates(Protocol):
-    """What the device reaches at most, measured."""
+    """The most that the device reaches, measured."""
 
     @property
     def flops_per_s(self) -> float:
-        """Of a large product."""
+        """FLOP/s of a large matrix product."""
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Read and written by a copy."""
+        """Bytes/s read and written by a copy."""
 
     @property
     def fresh_bytes_per_s(self) -> float:
-        """Written to pages that are new."""
+        """Bytes/s written to new pages."""
 
     def gather_bytes_per_s(self, row_bytes: float) -> float:
-        """Read and written by a gather of random rows of that width."""
+        """Returns the bytes/s read and written by a gather of random rows of that width."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """One operator of a step: what it does, and how long it takes."""
+    """One operator of a step: its work, and how long it takes."""
 
     name: str
     seconds: float
     flops: float
-    num_bytes: float  # in order, from memory
-    num_rows: int  # random ones, from memory
+    num_bytes: float  # sequential, from memory
+    num_rows: int  # random rows, from memory
     row_bytes: float
-    new_bytes: float = 0.0  # of pages that the system gave meanwhile
+    new_bytes: float = 0.0  # of pages that the system allocated meanwhile
 
     def arithmetic_s(self, rates: Rates) -> float:
-        """Least seconds of its operations."""
+        """Returns the least seconds of its operations."""
         return self.flops / rates.flops_per_s
 
     def traffic_s(self, rates: Rates) -> float:
-        """Least seconds of its bytes and of its rows; what a gather writes is among the bytes."""
+        """Returns the least seconds of its bytes and of its rows; what a gather writes is among the bytes."""
         rows = self.num_rows * self.row_bytes
-        # The rate counts each row read and written, the row here is one of the two.
+        # The rate counts each row twice, read and written; `rows` counts it once.
         random_s = 2 * rows / rates.gather_bytes_per_s(self.row_bytes) if rows else 0.0
         return self.num_bytes / rates.copy_bytes_per_s + random_s
 
     def bound(self, rates: Rates) -> Bound:
-        """Whether memory or compute binds it."""
+        """Returns whether memory or compute binds the operator."""
         traffic_s = self.traffic_s(rates)
-        # New pages beyond what it moves are room to work in, which an allocator or a library could keep.
+        # New pages beyond the bytes moved are workspace, which an allocator or a library could keep.
         explained_s = traffic_s + min(self.new_bytes, self.num_bytes) / rates.fresh_bytes_per_s
         at_limit = traffic_s > self.arithmetic_s(rates) and explained_s >= EXPLAINED * self.seconds
         return "memory" if at_limit else "compute"
 
 
 def memory_share(operators: Sequence[Operator], rates: Rates) -> float:
-    """Share of the operators' time that is at the limit of the memory."""
+    """Returns the share of the operators' time that is bound by memory."""
     total_s = sum(operator.seconds for operator in operators)
     bound_s = sum(operator.seconds for operator in operators if operator.bound(rates) == "memory")
     return bound_s / total_s if total_s else 0.0
@@ -97,7 +97,7 @@ def memory_share(operators: Sequence[Operator], rates: Rates) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Whether the batch of the job fits the memory that there is."""
+    """Whether the batch of the job fits the memory."""
 
     peak_bytes: float  # predicted
     device_bytes: float
@@ -113,19 +113,19 @@ def room(
     device_bytes: float,
     too_large: int | None,
 ) -> Room:
-    """The predicted peak of the workers that share a device against its memory less `HEADROOM`.
+    """Returns whether the predicted peak of the workers that share a device fits its memory less `HEADROOM`.
 
-    `too_large` is a batch that one process was seen to have no memory for.
+    `too_large` is a batch size that one process had no memory for when it was tried; None if all fitted.
     """
     peak = memory_bytes(batch_size / num_workers) * sharing
     fits = peak <= device_bytes * (1 - HEADROOM)
-    seen = too_large is not None and batch_size / num_workers >= too_large
-    return Room(peak_bytes=peak, device_bytes=device_bytes, fits=fits and not seen)
+    failed = too_large is not None and batch_size / num_workers >= too_large
+    return Room(peak_bytes=peak, device_bytes=device_bytes, fits=fits and not failed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What binds the job; `mixed` names the two largest gains where they do not single out the bound."""
+    """What binds the job; `mixed` names the two largest gains where they do not confirm the bound."""
 
     bound: Bound
     kind: Literal["", "capacity", "bandwidth"]
@@ -137,9 +137,9 @@ class Verdict:
 def judge(
     *, load_s: float, step_s: float, memory_share: float, fits: bool, gains: Mapping[Bound, float]
 ) -> Verdict:
-    """The verdict from shares, held against the gains that were measured by taking each cause away.
+    """Returns the verdict by the shares, checked against the gains measured with each cause removed.
 
-    A job that does not fit is bound by memory whatever its shares are: no speed is gained before it fits.
+    A job that does not fit is bound by memory whatever its shares: nothing else matters before it fits.
     """
     total_s = load_s + step_s
     io = load_s / total_s if total_s else 0.0
@@ -163,7 +163,7 @@ def judge(
 
 
 def input_bound(share: float) -> Literal["highly", "moderately", "not"]:
-    """How much the input holds up the update, in the words of TensorFlow's profiler."""
+    """Returns how much the input delays the update, in the terms of TensorFlow's profiler."""
     return "highly" if share >= HIGHLY else "moderately" if share >= MODERATELY else "not"
 
 
@@ -178,16 +178,17 @@ def symptoms(
     flops_share: float,
     fixed_bytes: float,
 ) -> dict[str, float | str]:
-    """The nine symptoms of Lakshmanan's thread, a measured quantity each: shares of the update or the memory.
+    """Returns the nine symptoms of Lakshmanan's thread, each measured as a share of the update or the memory.
 
-    `input_bytes` and `flops` are those of an update, `load_busy` is the share of loading in which the
-    processor works, `lookup_share` that of operators in the step which look up rows by the input,
-    `flops_share` that of the peak, `fixed_bytes` what memory any batch needs. Many inputs are a symptom of
-    I/O and of memory: what they cost, loaded or looked up and kept, tells of which.
+    The thread is about daily retraining in 18 hours; remedies.py has its remedies. `input_bytes` and `flops`
+    are those of an update, `load_busy` is the share of loading in which the processor works, `lookup_share`
+    the share of the step in operators that look up rows by the input, `flops_share` the share of the peak
+    FLOP/s, and `fixed_bytes` the memory that any batch needs. Many inputs are a symptom of I/O and of memory:
+    the larger cost, loading them or looking them up and keeping them, decides which.
     """
     io, step = verdict.shares["io"], 1 - verdict.shares["io"]
-    there = room.device_bytes if room.device_bytes > 0 else 1.0
-    kept = max(lookup_share * step, (room.peak_bytes - fixed_bytes) / there)
+    device_bytes = room.device_bytes if room.device_bytes > 0 else 1.0
+    kept = max(lookup_share * step, (room.peak_bytes - fixed_bytes) / device_bytes)
     return {
         "io_many_inputs_bytes": input_bytes,
         "io_parsing_share": io * load_busy,
@@ -196,7 +197,7 @@ def symptoms(
         "compute_flops_per_input_byte": flops / input_bytes if input_bytes else 0.0,
         "compute_share_of_peak_flops": flops_share,
         "memory_many_inputs_share": kept,
-        "memory_many_parameters_share": fixed_bytes / there,
-        "memory_peak_share": room.peak_bytes / there,
+        "memory_many_parameters_share": fixed_bytes / device_bytes,
+        "memory_peak_share": room.peak_bytes / device_bytes,
         "many_inputs_are_a_symptom_of": "io" if io >= kept else "memory",
     }

@@ -1,15 +1,15 @@
-"""What would an update take if one thing were different? Each is run, not reasoned, as far as it can be.
+"""Measures what an update would take if one thing were different, by running it wherever possible.
 
     no input        the step again on batches that are on the device already
     no model        the batch is loaded and no step is taken
-    no arithmetic   the step with the operators that compute binds free of charge
-    no traffic      the step with the operators that memory binds free of charge
-    half the batch  twice, as the samples are as many
-    one loader more
+    no arithmetic   the step with the compute-bound operators skipped
+    no traffic      the step with the memory-bound operators skipped
+    half the batch  two updates on half a batch each, so that the samples are as many
+    another loader  the update with one loader more
     cold            the load after the arrays were dropped from the page cache
 
-A gain is time saved / time. Whatever is compared takes turns, and the best of each counts, as whatever else
-runs on the machine only ever adds. Batches that stay on the device are several: one would stay in the cache.
+A gain is time saved / time. Runs that are compared take turns, and the best of each counts, as other load on
+the machine only ever adds time. Several batches stay on the device: a single one would stay in the cache.
 """
 
 import ctypes
@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 from pipeline.profiling.bounds import Bound, Operator, Rates, memory_share
 
 if TYPE_CHECKING:
-    from pipeline.profiling.harness import Rig
+    from pipeline.profiling.harness import Harness
 
 log = logging.getLogger(__name__)
 
-LIMIT_S = 0.7  # of each group of runs; but
-LEAST, MOST = 2, 20  # rounds
+LIMIT_S = 0.7  # of each group of runs
+LEAST, MOST = 2, 20  # rounds, whatever the limit in seconds
 NUM_KEPT = 4
 MAPS = Path("/proc/self/maps")
 
@@ -42,49 +42,49 @@ class Changes:
     update_s: float
     load_s: float
     step_s: float
-    load_busy: float  # share of loading in which the processor works; in the rest it waits
+    load_busy: float  # share of loading in which the processor works rather than waits
     no_input_gain: float
     no_model_gain: float
     half_batch_gain: float
     more_loader_gain: float
 
 
-def kept(rig: "Rig", size: int) -> list[Any]:
-    """Batches on the device, to be used in turn."""
-    return [rig.load(size) for _ in range(NUM_KEPT)]
+def kept(harness: "Harness", size: int) -> list[Any]:
+    """Returns batches on the device, to be used in turn."""
+    return [harness.load(size) for _ in range(NUM_KEPT)]
 
 
-def changes(rig: "Rig", size: int, batches: Sequence[Any]) -> Changes:
-    """Update, load and step in turn with the step on a batch that was kept, and with half a batch."""
+def changes(harness: "Harness", size: int, batches: Sequence[Any]) -> Changes:
+    """Times load, step, a step on a kept batch and half a batch, in turn; returns times and gains."""
     half = max(1, size // 2)
     load_s, step_s, kept_s, half_s = [], [], [], []
     busy_s: list[float] = []
-    begin = rig.now()
+    begin = harness.now()
     for number in range(MOST):
-        start, busy_before_s = rig.now(), time.process_time()
+        start, busy_before_s = harness.now(), time.process_time()
         if number >= LEAST and start - begin > LIMIT_S:
             break
-        batch = rig.load(size)
-        loaded = rig.now()
+        batch = harness.load(size)
+        loaded = harness.now()
         busy_s.append(time.process_time() - busy_before_s)
-        rig.step(batch, size)
-        stepped = rig.now()
-        rig.step(batches[number % len(batches)], size)
-        again = rig.now()
-        rig.step(rig.load(half), half)
-        half_s.append(rig.now() - again)
+        harness.step(batch, size)
+        stepped = harness.now()
+        harness.step(batches[number % len(batches)], size)
+        again = harness.now()
+        harness.step(harness.load(half), half)
+        half_s.append(harness.now() - again)
         load_s.append(loaded - start)
         step_s.append(stepped - loaded)
         kept_s.append(again - stepped)
     update_s = min(whole + step for whole, step in zip(load_s, step_s, strict=True))
     rounds = max(LEAST, min(MOST, int(LIMIT_S / 2 / update_s)))
-    loaders = rig.tuning.num_loaders
-    without = rig.update_s(size, rounds, num_loaders=loaders) if loaders else [update_s]
-    more_s = rig.update_s(size, rounds, num_loaders=loaders + 1)
+    loaders = harness.tuning.num_loaders
+    without = harness.update_s(size, rounds, num_loaders=loaders) if loaders else [update_s]
+    more_s = harness.update_s(size, rounds, num_loaders=loaders + 1)
     return Changes(
         update_s=update_s,
         load_s=min(load_s),
-        # Of the fastest load: in others the processor may have worked for somebody else.
+        # Of the fastest load: in others the processor may have worked for other processes.
         load_busy=min(1.0, busy_s[load_s.index(min(load_s))] / min(load_s)) if min(load_s) else 0.0,
         step_s=min(step_s),
         no_input_gain=1 - min(kept_s) / update_s,
@@ -95,38 +95,38 @@ def changes(rig: "Rig", size: int, batches: Sequence[Any]) -> Changes:
 
 
 def step_gains(
-    rig: "Rig", size: int, batch: Any, operators: Sequence[Operator], rates: Rates
+    harness: "Harness", size: int, batch: Any, operators: Sequence[Operator], rates: Rates
 ) -> dict[Bound, float] | None:
-    """What the step saves without arithmetic (`compute`) and without traffic (`memory`).
+    """Returns what the step saves without arithmetic (`compute`) and without traffic (`memory`).
 
-    None where it cannot be run so: the step does not take the same operators twice, or memory does not hold
-    what they make, or its own code does not bear what is no longer computed. It ran as it is before, so
-    whatever is raised here comes of what was left out. The updates of such steps mean nothing: build the
-    rig anew afterwards.
+    Returns None where the step cannot run without them: it does not take the same operators twice, or memory
+    does not hold their results, or its own code fails on values that are no longer computed. The unchanged
+    step ran before, so any error here comes from what was skipped. The updates of such steps are meaningless:
+    rebuild the harness afterwards.
     """
     from pipeline.profiling.operators import Replay
 
     names = [operator.name for operator in operators]
     bounds = [operator.bound(rates) for operator in operators]
     skipped: dict[Bound, set[int]] = {
-        bound: {place for place, found in enumerate(bounds) if found == bound}
+        bound: {place for place, operator_bound in enumerate(bounds) if operator_bound == bound}
         for bound in ("compute", "memory")
     }
     runs = {"": Replay(names, set())}
     runs |= {bound: Replay(names, places) for bound, places in skipped.items()}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
-    begin = rig.now()
+    begin = harness.now()
     try:
         for number in range(MOST):
-            if number > LEAST and rig.now() - begin > LIMIT_S:
+            if number > LEAST and harness.now() - begin > LIMIT_S:
                 break
             for name, replay in runs.items():
                 replay.rewind()
-                start = rig.now()
+                start = harness.now()
                 with replay:
-                    rig.step(batch, size)
-                if number > 0:  # in the first one everything runs
-                    seconds[name].append(rig.now() - start)
+                    harness.step(batch, size)
+                if number > 0:  # in the first round everything runs
+                    seconds[name].append(harness.now() - start)
     except Exception as error:
         log.info("no step without its operators: %s", error)
         log.debug("raised without them", exc_info=error)
@@ -136,24 +136,24 @@ def step_gains(
 
 
 def by_time(operators: Sequence[Operator], rates: Rates) -> dict[Bound, float]:
-    """The same from the time of each operator alone, where the step cannot be run without them."""
+    """Returns the gains of `step_gains`, estimated from the time of each operator alone."""
     share = memory_share(operators, rates)
     return {"compute": 1 - share, "memory": share}
 
 
-def cold(rig: "Rig", size: int, folder: Path) -> dict[str, float]:
-    """Seconds of a load with the arrays dropped from the page cache, and of the next; {} if they cannot."""
+def cold(harness: "Harness", size: int, folder: Path) -> dict[str, float]:
+    """Returns the seconds of a load after dropping the page cache, and of the next; {} where it cannot."""
     if not drop(folder):
         return {}
-    start = rig.now()
-    rig.load(size)
-    again = rig.now()
-    rig.load(size)
-    return {"cold_load_s": again - start, "warm_load_s": rig.now() - again}
+    start = harness.now()
+    harness.load(size)
+    again = harness.now()
+    harness.load(size)
+    return {"cold_load_s": again - start, "warm_load_s": harness.now() - again}
 
 
 def drop(folder: Path) -> bool:
-    """Drop the files in `folder` from the page cache, also what this process has mapped; False: cannot be."""
+    """Drops the files in `folder` from the page cache, mapped pages too; returns False if it cannot."""
     paths = [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
     if not paths or not hasattr(os, "posix_fadvise") or not MAPS.exists():
         return False
@@ -161,7 +161,7 @@ def drop(folder: Path) -> bool:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fdatasync(descriptor)  # what is not written yet cannot be dropped
+            os.fdatasync(descriptor)  # unwritten pages cannot be dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -169,7 +169,7 @@ def drop(folder: Path) -> bool:
 
 
 def _unmap(paths: set[str]) -> None:
-    """Let go of mapped pages that are only read: pages in use stay in the cache."""
+    """Releases this process's read-only mappings of the files: mapped pages stay in the cache."""
     libc = ctypes.CDLL(None, use_errno=True)
     for line in MAPS.read_text().splitlines():
         words = line.split(maxsplit=5)

@@ -1,9 +1,9 @@
-"""What does an update cost, and what binds it? The measurements of a profile, without a change to the job.
+"""Measures what an update costs and what binds it, without changing the job.
 
-Measured on the job itself, on this machine's device: a few real batches of each of `profile.batch_sizes` are
-loaded and trained on, sizes taking turns so that a disturbance does not fall on one of them, after a
-warm-up. A line is fitted through each cost. Then one thing at a time is changed and the update runs again
-(`counterfactuals`); the verdict comes from both (`bounds`).
+The job itself is measured, on this machine's device: after a warm-up, a few real batches of each of
+`profile.batch_sizes` are loaded and trained on, the sizes taking turns so that a disturbance does not fall on
+one of them. A line is fitted through each cost. Then one thing at a time is changed and the update runs again
+(`counterfactuals`); the verdict uses both (`bounds`).
 """
 
 import time
@@ -23,31 +23,31 @@ from pipeline.profiling.bounds import Operator, Room, Verdict
 
 if TYPE_CHECKING:
     from pipeline.profiling.counterfactuals import Changes
-    from pipeline.profiling.harness import Rig
+    from pipeline.profiling.harness import Harness
     from pipeline.profiling.memory import Peaks
     from pipeline.profiling.roofline import Ceilings
 
 ARRAYS = Path("data/arrays")
-MEASURE_S = 5.0  # no round begins later than this; the first one always does
+MEASURE_S = 5.0  # no round after the first starts later than this
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The job as it was found."""
+    """The measurements of a job, before any remedy."""
 
-    rig: "Rig"
+    harness: "Harness"
     ceilings: "Ceilings"
     batch_size: int
     load_s: Line
     step_s: Line
     memory_bytes: Line
     room: Room
-    rungs: Mapping[str, str]  # remedies without which no pass fits, with what each did
-    most_samples: int  # at a time; fewer than the batch where that does not fit
+    rungs: Mapping[str, str]  # remedies without which no pass fits, with the effect of each
+    most_samples: int  # in a pass; fewer than the batch where that does not fit
     changes: "Changes"
     verdict: Verdict
     flops_per_sample: float
-    gradient: tuple[float, float]  # its square and its variance; 0 where there is no memory to add it up
+    gradient: tuple[float, float]  # its square and its variance; 0 where memory does not suffice to add it up
     evidence: dict[str, Any]
 
 
@@ -61,24 +61,24 @@ class Times:
 
 
 def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -> Diagnosis:
-    """What the job costs on this machine, and what binds it.
+    """Returns what the job costs on this machine, and what binds it.
 
-    Raises ParamsError or DataError in one sentence for a loss that is no loss per sample, NaN, or no samples;
-    PlanError if not even the smallest batch fits the memory.
+    Raises ParamsError or DataError in one sentence for a loss that is not one value per sample, for NaN, or
+    for no samples; PlanError if not even the smallest batch fits the memory.
     """
-    from pipeline.profiling import harness as rigs
     from pipeline.profiling import roofline
+    from pipeline.profiling.harness import Harness
     from pipeline.training.tuning import tensors
 
     begin = time.perf_counter()
-    with memory_fit.climbing(workload, ARRAYS, params, training) as climbed:
-        rig = rigs.Rig(workload, ARRAYS, seed=training.seed)
-        footing = climbed()  # nothing is timed before the other process has ended
-    peaks, tuning = footing.peaks, footing.tuning
-    rig.build(tuning, num_workers=training.num_workers)
+    with memory_fit.fitting(workload, ARRAYS, params, training) as wait_for_fit:
+        harness = Harness(workload, ARRAYS, seed=training.seed)
+        fit = wait_for_fit()  # nothing is timed before the other process has ended
+    peaks, tuning = fit.peaks, fit.tuning
+    harness.build(tuning, num_workers=training.num_workers)
     ceilings = roofline.ceilings(ARRAYS)
-    here = _machine(rig, peaks, ceilings)
-    batch_size = min(training.batch_size, rig.num_samples)
+    here = _machine(harness, peaks, ceilings)
+    batch_size = min(training.batch_size, harness.num_samples)
     memory_bytes = line_fit.fit(peaks.batch_sizes, peaks.step_bytes)
     room = bounds.room(
         memory_bytes,
@@ -88,19 +88,19 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
         device_bytes=here["device_memory_bytes"],
         too_large=peaks.too_large,
     )
-    sizes = _that_fit(rig.sizes(params.batch_sizes), room, memory_bytes, peaks)
-    times = _times(rig, sizes, params.steps)
+    sizes = _that_fit(harness.sizes(params.batch_sizes), room, memory_bytes, peaks)
+    times = _times(harness, sizes, params.steps)
     load_s = line_fit.fit(times.batch_sizes, times.load_s)
     step_s = line_fit.fit(times.batch_sizes, times.step_s)
-    tried = batch_size if room.fits else sizes[0]  # not all changes can be run without room for the batch
-    batches = counterfactuals.kept(rig, tried)
-    changes = counterfactuals.changes(rig, tried, batches)
-    operators = rig.operators(batches, tried)
-    square, variance = _noise(rig, sizes[0])
-    can_rerun = room.fits and not tuning.sharded_weights  # which are moved, not only computed with
-    rerun = counterfactuals.step_gains(rig, tried, batches[0], operators, ceilings) if can_rerun else None
+    tried = batch_size if room.fits else sizes[0]  # not all changes can be run if the batch does not fit
+    batches = counterfactuals.kept(harness, tried)
+    changes = counterfactuals.changes(harness, tried, batches)
+    operators = harness.operators(batches, tried)
+    square, variance = _noise(harness, sizes[0])
+    can_rerun = room.fits and not tuning.sharded_weights  # sharded weights are moved, not only computed with
+    rerun = counterfactuals.step_gains(harness, tried, batches[0], operators, ceilings) if can_rerun else None
     of_step = rerun or counterfactuals.by_time(operators, ceilings)
-    rig.build(tuning, num_workers=training.num_workers)  # what such steps learned means nothing
+    harness.build(tuning, num_workers=training.num_workers)  # what such steps learned is meaningless
     verdict = bounds.judge(
         load_s=changes.load_s,
         step_s=changes.step_s,
@@ -125,11 +125,11 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
             "device_bytes": room.device_bytes,
             "too_large": peaks.too_large,
             "how": peaks.how,
-            "rungs": footing.notes,
+            "rungs": fit.notes,
         },
         "counterfactual": _counterfactual(changes, verdict)
-        | {"step_was_run": rerun is not None}  # else its gains are by the times of its operators
-        | counterfactuals.cold(rig, tried, ARRAYS),
+        | {"step_was_run": rerun is not None}  # otherwise its gains come from the times of its operators
+        | counterfactuals.cold(harness, tried, ARRAYS),
         "symptoms": bounds.symptoms(
             verdict=verdict,
             room=room,
@@ -142,7 +142,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
         ),
         "roofline": _roofline(operators, changes.step_s, ceilings),
         "network": all_reduce.evidence(
-            rig.num_sync_bytes(),
+            harness.num_sync_bytes(),
             num_workers=training.num_workers,
             update_s=load_s(batch_size) + step_s(batch_size),
         ),
@@ -151,21 +151,21 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
             "batch_sizes": list(sizes),
             "num_rounds": len(times.batch_sizes) // len(sizes),
             "num_samples": sum(times.batch_sizes),
-            "parameter_bytes": rig.num_sync_bytes(),
+            "parameter_bytes": harness.num_sync_bytes(),
             "elapsed_s": time.perf_counter() - begin,
         },
         "thresholds": bounds.THRESHOLDS,
         "machine": here,
     }
     return Diagnosis(
-        rig=rig,
+        harness=harness,
         ceilings=ceilings,
         batch_size=batch_size,
         load_s=load_s,
         step_s=step_s,
         memory_bytes=memory_bytes,
         room=room,
-        rungs=footing.notes,
+        rungs=fit.notes,
         most_samples=batch_size if room.fits else sizes[-1],
         changes=changes,
         verdict=verdict,
@@ -176,36 +176,36 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
 
 
 def _that_fit(sizes: Sequence[int], room: Room, memory_bytes: Line, peaks: "Peaks") -> tuple[int, ...]:
-    """Batch sizes to time: all, unless the memory is short; then those that fit, at least two of them."""
+    """Returns the batch sizes to time: those that fit the memory, and at least two."""
     if peaks.too_large is None and room.fits:
         largest = peaks.batch_sizes[-1]
-        there = room.device_bytes * (1 - HEADROOM)
-        return tuple(size for size in sizes if size <= largest or memory_bytes(size) <= there)
-    found = peaks.batch_sizes[:-1] if len(peaks.batch_sizes) > 2 else peaks.batch_sizes
-    return found if len(found) > 1 else tuple(sorted({max(1, found[0] // 2), found[0]}))
+        limit_bytes = room.device_bytes * (1 - HEADROOM)
+        return tuple(size for size in sizes if size <= largest or memory_bytes(size) <= limit_bytes)
+    fitting = peaks.batch_sizes[:-1] if len(peaks.batch_sizes) > 2 else peaks.batch_sizes
+    return fitting if len(fitting) > 1 else tuple(sorted({max(1, fitting[0] // 2), fitting[0]}))
 
 
-def _times(rig: "Rig", sizes: Sequence[int], num_rounds: int) -> Times:
-    """Loads and steps of all sizes in turn, after warming up with the smallest and the largest."""
+def _times(harness: "Harness", sizes: Sequence[int], num_rounds: int) -> Times:
+    """Times loads and steps of all sizes in turn, after a warm-up with the smallest and the largest."""
     for size in {sizes[0], sizes[-1]}:
-        rig.step(rig.load(size), size)
-    begin = rig.now()
+        harness.step(harness.load(size), size)
+    begin = harness.now()
     measured: list[tuple[int, float, float]] = []
     for number in range(num_rounds):
-        if number > 0 and rig.now() - begin > MEASURE_S:
+        if number > 0 and harness.now() - begin > MEASURE_S:
             break
         for size in sizes:
-            start = rig.now()
-            batch = rig.load(size)
-            loaded = rig.now()
-            rig.step(batch, size)
-            measured.append((size, loaded - start, rig.now() - loaded))
+            start = harness.now()
+            batch = harness.load(size)
+            loaded = harness.now()
+            harness.step(batch, size)
+            measured.append((size, loaded - start, harness.now() - loaded))
     batch_sizes, load_s, step_s = zip(*measured, strict=True)
     return Times(batch_sizes=batch_sizes, load_s=load_s, step_s=step_s)
 
 
 def _shares(verdict: Verdict) -> dict[str, Any]:
-    """Shares of the update, and whether the proof singles one out."""
+    """Returns the shares of the update, and those between which the verdict is mixed."""
     io, compute, of_memory = (verdict.shares[bound] for bound in ("io", "compute", "memory"))
     return {
         "load_share": io,
@@ -228,7 +228,7 @@ def _counterfactual(changes: "Changes", verdict: Verdict) -> dict[str, Any]:
 
 
 def _roofline(operators: Sequence[Operator], step_s: float, ceilings: "Ceilings") -> dict[str, float]:
-    """The step on the roofline, and how much of it the roofline explains."""
+    """Returns the step's place on the roofline, and how much of its time the roofline explains."""
     flops = sum(operator.flops for operator in operators)
     num_bytes = sum(operator.num_bytes for operator in operators)
     row_bytes = sum(operator.num_rows * operator.row_bytes for operator in operators)
@@ -250,17 +250,17 @@ def _roofline(operators: Sequence[Operator], step_s: float, ceilings: "Ceilings"
 
 
 def _share(operators: Sequence[Operator], chosen: Callable[[Operator], bool]) -> float:
-    """Share of the time of the step in those operators."""
+    """Returns the share of the step's time in the chosen operators."""
     total_s = sum(operator.seconds for operator in operators)
     return sum(op.seconds for op in operators if chosen(op)) / total_s if total_s else 0.0
 
 
-def _machine(rig: "Rig", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:
-    """This machine, as the catalog describes others; its memory is what this process may have of it."""
+def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:
+    """Returns this machine as the catalog describes others; its memory is what this process may use."""
     import torch
 
     installed = this_machine.installed_bytes()
-    on_cpu = rig.device.type == "cpu"
+    on_cpu = harness.device.type == "cpu"
     return {
         "name": "CPU" if on_cpu else torch.cuda.get_device_name(),
         "num_devices": 0 if on_cpu else torch.cuda.device_count(),
@@ -272,10 +272,10 @@ def _machine(rig: "Rig", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]
     }
 
 
-def _noise(rig: "Rig", size: int) -> tuple[float, float]:
-    """Square and variance of the gradient; nothing where there is no memory to add gradients up."""
+def _noise(harness: "Harness", size: int) -> tuple[float, float]:
+    """Returns square and variance of the gradient; zeros where memory does not suffice to add it up."""
     try:
-        return rig.noise(size)
+        return harness.noise(size)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -1,6 +1,6 @@
-"""What does a profile say, in words? One paragraph: what binds the job, how that was proven, what was done.
+"""Explains a profile in one paragraph: what binds the job, how that was proven, and what was done.
 
-Profiles of earlier nights have less evidence; what is not there is not said.
+Profiles of earlier nights have less evidence; the paragraph leaves out what is missing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,58 +32,58 @@ SYMPTOMS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def explain(profile: Profile) -> str:
-    """The verdict as a paragraph."""
+    """Returns the verdict as a paragraph."""
     return " ".join(_sentences(profile))
 
 
 def _sentences(profile: Profile) -> Iterator[str]:
-    told = profile.evidence
+    evidence = profile.evidence
     yield from _bound(profile)
-    yield from _proof(profile, _part(told, "counterfactual"))
-    yield from _roofline(_part(told, "roofline"))
-    yield from _memory(_part(told, "memory"))
-    yield from _network(_part(told, "network"))
-    yield from _symptoms(profile.bound, _part(told, "symptoms"))
-    yield from _remedies(profile.remedies, _part(told, "mended"))
-    yield from _reused(_part(told, "reused"))
+    yield from _proof(profile, _part(evidence, "counterfactual"))
+    yield from _roofline(_part(evidence, "roofline"))
+    yield from _memory(_part(evidence, "memory"))
+    yield from _network(_part(evidence, "network"))
+    yield from _symptoms(profile.bound, _part(evidence, "symptoms"))
+    yield from _remedies(profile.remedies, _part(evidence, "mended"))
+    yield from _reused(_part(evidence, "reused"))
 
 
-def _part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = told.get(name)
-    return found if isinstance(found, Mapping) else {}
+def _part(evidence: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = evidence.get(name)
+    return part if isinstance(part, Mapping) else {}
 
 
 def _bound(profile: Profile) -> Iterator[str]:
-    told = profile.evidence
-    kind = _part(told, "memory").get("kind", "")
+    evidence = profile.evidence
+    kind = _part(evidence, "memory").get("kind", "")
     meaning = CAPACITY if kind == "capacity" else MEANING[profile.bound]
     yield f"The job is bound by {BOUNDS[profile.bound]}: {meaning}."
-    size_ = told.get("batch_size")
-    if "load_share" not in told or not size_:
+    size_ = evidence.get("batch_size")
+    if "load_share" not in evidence or not size_:
         return
     update_s = profile.load_s(size_) + profile.step_s(size_)
-    parts = [f"{percent(told['load_share'])} is loading"]
-    if "compute_share" in told:
+    parts = [f"{percent(evidence['load_share'])} is loading"]
+    if "compute_share" in evidence:
         parts += [
-            f"{percent(told['compute_share'])} computing",
-            f"{percent(told['memory_share'])} memory traffic",
+            f"{percent(evidence['compute_share'])} computing",
+            f"{percent(evidence['memory_share'])} memory traffic",
         ]
     else:
-        parts += [f"{percent(1 - told['load_share'])} the step"]
+        parts += [f"{percent(1 - evidence['load_share'])} the step"]
     yield f"Of an update of {count(size_)} samples ({duration(update_s)} on {profile.device}) {_and(parts)}."
 
 
-def _proof(profile: Profile, told: Mapping[str, Any]) -> Iterator[str]:
+def _proof(profile: Profile, counterfactual: Mapping[str, Any]) -> Iterator[str]:
     gains = {
-        "without input": told.get("no_input_gain"),
-        "without its operations": told.get("no_compute_gain"),
-        "without memory traffic": told.get("no_traffic_gain"),
+        "without input": counterfactual.get("no_input_gain"),
+        "without its operations": counterfactual.get("no_compute_gain"),
+        "without memory traffic": counterfactual.get("no_traffic_gain"),
     }
     parts = [f"{percent(max(0.0, gain))} {name}" for name, gain in gains.items() if gain is not None]
     if not parts:
         return
     saved = f"one thing taken away at a time, an update saves {_and(parts)}"
-    if not told.get("step_was_run", True):
+    if not counterfactual.get("step_was_run", True):
         saved += " (the step cannot be run without its operators: their own times stand in)"
     mixed = _part(profile.evidence, "mixed")
     if mixed:
@@ -91,26 +91,27 @@ def _proof(profile: Profile, told: Mapping[str, Any]) -> Iterator[str]:
         yield f"The proof is mixed between {both}: {saved}."
     elif _part(profile.evidence, "memory").get("kind") == "capacity":
         yield f"Where it fits, {saved}."
-    elif told.get("agrees", True):
+    elif counterfactual.get("agrees", True):
         yield f"Proof: {saved}, most for the bound itself."
     else:
         yield f"The proof does not agree: {saved}."
 
 
-def _roofline(told: Mapping[str, Any]) -> Iterator[str]:
+def _roofline(roofline: Mapping[str, Any]) -> Iterator[str]:
     reached = [
-        f"{percent(told.get(name, 0.0) / told[f'peak_{name}'])} of {show(told[f'peak_{name}'])}{unit}"
+        f"{percent(roofline.get(name, 0.0) / roofline[f'peak_{name}'])} of "
+        f"{show(roofline[f'peak_{name}'])}{unit}"
         for name, show, unit in (
             ("flops_per_s", operations, "FLOP/s"),
             ("bytes_per_s", size, "/s of a copy"),
             ("gather_bytes_per_s", size, "/s of random rows"),
         )
-        if told.get(f"peak_{name}")
+        if roofline.get(f"peak_{name}")
     ]
     if reached:
         yield f"Of what was measured to be the most here, its step reaches {_and(reached)}."
-    if told.get("ridge_flops_per_byte") and "flops_per_byte" in told:
-        does, ridge = float(told["flops_per_byte"]), float(told["ridge_flops_per_byte"])
+    if roofline.get("ridge_flops_per_byte") and "flops_per_byte" in roofline:
+        does, ridge = float(roofline["flops_per_byte"]), float(roofline["ridge_flops_per_byte"])
         side, longer = ("below", "bytes") if does < ridge else ("above", "operations")
         yield (
             f"It does {quantity(does)} FLOP per byte, {side} the roofline's ridge at {quantity(ridge)}, "
@@ -118,31 +119,31 @@ def _roofline(told: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _memory(told: Mapping[str, Any]) -> Iterator[str]:
-    if told.get("peak_bytes") and told.get("device_bytes"):
-        share = told["peak_bytes"] / told["device_bytes"]
-        fits = "which is too much" if told.get("kind") == "capacity" else percent(share)
-        yield f"Memory peaks at {size(told['peak_bytes'])} of {size(told['device_bytes'])}, {fits}."
+def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
+    if memory.get("peak_bytes") and memory.get("device_bytes"):
+        share = memory["peak_bytes"] / memory["device_bytes"]
+        fits = "which is too much" if memory.get("kind") == "capacity" else percent(share)
+        yield f"Memory peaks at {size(memory['peak_bytes'])} of {size(memory['device_bytes'])}, {fits}."
 
 
-def _network(told: Mapping[str, Any]) -> Iterator[str]:
-    if told.get("share"):
-        what = f"{size(told.get('sync_bytes'))} between {count(told.get('num_workers'))} workers"
-        bound = ", so the network binds it as well" if told.get("bound") else ""
-        yield f"The all-reduce of {what} takes {percent(told['share'])} of an update{bound}."
+def _network(network: Mapping[str, Any]) -> Iterator[str]:
+    if network.get("share"):
+        what = f"{size(network.get('sync_bytes'))} between {count(network.get('num_workers'))} workers"
+        bound = ", so the network binds it as well" if network.get("bound") else ""
+        yield f"The all-reduce of {what} takes {percent(network['share'])} of an update{bound}."
 
 
-def _symptoms(bound: str, told: Mapping[str, Any]) -> Iterator[str]:
+def _symptoms(bound: str, symptoms: Mapping[str, Any]) -> Iterator[str]:
     parts = [
-        text.format(show(told[name]))
+        text.format(show(symptoms[name]))
         for name, (text, show) in SYMPTOMS.items()
-        if name.startswith(bound) and isinstance(told.get(name), int | float)
+        if name.startswith(bound) and isinstance(symptoms.get(name), int | float)
     ]
     if parts:
         yield f"Symptoms: {_and(parts)}."
 
 
-def _remedies(remedies: tuple[Remedy, ...], mended: Mapping[str, Any]) -> Iterator[str]:
+def _remedies(remedies: tuple[Remedy, ...], tuned: Mapping[str, Any]) -> Iterator[str]:
     kept = [f"{r.name} ({percent(r.measured_gain)} saved)" for r in remedies if r.kept]
     reverted = [f"{r.name} ({_gain(r)})" for r in remedies if r.applied and not r.kept]
     if kept:
@@ -154,7 +155,7 @@ def _remedies(remedies: tuple[Remedy, ...], mended: Mapping[str, Any]) -> Iterat
         yield f"Not tried: {_and([f'{r.name} ({r.note.partition(NOT_TRIED)[2]})' for r in skipped])}."
     elif not kept and not reverted:
         yield "No remedy was tried here."
-    before_s, after_s = mended.get("before_s"), mended.get("after_s")
+    before_s, after_s = tuned.get("before_s"), tuned.get("after_s")
     if before_s and after_s:
         yield f"Together an update takes {duration(after_s)} instead of {duration(before_s)}."
     elsewhere = [r for r in remedies if r.name in ELSEWHERE and r.applies and not r.applied]
@@ -177,12 +178,12 @@ def _promise(remedy: Remedy) -> str:
     return f"{remedy.name} ({gain}{remedy.note})"
 
 
-def _reused(told: Mapping[str, Any]) -> Iterator[str]:
-    if told.get("from_night"):
+def _reused(reused: Mapping[str, Any]) -> Iterator[str]:
+    if reused.get("from_night"):
         yield (
-            f"All this was measured in the night of {told['from_night']} and still stands, "
+            f"All this was measured in the night of {reused['from_night']} and still stands, "
             f"since machine, code, params and the shape of the data are the same; "
-            f"not measured tonight: {told.get('not_measured_tonight', '')}."
+            f"not measured tonight: {reused.get('not_measured_tonight', '')}."
         )
 
 

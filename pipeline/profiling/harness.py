@@ -1,7 +1,7 @@
-"""One training process on this machine's device, taken apart so that each part can be timed.
+"""Runs one training process on this machine's device in parts, so that each part can be timed.
 
-What is measured is the job itself: the user's data set, model, optimizer and loss, on real samples in the
-order of training. Nothing it does to the weights is kept.
+The measurements are of the job itself: the user's data set, model, optimizer and loss, on real samples in the
+order of training. The trained weights are discarded.
 """
 
 import time
@@ -24,18 +24,18 @@ from pipeline.profiling.bounds import Operator
 from pipeline.profiling.operators import OperatorLog, OtherStep, own
 from pipeline.training import noise, sample_order
 from pipeline.training.sample_order import Indices
-from pipeline.training.tuning import Shards, Tuner, read, tensors
+from pipeline.training.tuning import ShardedOptimizer, Tuner, read, tensors
 
 NOISE_BATCHES = 8
-LOOKED_AT = 256  # samples, for the largest
+NUM_SIZED = 256  # samples among which the largest is sought
 
 
 def device_here() -> torch.device:
-    """The device that a training process on this machine uses."""
+    """Returns the device that a training process on this machine uses."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-class Rig:
+class Harness:
     """The job's data set, model and optimizer on a device."""
 
     def __init__(self, workload: Workload, folder: Path, *, seed: int) -> None:
@@ -45,7 +45,7 @@ class Rig:
         self.tuning = Tuning()
         self._tuner = Tuner(self.tuning, self.device)
         self._loss: Callable[[Batch], Tensor]
-        with self._blamed("dataset"):
+        with self._blame_user_code("dataset"):
             data: Any = workload.dataset(folder, "train")
             self.data = data
             self.num_samples = len(data)
@@ -58,54 +58,54 @@ class Rig:
         torch.manual_seed(seed)
 
     def build(self, tuning: Tuning | None = None, *, num_workers: int = 1) -> None:
-        """Make the model and the optimizer, which keeps the share of one of the workers if it is sharded."""
+        """Makes the model and the optimizer, which keeps the share of one worker if it is sharded."""
         self.tuning = tuning or Tuning()
         self._tuner = Tuner(self.tuning, self.device)
-        with self._blamed("model"):
+        with self._blame_user_code("model"):
             model = self.workload.model()
             self._loss = partial(self._tuner.loss, self.workload, model)
             if self.tuning.sharded_weights:
-                model = self._divided(model, num_workers)
+                model = self._shard(model, num_workers)
             self.model = self._tuner.model(model)
             self.model.train()
-        with self._blamed("optimizer"):
+        with self._blame_user_code("optimizer"):
             self.optimizer = self._tuner.optimizer(self.workload.optimizer(self.model.parameters()))
-        self._shards = None
+        self._sharded_optimizer = None
         if self.tuning.sharded and not self.tuning.sharded_weights:
-            self._shards = Shards(self.optimizer, rank=0, world_size=num_workers)
+            self._sharded_optimizer = ShardedOptimizer(self.optimizer, rank=0, world_size=num_workers)
 
-    def _divided(self, model: nn.Module, num_workers: int) -> nn.Module:
-        """The model with the share of worker 0 of its weights, and others who only seem to be there.
+    def _shard(self, model: nn.Module, num_workers: int) -> nn.Module:
+        """Returns the model with worker 0's share of its weights, among workers that are simulated.
 
-        A gathered weight is that share over and over: true in time and memory, but for the network, which is
-        not used; what gradients tell of their noise is of such a model.
+        A gathered weight is that share repeated: time and memory are realistic, except that the network is
+        not used; the noise of gradients is that of such a model.
         """
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        from pipeline.training.fsdp import divide
+        from pipeline.training.fsdp import shard
 
         if not dist.is_initialized():
             dist.init_process_group("fake", rank=0, world_size=num_workers, store=FakeStore())
-        self._loss = divide(model, self._loss, device=self.device)
+        self._loss = shard(model, self._loss, device=self.device)
         return model
 
     def sizes(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        """Batch sizes that the data set can fill, ascending; two of them if it has two samples."""
+        """Returns the batch sizes that the data set can fill, ascending; at least two if possible."""
         sizes = {size for size in wanted if 0 < size <= self.num_samples} or {self.num_samples}
-        if len(sizes) == 1:  # a line takes two; half, as a larger one need not fit the memory
+        if len(sizes) == 1:  # a line needs two; half the size, as a larger one might not fit the memory
             (size,) = sizes
             sizes.add(size // 2 or min(2, self.num_samples))
         return tuple(sorted(sizes))
 
     def load(self, size: int) -> Batch:
-        """A batch of the next `size` samples in the order of training, on the device."""
-        with self._blamed("dataset"):
+        """Returns a batch of the next `size` samples in the order of training, on the device."""
+        with self._blame_user_code("dataset"):
             return self._tuner.batch(read(self.data, self._next(size)))
 
     def load_largest(self, size: int) -> Batch:
-        """The batch of `size` samples that takes the most memory, as far as `_largest` knows."""
-        with self._blamed("dataset"):
+        """Returns a batch of `size` times the largest sample, or a normal one if all are of one size."""
+        with self._blame_user_code("dataset"):
             largest = self._largest
             return (
                 self.load(size) if largest is None else self._tuner.batch(read(self.data, [largest] * size))
@@ -113,19 +113,19 @@ class Rig:
 
     @cached_property
     def _largest(self) -> int | None:
-        """The sample of the most bytes, of many evenly over the data set; None where all are of one size."""
-        found: dict[int, int] = {}  # bytes of a sample, and the first that has as many
-        for sample in range(0, self.num_samples, max(1, self.num_samples // LOOKED_AT)):
+        """The largest of `NUM_SIZED` samples spread over the data set; None where all are of one size."""
+        first_of_size: dict[int, int] = {}  # the first sample with so many bytes
+        for sample in range(0, self.num_samples, max(1, self.num_samples // NUM_SIZED)):
             num_bytes = sum(t.numel() * t.element_size() for t in tensors(read(self.data, [sample])))
-            found.setdefault(num_bytes, sample)
-        return found[max(found)] if len(found) > 1 else None
+            first_of_size.setdefault(num_bytes, sample)
+        return first_of_size[max(first_of_size)] if len(first_of_size) > 1 else None
 
     def update_s(self, size: int, rounds: int, *, num_loaders: int | None = None) -> list[float]:
-        """Seconds of each of so many whole updates, load and step, after one that warms up.
+        """Returns the seconds of each of `rounds` whole updates, load and step, after a warm-up.
 
-        Loaders are threads that load ahead, as those of the trainer; as many as the tuning says, or others.
+        `num_loaders` threads load ahead as those of the trainer do; by default as many as the tuning says.
         """
-        found = []
+        seconds = []
         num_loaders = self.tuning.num_loaders if num_loaders is None else num_loaders
         with ThreadPoolExecutor(max(1, num_loaders)) as pool:
             ahead = deque(pool.submit(read, self.data, self._next(size)) for _ in range(num_loaders))
@@ -137,12 +137,12 @@ class Rig:
                 else:
                     batch = self.load(size)
                 self.step(batch, size)
-                found.append(self.now() - start)
-        return found[1:]
+                seconds.append(self.now() - start)
+        return seconds[1:]
 
     @contextmanager
-    def _blamed(self, method: str) -> Iterator[None]:
-        """What the user's code raises as one sentence with its place; a lack of memory stays what it is."""
+    def _blame_user_code(self, method: str) -> Iterator[None]:
+        """Turns errors of the user's code into a ParamsError with their place; a lack of memory passes."""
         try:
             yield
         except (PipelineError, OtherStep):
@@ -151,14 +151,14 @@ class Rig:
             if is_out_of_memory(error):
                 raise
             place = traceback.extract_tb(error.__traceback__)[-1]
-            told = (str(error).splitlines() or [""])[0]
+            reason = (str(error).splitlines() or [""])[0]
             raise ParamsError(
-                f"{self.name} fails in {method} with {type(error).__name__}: {told} "
-                f"({Path(place.filename).name}, line {place.lineno}); mend its code (key workload)"
+                f"{self.name} fails in {method} with {type(error).__name__}: {reason} "
+                f"({Path(place.filename).name}, line {place.lineno}); fix its code (key workload)"
             ) from error
 
     def _next(self, size: int) -> Indices:
-        """The next samples in the order of the training, which decides how fast they come."""
+        """Returns the next samples in the order of training, which affects how fast they load."""
         start = self._position
         self._position += size
         return sample_order.indices(
@@ -170,8 +170,11 @@ class Rig:
         )
 
     def loss(self, batch: Batch, size: int) -> Tensor:
-        """Loss of each sample, shape [size]; an error in one sentence if it is none."""
-        with self._blamed("loss"):
+        """Returns the loss of each sample, shape [size].
+
+        Raises ParamsError for another shape, DataError for values that are not finite.
+        """
+        with self._blame_user_code("loss"):
             loss = self._loss(batch)
         if tuple(loss.shape) != (size,):
             raise ParamsError(
@@ -187,44 +190,44 @@ class Rig:
         return loss
 
     def backward(self, batch: Batch, size: int) -> None:
-        """Gradients of the mean loss, in place of the ones before."""
+        """Computes the gradients of the mean loss, replacing the ones before."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(batch, size).mean()
-        with self._blamed("loss"):
+        with self._blame_user_code("loss"):
             loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self, batch: Batch, size: int) -> None:
-        """Forward, backward and update."""
+        """Runs forward, backward and update."""
         self.backward(batch, size)
         self.update()
 
     def update(self) -> None:
-        """Change the weights by their gradients."""
-        with self._blamed("optimizer"):
-            if self._shards:
-                self._shards.leave_others()
+        """Updates the weights by their gradients."""
+        with self._blame_user_code("optimizer"):
+            if self._sharded_optimizer:
+                self._sharded_optimizer.drop_others_gradients()
             self.optimizer.step()
 
     def now(self) -> float:
-        """Seconds, when all that was asked of the device is done."""
+        """Returns the clock in seconds, once the device has finished its queue."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
 
     def num_sync_bytes(self) -> int:
-        """Bytes of gradient that workers exchange per update."""
+        """Returns the bytes of gradient that workers exchange per update."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         return sum(p.numel() * 4 for p in parameters)
 
     def operators(self, batches: Sequence[Batch], size: int) -> list[Operator]:
-        """What a step is made of, each operator with the least time it took over the batches.
+        """Returns the operators of a step, each with its least time over the batches.
 
-        Batches of other shapes may take other operators; then those of the fastest step.
+        Where batches of different shapes use different operators, it returns those of the fastest step.
         """
         logs: list[list[Operator]] = []
         log = OperatorLog(self.now)
         for batch in batches:
-            log.operators = []  # the cache stays as the step before left it
+            log.operators = []  # the cache keeps its state from the step before
             with log:
                 self.step(batch, size)
             logs.append(log.operators)
@@ -234,7 +237,7 @@ class Rig:
         return [min(same, key=lambda operator: operator.seconds) for same in zip(*logs, strict=True)]
 
     def noise(self, size: int) -> tuple[float, float]:
-        """|g|^2 and tr(Sigma) by small batches of `size` and their mean (noise.py)."""
+        """Returns |g|^2 and tr(Sigma) from small batches of `size` and their mean (noise.py)."""
         n, local = NOISE_BATCHES, 0.0
         mean: list[Tensor | None] = [None for _ in self.model.parameters()]
         for _ in range(n):

@@ -1,8 +1,8 @@
-"""How does a cost grow with the batch? A straight line through noisy measurements, and its errors.
+"""Fits a straight line to how a cost grows with the batch, and estimates the errors of the line.
 
-Times have noise in proportion to their size and, now and then, one that is far too long because something
-else ran. So each batch size is cleaned of values far from its median (three scaled median absolute
-deviations), and the rest is fitted by least squares with weights 1 / median^2. Neither parameter is negative:
+The noise of times is proportional to their size, and now and then a time is far too long because something
+else ran. So values far from the median of their batch size (three scaled median absolute deviations) are
+dropped, and the rest is fitted by least squares with weights 1 / median^2. Neither parameter is negative:
 where one would be, the line is fitted without it. Errors are half-widths of 90 % intervals (Student's t).
 """
 
@@ -19,16 +19,16 @@ Array = NDArray[np.float64]
 FAR = 3.0
 MAD_TO_DEVIATION = 1.4826
 NOTHING = 1e-12  # of a second or a byte
-LEAST_NOISE = 0.02  # repeats closer than this are luck: nobody measures a step better than 2 %
+LEAST_NOISE = 0.02  # repeats closer than this are luck: a step cannot be measured better than to 2 %
 
 
 def constant(value: float) -> Line:
-    """The line of what does not depend on the batch and is known exactly."""
+    """Returns the line of a cost that does not depend on the batch and is known exactly."""
     return Line(fixed=value, per_sample=0.0, fixed_error=0.0, per_sample_error=0.0)
 
 
 def fit(batch_sizes: Sequence[float], values: Sequence[float]) -> Line:
-    """Line through `values` at `batch_sizes`; with one batch size, through the origin.
+    """Returns the line through `values` at `batch_sizes`; with one batch size, through the origin.
 
     Raises ValueError if there is nothing to fit, or a value is negative or not finite.
     """
@@ -52,7 +52,7 @@ def fit(batch_sizes: Sequence[float], values: Sequence[float]) -> Line:
 
 
 def _clean(x: Array, y: Array) -> tuple[Array, Array, Array]:
-    """Points near the median of their batch size, and that median."""
+    """Returns the points near the median of their batch size, and that median."""
     keep = np.ones(len(x), bool)
     scale: Array = np.ones_like(y)
     for size in np.unique(x):
@@ -78,7 +78,7 @@ def _with_errors(columns: Array, target: Array, best: Array, used: list[int]) ->
     freedom = len(target) - len(used)
     variance = _misfit(columns, target, used, best) / freedom if freedom > 0 else 0.0
     variance = max(variance, LEAST_NOISE**2)
-    # Of points that differ by a million times the matrix is singular to the last digit.
+    # For points that differ by a factor of a million the matrix is numerically singular.
     covariance = variance * np.linalg.pinv(columns[:, used].T @ columns[:, used], hermitian=True)
     wide = float(stdtrit(max(freedom, 1), 0.95))
     value, error = [0.0, 0.0], [0.0, 0.0]

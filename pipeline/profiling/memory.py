@@ -1,9 +1,9 @@
-"""How much memory does a step need? Peaks of one training process over several batch sizes.
+"""Measures how much memory a step needs: peaks of one training process over several batch sizes.
 
-On an accelerator: what torch's allocator had at most. On a CPU: the peak of the resident set of a fresh
-process, above what it was with the data open and touched but before there was a model. A fresh one, because
-an allocator keeps what it once had, and later peaks would hide in it. Where samples differ in size, each
-batch is of the largest of many alone, so that what fits then fits in any order.
+On an accelerator, the peak is that of torch's allocator. On a CPU, it is the peak resident set of a fresh
+process, above its size with the data open and touched but before there was a model. The process is fresh
+because an allocator keeps memory that it once had, and would hide later peaks in it. Where samples differ in
+size, each batch repeats the largest sample found, so that what fits then fits in any order.
 """
 
 import gc
@@ -26,26 +26,26 @@ from pipeline.contract.workload import Workload
 from pipeline.machines import this_machine
 
 if TYPE_CHECKING:
-    from pipeline.profiling.harness import Rig
+    from pipeline.profiling.harness import Harness
 
 CLEAR = Path("/proc/self/clear_refs")
-KILLED = (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by itself in code of C++ that found no memory
+KILLED = (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by C++ code that could not allocate memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """Peak bytes of a step at each batch size that fits, and how many there were before it had a model."""
+    """Peak bytes of a step at each batch size that fits, and the bytes that were free for steps."""
 
     batch_sizes: tuple[int, ...]
     step_bytes: tuple[int, ...]
-    step_s: float  # of the smallest, once
-    room_bytes: int  # that there were for steps
-    too_large: int | None  # the batch size that did not fit, if one did not
+    step_s: float  # of one step at the smallest batch size
+    room_bytes: int  # free for steps
+    too_large: int | None  # the batch size that did not fit, if any
     how: str
 
 
 def sharing(num_workers: int) -> int:
-    """Of so many workers on this machine, how many share the memory of one device."""
+    """Returns how many of so many workers on this machine share the memory of one device."""
     import torch
 
     return -(-num_workers // max(1, torch.cuda.device_count()))
@@ -53,7 +53,7 @@ def sharing(num_workers: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What to measure: steps of one of the workers, taken so, at the batch sizes up to that of the job."""
+    """What to measure: steps of one worker with this tuning, at batch sizes up to that of the job."""
 
     workload: Workload
     folder: Path
@@ -64,25 +64,25 @@ class Probe:
     num_workers: int = 1
     installed_bytes: int = field(default_factory=this_machine.installed_bytes)
 
-    def rig(self) -> "Rig":
-        """The data of the job, without a model."""
-        from pipeline.profiling.harness import Rig
+    def harness(self) -> "Harness":
+        """Returns a harness with the data of the job, without a model."""
+        from pipeline.profiling.harness import Harness
 
-        return Rig(self.workload, self.folder, seed=self.seed)
+        return Harness(self.workload, self.folder, seed=self.seed)
 
-    def sizes(self, rig: "Rig") -> tuple[int, ...]:
-        """Batch sizes that the job may use; at least two, where there are two."""
-        sizes = rig.sizes(self.batch_sizes)
+    def sizes(self, harness: "Harness") -> tuple[int, ...]:
+        """Returns the batch sizes that the job may use; at least two, where there are two."""
+        sizes = harness.sizes(self.batch_sizes)
         return tuple(size for size in sizes if size <= max(self.batch_size, sizes[:2][-1]))
 
 
 @contextmanager
 def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
-    """Yield a function that waits for the peaks.
+    """Yields a function that waits for the peaks.
 
-    On a CPU the fresh process opens its data while the caller opens its own. What is wrong with the job
-    is raised as from the caller's own step; ParamsError if it cannot be sent
-    there, PlanError if the process was killed, JobError if it broke.
+    On a CPU the fresh process opens its data while the caller opens its own. Errors of the job are raised as
+    from the caller's own step; ParamsError if the workload cannot be sent to the process, PlanError if the
+    process was killed, JobError if it failed otherwise.
     """
     import torch
 
@@ -102,29 +102,29 @@ def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
     there.close()
 
     def wait() -> Peaks:
-        found: Peaks | None = None
+        newest: Peaks | None = None
         while True:
             try:
-                told = here.recv()
+                message = here.recv()
             except EOFError:
                 break
-            if isinstance(told, PipelineError):
-                raise told
-            found = told
+            if isinstance(message, PipelineError):
+                raise message
+            newest = message
         fresh.join()
         if fresh.exitcode not in (0, *KILLED):
             raise JobError(
                 f"a process that trains on {min(probe.batch_sizes)} samples at a time ended with status "
                 f"{fresh.exitcode}; look at what it wrote above, and run it again"
             )
-        if found is None or not found.batch_sizes:
+        if newest is None or not newest.batch_sizes:
             raise PlanError(
                 f"a process that trains on {min(probe.batch_sizes)} samples at a time was ended by signal "
                 f"{-(fresh.exitcode or 0)}, most likely for its memory; lower profile.batch_sizes and "
                 f"train.batch_size, or train a smaller model"
             )
-        # Killed while it tried the next size: what it told until then is what fits.
-        return found
+        # If it was killed while it tried the next size, the peaks sent until then are what fits.
+        return newest
 
     try:
         yield wait
@@ -135,7 +135,7 @@ def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
 
 
 def _send(to: Connection, probe: Probe) -> None:
-    """In the fresh process: measure, and send what was found so far or what is wrong."""
+    """Measures in the fresh process, and sends the peaks so far or the error to the pipe."""
     try:
         for peaks in _in_fresh_process(probe):
             to.send(peaks)
@@ -150,26 +150,26 @@ def _send(to: Connection, probe: Probe) -> None:
 def _on_accelerator(probe: Probe) -> Peaks:
     import torch
 
-    gc.collect()  # what an attempt before left
+    gc.collect()  # leftovers of an earlier attempt
     torch.cuda.empty_cache()
-    rig = probe.rig()
+    harness = probe.harness()
     before = torch.cuda.memory_allocated()
     room = torch.cuda.get_device_properties(0).total_memory
 
     def peak(size: int) -> int:
         torch.cuda.reset_peak_memory_stats()
-        rig.step(rig.load_largest(size), size)
+        harness.step(harness.load_largest(size), size)
         return torch.cuda.max_memory_allocated() - before
 
-    *_, last = _growing(rig, probe, peak, room)
+    *_, last = _growing(harness, probe, peak, room)
     torch.cuda.empty_cache()
     return replace(last, how="torch.cuda.max_memory_allocated")
 
 
 def _in_fresh_process(probe: Probe) -> Iterator[Peaks]:
-    rig = probe.rig()
+    harness = probe.harness()
     try:
-        rig.load(probe.sizes(rig)[-1])  # pages of the arrays are the system's, not the job's
+        harness.load(probe.sizes(harness)[-1])  # pages of the arrays are the system's, not the job's
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -179,23 +179,23 @@ def _in_fresh_process(probe: Probe) -> Iterator[Peaks]:
     room = room if limit is None else min(room, limit)
 
     def peak(size: int) -> int:
-        _forget_peak()
-        rig.step(rig.load_largest(size), size)
+        _reset_peak()
+        harness.step(harness.load_largest(size), size)
         return max(0, _resident()[1] - before)
 
-    yield from _growing(rig, probe, peak, room)
+    yield from _growing(harness, probe, peak, room)
 
 
-def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) -> Iterator[Peaks]:
-    """The peaks so far, after each size; the last one says which size does not fit, if one does not."""
-    sizes = probe.sizes(rig)
-    found: dict[int, int] = {}
+def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room: int) -> Iterator[Peaks]:
+    """Yields the peaks so far after each size; the last says which size does not fit, if any."""
+    sizes = probe.sizes(harness)
+    peak_bytes: dict[int, int] = {}
     step_s = 0.0
 
     def peaks(too_large: int | None) -> Peaks:
         return Peaks(
-            batch_sizes=tuple(found),
-            step_bytes=tuple(found.values()),
+            batch_sizes=tuple(peak_bytes),
+            step_bytes=tuple(peak_bytes.values()),
             step_s=step_s,
             room_bytes=room,
             too_large=too_large,
@@ -203,29 +203,30 @@ def _growing(rig: "Rig", probe: Probe, peak: Callable[[int], int], room: int) ->
         )
 
     try:
-        rig.build(probe.tuning, num_workers=probe.num_workers)
-        rig.step(rig.load_largest(sizes[0]), sizes[0])  # the first update makes the optimizer's moments
-        batch, begin = rig.load_largest(sizes[0]), rig.now()
-        rig.step(batch, sizes[0])
-        step_s = rig.now() - begin
+        harness.build(probe.tuning, num_workers=probe.num_workers)
+        # The first update makes the optimizer's moments.
+        harness.step(harness.load_largest(sizes[0]), sizes[0])
+        batch, begin = harness.load_largest(sizes[0]), harness.now()
+        harness.step(batch, sizes[0])
+        step_s = harness.now() - begin
         del batch
         for size in sizes:
-            yield peaks(size)  # should it be killed now, this one was too large
-            found[size] = peak(size)
+            yield peaks(size)  # if the process is killed now, this size was too large
+            peak_bytes[size] = peak(size)
         yield peaks(None)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        if not found:
+        if not peak_bytes:
             raise PlanError(
                 f"a step of {sizes[0]} samples does not fit the memory, of which {room:,} bytes were free"
                 "; train a smaller model, lower profile.batch_sizes and train.batch_size, or give it more"
             ) from None
-        yield peaks(next(size for size in sizes if size not in found))
+        yield peaks(next(size for size in sizes if size not in peak_bytes))
 
 
 def _resident() -> tuple[int, int]:
-    """Bytes resident now, and at most since `_forget_peak`."""
+    """Returns the bytes resident now, and the peak since `_reset_peak`."""
     if not this_machine.STATUS.exists():  # macOS counts bytes, and only the peak
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak, peak
@@ -233,7 +234,7 @@ def _resident() -> tuple[int, int]:
     return status["VmRSS"], status["VmHWM"]
 
 
-def _forget_peak() -> None:
-    """Start the peak anew, where the kernel lets us; else it only rises, as the batch sizes do."""
+def _reset_peak() -> None:
+    """Resets the peak where the kernel allows it; elsewhere it only rises, as the batch sizes do."""
     if sys.platform == "linux" and os.access(CLEAR, os.W_OK):
         CLEAR.write_text("5")

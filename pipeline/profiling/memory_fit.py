@@ -1,10 +1,10 @@
-"""Which way of taking a step fits the memory? The ladder, climbed no further than needed.
+"""Finds the cheapest way of taking a step that fits the memory, as the lowest rung of a ladder.
 
-Its rungs, the cheapest first: micro-batches, which cost next to nothing; activation checkpointing, a forward
-pass more (Chen et al. 2016); the sharded optimizer, weights sent to all workers at each update (Rajbhandari
-et al. 2020); sharded weights, gathered block by block in each pass. None changes what is learned; bfloat16
-does, so it is no rung but a remedy that is tried against the job as it fits. Each rung is measured in a
-process of its own, under the limits that there are.
+The rungs, the cheapest first: micro-batches, which cost next to nothing; activation checkpointing, one more
+forward pass (Chen et al. 2016); the sharded optimizer, which sends weights to all workers at each update
+(Rajbhandari et al. 2020); sharded weights, gathered block by block in each pass. None changes what is
+learned; bfloat16 does, so it is not a rung but a remedy, which is tried once the job fits. Each rung is
+measured in a process of its own, under the limits that apply.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +29,8 @@ RUNGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Footing:
-    """How a step fits the memory, the peaks of it, and what each rung above the first did, by its name."""
+class MemoryFit:
+    """The tuning with which a step fits the memory, its peaks, and the effect of each higher rung."""
 
     tuning: Tuning
     peaks: Peaks
@@ -38,13 +38,13 @@ class Footing:
 
 
 @contextmanager
-def climbing(
+def fitting(
     workload: Workload, folder: Path, params: ProfileParams, training: TrainParams
-) -> Iterator[Callable[[], Footing]]:
-    """Yield a function that waits for the lowest rung that fits; see `measuring` for what it raises.
+) -> Iterator[Callable[[], MemoryFit]]:
+    """Yields a function that waits for the lowest rung that fits; see `measuring` for what it raises.
 
-    Where passes are measured but none leaves the headroom, on any rung, it is the first: another machine may
-    do. Where none can be measured, PlanError.
+    Where rungs can be measured but none leaves the headroom, it returns the first: another machine may have
+    the memory. It raises PlanError where none can be measured.
     """
     probe = Probe(
         workload=workload,
@@ -55,31 +55,32 @@ def climbing(
         num_workers=training.num_workers,
     )
     with measuring(probe) as first:
-        yield lambda: _climb(probe, first)
+        yield lambda: _lowest_rung(probe, first)
 
 
-def _climb(probe: Probe, first: Callable[[], Peaks]) -> Footing:
-    found: dict[str, Peaks] = {}
-    told = ""
+def _lowest_rung(probe: Probe, first: Callable[[], Peaks]) -> MemoryFit:
+    peaks_of: dict[str, Peaks] = {}
+    reason = ""
     for name, tuning in RUNGS.items():
         if tuning.sharded and probe.num_workers == 1:
             break
         try:
-            found[name] = first() if tuning == probe.tuning else _measured(replace(probe, tuning=tuning))
+            peaks = first() if tuning == probe.tuning else _measured(replace(probe, tuning=tuning))
         except PlanError as error:
-            told = str(error)  # and not the error, whose frames hold on to memory
+            reason = str(error)  # not the error itself, whose frames keep memory alive
             continue
-        except ParamsError as error:  # code that does well with a whole model
+        except ParamsError as error:  # the code may work with a whole model only
             if not tuning.sharded_weights:
                 raise
-            told = told or str(error)
+            reason = reason or str(error)
             continue
-        if sharing(probe.num_workers) * found[name].step_bytes[0] <= found[name].room_bytes * (1 - HEADROOM):
-            return Footing(tuning=tuning, peaks=found[name], notes=_notes(name, found))
-    if not found:
-        raise PlanError(told)
-    name, peaks = next(iter(found.items()))
-    return Footing(tuning=RUNGS[name], peaks=peaks, notes=_notes(name, found))
+        peaks_of[name] = peaks
+        if sharing(probe.num_workers) * peaks.step_bytes[0] <= peaks.room_bytes * (1 - HEADROOM):
+            return MemoryFit(tuning=tuning, peaks=peaks, notes=_notes(name, peaks_of))
+    if not peaks_of:
+        raise PlanError(reason)
+    name, peaks = next(iter(peaks_of.items()))
+    return MemoryFit(tuning=RUNGS[name], peaks=peaks, notes=_notes(name, peaks_of))
 
 
 def _measured(probe: Probe) -> Peaks:
@@ -87,12 +88,12 @@ def _measured(probe: Probe) -> Peaks:
         return wait()
 
 
-def _notes(last: str, found: Mapping[str, Peaks]) -> dict[str, str]:
-    """What each rung above the first did, up to the last one: its bytes, and what those saved cost."""
+def _notes(last: str, peaks_of: Mapping[str, Peaks]) -> dict[str, str]:
+    """Returns the effect of each rung above the first up to `last`: its bytes, and the cost of saving."""
     notes: dict[str, str] = {}
     below: Peaks | None = None
     for name in RUNGS:
-        peaks = found.get(name)
+        peaks = peaks_of.get(name)
         if name != "micro-batches":
             notes[name] = _note(peaks, below)
         if name == last:
@@ -104,10 +105,10 @@ def _notes(last: str, found: Mapping[str, Peaks]) -> dict[str, str]:
 def _note(peaks: Peaks | None, below: Peaks | None) -> str:
     if peaks is None:
         return "not enough by itself"
-    told = f"a step of {peaks.batch_sizes[0]} samples takes {peaks.step_bytes[0] / MIB:,.0f} MiB of "
-    told += f"{peaks.room_bytes / MIB:,.0f}"
+    note = f"a step of {peaks.batch_sizes[0]} samples takes {peaks.step_bytes[0] / MIB:,.0f} MiB of "
+    note += f"{peaks.room_bytes / MIB:,.0f}"
     if below is None:
-        return f"{told}, and does not fit without"
+        return f"{note}, and does not fit without"
     saved = (below.step_bytes[0] - peaks.step_bytes[0]) / MIB
     cost = f", {1000 * (peaks.step_s - below.step_s) / saved:.2g} ms per MiB" if saved > 0 else ""
-    return f"{told}, {saved:,.0f} MiB less than without{cost}"
+    return f"{note}, {saved:,.0f} MiB less than without{cost}"

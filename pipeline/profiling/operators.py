@@ -1,9 +1,10 @@
-"""What does each operator of a step do, and how long does it take?
+"""Measures the work and the time of each operator of a step.
 
-FLOPs are those of torch's own formulas (`torch.utils.flop_counter`), and of attention and recurrent layers on
-a CPU, which those miss. Bytes are what must come from memory: tensors that were used of late are in the
-last cache, a least-recently-used list of storages as large as that cache. Rows looked up in a table beyond
-the cache are counted apart, each distinct one once, since random rows come far slower than a stream.
+FLOPs come from torch's own formulas (`torch.utils.flop_counter`), plus formulas for attention and recurrent
+layers on a CPU, which torch lacks. Bytes are those that must come from memory: recently used tensors are in
+the last-level cache, modelled as a least-recently-used list of storages of that size. Rows looked up in a
+table larger than the cache are counted separately, each distinct row once, since random rows come far slower
+than a stream.
 """
 
 import resource
@@ -22,12 +23,12 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from pipeline.machines import this_machine
 from pipeline.profiling.bounds import Operator
 
-# These touch only the rows they are asked for, not the whole table that they are given.
+# Operators that touch only the requested rows of the table that they are given.
 ROWS = {
     "embedding", "index", "index_select", "gather", "_embedding_bag", "index_put_", "_index_put_impl_",
     "index_add_", "index_copy_", "scatter_add_",
 }  # fmt: skip
-NEW = {"embedding_dense_backward", "_embedding_bag_backward"}  # these fill a new table before
+NEW = {"embedding_dense_backward", "_embedding_bag_backward"}  # these first fill a new table
 ROWS |= NEW
 IN_PLACE = object()
 PAGE_BYTES = resource.getpagesize()
@@ -35,7 +36,7 @@ LINE_BYTES = 64  # the least that comes from memory
 
 
 def _rnn_flops(args: Any) -> int:
-    """Each time step multiplies the input and the state by their weights; args: input, w_ih, w_hh."""
+    """Returns the FLOPs of multiplying input and state by their weights; args: input, w_ih, w_hh."""
     inputs, weights = args[0], args[1:3]
     return int(2 * prod(inputs.shape[:-1]) * sum(prod(weight.shape) for weight in weights))
 
@@ -53,7 +54,7 @@ MISSED: dict[str, Callable[[Any], int]] = {
 
 
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every operator that runs inside, in order. `now` tells seconds when the device is done."""
+    """Records every operator that runs inside, in order; `now` returns seconds once the device is done."""
 
     def __init__(self, now: Callable[[], float], *, cache_bytes: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -70,8 +71,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seconds = self._now() - begin
         if not getattr(func, "is_view", False):
             faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-            found = self._operator(func, args, kwargs, result)
-            self.operators.append(replace(found, seconds=seconds, new_bytes=float(faults * PAGE_BYTES)))
+            operator = self._operator(func, args, kwargs, result)
+            self.operators.append(replace(operator, seconds=seconds, new_bytes=float(faults * PAGE_BYTES)))
         return result
 
     def _operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Operator:
@@ -80,7 +81,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         table, rows = _lookup(name, args, given, made)
         num_rows, row_bytes = 0, 0
         if table is not None and _num_bytes(table) > self._cache.num_bytes:
-            alone = name.startswith(("gather", "scatter"))  # single numbers, each chosen alone
+            alone = name.startswith(("gather", "scatter"))  # these pick single numbers
             num_rows = rows.numel() if alone else len(torch.unique(rows))
             row_bytes = max(LINE_BYTES, _num_bytes(table) // (table.numel() if alone else len(table)))
             given = [tensor for tensor in given if tensor is not table]
@@ -97,7 +98,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Cache:
-    """Which storages are in the last cache: the least recently used one leaves first."""
+    """The storages in the last-level cache, which evicts the least recently used one first."""
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
@@ -105,11 +106,11 @@ class _Cache:
         self._total = 0
 
     def misses(self, tensor: Tensor) -> int:
-        """Bytes of the tensor that are not there; then they are."""
+        """Returns the bytes of the tensor that are not in the cache, and adds them to it."""
         needed, key = _num_bytes(tensor), tensor.untyped_storage().data_ptr()
         held = self._held.pop(key, 0)
         self._total -= held
-        if needed > self.num_bytes:  # it goes through and leaves nothing of use behind
+        if needed > self.num_bytes:  # it passes through and evicts everything else
             self._held.clear()
             self._total = 0
             return needed
@@ -130,7 +131,7 @@ def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
 def _lookup(
     name: str, args: tuple[Any, ...], given: list[Tensor], made: list[Tensor]
 ) -> tuple[Tensor | None, Tensor]:
-    """The table that an operator looks rows up in, or adds rows to, or None; and the numbers of the rows."""
+    """Returns the table that an operator reads rows of or adds rows to, or None, and the row numbers."""
     sparse = [t for t in args if isinstance(t, Tensor) and t.layout is torch.sparse_coo]
     rows = [t for t in given if t.dtype in (torch.int64, torch.int32)]
     if sparse:
@@ -155,7 +156,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def own(tensor: Tensor) -> Tensor:
-    """What this worker holds of a tensor that may be divided among workers."""
+    """Returns this worker's share of a tensor that may be divided among workers."""
     share: Tensor = getattr(tensor, "_local_tensor", tensor)
     return share
 
@@ -169,10 +170,11 @@ class OtherStep(Exception):
 
 
 class Replay(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The same step again and again, the operators that `skipped` names by their place free of charge.
+    """Repeats the same step, skipping the operators at the places in `skipped`.
 
-    The first time all of them run, and what those to be skipped make is kept; from then on they give that,
-    and change nothing in place. Raises OtherStep where the step does not take the same operators again.
+    The first time all operators run, and the results of those to be skipped are kept; from then on these
+    return the kept results, and change nothing in place. Raises OtherStep where the step takes other
+    operators.
     """
 
     def __init__(self, names: Sequence[str], skipped: Set[int]) -> None:
@@ -182,7 +184,7 @@ class Replay(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._place = 0
 
     def rewind(self) -> None:
-        """Expect the first operator next."""
+        """Expects the first operator of the step next."""
         self._place = 0
 
     def __torch_dispatch__(
@@ -192,7 +194,7 @@ class Replay(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         place, self._place = self._place, self._place + 1
         if place >= len(self._names) or self._names[place] != _name(func):
-            raise OtherStep(f"operator {place} of the step is another one than before")
+            raise OtherStep(f"operator {place} of the step differs from the one before")
         if place in self._made:
             made = self._made[place]
             return args[0] if made is IN_PLACE else tree_map(_alias, made)
@@ -200,14 +202,15 @@ class Replay(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if place in self._skipped and all(isinstance(t, Tensor | None) for t in tree_leaves(result)):
             if args and result is args[0]:
                 self._made[place] = IN_PLACE
-            else:  # a second reference to a gradient would make autograd copy it, which is another operator
+            else:  # a second reference to a gradient would make autograd copy it, one more operator
                 self._made[place] = result
                 return tree_map(_alias, result)
         return result
 
 
 def _alias(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value  # autograd writes on what it is given
+    # Autograd annotates the tensors it is given.
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _name(func: Any) -> str:

@@ -1,7 +1,7 @@
 """Measures a job on the machine that it was sent to: `python -m pipeline.profiling.profile_job FOLDER`.
 
-FOLDER holds `job.json` (a Request), and gets `profile.json`; what goes wrong is left in errors.jsonl, as by a
-training worker. It is one process, without torchrun.
+FOLDER holds `job.json` (a Request); `profile.json` is written there, and errors go to errors.jsonl, as with a
+training worker. The job is one process, without torchrun.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pipeline.training import gpus, worker
 
 
 def main(folder: Path) -> None:
-    """Measures the job that `folder` asks for, and writes profile.json there."""
+    """Measures the job described in `folder`, and writes profile.json there."""
     worker.die_with_parent()
     sys.excepthook = lambda kind, error, trace: worker.leave_error(folder, 0, error)
     gpus.check()

@@ -1,13 +1,13 @@
-"""Which profile holds tonight: an earlier night's, or one measured now, and where? The stage `profile`.
+"""Runs the stage `profile`: it reuses an earlier night's profile where that still holds, or measures one.
 
-An earlier profile stands where all that it rests on is the same: the machine, the code that DVC lists for the
-stage, the workload with the package that it is in, the params, and the structure of a batch; and where the
-data has between half and twice as many samples and the profile is at most `profile.reuse_days` old. Its
-evidence then says from which night it is, and what only tonight's data could tell. It is kept as one file
-under $PIPELINE_HOME/var/profiles, named by a digest of all that has to be the same.
+An earlier profile is reused where all that it depends on is the same: the machine, the code that DVC lists
+for the stage, the workload with its package, the params, and the structure of a batch; and where the data has
+between half and twice as many samples and the profile is at most `profile.reuse_days` old. Its evidence then
+says from which night it is, and what was not measured on tonight's data. A profile is kept as one file under
+$PIPELINE_HOME/var/profiles, named by a digest of all that has to be the same.
 
-Otherwise it is measured: in this process, or, where `profile.machine` names one, as a short job through the
-backend on that machine (profile_job.py).
+Otherwise the profile is measured: in this process, or, where `profile.machine` names a machine, as a short
+job through the backend on that machine (profile_job.py).
 """
 
 import inspect
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 
 HERE = "here"  # as profile.machine
 JOBS = Path("data/work/profiles")
-LIMIT_S = 900.0  # of a job: to wait for a machine, to start it, and to profile
-ASK_AGAIN_S = 0.5
-TIMES_AS_MANY = 2  # samples, or as few, at most
+LIMIT_S = 900.0  # of a job: to wait for a machine, start it, and measure
+POLL_S = 0.5
+MAX_CHANGE = 2  # at most so many times more or fewer samples
 ONLY_TONIGHT = "the noise scale, and whether the loss is finite: they depend on values, not on shapes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Record):
-    """`job.json` of a profile that a job measures: all that its worker needs to know."""
+    """`job.json` of a profile that a job measures, with all that its worker needs."""
 
     night: str
     dataset: Dataset
@@ -56,17 +56,17 @@ class Request(Record):
 
 
 def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSections) -> Profile:
-    """The profile of the job: an earlier night's if it still stands, else measured now and kept.
+    """Returns the profile of the job: an earlier night's if it still holds, else one measured now and kept.
 
-    Raises what profiler.profile does; JobError with the worker's own sentence where a job measures.
+    Raises what profiler.profile raises, or JobError with the worker's own sentence where a job measures.
     """
     begin = time.perf_counter()
     workload = params.workload.make()
     name = _name(workload, params)
     path = _kept_in(f"{name}.json")
-    if kept := _standing(path, dataset, params.profile):
+    if kept := _reusable(path, dataset, params.profile):
         origin = kept.evidence["origin"]
-        log.info("nothing that a profile rests on has changed: that of night %s stands", origin["night"])
+        log.info("nothing that a profile depends on has changed: reusing that of night %s", origin["night"])
         reused = {
             "from_night": origin["night"],
             "num_samples_then": origin["num_samples"],
@@ -76,7 +76,7 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
         }
         return replace(kept, evidence=kept.evidence | {"reused": reused})
     if params.profile.machine == HERE:
-        found = profiler.profile(dataset, workload, params.profile, params.train)
+        measured = profiler.profile(dataset, workload, params.profile, params.train)
     else:
         machine = _known(params.profile.machine, backend)
         request = Request(
@@ -86,17 +86,17 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
             profile=params.profile,
             train=params.train,
         )
-        found = _by_job(request, machine, name=name, backend=backend)
+        measured = _by_job(request, machine, name=name, backend=backend)
     origin = {
         "night": night.id,
         "machine": params.profile.machine,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "num_samples": dataset.num_samples,
     }
-    found = replace(found, evidence=found.evidence | {"origin": origin})
+    measured = replace(measured, evidence=measured.evidence | {"origin": origin})
     if path:
-        records.replace_text(path, records.dumps(found))
-    return found
+        records.replace_text(path, records.dumps(measured))
+    return measured
 
 
 def _known(name: str, backend: Backend) -> Machine:
@@ -112,15 +112,15 @@ def _known(name: str, backend: Backend) -> Machine:
 
 
 def _name(workload: Workload, params: ProfileSections) -> str:
-    """A digest of all that has to be the same for a profile to stand."""
-    told = params.profile
+    """Returns a digest of all that has to be the same for a profile to be reused."""
+    section = params.profile
     return this_machine.digest(
         {
-            "machine": this_machine.fingerprint() if told.machine == HERE else told.machine,
+            "machine": this_machine.fingerprint() if section.machine == HERE else section.machine,
             # Names without folders, as each night has a worktree of its own.
             "code": sorted({f"{path.name} {records.digest(path)}" for path in _code(workload)}),
             "workload": params.workload.model_dump(),
-            "profile": told.model_dump(exclude={"reuse_days"}),
+            "profile": section.model_dump(exclude={"reuse_days"}),
             "train": params.train.model_dump(),
             "batch": _batch(workload),
         }
@@ -128,7 +128,7 @@ def _name(workload: Workload, params: ProfileSections) -> str:
 
 
 def _code(workload: Workload) -> Iterator[Path]:
-    """Files of the code that the stage depends on: by dvc.yaml, and by where the workload is."""
+    """Yields the files of code that the stage depends on: those in dvc.yaml, and the workload's package."""
     listed = [Path(name) for name in snapshots.stages().get("profile", {}).get("deps", ())]
     yield from (file for path in listed if path.parts[0] != "data" for file in _files(path))
     module = inspect.getmodule(type(workload))
@@ -138,16 +138,16 @@ def _code(workload: Workload) -> Iterator[Path]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The file, or those in the folder that are no caches of the interpreter."""
+    """Yields the file, or those in the folder that are not caches of the interpreter."""
     if path.is_file():
         yield path
     yield from sorted(file for file in path.rglob("*") if file.is_file() and file.suffix != ".pyc")
 
 
 def _batch(workload: Workload) -> Any:
-    """Structure, types and shapes of a batch of two samples; None where there are not as many.
+    """Returns structure, types and shapes of a batch of two samples; None where there are fewer.
 
-    None also where the data set fails: whoever measures says so in a sentence.
+    It returns None also where the data set fails: measuring then reports the error.
     """
     from torch.utils.data import default_collate
 
@@ -158,12 +158,12 @@ def _batch(workload: Workload) -> Any:
         whole = getattr(data, "__getitems__", None)
         return _structure(whole([0, 1]) if whole else default_collate([data[0], data[1]]))
     except Exception as error:
-        log.debug("no batch to tell a profile by", exc_info=error)
+        log.debug("no batch to identify the profile by", exc_info=error)
         return None
 
 
 def _structure(batch: Batch) -> Any:
-    """The batch with the type and the shape of a sample in place of each tensor."""
+    """Returns the batch with each tensor replaced by its type and the shape of a sample."""
     if hasattr(batch, "dtype") and hasattr(batch, "shape"):
         return [str(batch.dtype), list(batch.shape[1:])]
     if isinstance(batch, dict):
@@ -174,15 +174,15 @@ def _structure(batch: Batch) -> Any:
 
 
 def _kept_in(name: str) -> Path | None:
-    """File of a profile that is kept; None outside of any home."""
+    """Returns the file of a kept profile; None outside of any home."""
     try:
         return ledger.home() / "var" / "profiles" / name
     except ParamsError:
         return None
 
 
-def _standing(path: Path | None, dataset: Dataset, params: ProfileParams) -> Profile | None:
-    """The profile that is kept, unless it is torn, too old, or of far more or fewer samples."""
+def _reusable(path: Path | None, dataset: Dataset, params: ProfileParams) -> Profile | None:
+    """Returns the kept profile, or None if it is torn, too old, or of far more or fewer samples."""
     try:
         kept = records.loads(Profile, path.read_text(), source=str(path)) if path else None
         if kept is None:
@@ -192,12 +192,12 @@ def _standing(path: Path | None, dataset: Dataset, params: ProfileParams) -> Pro
         few, many = sorted([origin["num_samples"], dataset.num_samples])
     except (FileNotFoundError, DataError, KeyError, TypeError, ValueError):
         return None
-    stands = age < timedelta(days=params.reuse_days) and many <= TIMES_AS_MANY * few
-    return kept if stands else None
+    holds = age < timedelta(days=params.reuse_days) and many <= MAX_CHANGE * few
+    return kept if holds else None
 
 
 def _by_job(request: Request, machine: Machine, *, name: str, backend: Backend) -> Profile:
-    """Submit the job, or attach to it, wait for it, and take what it brought."""
+    """Submits the job or attaches to it, waits for it, and returns the profile that it measured."""
     text = records.dumps(request)
     folder = JOBS / this_machine.digest([name, text])
     if not (folder / "job.json").exists():
@@ -217,14 +217,17 @@ def _by_job(request: Request, machine: Machine, *, name: str, backend: Backend) 
         },
     )
     handle = _wait_for(job, backend)
-    found = records.find(Profile, folder)
-    if found is None:
+    measured = records.find(Profile, folder)
+    if measured is None:
         raise JobError(_reason(folder, logs=backend.logs(handle)))
-    return found
+    return measured
 
 
 def _wait_for(job: Job, backend: Backend) -> str:
-    """Return its handle when the job has ended by itself; one that lost its machine is started again."""
+    """Waits until the job has ended, and returns its handle; a job that lost its machine is submitted again.
+
+    Raises JobError, and cancels the job, where that takes longer than `LIMIT_S`.
+    """
     until = time.monotonic() + LIMIT_S
     handle = _submitted(job, backend, until=until)
     try:
@@ -236,7 +239,7 @@ def _wait_for(job: Job, backend: Backend) -> str:
                 )
             if state == "preempted":
                 handle = _submitted(job, backend, until=until)
-            time.sleep(ASK_AGAIN_S)
+            time.sleep(POLL_S)
     except (JobError, KeyboardInterrupt):
         backend.cancel(handle)
         raise
@@ -244,20 +247,20 @@ def _wait_for(job: Job, backend: Backend) -> str:
 
 
 def _submitted(job: Job, backend: Backend, *, until: float) -> str:
-    """Its handle; JobError where the backend cannot be asked until then."""
+    """Returns the handle of the job; raises JobError where the backend does not take it in time."""
     while True:
         try:
             return backend.submit(job)
-        except NotYet as told:
+        except NotYet as error:
             if time.monotonic() > until:
-                raise JobError(f"{told}; run profile again, or set profile.machine to {HERE}") from told
-            time.sleep(ASK_AGAIN_S)
+                raise JobError(f"{error}; run profile again, or set profile.machine to {HERE}") from error
+            time.sleep(POLL_S)
 
 
 def _reason(folder: Path, *, logs: str) -> str:
-    """The last that a worker said; the next call begins anew."""
-    told = jsonl.whole(folder / worker_errors.FILE)
+    """Returns the last error of a worker, and deletes all errors for the next run."""
+    errors = jsonl.whole(folder / worker_errors.FILE)
     worker_errors.forget(folder)
-    if told:
-        return str(told[-1]["error"])
+    if errors:
+        return str(errors[-1]["error"])
     return f"the profile of job {folder.name} ended without a word; look at {logs}, run it again"

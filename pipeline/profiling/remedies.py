@@ -1,8 +1,9 @@
-"""What would make the job faster? The thirteen remedies of Lakshmanan's thread in its order, and ours.
+"""Lists what would make the job faster: the thirteen remedies of Lakshmanan's thread in its order, and ours.
 
-Each says whether it applies to this job and the gain it predicts, as time saved / time, from the lines and
-the measured rates alone. What the program can do itself carries the change of the tuning, which `mender`
-tries; what needs another machine names it; what touches the quality of the model comes last.
+The thread is about daily retraining that ends within 18 hours, bound by I/O, compute or memory. Each remedy
+says whether it applies to this job and the gain it predicts, as time saved / time, from the lines and the
+measured rates alone. A remedy that the program can apply itself carries the change of the tuning, which
+`tuner` tries; one that needs another machine names it; those that affect the quality of the model come last.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,42 +17,41 @@ Bound = Literal["io", "compute", "memory"]
 STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"
 IN_MEMORY = (STORED, IN_RAM)
 COMPILED_MODEL = "compiled model"
-NOT_TRIED = "not tried: "  # in the note of a remedy, before why
+NOT_TRIED = "not tried: "  # in the note of a remedy, before the reason
 SMALLER_BATCH = "smaller batch"
-LEAST_GAIN = 0.05  # predicted, where the bound is another
-MANY_LOADERS = (4, 16)  # where loading takes longer than the step; no thread waits for another's storage
-COMPILE_S = 30.0  # to compile a model of some layers, once on trial and once in training
+LEAST_GAIN = 0.05  # predicted gain of a remedy for another bound
+MANY_LOADERS = (4, 16)  # where loading takes longer than the step; each thread waits for storage by itself
+COMPILE_S = 30.0  # to compile a model of some layers, once in a trial and once in training
 COMPILED, REORDERED = 0.2, 0.1  # of a step, typical of torch.compile and of channels last
-PAGEABLE, LOCKED = 6e9, 24e9  # bytes/s from memory to an accelerator, by and without a detour
+PAGEABLE, LOCKED = 6e9, 24e9  # bytes/s to an accelerator from pageable and from page-locked memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What is known of the job, as far as remedies depend on it."""
+class JobFacts:
+    """The facts about a job that remedies depend on."""
 
     bound: Bound
     batch_size: int
     load_s: Line
     step_s: Line
-    whole_batches: bool  # the data set answers a list of indices at once
+    whole_batches: bool  # the data set reads a list of indices at once
     num_cores: int
     on_cpu: bool
     flops_per_s: float
     fits: bool
-    rungs: Mapping[str, str] = field(
-        default_factory=dict
-    )  # remedies without which no pass fits: what each did
-    most_samples: int = 0  # in a pass, by the memory; 0: all of a batch
+    # Remedies without which no pass fits, with the effect of each.
+    rungs: Mapping[str, str] = field(default_factory=dict)
+    most_samples: int = 0  # that fit in a pass; 0: the whole batch
     bfloat16_flops_per_s: float = 0.0
     epochs: float = 1.0
     num_workers: int = 1
     batch_bytes: int = 0
-    columns_bytes: int = 0  # of all samples kept in memory; 0: they cannot be
-    memory_bytes: int = 0  # that they may take
+    columns_bytes: int = 0  # of all samples kept in memory; 0: they cannot be kept
+    memory_bytes: int = 0  # that they may use
     optimizer_share: float = 0.0  # of the step
-    fusible: bool = False  # there is one kernel for the whole update
+    fusible: bool = False  # torch has one kernel for the whole update
     images: bool = False  # the model convolves images
-    blocks: bool = False  # it is made of layers whose activations can be computed again
+    blocks: bool = False  # the model has layers whose activations can be recomputed
 
     @property
     def total_s(self) -> float:
@@ -60,31 +60,31 @@ class Job:
 
     @property
     def load_share(self) -> float:
-        """Share of the time that is loading."""
+        """Share of the time spent loading."""
         return self.load_s(self.batch_size) / self.total_s if self.total_s else 0.0
 
     @property
     def compute_share(self) -> float:
-        """Share of the time that grows with the samples computed on."""
+        """Share of the time that grows with the samples in a step."""
         return self.step_s.per_sample * self.batch_size / self.total_s if self.total_s else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A remedy, and what of the tuning the program changes to apply it."""
+    """A remedy, and the change of the tuning by which the program applies it."""
 
     remedy: Remedy
     change: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-5  # relative, of the losses of the first updates
-    extra_s: float = 0.0  # that it costs once on trial, and once in training
+    extra_s: float = 0.0  # cost, once in a trial and once in training
 
 
-def taken(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Profile, Tuning]:
-    """The profile of a job with the kept remedies, as far as they are worth it for so many samples.
+def apply_kept(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Profile, Tuning]:
+    """Returns the profile of a job with the kept remedies, where they pay off for so many samples.
 
-    Samples in memory gain from the second epoch on, and a model is to be compiled first. What a remedy saves
-    of an update comes off what it is for, load or step, and only what is more than that off the other: so the
-    sum is what was measured here, and no other machine is promised a faster step for faster reads.
+    Samples in memory gain only from the second epoch on, and a model has to be compiled first. The time that
+    a remedy saves is taken off the part that it is for, load or step, and only the excess off the other part:
+    so the sum is what was measured here, and no other machine is promised a faster step for faster reads.
     """
     tuning, batch_size = profile.tuning, profile.evidence.get("batch_size", 1)
     update_s = profile.load_s(batch_size) + profile.step_s(batch_size)
@@ -101,7 +101,7 @@ def taken(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Profile
     load_s, step_s = profile.load_s(batch_size), profile.step_s(batch_size)
     for remedy in sorted(kept, key=lambda each: each.bound != profile.bound):  # in the order of the trials
         if remedy.name == SMALLER_BATCH:
-            continue  # the plan takes the lines at the smaller batch, so its gain is in them
+            continue  # the plan evaluates the lines at the smaller batch, so they include its gain
         saved_s = remedy.measured_gain * (load_s + step_s)
         of_load_s = min(saved_s, load_s) if remedy.bound == "io" else max(0.0, saved_s - step_s)
         load_s, step_s = load_s - of_load_s, step_s - (saved_s - of_load_s)
@@ -113,23 +113,22 @@ def taken(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Profile
 
 
 def _through(line: Line, batch_size: int, seconds: float) -> Line:
-    """The line, scaled to so many seconds at that batch size."""
+    """Returns the line, scaled to so many seconds at that batch size."""
     before_s = line(batch_size)
     if seconds == before_s:
         return line
     return Line(**{name: value * seconds / before_s for name, value in asdict(line).items()})
 
 
-def offers(job: Job) -> tuple[Offer, ...]:
-    """In the order of the thread; those that touch quality last."""
-    found = [*_io(job), *_compute(job), *_memory(job)]
-    return tuple(sorted(found, key=lambda each: each.remedy.quality))
+def offers(job: JobFacts) -> tuple[Offer, ...]:
+    """Returns the offers in the order of the thread; those that affect quality come last."""
+    in_order = [*_io(job), *_compute(job), *_memory(job)]
+    return tuple(sorted(in_order, key=lambda each: each.remedy.quality))
 
 
-def _io(job: Job) -> Iterator[Offer]:
-    again = (
-        job.load_share * max(0.0, 1 - 1 / job.epochs) if job.epochs else 0.0
-    )  # the first time is no faster
+def _io(job: JobFacts) -> Iterator[Offer]:
+    # The first epoch is not faster.
+    again = job.load_share * max(0.0, 1 - 1 / job.epochs) if job.epochs else 0.0
     room = 0 < job.columns_bytes <= job.memory_bytes
     why = (
         f"{job.columns_bytes / 1e6:,.0f} MB of columns in memory, filled in the first epoch of {job.epochs:g}"
@@ -164,9 +163,9 @@ def _io(job: Job) -> Iterator[Offer]:
     yield _smaller_batch(job, "io")
 
 
-def _compute(job: Job) -> Iterator[Offer]:
+def _compute(job: JobFacts) -> Iterator[Offer]:
     faster = 0.5 if not job.bfloat16_flops_per_s else _saved(job.flops_per_s, job.bfloat16_flops_per_s)
-    if not job.on_cpu:  # flops_per_s is bfloat16's there
+    if not job.on_cpu:  # on an accelerator flops_per_s is already that of bfloat16
         faster = 0.5
     yield _offer(
         job, "compute", "bfloat16", gain=job.compute_share * faster, change={"precision": "bfloat16"},
@@ -209,7 +208,7 @@ def _compute(job: Job) -> Iterator[Offer]:
     yield _offer(job, "compute", "fewer steps", gain=0.5, quality=True, note="half of train.epochs")
 
 
-def _memory(job: Job) -> Iterator[Offer]:
+def _memory(job: JobFacts) -> Iterator[Offer]:
     needed = not job.fits
     yield _offer(
         job, "memory", "micro-batches", helps=needed, gain=0.0,
@@ -242,7 +241,7 @@ def _memory(job: Job) -> Iterator[Offer]:
     yield _smaller_batch(job, "memory", helps=needed)
 
 
-def _smaller_batch(job: Job, bound: Bound, *, helps: bool = False) -> Offer:
+def _smaller_batch(job: JobFacts, bound: Bound, *, helps: bool = False) -> Offer:
     half = job.batch_size / 2
     halved_s = 2 * (job.load_s(half) + job.step_s(half))
     return _offer(
@@ -256,7 +255,7 @@ def _saved(new: float, old: float) -> float:
 
 
 def _offer(
-    job: Job,
+    job: JobFacts,
     bound: Bound,
     name: str,
     *,
@@ -268,7 +267,7 @@ def _offer(
     quality: bool = False,
     helps: bool = False,
 ) -> Offer:
-    """Where the bound is its own any gain counts; where another, one that is worth a trial."""
+    """Returns an offer: for the job's bound any gain applies, for another only one that is worth a trial."""
     own = bound == job.bound
     remedy = Remedy(
         name=name,

@@ -1,16 +1,16 @@
-"""How fast can this machine be at most? The ceilings of its roofline, measured, and kept for some days.
+"""Measures how fast this machine is at most, the ceilings of its roofline, and keeps them for some days.
 
-Short micro-benchmarks, the best of several each, as whatever else runs on the machine only ever slows them:
+Short micro-benchmarks, the best of several runs each, as other load on the machine only ever slows them:
 
     product   FLOP/s of a large matrix product, in float32 and in bfloat16
     copy      bytes/s read and written by a copy beyond any cache (STREAM, McCalpin 1995)
-    fresh     bytes/s of writing to memory that the system gives only then, page by page
+    fresh     bytes/s of writing to memory that the system allocates only then, page by page
     gather    bytes/s read and written by an embedding of random rows, from a table beyond any cache
-    disk      bytes/s of reading the night's arrays, the page cache dropped before (cold) or not (warm)
+    disk      bytes/s of reading the night's arrays, after dropping the page cache (cold) or not (warm)
 
-A roofline has one ceiling a resource (Williams, Waterman and Patterson 2009). Random rows have their own:
-they come far slower than a stream, and a job that gathers is to be held against what gathers can reach.
-The outcome is one file per machine under $PIPELINE_HOME/var/machines, named by a digest of its fingerprint.
+A roofline has one ceiling per resource (Williams, Waterman and Patterson 2009). Random rows have their own:
+they come far slower than a stream, and a job that gathers is compared with what gathers can reach.
+The result is one file per machine under $PIPELINE_HOME/var/machines, named by a digest of its fingerprint.
 """
 
 import itertools
@@ -38,19 +38,19 @@ from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
 
-PRODUCT_S, COPY_S, GATHER_S, DISK_S = 0.4, 0.4, 0.25, 0.5  # of trying for the best
+PRODUCT_S, COPY_S, GATHER_S, DISK_S = 0.4, 0.4, 0.25, 0.5  # spent on each benchmark
 ROW_BYTES = (16, 64, 256, 1024)  # of the rows gathered: 4 to 256 numbers in float32
-GATHER_BYTES = 4 << 20  # in one gather, as much as in a batch; a larger one would measure the allocator
-TURNS = 16  # gathers of other rows
+GATHER_BYTES = 4 << 20  # in one gather, as in a batch; a larger gather would measure the allocator
+TURNS = 16  # gathers of different rows
 TABLE_BYTES = {"cpu": 128 << 20, "cuda": 2 << 30}
-CACHE_FACTOR = 4  # a table is so much larger than the last cache
+CACHE_FACTOR = 4  # a table is so many times larger than the last-level cache
 READ_BYTES = 4 << 20  # at a time
 LEAST_BYTES, MOST_BYTES = 16 << 20, 256 << 20  # read from the disk
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gather(Record):
-    """The rate of an embedding of random rows of that width, in bytes read and written a second."""
+    """The rate of an embedding of random rows of that width, in bytes read and written per second."""
 
     row_bytes: int
     bytes_per_s: float
@@ -58,7 +58,7 @@ class Gather(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings(Record):
-    """What the machine reaches at most. Bytes of copies and gathers are those read and those written."""
+    """The most that the machine reaches; bytes of copies and gathers count reads and writes."""
 
     machine: dict[str, Any]  # its fingerprint
     measured_at: datetime
@@ -66,7 +66,7 @@ class Ceilings(Record):
     float32_flops_per_s: float
     bfloat16_flops_per_s: float
     copy_bytes_per_s: float
-    fresh_bytes_per_s: float  # written to pages that are new
+    fresh_bytes_per_s: float  # written to new pages
     gathers: tuple[Gather, ...]  # by ascending width
     cold_bytes_per_s: float  # read from the disk
     warm_bytes_per_s: float  # read from the page cache
@@ -77,17 +77,17 @@ class Ceilings(Record):
         return self.float32_flops_per_s if self.on_cpu else self.bfloat16_flops_per_s
 
     def gather_bytes_per_s(self, row_bytes: float) -> float:
-        """The rate for random rows of any width: straight between the measured ones in logarithms."""
+        """Returns the rate for random rows of any width, by log-log interpolation between those measured."""
         widths = np.log([gather.row_bytes for gather in self.gathers])
         rates = np.log([gather.bytes_per_s for gather in self.gathers])
         return float(np.exp(np.interp(np.log(max(row_bytes, 1.0)), widths, rates)))
 
 
 def ceilings(folder: Path) -> Ceilings:
-    """The ceilings of this machine, measured now unless that was done within a week.
+    """Returns the ceilings of this machine, measured now unless they were measured within a week.
 
-    The disk is the one that `folder` is on. Of two that ask at once one measures, so that neither slows the
-    other. Outside of any home nothing is kept.
+    The disk is the one that `folder` is on. Of two processes at once only one measures, so that neither slows
+    the other. Outside of any home nothing is kept.
     """
     machine = fingerprint()
     try:
@@ -98,18 +98,18 @@ def ceilings(folder: Path) -> Ceilings:
         kept = _read(path)
         if kept and kept.machine == machine and datetime.now(UTC) - kept.measured_at < KEPT:
             return kept
-        found = measure(folder)
-        records.replace_text(path, records.dumps(found))
-    return found
+        measured = measure(folder)
+        records.replace_text(path, records.dumps(measured))
+    return measured
 
 
 def measure(folder: Path) -> Ceilings:
-    """Measure everything, in a few seconds; `folder` is where the arrays are."""
+    """Measures all ceilings, in a few seconds; `folder` is where the arrays are."""
     begin = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gathers = tuple(Gather(row_bytes=width, bytes_per_s=_gather(device, width)) for width in ROW_BYTES)
     cold, warm = _disk(folder)
-    found = Ceilings(
+    measured = Ceilings(
         machine=fingerprint(),
         measured_at=datetime.now(UTC),
         on_cpu=device.type == "cpu",
@@ -122,13 +122,13 @@ def measure(folder: Path) -> Ceilings:
         warm_bytes_per_s=warm,
     )
     log.info("measured the ceilings of this machine in %.1f s", time.perf_counter() - begin)
-    return found
+    return measured
 
 
 def _product(device: torch.device, dtype: torch.dtype) -> float:
     size = {"cpu": 1024, "cuda": 8192}[device.type]
     if device.type == "cpu" and dtype is not torch.float32:
-        size = 512  # where there is no instruction for it, a product takes very long
+        size = 512  # without an instruction for the type, a product takes very long
     a = torch.ones(size, size, dtype=dtype, device=device)
     return 2.0 * size**3 / _best_s(lambda: a @ a, device, PRODUCT_S)
 
@@ -140,13 +140,16 @@ def _copy(device: torch.device) -> float:
 
 
 def _fresh(device: torch.device) -> float:
-    """What a new tensor costs that is too large for an allocator to keep: glibc keeps up to 32 MB."""
+    """Returns the rate of filling new tensors too large for an allocator to keep: glibc keeps 32 MB."""
     length = _table_bytes(device) // 4
     return 4.0 * length / _best_s(lambda: torch.ones(length, device=device), device, COPY_S)
 
 
 def _gather(device: torch.device, row_bytes: int) -> float:
-    """Other rows each time, and the table written, so that neither a cache nor the zero page has them."""
+    """Returns the rate of gathers, of different rows each time, so that they are not in a cache.
+
+    The table is written first, so that its pages are not the zero page.
+    """
     table = torch.ones(_table_bytes(device) // row_bytes, row_bytes // 4, device=device)
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(len(table), (TURNS, GATHER_BYTES // row_bytes), generator=generator).to(device)
@@ -156,7 +159,7 @@ def _gather(device: torch.device, row_bytes: int) -> float:
 
 
 def _table_bytes(device: torch.device) -> int:
-    """Larger than the last cache by far, and small beside the memory."""
+    """Returns the size of a table much larger than the last-level cache and small beside the memory."""
     if device.type == "cuda":
         return TABLE_BYTES["cuda"]
     wanted = max(TABLE_BYTES["cpu"], CACHE_FACTOR * this_machine.last_cache_bytes())
@@ -166,7 +169,7 @@ def _table_bytes(device: torch.device) -> int:
 
 
 def _best_s(run: Callable[[], object], device: torch.device, limit_s: float) -> float:
-    """Seconds of the fastest of at least two runs, the first of which warms up."""
+    """Returns the seconds of the fastest of several runs, after a first run that warms up."""
     best, start = float("inf"), time.perf_counter()
     run()
     while time.perf_counter() - start < limit_s or best == float("inf"):
@@ -184,12 +187,13 @@ def _wait(device: torch.device) -> None:
 
 
 def _disk(folder: Path) -> tuple[float, float]:
-    """Bytes/s of reading cold and warm."""
+    """Returns the bytes/s of reading cold and warm."""
     with ExitStack() as stack:
         paths = sorted((p for p in folder.rglob("*") if p.is_file()), key=lambda p: -p.stat().st_size)
         files: list[IO[bytes]] = [stack.enter_context(path.open("rb", buffering=0)) for path in paths[:16]]
         if sum(os.fstat(file.fileno()).st_size for file in files) < LEAST_BYTES:
-            files = [stack.enter_context(_scratch(folder))]  # too little to tell a rate from a delay
+            # The arrays are too small to measure a rate rather than a delay.
+            files = [stack.enter_context(_scratch(folder))]
         cold = [_read_all(files, cold=True) for _ in range(2)]
         warm = [_read_all(files, cold=False) for _ in range(3)]
     return max(cold), max(warm)
@@ -197,7 +201,7 @@ def _disk(folder: Path) -> tuple[float, float]:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[IO[bytes]]:
-    """A file on the same disk that has no name, so that nothing is left of it however this ends."""
+    """Yields a nameless file on the same disk, which leaves nothing behind however this process ends."""
     place = next(parent for parent in folder.absolute().parents if parent.exists())
     with tempfile.TemporaryFile(dir=place, buffering=0) as file:
         for _ in range(2 * LEAST_BYTES // READ_BYTES):
@@ -206,10 +210,10 @@ def _scratch(folder: Path) -> Iterator[IO[bytes]]:
 
 
 def _read_all(files: Sequence[IO[bytes]], *, cold: bool) -> float:
-    """Bytes/s of reading the files one after the other, up to a limit of bytes and seconds."""
+    """Returns the bytes/s of reading the files in turn, up to a limit of bytes and seconds."""
     if cold and hasattr(os, "posix_fadvise"):
         for file in files:
-            os.fsync(file.fileno())  # what is not written yet cannot be dropped
+            os.fsync(file.fileno())  # unwritten pages cannot be dropped
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     buffer = memoryview(bytearray(READ_BYTES))
     total, begin = 0, time.perf_counter()
@@ -223,7 +227,7 @@ def _read_all(files: Sequence[IO[bytes]], *, cold: bool) -> float:
 
 
 def _read(path: Path) -> Ceilings | None:
-    """What is kept; None where there is nothing, or nothing whole."""
+    """Returns the kept ceilings; None where there are none, or the file is torn."""
     try:
         return records.loads(Ceilings, path.read_text(), source=str(path))
     except (FileNotFoundError, UnicodeDecodeError, DataError):

@@ -1,7 +1,7 @@
-"""When did loads and steps run? Some updates taken as training takes them, and watched.
+"""Records when loads and steps run, over some updates taken as training takes them.
 
-The data set is wrapped to tell when each batch was read, the workload to tell when the step on it began. The
-same updates run once before, so that compilers have compiled and what is kept in memory is there.
+The data set is wrapped to record when each batch was read, the workload to record when the step on it began.
+The same updates run once before, so that models are compiled and samples kept in memory are loaded.
 """
 
 import threading
@@ -17,11 +17,11 @@ import torch
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Tuning
 from pipeline.contract.workload import Batch, Workload
-from pipeline.profiling.ab_timing import NOTHING, Way, as_in_training
+from pipeline.profiling.ab_timing import NOTHING, Variant, as_in_training
 from pipeline.training.engine import TorchEngine
 
 UPDATES = (3, 10)  # at least and at most
-LIMIT_S = 2.0  # within these, as many as fit
+LIMIT_S = 2.0  # for as many updates as fit
 
 Row = list[float]
 
@@ -36,27 +36,30 @@ def timelines(
     most_samples: int,
     update_s: float,
 ) -> dict[str, list[Row]]:
-    """The timeline before any remedy, and after those that were kept, if there are any.
+    """Returns the timeline before any remedy, and after those that were kept, if any.
 
-    The job came with `first`, and ends with `tuning`; `most_samples` fit in a pass; `update_s` is about what
-    an update takes.
+    `first` is the tuning before, `tuning` the one after; `most_samples` fit in a pass; `update_s` is a rough
+    time of an update.
     """
     size = min(training.batch_size, len(dataset))
-    before = Way(tuning=first, batch_size=size, micro_batch_size=min(size, most_samples))
-    ways = {"before": before}
+    before = Variant(tuning=first, batch_size=size, micro_batch_size=min(size, most_samples))
+    variants = {"before": before}
     if tuning != before.tuning:
-        ways["after"] = replace(before, tuning=tuning)
-    return {name: timeline(workload, dataset, training, way, update_s=update_s) for name, way in ways.items()}
+        variants["after"] = replace(before, tuning=tuning)
+    return {
+        name: timeline(workload, dataset, training, variant, update_s=update_s)
+        for name, variant in variants.items()
+    }
 
 
 def timeline(
-    workload: Workload, dataset: Any, training: TrainParams, way: Way, *, update_s: float
+    workload: Workload, dataset: Any, training: TrainParams, variant: Variant, *, update_s: float
 ) -> list[Row]:
-    """A row an update: load_start, load_end, step_start, step_end, in seconds from the first of them.
+    """Returns a row per update: load_start, load_end, step_start, step_end, in seconds from the first.
 
-    `update_s` is about what an update takes. A batch that is in memory takes no time to load.
+    `update_s` is a rough time of an update. A batch that is in memory takes no time to load.
     """
-    size = min(way.batch_size, len(dataset))
+    size = min(variant.batch_size, len(dataset))
     count = min(max(UPDATES[0], ceil(LIMIT_S / max(update_s, 1e-6))), UPDATES[1])
     count = min(count, len(dataset) // size)
     order = np.random.default_rng(training.seed).permutation(len(dataset))
@@ -67,16 +70,16 @@ def timeline(
             _WatchedWorkload(workload, watch),
             _WatchedDataset(dataset, watch),  # type: ignore[arg-type]
             seed=training.seed,
-            micro_batch_size=way.micro_batch_size,
-            tuning=way.tuning,
+            micro_batch_size=variant.micro_batch_size,
+            tuning=variant.tuning,
         )
         try:
             for _ in range(2):
                 watch.begin()
-                for share in shares[: way.ahead]:
+                for share in shares[: variant.ahead]:
                     engine.prepare(share)
                 for number, share in enumerate(shares):
-                    for later in shares[number + way.ahead : number + way.ahead + 1]:
+                    for later in shares[number + variant.ahead : number + variant.ahead + 1]:
                         engine.prepare(later)
                     watch.number = number
                     engine.step(share, batch_size=size, rate=training.rate, signals=NOTHING)
@@ -87,7 +90,7 @@ def timeline(
 
 
 class _Watch:
-    """What is seen of the updates, from all threads."""
+    """The recorded times of updates, from all threads."""
 
     def __init__(self, shares: list[Any]) -> None:
         self._update_of = {sample: number for number, share in enumerate(shares) for sample in share.tolist()}
@@ -96,8 +99,8 @@ class _Watch:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was seen."""
-        self.number = 0  # of the update under way
+        """Discards the recorded times."""
+        self.number = 0  # of the current update
         self._loads: list[list[float]] = [[] for _ in range(self._count)]
         self._starts: list[float] = []
         self._ends: list[float] = []
@@ -108,7 +111,7 @@ class _Watch:
             self._loads[first] += [start, time.perf_counter()]
 
     def stepping(self) -> None:
-        if len(self._starts) == self.number:  # else a later pass of the same update
+        if len(self._starts) == self.number:  # otherwise a later pass of the same update
             self._starts.append(time.perf_counter())
 
     def stepped(self) -> None:
@@ -117,7 +120,7 @@ class _Watch:
         self._ends.append(time.perf_counter())
 
     def rows(self) -> list[Row]:
-        """Seconds from the first start."""
+        """Returns the rows, in seconds from the first start."""
         steps = zip(self._loads, self._starts, self._ends, strict=True)
         rows = [
             [min(load, default=start), max(load, default=start), start, end] for load, start, end in steps
@@ -127,7 +130,7 @@ class _Watch:
 
 
 class _WatchedDataset:
-    """The data set; each batch that is read is seen."""
+    """The data set, which records each batch that is read."""
 
     def __init__(self, dataset: Any, watch: _Watch) -> None:
         self._dataset, self._watch = dataset, watch
@@ -139,19 +142,19 @@ class _WatchedDataset:
 
     def __getitem__(self, sample: int) -> Any:
         start = time.perf_counter()
-        found = self._dataset[sample]
+        value = self._dataset[sample]
         self._watch.loaded([sample], start)
-        return found
+        return value
 
     def _whole(self, samples: Any) -> Batch:
         start = time.perf_counter()
-        found = self._dataset.__getitems__(samples)
+        batch = self._dataset.__getitems__(samples)
         self._watch.loaded(samples, start)
-        return found
+        return batch
 
 
 class _WatchedWorkload:
-    """The workload; each step that begins is seen."""
+    """The workload, which records when each step begins."""
 
     def __init__(self, workload: Workload, watch: _Watch) -> None:
         self._workload, self._watch = workload, watch
@@ -160,6 +163,6 @@ class _WatchedWorkload:
         return getattr(self._workload, name)
 
     def loss(self, model: Any, batch: Batch) -> Any:
-        """Loss of each sample, as the workload has it."""
+        """Returns the workload's loss of each sample, and records that the step began."""
         self._watch.stepping()
         return self._workload.loss(model, batch)

@@ -1,10 +1,11 @@
-"""What came of the remedies? Applied one after the other, measured, and kept or reverted.
+"""Tries the remedies: applied one after the other, measured, and kept or reverted.
 
-The remedies of the found bound come first, in the thread's order, then others that promise enough. Each that
-the program can apply is tried against the state before it, on the same batches (`trials`), and kept only if
-it is clearly faster and the losses of the first updates are the same. None is tried whose trial would cost
-more than it could save in the whole training. At last the end is tried against the beginning, and gives way
-to it unless it is clearly faster: so the job never ends slower than it began.
+The remedies of the job's bound come first, in the order of Lakshmanan's thread (remedies.py), then others
+that promise enough. Each that the program can apply is tried against the state before it, on the same batches
+(`ab_timing`), and kept only if it is clearly faster and the losses of the first updates are the same. A
+remedy is not tried if the trial would cost more than it could save in the whole training. At last the final
+variant is timed against the initial one, which comes back unless the final one is clearly faster: so the job
+never ends slower than it began.
 """
 
 import logging
@@ -18,75 +19,77 @@ from torch import nn
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Remedy, Tuning
 from pipeline.machines import this_machine
-from pipeline.profiling.ab_timing import PAIRS, Outcome, Trials, Way, updates
+from pipeline.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
 from pipeline.profiling.memory_fit import RUNGS
-from pipeline.profiling.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, Job, Offer, offers
+from pipeline.profiling.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, JobFacts, Offer, offers
 from pipeline.training.tuning import blocks, fusible, read, tensors
 
 if TYPE_CHECKING:
-    from pipeline.profiling.harness import Rig
+    from pipeline.profiling.harness import Harness
 
 log = logging.getLogger(__name__)
 
 CLEARLY = 0.02  # least gain that counts
-LIMIT_S, SHARE = 180.0, 0.1  # of all trials: at most so long, and so much of the planned training
+LIMIT_S, SHARE = 180.0, 0.1  # for all trials, at most: seconds, and share of the planned training
 COLUMNS_SHARE = 0.1  # of this machine's memory, for samples kept in columns
-LOOKED_AT = 16  # samples
+NUM_CHECKED = 16  # samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mended:
-    """The remedies with what came of each, and what those that were kept come to."""
+class TuningResult:
+    """The remedies with the result of each, and the tuning with those that were kept."""
 
     remedies: tuple[Remedy, ...]
     tuning: Tuning
     evidence: dict[str, Any]
 
 
-def mend(rig: "Rig", job: Job, training: TrainParams, *, quality: Literal["offer", "allow"]) -> Mended:
-    """Try what applies to the job on the rig; `training` says how long it will run."""
-    return _Mender(rig, job, training, quality=quality).mend()
+def tune(
+    harness: "Harness", job: JobFacts, training: TrainParams, *, quality: Literal["offer", "allow"]
+) -> TuningResult:
+    """Tries the remedies that apply to the job on the harness; `training` says how long it will run."""
+    return _RemedySearch(harness, job, training, quality=quality).run()
 
 
-class _Mender:
-    def __init__(self, rig: "Rig", job: Job, training: TrainParams, *, quality: str) -> None:
-        self.job = known(rig, job, training)
-        self.trials = Trials(rig.workload, rig.data, training)
+class _RemedySearch:
+    def __init__(self, harness: "Harness", job: JobFacts, training: TrainParams, *, quality: str) -> None:
+        self.job = with_measurements(harness, job, training)
+        self.trials = Trials(harness.workload, harness.data, training)
         self.quality = quality
         self.begin = time.perf_counter()
-        size = min(training.batch_size, rig.num_samples)
+        size = min(training.batch_size, harness.num_samples)
         micro = min(size, job.most_samples or size)
-        self.start = self.way = Way(tuning=rig.tuning, batch_size=size, micro_batch_size=micro)
+        self.start = self.variant = Variant(tuning=harness.tuning, batch_size=size, micro_batch_size=micro)
         self.update_s = self.job.total_s
-        num_updates = training.epochs * rig.num_samples / job.batch_size
+        num_updates = training.epochs * harness.num_samples / job.batch_size
         self.training_s = num_updates * self.update_s
-        # Trials are of one worker, which has no room for the state of an optimizer that others must share.
-        self.limit_s = 0.0 if rig.tuning.sharded else min(LIMIT_S, SHARE * self.training_s)
+        # Trials run one worker, which has no memory for an optimizer state that several must share.
+        self.limit_s = 0.0 if harness.tuning.sharded else min(LIMIT_S, SHARE * self.training_s)
 
-    def mend(self) -> Mended:
-        """All offers in order of the thread, tried in order of the bound."""
+    def run(self) -> TuningResult:
+        """Tries all offers, those of the bound first, and returns them in the order of the thread."""
         offered = offers(self.job)
         tried = sorted(offered, key=lambda each: each.remedy.bound != self.job.bound)
-        found = {id(each): self._treat(each) for each in tried}
-        remedies = tuple(found[id(each)] for each in offered)
+        results = {id(each): self._apply(each) for each in tried}
+        remedies = tuple(results[id(each)] for each in offered)
         last = self._confirm()
-        if self.way == self.start:
+        if self.variant == self.start:
             remedies = tuple(_undone(remedy) for remedy in remedies)
-        return Mended(
+        return TuningResult(
             remedies=remedies,
-            tuning=self.way.tuning,
+            tuning=self.variant.tuning,
             evidence={
                 "before_s": last.old_s if last else self.update_s,
-                "after_s": last.new_s if last and self.way != self.start else None,
+                "after_s": last.new_s if last and self.variant != self.start else None,
                 "ratio": [last.ratio, last.low, last.high] if last else None,
-                "tuning": asdict(self.way.tuning),
+                "tuning": asdict(self.variant.tuning),
                 "elapsed_s": time.perf_counter() - self.begin,
                 "limit_s": self.limit_s,
                 "training_s": self.training_s,
             },
         )
 
-    def _treat(self, offer: Offer) -> Remedy:
+    def _apply(self, offer: Offer) -> Remedy:
         remedy = offer.remedy
         if remedy.name in RUNGS:
             return self._rung(offer)
@@ -99,7 +102,7 @@ class _Mender:
         return self._try(offer)
 
     def _rung(self, offer: Offer) -> Remedy:
-        """What makes a job fit: it was taken before anything was timed, or a cheaper one is enough."""
+        """Returns a remedy that makes a job fit: applied before anything was timed, or not needed."""
         remedy, start = offer.remedy, self.start
         note = self.job.rungs.get(remedy.name)
         if note and (self.job.blocks or "recompute" not in offer.change):
@@ -115,15 +118,15 @@ class _Mender:
         )
 
     def _try(self, offer: Offer) -> Remedy:
-        """Apply, measure, keep or revert."""
-        new = replace(self.way, tuning=replace(self.way.tuning, **offer.change))
+        """Applies the remedy, measures it, and keeps or reverts it."""
+        new = replace(self.variant, tuning=replace(self.variant.tuning, **offer.change))
         share = 1 - 1 / self.job.epochs if "in_memory" in offer.change else 1.0  # of the epochs that gain
         return self._trial(offer, new, share=share)
 
-    def _trial(self, offer: Offer, new: Way, *, share: float = 1.0) -> Remedy:
+    def _trial(self, offer: Offer, new: Variant, *, share: float = 1.0) -> Remedy:
         remedy = offer.remedy
         cost_s = self._cost_s(new) + offer.extra_s
-        # Once loading is mended, what another remedy for it can save is less than was predicted.
+        # Once loading is faster, another remedy for it can save less than was predicted.
         left = 1 - self.job.step_s(self.job.batch_size) / self.update_s if remedy.bound == "io" else 1.0
         could_save_s = min(left, remedy.predicted_gain) * self.training_s - offer.extra_s
         if cost_s >= could_save_s:
@@ -135,27 +138,30 @@ class _Mender:
             return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{why}")
         needed = CLEARLY / share + offer.extra_s / self.training_s
         try:
-            outcome = self.trials.compare(
-                self.way, new, update_s=self.update_s, enough=1 - needed, limit_s=left_s
+            comparison = self.trials.compare(
+                self.variant, new, update_s=self.update_s, enough=1 - needed, limit_s=left_s
             )
-        except Exception as error:  # whatever it breaks: the job runs without it
+        except Exception as error:  # whatever fails: the job runs without the remedy
             log.debug("%s failed", remedy.name, exc_info=error)
-            told = (str(error).splitlines() or [""])[0]
-            return replace(remedy, applied=True, note=f"failed: {type(error).__name__}: {told}"[:300])
-        gain = (1 - outcome.ratio) * share
-        if not outcome.apart <= offer.tolerance:
+            reason = (str(error).splitlines() or [""])[0]
+            return replace(remedy, applied=True, note=f"failed: {type(error).__name__}: {reason}"[:300])
+        gain = (1 - comparison.ratio) * share
+        if not comparison.loss_difference <= offer.tolerance:
             note = (
-                f"losses of the first updates are {outcome.apart:.1g} apart; allowed are {offer.tolerance:g}"
+                f"losses of the first updates are {comparison.loss_difference:.1g} apart; "
+                f"allowed are {offer.tolerance:g}"
             )
             return replace(remedy, applied=True, measured_gain=gain, note=note)
-        kept = outcome.high < 1 - needed
+        kept = comparison.high < 1 - needed
         if kept:
-            self.way, self.update_s = new, outcome.new_s
-        note = f"{remedy.note}; the median of {outcome.num_pairs} pairs is {outcome.ratio:.2f} of the time"
+            self.variant, self.update_s = new, comparison.new_s
+        note = (
+            f"{remedy.note}; the median of {comparison.num_pairs} pairs is {comparison.ratio:.2f} of the time"
+        )
         return replace(remedy, applied=True, kept=kept, measured_gain=gain, note=note)
 
     def _loaders(self, offer: Offer) -> Remedy:
-        """As many as help: more while they are clearly faster, one where many are not."""
+        """Tries as many loaders as help: more while they are clearly faster, one where many are not."""
         number = offer.change["num_loaders"]
         remedy = self._try(offer)
         if number == 1 or not remedy.applied:
@@ -179,70 +185,70 @@ class _Mender:
         if self.quality == "offer":
             return remedy
         if remedy.name == SMALLER_BATCH:
-            half = max(1, self.way.batch_size // 2)
-            micro = min(half, self.way.micro_batch_size)
-            return self._trial(offer, replace(self.way, batch_size=half, micro_batch_size=micro))
+            half = max(1, self.variant.batch_size // 2)
+            micro = min(half, self.variant.micro_batch_size)
+            return self._trial(offer, replace(self.variant, batch_size=half, micro_batch_size=micro))
         if remedy.name == "fewer steps":
             return replace(
                 remedy, note=f"{remedy.note}; allowed, so the plan takes fewer where time is short"
             )
         return replace(remedy, note=f"{remedy.note}; allowed, but the program cannot do it by itself")
 
-    def _confirm(self) -> Outcome | None:
-        """The end against the beginning; back to it unless the end is clearly faster."""
-        if self.way == self.start:
+    def _confirm(self) -> Comparison | None:
+        """Times the final variant against the initial one, and goes back unless the final one is faster."""
+        if self.variant == self.start:
             return None
-        outcome = self.trials.compare(
-            self.start, self.way, update_s=self.job.total_s, enough=1 - CLEARLY, limit_s=self.limit_s
+        comparison = self.trials.compare(
+            self.start, self.variant, update_s=self.job.total_s, enough=1 - CLEARLY, limit_s=self.limit_s
         )
-        if outcome.high >= 1:
-            self.way = self.start
-        return outcome
+        if comparison.high >= 1:
+            self.variant = self.start
+        return comparison
 
-    def _cost_s(self, new: Way) -> float:
-        """Seconds of the fewest pairs, the first updates, and making two engines."""
-        count = updates(self.way, new, self.update_s)
+    def _cost_s(self, new: Variant) -> float:
+        """Returns the seconds of the fewest pairs, the first updates, and making two engines."""
+        count = updates(self.variant, new, self.update_s)
         return (2 * PAIRS[0] + 4) * count * self.update_s
 
 
-def known(rig: "Rig", job: Job, training: TrainParams) -> Job:
-    """The job with what remedies need to know beside its lines."""
-    looked_at = list(range(min(LOOKED_AT, rig.num_samples)))
-    batch = read(rig.data, looked_at)
-    num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tensors(batch)) / len(looked_at)
+def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) -> JobFacts:
+    """Returns the job with the facts that remedies need beside its lines, measured on the harness."""
+    checked = list(range(min(NUM_CHECKED, harness.num_samples)))
+    batch = read(harness.data, checked)
+    num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tensors(batch)) / len(checked)
     size = job.most_samples or job.batch_size
-    step_s, optimizer_s = _least_s(rig, rig.load(size), size)
+    step_s, optimizer_s = _least_s(harness, harness.load(size), size)
     return replace(
         job,
         epochs=training.epochs,
         num_workers=training.num_workers,
         batch_bytes=int(num_bytes * job.batch_size),
-        columns_bytes=int(num_bytes * rig.num_samples) * training.num_workers
-        if _alike(rig.data, batch, looked_at)
+        columns_bytes=int(num_bytes * harness.num_samples) * training.num_workers
+        if _repeatable(harness.data, batch, checked)
         else 0,
         memory_bytes=int(COLUMNS_SHARE * this_machine.installed_bytes()),
         optimizer_share=optimizer_s / step_s if step_s else 0.0,
-        fusible=fusible(rig.optimizer),
-        images=any(isinstance(module, nn.Conv2d) for module in rig.model.modules()),
-        blocks=bool(blocks(rig.model)),
+        fusible=fusible(harness.optimizer),
+        images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
+        blocks=bool(blocks(harness.model)),
     )
 
 
-def _least_s(rig: "Rig", batch: Any, size: int) -> tuple[float, float]:
-    """Least seconds of a step and of the optimizer in it, of three."""
-    found = []
+def _least_s(harness: "Harness", batch: Any, size: int) -> tuple[float, float]:
+    """Returns the least seconds of a step and of the optimizer in it, of three."""
+    seconds = []
     for _ in range(3):
-        begin = rig.now()
-        rig.backward(batch, size)
-        between = rig.now()
-        rig.update()
-        end = rig.now()
-        found.append((end - begin, end - between))
-    return min(step_s for step_s, _ in found), min(optimizer_s for _, optimizer_s in found)
+        begin = harness.now()
+        harness.backward(batch, size)
+        between = harness.now()
+        harness.update()
+        end = harness.now()
+        seconds.append((end - begin, end - between))
+    return min(step_s for step_s, _ in seconds), min(optimizer_s for _, optimizer_s in seconds)
 
 
-def _alike(dataset: Any, batch: Any, samples: list[int]) -> bool:
-    """Whether samples are tensors that come out the same, again and each by itself."""
+def _repeatable(dataset: Any, batch: Any, samples: list[int]) -> bool:
+    """Returns whether samples are tensors that come out the same when read again, and each by itself."""
     whole = list(tensors(batch))
     if not whole or any(not leaf.dim() or len(leaf) != len(samples) for leaf in whole):
         return False
@@ -256,7 +262,7 @@ def _alike(dataset: Any, batch: Any, samples: list[int]) -> bool:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal bit for bit, NaN included."""
+    """Returns whether both are equal bit for bit, NaN included."""
     return (
         one.shape == other.shape
         and one.dtype == other.dtype
@@ -268,5 +274,7 @@ def _undone(remedy: Remedy) -> Remedy:
     if not remedy.kept or remedy.name in RUNGS:
         return remedy
     return replace(
-        remedy, kept=False, note=f"{remedy.note}; reverted, as the end was not faster in a last trial"
+        remedy,
+        kept=False,
+        note=f"{remedy.note}; reverted, as the final variant was not faster in a last trial",
     )

@@ -1,4 +1,4 @@
-"""Do ledger, aliases, DVC objects and MLflow agree? Each is held against the others, and nothing is changed.
+"""Holds ledger, aliases, DVC objects and MLflow against each other; changes nothing.
 
 The ledger is hash-chained by git, so `git fsck` proves that no entry was altered; what a chain cannot prove,
 that every release follows from the one before it and from a verdict, is read from the records.
@@ -30,15 +30,17 @@ NUM_SHOWN = 3  # of the faults of a kind
 
 
 def audit(params: Params) -> Iterator[Check]:
-    """What was found, one check after the other; MLflow is asked last, as it may be away."""
+    """Yields one check after the other; MLflow is asked last, as it may be away."""
     commits = ledger.commits()
     yield _objects()
     texts = ledger.texts_at([commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
-    told = [decoded(found) for found in texts]
+    history = [decoded(files) for files in texts]
     yield _check(
-        "chain of nights", chain_faults(commits, told), f"{len(commits):,} entries follow each other"
+        "chain of nights", chain_faults(commits, history), f"{len(commits):,} entries follow each other"
     )
-    yield _check("releases", release_faults(commits, told), "each follows from a verdict and the one before")
+    yield _check(
+        "releases", release_faults(commits, history), "each follows from a verdict and the one before"
+    )
     keep = params.night.keep
     yield _data([(c, t[LOCK]) for c, t in zip(commits, texts, strict=True) if LOCK in t][:keep])
     left = saga.journal().path.exists()
@@ -48,15 +50,15 @@ def audit(params: Params) -> Iterator[Check]:
         name = params.register_.name
         serving = ledger.champion_at(ledger.ledger_tip())
         yield _check("followers", _follower_faults(client, name, serving), "all show what the ledger says")
-        yield _check("MLflow", _registry_faults(client, name, commits, told), "it has what the ledger has")
+        yield _check("MLflow", _registry_faults(client, name, commits, history), "it has what the ledger has")
 
 
 KINDS = (Night, Version, Verdict, Approval, Release)
-Told = dict[str, dict[str, Any]]  # records by name, as plain values
+Decoded = dict[str, dict[str, Any]]  # records by name, as plain values
 
 
-def decoded(texts: dict[str, str]) -> Told:
-    """The records among the texts of a commit."""
+def decoded(texts: dict[str, str]) -> Decoded:
+    """Returns the records among the texts of a commit, in today's form."""
     paths = {kind.__name__: str(records.path_of(kind)) for kind in KINDS}
     return {
         name.lower(): older.record(name, json.loads(texts[path]))
@@ -78,33 +80,33 @@ def _objects() -> Check:
     )
 
 
-def chain_faults(commits: Sequence[Commit], told: Sequence[Told]) -> Iterator[str]:
+def chain_faults(commits: Sequence[Commit], history: Sequence[Decoded]) -> Iterator[str]:
     """Entries that do not follow the one before them, newest first."""
-    for number, (commit, found) in enumerate(zip(commits, told, strict=True)):
+    for number, (commit, entry) in enumerate(zip(commits, history, strict=True)):
         before = commits[number + 1].id if number + 1 < len(commits) else ""
-        if "night" not in found:
+        if "night" not in entry:
             yield f"{commit.id[:9]} has no night.json"
         elif commit.rollback:
             if commit.parents != (before,):
                 yield f"rollback {commit.id[:9]} does not follow {before[:9]} alone"
-        elif (found["night"]["previous"], found["night"]["id"]) != (before, commit.night):
-            yield f"night {commit.night} says it follows {found['night']['previous'][:9]}, not {before[:9]}"
-        elif commit.parents[-1] != found["night"]["code_commit"]:
+        elif (entry["night"]["previous"], entry["night"]["id"]) != (before, commit.night):
+            yield f"night {commit.night} says it follows {entry['night']['previous'][:9]}, not {before[:9]}"
+        elif commit.parents[-1] != entry["night"]["code_commit"]:
             yield f"night {commit.night} has another code commit than its parent {commit.parents[-1][:9]}"
 
 
-def release_faults(commits: Sequence[Commit], told: Sequence[Told]) -> Iterator[str]:
+def release_faults(commits: Sequence[Commit], history: Sequence[Decoded]) -> Iterator[str]:
     """Releases without a verdict, of another model, or that replace a version that did not serve."""
     serving = 0
-    for commit, found in reversed(list(zip(commits, told, strict=True))):
-        if "release" not in found:
+    for commit, entry in reversed(list(zip(commits, history, strict=True))):
+        if "release" not in entry:
             continue
-        release, verdict = found["release"], found.get("verdict", {})
+        release, verdict = entry["release"], entry.get("verdict", {})
         if release["replaced"] != serving:
             yield f"{commit.id[:9]} replaces version {release['replaced']}, but {serving} served"
         if not commit.rollback:
-            version = found.get("version", {})
-            if not _allowed(verdict, found.get("approval", {}), release["version"]):
+            version = entry.get("version", {})
+            if not _allowed(verdict, entry.get("approval", {}), release["version"]):
                 yield f"version {release['version']} was released by {commit.id[:9]} without a verdict on it"
             if (version.get("number"), version.get("model_digest")) != (
                 release["version"],
@@ -159,18 +161,18 @@ def _follower_faults(client: "MlflowClient", name: str, serving: Release | None)
         try:
             if (shown := follower.shown()) != (serving.version if serving else 0):
                 yield f"{follower.name} shows {shown}, the ledger says {serving.version if serving else 0}"
-        except NotYet as told:
-            yield f"what {follower.name} shows is not known: {told}"
+        except NotYet as reason:
+            yield f"what {follower.name} shows is not known: {reason}"
 
 
 def _registry_faults(
-    client: "MlflowClient", name: str, commits: Sequence[Commit], told: Sequence[Told]
+    client: "MlflowClient", name: str, commits: Sequence[Commit], history: Sequence[Decoded]
 ) -> Iterator[str]:
-    served = {t["release"]["version"] for t in told if "release" in t}
-    serving = next((t["release"]["version"] for t in told if "release" in t), 0)
+    served = {t["release"]["version"] for t in history if "release" in t}
+    serving = next((t["release"]["version"] for t in history if "release" in t), 0)
     made = {
         t["version"]["number"]: t["version"]
-        for commit, t in zip(commits, told, strict=True)
+        for commit, t in zip(commits, history, strict=True)
         if "version" in t and not commit.rollback
     }
     have = {int(version.version): version for version in _versions(client, name)}
@@ -182,8 +184,8 @@ def _registry_faults(
         for key in ("model_digest", "night"):
             if tags.get(key) != version[key]:
                 yield f"version {number} has {key} {tags.get(key)}, the ledger says {version[key]}"
-    for number, found in have.items():
-        status = found.tags.get("status", "")
+    for number, listed in have.items():
+        status = listed.tags.get("status", "")
         if status == aliases.SERVING and number != serving:
             yield f"version {number} is tagged {status}, but version {serving} serves"
         if status == "replaced" and number not in served:
@@ -194,18 +196,18 @@ def _registry_faults(
 
 def _versions(client: "MlflowClient", name: str) -> list[Any]:
     """All versions of the model, page by page."""
-    found: list[Any] = []
+    known: list[Any] = []
     token = None
     while True:
         page = client.search_model_versions(f"name = '{name}'", max_results=1000, page_token=token)
-        found += page
+        known += page
         token = page.token
         if not token:
-            return found
+            return known
 
 
 def _check(name: str, faults: Iterator[str], fine: str) -> Check:
-    found = list(faults)
-    more = f" and {len(found) - NUM_SHOWN} more" if len(found) > NUM_SHOWN else ""
-    text = "; ".join(re.sub(r"\s+", " ", fault) for fault in found[:NUM_SHOWN]) + more
-    return Check(name=name, ok=not found, text=text or fine)
+    known = list(faults)
+    more = f" and {len(known) - NUM_SHOWN} more" if len(known) > NUM_SHOWN else ""
+    text = "; ".join(re.sub(r"\s+", " ", fault) for fault in known[:NUM_SHOWN]) + more
+    return Check(name=name, ok=not known, text=text or fine)

@@ -1,4 +1,4 @@
-"""Why does a version serve, and who used a day or a digest? Answers from the ledger alone.
+"""Answers from the ledger alone why a version serves, and which nights used a day or a digest.
 
 Every commit of the ledger has the night's records in it, so nothing has to be looked up elsewhere; only those
 files are read that the answer needs, all by one `git cat-file`, since there is a night for every day.
@@ -52,19 +52,21 @@ class Use:
 
 
 def why(number: int) -> list[tuple[str, str]]:
-    """All that decided a version, as pairs of a name and a text. ReleaseError where the ledger has none."""
+    """Returns all that decided a version, as pairs of a name and a text; ReleaseError where none is known."""
     commits = ledger.commits()
     path = str(records.path_of(Version))
     texts = ledger.texts_at([commit.id for commit in commits], [path])
     made = [
         commit
-        for commit, found in zip(commits, texts, strict=True)
-        if not commit.rollback and path in found and json.loads(found[path])["number"] == number
+        for commit, files in zip(commits, texts, strict=True)
+        if not commit.rollback and path in files and json.loads(files[path])["number"] == number
     ]
     if not made:
-        known = sorted({json.loads(found[path])["number"] for found in texts if path in found})
-        told = f"{known[0]} to {known[-1]}" if known else "none"
-        raise ReleaseError(f"no night of the ledger made version {number}; the versions it has are: {told}")
+        known = sorted({json.loads(files[path])["number"] for files in texts if path in files})
+        numbers = f"{known[0]} to {known[-1]}" if known else "none"
+        raise ReleaseError(
+            f"no night of the ledger made version {number}; the versions it has are: {numbers}"
+        )
     entry = ledger.entries_of([made[0]])[0]
     return [
         *_made_of(entry),
@@ -76,7 +78,7 @@ def why(number: int) -> list[tuple[str, str]]:
 
 
 def who_used(what: str) -> list[Use]:
-    """Nights that used a day, as 2011-09-30, or a digest or the first six digits of one; oldest first.
+    """Returns nights that used a day, as 2011-09-30, or a digest or how it begins; oldest first.
 
     ParamsError where it is neither.
     """
@@ -93,8 +95,8 @@ def who_used(what: str) -> list[Use]:
     paths = [*(str(records.path_of(kind)) for kind in kinds), *([] if day else [LOCK])]
     serving = ledger.champion_at(ledger.ledger_tip())
     uses = []
-    for found in reversed(ledger.texts_at([commit.id for commit in commits], paths)):
-        texts = {path.rpartition("/")[2].partition(".json")[0]: text for path, text in found.items()}
+    for files in reversed(ledger.texts_at([commit.id for commit in commits], paths)):
+        texts = {path.rpartition("/")[2].partition(".json")[0]: text for path, text in files.items()}
         how = _how_day(texts, day) if day else _how_digest(texts, what)
         if not how:
             continue
@@ -115,7 +117,7 @@ def _how_day(texts: dict[str, str], day: date) -> str:
 
 
 def _how_digest(texts: dict[str, str], digest: str) -> str:
-    said = [how for kind, how in _SAID.items() if f'"{digest}' in texts.get(kind.__name__.lower(), "")]
+    said = [how for kind, how in _SAID.items() if _names(texts.get(kind.__name__.lower(), ""), digest)]
     if digest not in texts.get(LOCK, ""):
         return ", ".join(said)
     blocks = texts[LOCK].split("path: ")[1:]  # of dvc.lock; a YAML parser would take a second for 100 nights
@@ -123,16 +125,25 @@ def _how_digest(texts: dict[str, str], digest: str) -> str:
     return ", ".join([*said, *(f"has it as {path}" for path in dict.fromkeys(outs))])
 
 
+def _names(text: str, digest: str) -> bool:
+    """Returns whether a record names a digest that begins so; `text` is its JSON, "" where there is none."""
+    if f'"{digest}' not in text:  # most records: spares reading them
+        return False
+    values = json.loads(text)
+    named = [value for key, value in values.items() if key.endswith("digest")]
+    return any(value.startswith(digest) for value in (*named, *values.get("lineage", {}).values()))
+
+
 def _made_of(entry: Entry) -> list[tuple[str, str]]:
     night, version, dataset = entry.night, entry.version, entry.dataset
     assert version is not None
-    told = [
+    facts = [
         ("version", f"{version.name} {version.number}, model {version.model_digest}"),
         ("night", f"{night.id}, {night.trigger}, began {night.started_at:%Y-%m-%d %H:%M} UTC"),
         ("run", version.run_id),
     ]
     if dataset is not None:
-        told.append(
+        facts.append(
             (
                 "data",
                 f"{dataset.num_samples:,} samples, {dataset.first_day} to {dataset.last_day}, judged up to "
@@ -140,16 +151,16 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
             )
         )
     if entry.report is not None:
-        told.append(
+        facts.append(
             ("rows", f"{entry.report.num_clean:,} clean, {entry.report.num_quarantined:,} quarantined")
         )
-    told.append(("code", night.code_commit))
-    told.append(("params", _changed_params(entry)))
+    facts.append(("code", night.code_commit))
+    facts.append(("params", _changed_params(entry)))
     if entry.plan is not None:
-        told.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
+        facts.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
     if entry.training is not None:
         ran = entry.training
-        told.append(
+        facts.append(
             (
                 "training",
                 f"{ran.num_samples:,} samples, {ran.elapsed_s:,.0f} s, ${ran.cost_usd:,.2f}, "
@@ -157,21 +168,21 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
                 f"{f', on {ran.device}' if ran.device else ''}",
             )
         )
-    return told
+    return facts
 
 
 def _judged(entry: Entry) -> list[tuple[str, str]]:
     if entry.verdict is None:
         return [("verdict", "none")]
     verdict = entry.verdict
-    told = [("verdict", f"{verdict.action}: {verdict.reason}")]
-    told += [("check", f"{check.name}: {check.text}") for check in verdict.checks]
+    facts = [("verdict", f"{verdict.action}: {verdict.reason}")]
+    facts += [("check", f"{check.name}: {check.text}") for check in verdict.checks]
     who = "by the gate, and by nobody since it was not promoted"
     if verdict.approve_until:
         who = f"it {approval.words(verdict, entry.approval, over=True)}"
     elif entry.release is not None:
         who = f"by the gate; nobody was asked ({entry.night.trigger})"
-    return [*told, ("approved", who)]
+    return [*facts, ("approved", who)]
 
 
 def _changed_params(entry: Entry) -> str:
@@ -189,10 +200,10 @@ def _served(number: int, commits: Sequence[Commit]) -> list[str]:
     spans: list[str] = []
     since = ""
     texts = ledger.texts_at([commit.id for commit in commits], [path])
-    for commit, found in reversed(list(zip(commits, texts, strict=True))):
-        if path not in found:
+    for commit, files in reversed(list(zip(commits, texts, strict=True))):
+        if path not in files:
             continue
-        serving = records.loads(Release, found[path], source=f"{commit.id[:9]}:{path}").version
+        serving = records.loads(Release, files[path], source=f"{commit.id[:9]}:{path}").version
         at = f"{datetime.fromtimestamp(commit.time, UTC):%Y-%m-%d %H:%M} UTC"
         if serving == number and not since:
             since = at

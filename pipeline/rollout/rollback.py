@@ -38,8 +38,8 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
     """
     name = params.register_.name
     with session() as client:
-        told = followers(client, name)
-        left = saga.recover(told)
+        everybody = followers(client, name)
+        left = saga.recover(everybody)
         if left and left.new and left.kind == "rollback":
             return left.release
         tip, entries = ledger.ledger_tip(), ledger.history()
@@ -49,7 +49,7 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
             raise ReleaseError("no version was ever promoted; there is nothing to roll back")
         if entries[0].rollback and not aliases.is_settled(client, name, serving):
             log.warning("finishing the rollback to version %d that was interrupted", serving.version)
-            saga.settle(told)
+            saga.settle(everybody)
             assert entries[0].release is not None
             return entries[0].release
         target = to or steps_back(entries, steps)
@@ -83,7 +83,7 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
                 made.commit, release, verdict, expected_tip=tip, message=f"{verdict.reason}"[:200]
             ),
         )
-        saga.run(move, told)
+        saga.run(move, everybody)
         notifier.rolled_back(release, verdict.reason)
         return release
 

@@ -64,9 +64,9 @@ class Routers:
 
     def shown(self) -> int:
         """Version that the routers serve, that of one that differs if they do not agree."""
-        told = self.log.traffic().champion or aliases.alias(self.client, self.model)
+        serving = self.log.traffic().champion or aliases.alias(self.client, self.model)
         live = [router.champion for router in self.log.routers()]
-        return next((number for number in live if number != told), told)
+        return next((number for number in live if number != serving), serving)
 
     def forget(self, release: Release) -> None:
         """Let routers drop a version that is not to serve after all."""

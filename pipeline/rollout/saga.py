@@ -80,8 +80,8 @@ def run(move: Move, followers: Sequence[Follower]) -> str:
                 _step(f"prepare {follower.name}")
                 try:
                     follower.prepare(move.release)
-                except NotYet as told:
-                    _give_up_after(until, told, follower)
+                except NotYet as reason:
+                    _give_up_after(until, reason, follower)
                     _write(move, until=until)
                     raise
             _step("move the ledger")
@@ -99,9 +99,9 @@ def run(move: Move, followers: Sequence[Follower]) -> str:
 def recover(followers: Sequence[Follower]) -> Recovered | None:
     """Bring a saga that was interrupted to its end, all new or all old; None where none was, or one waits."""
     with journal().alone():
-        told = _read() if journal().path.exists() else None
-        waits = told and told.until and datetime.now(UTC) < told.until
-        if told and waits and not _decided(told.tip, told.release):
+        pending = _read() if journal().path.exists() else None
+        waits = pending and pending.until and datetime.now(UTC) < pending.until
+        if pending and waits and not _decided(pending.tip, pending.release):
             return None
         return _recover(followers)
 
@@ -118,8 +118,8 @@ def settle(followers: Sequence[Follower]) -> Champion:
 def _recover(followers: Sequence[Follower]) -> Recovered | None:
     if not journal().path.exists():
         return None
-    told = _read()
-    kind, release, new = told.kind, told.release, _decided(told.tip, told.release)
+    pending = _read()
+    kind, release, new = pending.kind, pending.release, _decided(pending.tip, pending.release)
     log.warning(
         "a %s of version %d was interrupted; %s",
         kind, release.version, "it is finished now" if new else "all is as it was before",
@@ -180,15 +180,15 @@ def _decided(tip: str, release: Release) -> bool:
     for commit in ledger.commits():
         if commit.id == tip:
             return False
-        found = ledger.read_at(commit.id, Release)
-        if found is not None and (found.version, found.night) == (release.version, release.night):
+        made = ledger.read_at(commit.id, Release)
+        if made is not None and (made.version, made.night) == (release.version, release.night):
             return True
     return False
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Told:
-    """What the journal says."""
+class _Pending:
+    """The release that the journal says is going on."""
 
     kind: str
     tip: str
@@ -200,32 +200,35 @@ def _waits(move: Move) -> datetime | None:
     """Until when the very same release may wait for its followers; None where another is going on or none."""
     if not journal().path.exists():
         return None
-    told = _read()
-    same = (told.kind, told.release) == (move.kind, move.release)
-    return told.until if same and not _decided(told.tip, told.release) else None
+    pending = _read()
+    same = (pending.kind, pending.release) == (move.kind, move.release)
+    return pending.until if same and not _decided(pending.tip, pending.release) else None
 
 
-def _give_up_after(until: datetime, told: NotYet, follower: Follower) -> None:
+def _give_up_after(until: datetime, reason: NotYet, follower: Follower) -> None:
     if datetime.now(UTC) >= until:
         raise ReleaseError(
-            f"{follower.name} is not ready at {until:%Y-%m-%d %H:%M} UTC: {told}; all stays as it was; "
+            f"{follower.name} is not ready at {until:%Y-%m-%d %H:%M} UTC: {reason}; all stays as it was; "
             f"look at it there, then run promote or rollback again"
-        ) from told
+        ) from reason
 
 
 def _write(move: Move, *, until: datetime | None = None) -> None:
-    told: dict[str, Any] = {"kind": move.kind, "tip": move.tip}
-    told |= {"release": json.loads(records.dumps(move.release)), "until": until.isoformat() if until else ""}
-    journal().write(told)
+    values: dict[str, Any] = {"kind": move.kind, "tip": move.tip}
+    values |= {
+        "release": json.loads(records.dumps(move.release)),
+        "until": until.isoformat() if until else "",
+    }
+    journal().write(values)
 
 
-def _read() -> _Told:
+def _read() -> _Pending:
     path = journal().path
     try:
-        told = journal().read()
-        release = records.loads(Release, json.dumps(told["release"]), source=str(path))
-        until = datetime.fromisoformat(told["until"]) if told.get("until") else None
-        return _Told(kind=str(told["kind"]), tip=str(told["tip"]), release=release, until=until)
+        values = journal().read()
+        release = records.loads(Release, json.dumps(values["release"]), source=str(path))
+        until = datetime.fromisoformat(values["until"]) if values.get("until") else None
+        return _Pending(kind=str(values["kind"]), tip=str(values["tip"]), release=release, until=until)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no journal ({error!r}); remove it and run watch") from None
 

@@ -80,29 +80,29 @@ class Alias:
         for number in (release.version, release.replaced):
             with aliases.missing_is_nothing():  # it may have been deleted
                 text = self.client.get_model_version(self.model, str(number)).description or ""
-                told = description.with_first(text, paragraph)
-                if told != text:
-                    self.client.update_model_version(self.model, str(number), description=told)
+                page = description.with_first(text, paragraph)
+                if page != text:
+                    self.client.update_model_version(self.model, str(number), description=page)
 
 
 def followers(client: "MlflowClient", model: str) -> list[Follower]:
-    """All that follow, in the order in which they are told; what serves is the home's, not a night's."""
-    told = params.load(ledger.home()).serving
-    kept = existing_log(told, ledger.home())
-    found: list[Follower] = [Alias(client, model)]
+    """Returns all followers in the order in which they are moved; they are the home's, not a night's."""
+    serving = params.load(ledger.home()).serving
+    kept = existing_log(serving, ledger.home())
+    everybody: list[Follower] = [Alias(client, model)]
     if kept:
-        found.append(Routers(client, model, kept))
-    if told.endpoint:
-        found.append(told.endpoint.make().follower(client, model, kept))
-    return found
+        everybody.append(Routers(client, model, kept))
+    if serving.endpoint:
+        everybody.append(serving.endpoint.make().follower(client, model, kept))
+    return everybody
 
 
 @contextmanager
 def endpoint(model: str) -> Iterator["OnVertex | None"]:
     """What shares requests out by itself, and so has to be told of every change of the traffic row."""
-    told = params.load(ledger.home()).serving
-    if told.endpoint is None:
+    serving = params.load(ledger.home()).serving
+    if serving.endpoint is None:
         yield None
         return
     with mlflow_client.session() as client:
-        yield told.endpoint.make().follower(client, model, existing_log(told, ledger.home()))
+        yield serving.endpoint.make().follower(client, model, existing_log(serving, ledger.home()))

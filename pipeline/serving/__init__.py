@@ -1,1 +1,1 @@
-"""Who answers users, with which version, and what do they do with the answer?"""
+"""Serves users: which version answers, with what, and what users do with the answer."""

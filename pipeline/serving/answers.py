@@ -1,7 +1,7 @@
-"""What does a version answer to a user? Its model over the arrays of a night, and the answers given before.
+"""Answers a user with one version: its model over the arrays of a night, with a cache of recent answers.
 
 An answer depends on nothing but model and arrays (pipeline/contract/workload.py), so it is kept until either
-changes: a user who comes back costs a look into a dict. Kept are the answers of the users that came last.
+changes: a returning user costs one look into a dict. The answers of the most recent users are kept.
 """
 
 import contextlib
@@ -19,49 +19,49 @@ class Answer:
 
     items: tuple[str, ...]
     text: str  # the same as JSON
-    fallback: bool  # the popular ones: the user is not known
+    fallback: bool  # these are the popular items, since the user is not known
 
 
 def answer_of(items: Sequence[str], *, fallback: bool) -> Answer:
-    """The answer with these items."""
+    """Returns the answer with these items."""
     return Answer(tuple(items), json.dumps(list(items)), fallback)
 
 
 class Answers:
-    """A loaded version; threads may share it."""
+    """A loaded version and its cache of answers; threads may share it."""
 
     def __init__(
         self, version: int, *, night: str, workload: Any, model: Any, samples: Any, top: int, keep: int
     ) -> None:
-        self.version, self.night = version, night  # whose arrays it answers from
+        self.version, self.night = version, night  # the night whose arrays it answers from
         self._workload, self._model, self._samples = workload, model, samples
         self._top, self._keep = top, keep
-        self._kept: OrderedDict[str, Answer] = OrderedDict()  # the newest last
+        self._cache: OrderedDict[str, Answer] = OrderedDict()  # oldest first
         self.popular = answer_of(workload.popular(samples, top), fallback=True)
 
-    def kept(self, user: str) -> Answer | None:
-        """The answer, if it was given before."""
-        found = self._kept.get(user)
-        if found is not None:
+    def cached(self, user: str) -> Answer | None:
+        """Returns the cached answer for the user; None if there is none."""
+        answer = self._cache.get(user)
+        if answer is not None:
             with contextlib.suppress(KeyError):  # another thread may have dropped it
-                self._kept.move_to_end(user)
-        return found
+                self._cache.move_to_end(user)
+        return answer
 
     def of(self, users: Sequence[str]) -> list[Answer]:
-        """The answers to these users, made by the model now, with as many items as may be asked for."""
-        found = self._workload.recommend(self._model, self._samples, users, self._top)
-        answers = [answer_of(items, fallback=False) if items else self.popular for items in found]
+        """Returns the answers to these users, computed by the model now, with as many items as allowed."""
+        lists = self._workload.recommend(self._model, self._samples, users, self._top)
+        answers = [answer_of(items, fallback=False) if items else self.popular for items in lists]
         for user, answer in zip(users, answers, strict=True):
-            self._kept[user] = answer
-        while len(self._kept) > self._keep:
-            self._kept.popitem(last=False)
+            self._cache[user] = answer
+        while len(self._cache) > self._keep:
+            self._cache.popitem(last=False)
         return answers
 
     def likely(self, num: int) -> list[str]:
-        """Users that will come first, as the workload knows them; none where it does not say."""
+        """Returns the users who are likely to come first; none if the workload does not say."""
         likely = getattr(self._workload, "likely", None)
         return list(likely(self._samples, num)) if likely else []
 
     def newest_users(self, num: int) -> list[str]:
-        """The users that came last, the last one first."""
-        return list(islice(reversed(list(self._kept)), num))
+        """Returns the most recent users, newest first."""
+        return list(islice(reversed(list(self._cache)), num))

@@ -1,8 +1,8 @@
-"""What may a client ask of a router? So many bytes and requests a second, for so long, with the right token.
+"""Limits what a client may ask of a router: bytes per request, requests per second, and only with the token.
 
-Plain ASGI around the app, since it stands before every request. A token bucket per client holds one second's
-requests and fills at that rate; the buckets of the clients that came last are remembered. /health is for
-everybody, so that whatever watches the process needs no token.
+This is plain ASGI around the app, since it handles every request. A token bucket per client holds one
+second's requests and refills at that rate; the buckets of the most recent clients are kept. /health needs no
+token, so that monitoring works without one.
 """
 
 import hmac
@@ -23,14 +23,14 @@ MAX_CLIENTS = 10_000
 
 
 class Buckets:
-    """Token buckets, one a client; with 0 requests a second, any number is let through."""
+    """Token buckets, one per client; a rate of 0 requests per second means no limit."""
 
     def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s, self._size, self._clock = per_s, max(per_s, 1.0), clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> bool:
-        """Whether the client may ask now."""
+        """Takes a token of the client; returns whether there was one."""
         if not self._per_s:
             return True
         now = self._clock()
@@ -44,7 +44,7 @@ class Buckets:
 
 
 class Limits:
-    """The app, for those who keep to the limits."""
+    """Passes requests within the limits on to the app, and answers the others with an error."""
 
     def __init__(self, app: App, *, max_body_bytes: int, max_requests_per_s: float, token: str) -> None:
         self.app, self._max_body_bytes = app, max_body_bytes
@@ -52,7 +52,7 @@ class Limits:
         self._expected = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """One request, or one message of the server's own."""
+        """Handles one request, or one message of the server's own."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -61,10 +61,10 @@ class Limits:
             await refuse(send, 401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
             return
         if not self._buckets.take((scope["client"] or ("",))[0]):
-            await refuse(send, 429, "too many requests a second; ask again in a second")
+            await refuse(send, 429, "too many requests a second; retry in a second")
             return
         if not headers.get(b"content-length", b"0").isdigit():
-            await refuse(send, 400, "content-length is no number; send one")
+            await refuse(send, 400, "content-length is not a number; send one")
             return
         limit, size = self._max_body_bytes, int(headers.get(b"content-length", b"0"))
         if size > limit:
@@ -89,7 +89,7 @@ class Limits:
 
 
 async def refuse(send: Send, status: int, why: str) -> None:
-    """Answer with a sentence."""
+    """Sends an error of this status, with the reason as JSON."""
     body = json.dumps({"error": why}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:

@@ -1,14 +1,14 @@
-"""Where do a version and its arrays come from? The registry, and the newest closed night.
+"""Loads versions from the registry, and the arrays they answer from, those of the newest closed night.
 
 A version is fetched from MLflow into a folder of its own. All its files must have the digest that its night
 recorded, in the ledger or, before the night is closed, in the night's folder; only then are its safetensors
 read into the workload that its model.json names, which is imported from the version's own code
 (pipeline/registry/carried_code.py).
 
-All versions answer from the arrays of one night, so that versions differ by their models alone: of the
-newest commit of the ledger whose night's folder is still here. A rollback is a commit of the night that it
+All versions answer from the arrays of one night, so that versions differ by their models alone: the night of
+the newest commit of the ledger whose folder is still here. A rollback is a commit of the night that it
 goes back to, so the data goes back with it. Before the first night is closed, while it promotes its version,
-there is only that night itself. Arrays are mapped, and stay readable when the folder is removed.
+the arrays are those of that night itself. Arrays are mapped, and stay readable when the folder is removed.
 """
 
 import json
@@ -35,31 +35,31 @@ NIGHTS_BACK = 30
 
 @dataclass(frozen=True)
 class Arrays:
-    """What versions answer from."""
+    """The arrays of a night, which versions answer from."""
 
     night: str
     folder: Path
 
 
 def newest_arrays(home: Path) -> Arrays | None:
-    """Arrays of the newest closed night; None where there are none yet."""
+    """Returns the arrays of the newest closed night; None if there are none yet."""
     for commit in ledger.commits(limit=NIGHTS_BACK):
-        if found := arrays_of(home, commit.night):
-            return found
+        if arrays := arrays_of(home, commit.night):
+            return arrays
     return None
 
 
 def arrays_of(home: Path, night: str) -> Arrays | None:
-    """Arrays of a night; None where its folder is not here any more."""
+    """Returns the arrays of a night; None if its folder is not here any more."""
     for folder in (home / "nights" / night, home):  # home itself after a night with --here
-        found = records.find(Night, folder / records.RUN)
-        if found and found.id == night and (folder / ARRAYS / "meta.json").exists():
+        record = records.find(Night, folder / records.RUN)
+        if record and record.id == night and (folder / ARRAYS / "meta.json").exists():
             return Arrays(night, folder / ARRAYS)
     return None
 
 
-class Shelf:
-    """Opens versions; those with the same workload share the samples of a night."""
+class ModelCache:
+    """Loads versions; those with the same workload share the samples of a night."""
 
     def __init__(self, name: str, *, home: Path, top: int, keep: int) -> None:
         self._home = home
@@ -68,7 +68,7 @@ class Shelf:
         self._night = ""
 
     def load(self, client: "MlflowClient", number: int, *, arrays: Arrays | None) -> Answers:
-        """The version, ready to answer from these arrays; PipelineError where it cannot be."""
+        """Returns the version, ready to answer from these arrays; PipelineError if it cannot be loaded."""
         night = aliases.existing(client, self.name, number).tags.get("night", "")
         version = recorded(self._home, self.name, number, night=night)
         arrays = arrays or arrays_of(self._home, version.night)
@@ -87,7 +87,7 @@ class Shelf:
             raise
         except Exception as error:
             raise ReleaseError(
-                f"version {number} does not answer: {type(error).__name__}: {error}; mend its workload"
+                f"version {number} does not answer: {type(error).__name__}: {error}; fix its workload"
             ) from error
 
     def _open(self, folder: Path, arrays: Arrays, *, carries_code: bool) -> tuple[Any, Any]:
@@ -99,7 +99,7 @@ class Shelf:
         if key not in self._opened:
             if carries_code:
                 workload = carried_code.workload_of(folder)
-            else:  # the code of an older version is under no digest, so this checkout's runs
+            else:  # no digest covers the code of an older version, so this checkout's code runs
                 workload = Plug(use=facts["workload"], **facts["arguments"]).make()
             expect_online(workload)
             self._opened[key] = workload, workload.dataset(arrays.folder, "serve")
@@ -107,10 +107,10 @@ class Shelf:
 
 
 def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
-    """Returns what the night that made a version recorded of it, from the ledger or from a night still open.
+    """Returns the record of a version by the night that made it, from the ledger or a night still open.
 
-    MLflow only says which `night` to look at. Raises ReleaseError where that night made no such version, so
-    that whoever writes to MLflow cannot have anything else loaded.
+    MLflow only says which `night` to look at. Raises ReleaseError if that night did not make the version, so
+    that a person who can write to MLflow cannot make a router load anything else.
     """
     of_night = [commit for commit in ledger.commits() if commit.night == night and not commit.rollback]
     versions = [ledger.read_at(commit.id, Version) for commit in of_night]
@@ -122,12 +122,12 @@ def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
             return version
     raise ReleaseError(
         f"no night of the ledger, nor one that is open here, made version {number} of {name} (MLflow says "
-        f"night {night or 'nothing'}); it is not loaded, roll back to a version that one made"
+        f"night {night or 'nothing'}); it is not loaded, roll back to a version that a night made"
     )
 
 
 def expect_online(workload: Any) -> None:
-    """ReleaseError unless the workload answers users online."""
+    """Raises ReleaseError unless the workload answers users online."""
     missing = [name for name in ("recommend", "popular") if not hasattr(workload, name)]
     if missing:
         raise ReleaseError(

@@ -1,11 +1,11 @@
-"""How does a router come to serve what the traffic says, without dropping a request? The keeper, in a thread.
+"""Makes a router serve what the traffic row says, without dropping a request, from a thread of its own.
 
-It looks at the traffic row and at the ledger every POLL_S. What is wanted and not loaded is loaded beside
-what serves and answers the users that came last, so that it is warm; then one reference, `standing`, changes.
-A request takes the reference once and keeps it, so it is answered by one version whatever happens meanwhile.
-Where something cannot be loaded, all stays as it is, and the heartbeat says why.
+The manager reads the traffic row every POLL_S and the ledger every LEDGER_S. A version that is wanted and not
+loaded is loaded beside those that serve and warmed up with the most recent users; then one reference,
+`standing`, changes. A request takes the reference once and keeps it, so one version answers it whatever
+happens meanwhile. If a version cannot be loaded, the router goes on as it is, and its heartbeat says why.
 
-With no champion in the traffic yet, it follows MLflow's alias `champion`.
+With no champion in the traffic row yet, the manager follows MLflow's alias `champion`.
 """
 
 import logging
@@ -22,7 +22,7 @@ from pipeline.contract.errors import PipelineError
 from pipeline.contract.units import DAY_S, HOUR_S
 from pipeline.registry import aliases
 from pipeline.serving.answers import Answers
-from pipeline.serving.loading import Arrays, Shelf, newest_arrays
+from pipeline.serving.loading import Arrays, ModelCache, newest_arrays
 from pipeline.statistics.assignment import arm_of
 from pipeline.storage import mlflow_client
 from pipeline.storage.traffic_log import Log, RouterState, Traffic
@@ -30,18 +30,18 @@ from pipeline.storage.traffic_log import Log, RouterState, Traffic
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
-LEDGER_S = 5.0  # between two looks at the ledger, and at the alias where that is followed
+LEDGER_S = 5.0  # between two reads of the ledger, and of the alias if that is followed
 BEAT_S = 1.0
-RETRY_S = 30.0  # until something that could not be loaded is tried again, unless the traffic moves
+RETRY_S = 30.0  # until a version that could not be loaded is retried, unless the traffic changes
 FORGET_S = HOUR_S
-WARM_S = 10.0  # at most, before a new version takes over
+WARM_S = 10.0  # longest time to warm up a new version
 WARM_USERS = 2000
-WARM_BATCH = 8  # users at once: each batch holds up those that are served meanwhile
+WARM_BATCH = 8  # users at once: each batch delays the users who are served meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What a router serves at a moment."""
+    """The versions that a router serves at a moment, and the experiment they are in."""
 
     champion: Answers | None = None
     challenger: Answers | None = None
@@ -50,40 +50,41 @@ class Standing:
     revision: int = 0
 
 
-def warm(found: Answers, users: Sequence[str], *, ended: threading.Event) -> None:
-    """Answer these users, so that they are answered at once when they come."""
+def warm(answers: Answers, users: Sequence[str], *, ended: threading.Event) -> None:
+    """Computes the answers of these users ahead of time, for WARM_S at most."""
     until = time.monotonic() + WARM_S
     for start in range(0, len(users), WARM_BATCH):
         if time.monotonic() > until or ended.is_set():
             break
-        found.of(users[start : start + WARM_BATCH])
+        answers.of(users[start : start + WARM_BATCH])
 
 
-class Keeper:
-    """Keeps `standing` as the traffic says, and tells the log of it."""
+class ModelManager:
+    """Keeps `standing` as the traffic row says, and reports it to the log."""
 
-    def __init__(self, kept: Log, shelf: Shelf, *, home: Path, keep_days: float) -> None:
+    def __init__(self, traffic_log: Log, models: ModelCache, *, home: Path, keep_days: float) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.standing = Standing()
         self.loaded: dict[int, Answers] = {}
         self.fault = "nothing is loaded yet"
-        self._log, self._shelf, self._home, self._keep_days = kept, shelf, home, keep_days
+        self._log, self._models = traffic_log, models
+        self._home, self._keep_days = home, keep_days
         self._arrays: Arrays | None = None
         self._alias = 0
         self._looked_at, self._tried_at, self._forgot_at = -1e9, -1e9, -1e9
         self._tried: tuple[object, ...] = ()
         self._ended = threading.Event()
-        work = (self._keep, "keeper"), (self._beat, "heartbeat")
+        work = (self._run, "model manager"), (self._beat, "heartbeat")
         self._threads = [threading.Thread(target=call, name=name, daemon=True) for call, name in work]
 
     def start(self) -> None:
-        """Begin to follow."""
-        self._tell()  # first: a release waits for every router that a user may have found up
+        """Starts to follow the traffic row."""
+        self._report()  # first: a release waits for every router that users may already reach
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Stop, and say so in the log."""
+        """Stops, and removes this router from the log."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -93,12 +94,12 @@ class Keeper:
             log.warning("%s", error)
 
     def draw(self, user: str, now: Standing) -> tuple[str, str]:
-        """The user's unit, and the arm that its hash gives it."""
+        """Returns the user's unit, and the arm that the hash of the unit gives it."""
         unit = self._log.unit_of(user)
         return unit, arm_of(unit, experiment=now.experiment, share=now.share)
 
     def state(self) -> RouterState:
-        """What this router serves."""
+        """Returns what this router serves."""
         now = self.standing
         return RouterState(
             id=self.id, revision=now.revision, share=now.share, loaded=tuple(sorted(self.loaded)),
@@ -108,7 +109,7 @@ class Keeper:
         )  # fmt: skip
 
     def follow(self) -> None:
-        """Look once at what is wanted, and do it."""
+        """Reads once what is wanted, and applies it."""
         traffic = self._log.traffic()
         if time.monotonic() - self._looked_at > LEDGER_S:
             self._arrays = newest_arrays(self._home)
@@ -116,13 +117,13 @@ class Keeper:
                 self._alias = self._aliased()
             self._looked_at = time.monotonic()
         wanted = traffic if traffic.champion else replace(traffic, champion=self._alias)
-        self._say(self._load(wanted))
-        self._show(wanted)
+        self._set_fault(self._load(wanted))
+        self._switch(wanted)
 
     def _load(self, wanted: Traffic) -> str:
-        """Load what is wanted, and drop what is not; why something is missing."""
+        """Loads the wanted versions that are missing or stale; returns why any still is, or an empty text."""
         night = self._arrays.night if self._arrays else ""
-        stale = {number for number, found in self.loaded.items() if night and found.night != night}
+        stale = {number for number, answers in self.loaded.items() if night and answers.night != night}
         missing = [number for number in wanted.wanted if number not in self.loaded or number in stale]
         trying = (wanted.revision, night, *missing)
         if missing and trying == self._tried and time.monotonic() - self._tried_at < RETRY_S:
@@ -131,10 +132,10 @@ class Keeper:
         for number in missing:
             try:
                 with mlflow_client.session() as client:
-                    found = self._shelf.load(client, number, arrays=self._arrays)
-                self._warm(found)
-                self.loaded = {**self.loaded, number: found}
-                log.info("version %d is loaded over the arrays of %s", number, found.night)
+                    answers = self._models.load(client, number, arrays=self._arrays)
+                self._warm(answers)
+                self.loaded = {**self.loaded, number: answers}
+                log.info("version %d is loaded over the arrays of %s", number, answers.night)
             except PipelineError as error:
                 faults.append(f"version {number}: {error}")
         self._tried, self._tried_at = trying, time.monotonic()
@@ -142,8 +143,8 @@ class Keeper:
             faults.append("no version serves yet; run a night")
         return "; ".join(faults)
 
-    def _show(self, wanted: Traffic) -> None:
-        """Let serve what is loaded of what is wanted; the champion that served stays where none is."""
+    def _switch(self, wanted: Traffic) -> None:
+        """Serves the wanted versions that are loaded; the current champion stays if the wanted one is not."""
         now = self.standing
         champion = self.loaded.get(wanted.champion, now.champion)
         challenger = self.loaded.get(wanted.challenger)
@@ -154,21 +155,21 @@ class Keeper:
         )  # fmt: skip
         if after != now:
             self.standing = after
-            self._tell()
+            self._report()
         kept = {answers.version for answers in (champion, challenger) if answers} | set(wanted.wanted)
         self.loaded = {number: answers for number, answers in self.loaded.items() if number in kept}
 
-    def _warm(self, found: Answers) -> None:
-        """Answer the users that came last, since they come again; before anybody came, those likely to."""
+    def _warm(self, answers: Answers) -> None:
+        """Warms a version up with the most recent users, or before there are any, with the likely ones."""
         before = self.standing.champion
-        users = (before.newest_users(WARM_USERS) if before else []) or found.likely(WARM_USERS)
-        warm(found, users, ended=self._ended)
+        users = (before.newest_users(WARM_USERS) if before else []) or answers.likely(WARM_USERS)
+        warm(answers, users, ended=self._ended)
 
     def _aliased(self) -> int:
         with mlflow_client.session() as client:
-            return aliases.alias(client, self._shelf.name)
+            return aliases.alias(client, self._models.name)
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while not self._ended.is_set():
             try:
                 self.follow()
@@ -176,23 +177,23 @@ class Keeper:
                     self._log.forget(before=time.time() - self._keep_days * DAY_S)
                     self._forgot_at = time.monotonic()
             except PipelineError as error:
-                self._say(str(error))
-            except Exception as error:  # users are served on, whatever it is
+                self._set_fault(str(error))
+            except Exception as error:  # users are still served, whatever it is
                 log.exception("the router cannot follow")
-                self._say(f"{type(error).__name__}: {error}")
+                self._set_fault(f"{type(error).__name__}: {error}")
             self._ended.wait(POLL_S)
 
-    def _say(self, fault: str) -> None:
+    def _set_fault(self, fault: str) -> None:
         if fault and fault != self.fault:
             log.warning("%s", fault)
         self.fault = fault
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         try:
             self._log.beat(self.state())
         except PipelineError as error:
-            self._say(str(error))
+            self._set_fault(str(error))

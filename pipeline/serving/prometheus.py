@@ -1,4 +1,4 @@
-"""How is the router doing? Counters and histograms for Prometheus, by arm, at /metrics."""
+"""Defines the router's counters and histograms for Prometheus, by arm, which /metrics returns."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -8,18 +8,18 @@ BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 
 class Arm:
-    """The meters of one arm."""
+    """The metrics of one arm."""
 
-    def __init__(self, meters: "Meters", arm: str) -> None:
-        self.requests = meters.requests.labels(arm)
-        self.errors = meters.errors.labels(arm)
-        self.fallbacks = meters.fallbacks.labels(arm)
-        self.computed = meters.computed.labels(arm)
-        self.latency_s = meters.latency_s.labels(arm)
+    def __init__(self, metrics: "Metrics", arm: str) -> None:
+        self.requests = metrics.requests.labels(arm)
+        self.errors = metrics.errors.labels(arm)
+        self.fallbacks = metrics.fallbacks.labels(arm)
+        self.computed = metrics.computed.labels(arm)
+        self.latency_s = metrics.latency_s.labels(arm)
 
 
-class Meters:
-    """All meters of a router."""
+class Metrics:
+    """All metrics of a router."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -47,5 +47,5 @@ class Meters:
         self.arms = {arm: Arm(self, arm) for arm in (CHAMPION, CHALLENGER)}
 
     def text(self) -> bytes:
-        """All of them as Prometheus reads them."""
+        """Returns all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,13 +1,13 @@
-"""What does a user meet? The router: a FastAPI app that answers with the champion, or its challenger.
+"""Serves users: a FastAPI app that answers each of them with the champion, or with its challenger.
 
     POST /recommend {"user": "17850", "top": 20}      items, the exposure's id and the version
-    POST /outcomes  {"exposure": ID, "items": [...]}  what the user took; answered once that is on the disk
+    POST /outcomes  {"exposure": ID, "items": [...]}  what the user took; answered once it is on the disk
     GET  /health    what is loaded; 503 until something serves
     GET  /metrics   for Prometheus
 
-A user whom the version does not know, and one whom its model does not answer in time or at all, is shown what
-is popular: the exposure says so (`fallback`, `error`), the user sees no error. Nothing else is asked of a
-workload here, so a router knows no workload by name.
+A user whom the version does not know, or whom its model does not answer in time or at all, is shown the
+popular items: the exposure says so (`fallback`, `error`), and the user sees no error. The router uses nothing
+else of a workload, so it knows no workload by name.
 """
 
 import asyncio
@@ -26,78 +26,78 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from pipeline.contract.errors import JobError
 from pipeline.contract.params import ServingParams
 from pipeline.serving.answers import Answer, Answers
-from pipeline.serving.batcher import Desk, NoAnswer
+from pipeline.serving.batcher import Batcher, NoAnswer
 from pipeline.serving.limits import Limits, Message, Receive, Send
-from pipeline.serving.loading import Shelf
-from pipeline.serving.model_manager import Keeper, Standing
-from pipeline.serving.prometheus import Meters
-from pipeline.serving.writer import FLUSH_S, Nowhere, Writer
+from pipeline.serving.loading import ModelCache
+from pipeline.serving.model_manager import ModelManager, Standing
+from pipeline.serving.prometheus import Metrics
+from pipeline.serving.writer import FLUSH_S, NoLog, Writer
 from pipeline.statistics.assignment import CHALLENGER, propensity
 from pipeline.storage.traffic_log import Exposure, Log, Outcome, RouterState
 
-TOP = 20  # items, where a request does not say
+TOP = 20  # items, if a request does not say
 MAX_NAME = 200  # characters of a user or an item
 JSON = "application/json"
 USED = ("/recommend", "/outcomes")
 ID = re.compile("[0-9a-f]{32}")
 
 
-class Keeps(Protocol):
-    """Who says what serves, and draws who meets it."""
+class VersionSource(Protocol):
+    """Decides which versions serve, and which of them answers a request."""
 
     fault: str
 
     @property
     def standing(self) -> Standing:
-        """What serves now."""
+        """Returns what serves now."""
 
     def draw(self, user: str, now: Standing) -> tuple[str, str]:
-        """Unit of the log, and arm, of a request."""
+        """Returns the unit and the arm of a user's request."""
 
     def state(self) -> RouterState:
-        """What serves, for the log."""
+        """Returns what serves, for the log."""
 
     def close(self) -> None:
-        """End."""
+        """Stops its threads."""
 
 
 class Router:
-    """What the four paths do. Made inside the event loop that serves; without a log, nothing is kept."""
+    """Handles the four paths, in the event loop that it is created in; records nothing without a log."""
 
-    def __init__(self, kept: Log | None, keeper: Keeps, params: ServingParams) -> None:
-        self.keeper, self._params = keeper, params
-        self.meters = Meters()
-        self._desk, self._writer = Desk(), Writer(kept) if kept else Nowhere()
-        self.keeps = kept is not None
-        self._prefix, self._count = secrets.token_hex(8), itertools.count()  # ids in order: quick to index
+    def __init__(self, log: Log | None, versions: VersionSource, params: ServingParams) -> None:
+        self.versions, self._params = versions, params
+        self._metrics = Metrics()
+        self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
+        self.has_log = log is not None
+        self._prefix, self._count = secrets.token_hex(8), itertools.count()  # ids in order are quick to index
 
     def close(self) -> None:
-        """Write what waits, and end the threads."""
-        self.keeper.close()
-        self._desk.close()
+        """Writes what waits to the log, and ends the threads."""
+        self.versions.close()
+        self._batcher.close()
         self._writer.close()
 
     async def recommend(self, receive: Receive) -> Response:
-        """Items for a user."""
+        """Answers POST /recommend."""
         return Response(await self.recommended(await self._read(receive)), media_type=JSON)
 
-    async def recommended(self, told: dict[str, Any]) -> str:
-        """Items for a user, as JSON; HTTPException says why there are none."""
+    async def recommended(self, body: dict[str, Any]) -> str:
+        """Returns items for a user, as JSON; HTTPException says why there are none."""
         began = time.perf_counter()  # a slow client is not the version's fault
-        user, top = told.get("user"), told.get("top", TOP)
+        user, top = body.get("user"), body.get("top", TOP)
         if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME:
             raise HTTPException(422, f"user is {user!r:.50}; name one by 1 to {MAX_NAME} characters")
         if type(top) is not int or not 1 <= top <= self._params.max_top:
             raise HTTPException(422, f"top is {top!r:.50}; ask for 1 to {self._params.max_top} items")
-        now = self.keeper.standing
+        now = self.versions.standing
         if now.champion is None:
-            raise HTTPException(503, f"no version serves: {self.keeper.fault}")
-        unit, arm = self.keeper.draw(user, now)
+            raise HTTPException(503, f"no version serves: {self.versions.fault}")
+        unit, arm = self.versions.draw(user, now)
         answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
-        meters = self.meters.arms[arm]
-        answer, error = answers.kept(user), ""
+        metrics = self._metrics.arms[arm]
+        answer, error = answers.cached(user), ""
         if answer is None:
-            meters.computed.inc()
+            metrics.computed.inc()
             answer, error = await self._computed(answers, user)
         items, text = answer.items, answer.text
         if len(items) > top:
@@ -111,24 +111,24 @@ class Router:
             latency_s=latency_s, error=error, fallback=answer.fallback,
         )  # fmt: skip
         self._writer.expose(exposure)
-        meters.requests.inc()
-        meters.latency_s.observe(latency_s)
+        metrics.requests.inc()
+        metrics.latency_s.observe(latency_s)
         if answer.fallback:
-            meters.fallbacks.inc()
+            metrics.fallbacks.inc()
         if error:
-            meters.errors.inc()
-        kept = f', "exposure": "{exposure.id}"' if self.keeps else ""
-        return f'{{"items": {text}{kept}, "version": {answers.version}}}'
+            metrics.errors.inc()
+        exposed = f', "exposure": "{exposure.id}"' if self.has_log else ""
+        return f'{{"items": {text}{exposed}, "version": {answers.version}}}'
 
     async def outcomes(self, receive: Receive) -> Response:
-        """Keep what a user took."""
-        return Response(await self.kept(await self._read(receive)), media_type=JSON)
+        """Answers POST /outcomes."""
+        return Response(await self.record(await self._read(receive)), media_type=JSON)
 
-    async def kept(self, told: dict[str, Any]) -> str:
-        """Keep what a user took, as JSON said once it is on the disk; HTTPException says why it is not."""
-        if not self.keeps:
+    async def record(self, body: dict[str, Any]) -> str:
+        """Records what a user took; returns JSON once it is on the disk. HTTPException says why it is not."""
+        if not self.has_log:
             raise HTTPException(404, "no log of exposures is kept here; name one by serving.endpoint.log")
-        exposure, items = told.get("exposure"), told.get("items")
+        exposure, items = body.get("exposure"), body.get("items")
         if not isinstance(exposure, str) or not ID.fullmatch(exposure):
             raise HTTPException(422, f"exposure is {exposure!r:.50}; give the id that /recommend gave")
         if not isinstance(items, list) or not all(isinstance(i, str) and len(i) <= MAX_NAME for i in items):
@@ -137,7 +137,7 @@ class Router:
             async with asyncio.timeout(self._params.timeout_s):
                 outcome = Outcome(exposure=exposure, items=tuple(items))
                 known = await self._writer.outcome(outcome)
-                if not known:  # another router may have answered, and not have written it yet
+                if not known:  # another router may have answered, and not written the exposure yet
                     await asyncio.sleep(2 * FLUSH_S)
                     known = await self._writer.outcome(outcome)
         except TimeoutError:
@@ -147,40 +147,40 @@ class Router:
                 503, "the outcome is not kept, the log does not answer; send it again"
             ) from None
         if not known:
-            self.meters.unknown.inc()
+            self._metrics.unknown.inc()
             raise HTTPException(404, "there is no such exposure; give the id that /recommend gave")
-        self.meters.outcomes.inc()
+        self._metrics.outcomes.inc()
         return '{"kept": true}'
 
     async def health(self, receive: Receive) -> Response:
-        """What is loaded."""
-        state = self.keeper.state()
-        champion = self.keeper.standing.champion
-        told = {
+        """Answers GET /health with what is loaded."""
+        state = self.versions.state()
+        champion = self.versions.standing.champion
+        health = {
             "ready": champion is not None, "champion": state.champion, "challenger": state.challenger,
-            "share": state.share, "experiment": self.keeper.standing.experiment, "loaded": state.loaded,
+            "share": state.share, "experiment": self.versions.standing.experiment, "loaded": state.loaded,
             "arrays": champion.night if champion else "", "router": state.id,
             "fault": "; ".join(filter(None, (state.fault, self._writer.fault))),
         }  # fmt: skip
-        return Response(json.dumps(told), status_code=200 if champion else 503, media_type=JSON)
+        return Response(json.dumps(health), status_code=200 if champion else 503, media_type=JSON)
 
     async def metrics(self, receive: Receive) -> Response:
-        """The meters."""
-        state, meters = self.keeper.state(), self.meters
-        meters.share.set(state.share)
-        meters.lost.set(self._writer.num_lost)
-        meters.champion.set(state.champion)
-        meters.challenger.set(state.challenger)
-        return Response(meters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        """Answers GET /metrics."""
+        state, metrics = self.versions.state(), self._metrics
+        metrics.share.set(state.share)
+        metrics.lost.set(self._writer.num_lost)
+        metrics.champion.set(state.champion)
+        metrics.challenger.set(state.challenger)
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _read(self, receive: Receive) -> dict[str, Any]:
         return await read(receive, within_s=self._params.timeout_s)
 
     async def _computed(self, answers: Answers, user: str) -> tuple[Answer, str]:
-        """The model's answer, or what is popular and why."""
+        """Returns the model's answer, or the popular items and why."""
         try:
             async with asyncio.timeout(self._params.timeout_s):
-                return await self._desk.ask(answers, user), ""
+                return await self._batcher.ask(answers, user), ""
         except TimeoutError:
             return answers.popular, f"no answer within {self._params.timeout_s:g} s"
         except NoAnswer as error:
@@ -188,7 +188,7 @@ class Router:
 
 
 async def read(receive: Receive, *, within_s: float) -> dict[str, Any]:
-    """The object that a request brings; HTTPException where it brings none, or takes longer."""
+    """Returns the JSON object in a request's body; HTTPException if there is none, or it takes longer."""
     body = b""
     try:
         async with asyncio.timeout(within_s):
@@ -199,24 +199,24 @@ async def read(receive: Receive, *, within_s: float) -> dict[str, Any]:
                     raise HTTPException(400, "the body ended too early; send it whole")
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
-        told = json.loads(body)
+        document = json.loads(body)
     except TimeoutError:
         raise HTTPException(408, f"the body took more than {within_s:g} s") from None
     except ValueError:
-        raise HTTPException(400, "the body is no JSON; send an object") from None
-    if not isinstance(told, dict):
-        raise HTTPException(400, "the body is no JSON object; send one")
-    return told
+        raise HTTPException(400, "the body is not JSON; send an object") from None
+    if not isinstance(document, dict):
+        raise HTTPException(400, "the body is not a JSON object; send one")
+    return document
 
 
 class ShortCut:
-    """The two paths that users take go around FastAPI's layers, which cost as much as the answer itself."""
+    """Routes the two paths of users around FastAPI's layers, which cost as much as the answer itself."""
 
     def __init__(self, app: FastAPI) -> None:
         self.app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """One request, or one message of the server's own."""
+        """Handles one request, or one message of the server's own."""
         if scope["type"] != "http" or scope["path"] not in USED or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
@@ -229,16 +229,16 @@ class ShortCut:
         await response(scope, receive, send)
 
 
-def make_app(kept: Log, params: ServingParams, *, name: str, home: Path, token: str = "") -> Limits:
-    """The app of a router for the model of that name, around a log."""
+def make_app(log: Log, params: ServingParams, *, name: str, home: Path, token: str = "") -> Limits:
+    """Returns the app of a router for the model of that name, with its log."""
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        shelf = Shelf(name, home=home, top=params.max_top, keep=params.keep_users)
-        keeper = Keeper(kept, shelf, home=home, keep_days=params.keep_days)
-        router = Router(kept, keeper, params)
+        models = ModelCache(name, home=home, top=params.max_top, keep=params.keep_users)
+        manager = ModelManager(log, models, home=home, keep_days=params.keep_days)
+        router = Router(log, manager, params)
         app.state.router = router
-        keeper.start()
+        manager.start()
         yield
         await asyncio.to_thread(router.close)
 
@@ -260,5 +260,5 @@ def _endpoint(app: FastAPI, path: str) -> Any:
 
 
 def sentence(error: HTTPException) -> Response:
-    """The answer that says why."""
+    """Returns the response with the error's message as JSON."""
     return Response(json.dumps({"error": error.detail}), status_code=error.status_code, media_type=JSON)

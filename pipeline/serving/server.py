@@ -1,4 +1,4 @@
-"""How does a router run? One process: uvicorn around the app, on loopback unless told otherwise."""
+"""Runs a router as one process: uvicorn around the app, on loopback unless `--host` says otherwise."""
 
 import contextlib
 import logging
@@ -16,51 +16,53 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MAX_CONNECTIONS = 1000
-SWITCH_S = 0.001  # that a thread computes before the event loop has its turn; 5 ms is Python's own
+SWITCH_S = 0.001  # how long a thread computes before the event loop has its turn; Python's own is 5 ms
 
 
 def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
-    """Serve until asked to end; PipelineError where it cannot begin."""
+    """Serves until interrupted; PipelineError if it cannot start."""
     import torch
     import uvicorn
 
     from pipeline.serving.router import make_app
 
     expect_online(params.workload.make())
-    told = params.serving
-    host, port = host or told.host, told.port if port is None else port
+    settings = params.serving
+    host, port = host or settings.host, settings.port if port is None else port
     token = os.environ.get("DAYBREAK_TOKEN", "")
     home = ledger.home()
     listening = listen(host, port)
-    kept = open_log(log_url(told, home))
-    torch.set_num_threads(1)  # of one user's answer, more threads only wait for each other
+    traffic_log = open_log(log_url(settings, home))
+    torch.set_num_threads(1)  # one user's answer is too small for more threads, which would only wait
     sys.setswitchinterval(SWITCH_S)
-    app = make_app(kept, told, name=params.register_.name, home=home, token=token)
+    app = make_app(traffic_log, settings, name=params.register_.name, home=home, token=token)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=10,
     )  # fmt: skip
     if host not in LOOPBACK and not token:
-        log.warning("%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may ask", host)
+        log.warning(
+            "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may send requests", host
+        )
     address = f"http://{host}:{listening.getsockname()[1]}"
     log.info("Daybreak answers on %s (POST /recommend, POST /outcomes, GET /health, GET /metrics)%s; "
-             "log %s; end it by Ctrl-C", address, ", token asked" if token else "", kept.url)  # fmt: skip
+             "log %s; end it by Ctrl-C",
+             address, ", token required" if token else "", traffic_log.url)  # fmt: skip
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
-        with contextlib.suppress(KeyboardInterrupt):  # all is written and closed by then
+        with contextlib.suppress(KeyboardInterrupt):  # everything is written and closed by then
             uvicorn.Server(config).run(sockets=[listening])
     finally:
-        kept.close()
+        traffic_log.close()
         listening.close()
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; JobError where the port is taken."""
+    """Returns a listening socket; JobError if the port is taken."""
     try:
-        found = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise JobError(
-            f"port {port} of {host} cannot be had: {error.strerror or error}; "
+            f"port {port} of {host} cannot be used: {error.strerror or error}; "
             f"choose another by --port, or serving.port"
         ) from None
-    return found

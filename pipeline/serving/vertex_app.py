@@ -1,4 +1,4 @@
-"""What does a version answer on Vertex AI? The router's own answers, a list of instances at a time.
+"""Serves a version on Vertex AI with the router's own answers, a list of instances at a time.
 
     {"instances": [{"user": "17850", "top": 10}]}
         ->  {"predictions": [{"items": [...], "exposure": ID, "version": 8}]}
@@ -6,8 +6,8 @@
         ->  {"predictions": [{"kept": true}]}
 
 It is the router of `python -m pipeline serve` with one version, over the arrays of that version's own night;
-an instance is what a user's request brings there, and whose version it meets, the endpoint has drawn
-(pipeline/serving/deployed.py). Without a log there are no exposures, and no outcomes. Of any workload,
+an instance is the body of a user's request there, and the endpoint has drawn which version answers it
+(pipeline/serving/deployed.py). Without a log there are no exposures and no outcomes. With any workload,
 instances {"sample": 3} name samples of the arrays' test split, and predictions are their scores.
 """
 
@@ -31,9 +31,9 @@ from pipeline.serving.limits import Limits
 from pipeline.serving.router import Router, read, sentence
 from pipeline.storage.traffic_log import Log, open_log
 
-MAX_BYTES = 1_500_000  # of a request: Vertex's own limit
+MAX_BYTES = 1_500_000  # of a request, Vertex's own limit
 MAX_INSTANCES = 1_000
-BODY_S = 10.0  # that a body may take to come
+BODY_S = 10.0  # longest time to receive a body
 
 
 class Loaded:
@@ -48,21 +48,23 @@ class Loaded:
 
     @cached_property
     def tested(self) -> Any:
-        """The samples that were held out."""
+        """Returns the samples that were held out."""
         return self.workload.dataset(self.arrays, "test")
 
-    def keeper(self, kept: Log | None, told: Mapping[str, str], *, top: int, keep: int) -> Deployed | None:
-        """The version for a router; None where it cannot recommend."""
+    def deployed(
+        self, log: Log | None, variables: Mapping[str, str], *, top: int, keep: int
+    ) -> Deployed | None:
+        """Returns the version for a router; None if it cannot recommend."""
         if not hasattr(self.workload, "recommend") or not self.arrays.exists():
             return None
         answers = Answers(
-            int(told.get("MODEL_VERSION", 0)), night=told.get("NIGHT", ""), workload=self.workload,
+            int(variables.get("MODEL_VERSION", 0)), night=variables.get("NIGHT", ""), workload=self.workload,
             model=self.model, samples=self.workload.dataset(self.arrays, "serve"), top=top, keep=keep,
         )  # fmt: skip
-        return Deployed(answers, kept, endpoint=told.get("ENDPOINT", ""))
+        return Deployed(answers, log, endpoint=variables.get("ENDPOINT", ""))
 
     def scores(self, numbers: Sequence[int]) -> list[float]:
-        """Scores of samples; ValueError where there is no such sample."""
+        """Returns the scores of samples; ValueError if there is no such sample."""
         if not all(0 <= number < len(self.tested) for number in numbers):
             raise ValueError(f"samples are numbered from 0 to {len(self.tested) - 1}")
         with torch.inference_mode():
@@ -72,21 +74,22 @@ class Loaded:
 
 
 class Predictions:
-    """What Vertex asks for. Made inside the event loop that serves."""
+    """Answers the requests of Vertex; created inside the event loop that serves."""
 
-    def __init__(self, loaded: Loaded, told: Mapping[str, str], *, log: str) -> None:
-        params, self.loaded = ServingParams.model_validate_json(told.get("SERVING", "{}")), loaded
-        kept = open_log(log) if log else None
-        self.keeper = loaded.keeper(kept, told, top=params.max_top, keep=params.keep_users)
-        self.router = Router(kept, self.keeper, params) if self.keeper else None
+    def __init__(self, loaded: Loaded, variables: Mapping[str, str], *, log: str) -> None:
+        params, self.loaded = ServingParams.model_validate_json(variables.get("SERVING", "{}")), loaded
+        traffic_log = open_log(log) if log else None
+        self.deployed = loaded.deployed(traffic_log, variables, top=params.max_top, keep=params.keep_users)
+        self.router = Router(traffic_log, self.deployed, params) if self.deployed else None
 
     async def predict(self, instances: Any) -> list[Any]:
-        """A prediction for each instance; of several, {"error": ...} for one that cannot be answered."""
+        """Returns a prediction for each instance; among several, {"error": ...} for one that fails."""
         if not isinstance(instances, list) or not all(isinstance(one, dict) for one in instances):
             raise HTTPException(400, 'instances are missing; send {"instances": [{"user": "17850"}]}')
         if len(instances) > MAX_INSTANCES:
-            told = f"{len(instances):,} instances, at most {MAX_INSTANCES:,} are answered at once"
-            raise HTTPException(400, told)
+            raise HTTPException(
+                400, f"{len(instances):,} instances, at most {MAX_INSTANCES:,} are answered at once"
+            )
         if any("sample" in one for one in instances):
             return await self._scores(instances)
         if self.router is None:
@@ -95,16 +98,16 @@ class Predictions:
                 400, f"{name} answers no users here: it scores samples only, or has no arrays"
             )
         router = self.router
-        calls = (router.kept(one) if "exposure" in one else router.recommended(one) for one in instances)
-        found = await asyncio.gather(*calls, return_exceptions=True)
+        calls = (router.record(one) if "exposure" in one else router.recommended(one) for one in instances)
+        results = await asyncio.gather(*calls, return_exceptions=True)
         predictions: list[Any] = []
-        for one in found:
-            if isinstance(one, str):
-                predictions.append(json.loads(one))
-            elif isinstance(one, HTTPException) and len(found) > 1:
-                predictions.append({"error": one.detail})  # the others are answered all the same
+        for result in results:
+            if isinstance(result, str):
+                predictions.append(json.loads(result))
+            elif isinstance(result, HTTPException) and len(results) > 1:
+                predictions.append({"error": result.detail})  # the others are answered all the same
             else:
-                raise one
+                raise result
         return predictions
 
     async def _scores(self, instances: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -115,39 +118,39 @@ class Predictions:
             raise HTTPException(400, f"{type(error).__name__}: {error}; name samples alone") from None
 
 
-def app(root: Path, told: Mapping[str, str], *, log: str) -> Any:
-    """The routes that Vertex AI asks, for a server of ASGI."""
+def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:
+    """Returns the ASGI app with the routes that Vertex AI requests."""
 
     @contextlib.asynccontextmanager
     async def life(made: FastAPI) -> AsyncIterator[None]:
-        made.state.predictions = predictions = Predictions(Loaded(root), told, log=log)
-        if predictions.keeper:
-            await asyncio.to_thread(predictions.keeper.start)
+        made.state.predictions = predictions = Predictions(Loaded(root), variables, log=log)
+        if predictions.deployed:
+            await asyncio.to_thread(predictions.deployed.start)
         yield
         if predictions.router:
             await asyncio.to_thread(predictions.router.close)
 
     made = FastAPI(openapi_url=None, lifespan=life)
 
-    async def well(request: Request) -> Response:
+    async def health(request: Request) -> Response:
         router = made.state.predictions.router
         if router:
             state: Response = await router.health(request.receive)
             return state
-        return JSONResponse({"ready": True, "champion": int(told.get("MODEL_VERSION", 0))})
+        return JSONResponse({"ready": True, "champion": int(variables.get("MODEL_VERSION", 0))})
 
     async def metrics(request: Request) -> Response:
         router = made.state.predictions.router
         return await router.metrics(request.receive) if router else Response(status_code=404)
 
-    async def asked(request: Request) -> Response:
+    async def predict(request: Request) -> Response:
         try:
             body = await read(request.receive, within_s=BODY_S)
             return JSONResponse({"predictions": await made.state.predictions.predict(body.get("instances"))})
         except HTTPException as error:
             return sentence(error)
 
-    made.add_route(told.get("AIP_HEALTH_ROUTE", "/health"), well, methods=["GET"])
-    made.add_route(told.get("AIP_PREDICT_ROUTE", "/predict"), asked, methods=["POST"])
+    made.add_route(variables.get("AIP_HEALTH_ROUTE", "/health"), health, methods=["GET"])
+    made.add_route(variables.get("AIP_PREDICT_ROUTE", "/predict"), predict, methods=["POST"])
     made.add_route("/metrics", metrics, methods=["GET"])
     return Limits(made, token="", max_body_bytes=MAX_BYTES, max_requests_per_s=0)

@@ -1,9 +1,9 @@
-"""How is every outcome on the disk before it is acknowledged, at thousands a second? By group commit.
+"""Writes every outcome to the disk before it is acknowledged, thousands a second, by group commit.
 
-One thread writes: all that came while the last commit was under way goes into the next one. An outcome is
-acknowledged after its commit. An exposure waits at most FLUSH_S for others, since nobody waits for it; a
-router that is killed loses the exposures of that time, and whoever reports on one of them is told that it is
-not known. An outcome comes behind its exposure, so it never finds that missing otherwise.
+One thread writes: all that arrived during the last commit goes into the next one. An outcome is acknowledged
+after its commit. An exposure may wait up to FLUSH_S for others, since no client waits for its commit; a
+router that is killed loses the exposures of that time, and an outcome of one of them is answered with an
+error. Otherwise an outcome is written after its exposure, and finds it.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ log = logging.getLogger(__name__)
 
 FLUSH_S = 0.1
 RETRY_S = 1.0
-MAX_WAITING = 100_000  # exposures, while the database is away; the oldest go first
+MAX_WAITING = 100_000  # exposures, while the database is down; the oldest are dropped first
 MAX_ROWS = 2000  # of a commit
-Told = tuple[Outcome, "asyncio.Future[bool]"]
+Waiting = tuple[Outcome, "asyncio.Future[bool]"]
 
 
 class Writer:
-    """Takes exposures and outcomes from the event loop that it is made in."""
+    """Writes the exposures and outcomes of the event loop that it is created in."""
 
-    def __init__(self, kept: Log) -> None:
-        self._log, self._loop = kept, asyncio.get_running_loop()
+    def __init__(self, traffic_log: Log) -> None:
+        self._log, self._loop = traffic_log, asyncio.get_running_loop()
         self._exposures: deque[Exposure] = deque(maxlen=MAX_WAITING)
-        self._outcomes: deque[Told] = deque()
+        self._outcomes: deque[Waiting] = deque()
         self._some, self._urgent = threading.Event(), threading.Event()
         self._ended = False
         self.num_lost = 0  # exposures that were never written
@@ -38,14 +38,17 @@ class Writer:
         self._thread.start()
 
     def expose(self, exposure: Exposure) -> None:
-        """Keep an exposure soon."""
+        """Queues an exposure to be written soon."""
         self.num_lost += len(self._exposures) == MAX_WAITING
         self._exposures.append(exposure)
         if not self._some.is_set():
             self._some.set()
 
     def outcome(self, outcome: Outcome) -> "asyncio.Future[bool]":
-        """Done once it is committed: whether its exposure is known. JobError if it could not be written."""
+        """Returns a future, done once the outcome is committed: whether its exposure is known.
+
+        Its error is a JobError if the outcome could not be written.
+        """
         future: asyncio.Future[bool] = self._loop.create_future()
         self._outcomes.append((outcome, future))
         self._some.set()
@@ -53,7 +56,7 @@ class Writer:
         return future
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Writes what waits, and ends the thread."""
         self._ended = True
         self._some.set()
         self._urgent.set()
@@ -67,19 +70,19 @@ class Writer:
             self._urgent.clear()
             while self._exposures or self._outcomes:
                 if not self._write():
-                    self._some.set()  # what is left
+                    self._some.set()  # for what is left
                     break
             if self._ended:
                 return
 
     def _write(self) -> bool:
-        """Commit what waits, outcomes behind their exposures; False where that failed."""
-        told = [self._outcomes.popleft() for _ in range(min(len(self._outcomes), MAX_ROWS))]
-        # All exposures that were there before the outcomes were taken, and so all that these are of.
+        """Commits what waits, outcomes after their exposures; returns False if that failed."""
+        waiting = [self._outcomes.popleft() for _ in range(min(len(self._outcomes), MAX_ROWS))]
+        # Read after the outcomes, so that the exposures of all these outcomes are among them.
         exposures = [self._exposures.popleft() for _ in range(len(self._exposures))]
         known: list[bool] | JobError
         try:
-            known, self.fault = self._log.write(exposures, [outcome for outcome, _ in told]), ""
+            known, self.fault = self._log.write(exposures, [outcome for outcome, _ in waiting]), ""
         except JobError as error:
             if not self.fault:
                 log.error("%s", error)
@@ -87,34 +90,34 @@ class Writer:
             room = MAX_WAITING - len(self._exposures)
             self.num_lost += max(0, len(exposures) - room)
             self._exposures.extendleft(reversed(exposures[-room:] if room else []))
-        except Exception as error:  # the next commit may do: what no database takes is not tried again
-            log.exception("%d exposures and %d outcomes are not kept", len(exposures), len(told))
+        except Exception as error:  # rows that no database takes are not retried; the next commit may succeed
+            log.exception("%d exposures and %d outcomes are not kept", len(exposures), len(waiting))
             known, self.num_lost = JobError(str(error)), self.num_lost + len(exposures)
-        if told:
-            self._loop.call_soon_threadsafe(_acknowledge, told, known)
+        if waiting:
+            self._loop.call_soon_threadsafe(_acknowledge, waiting, known)
         return not self.fault
 
 
-class Nowhere:
-    """In the place of a writer where no log is kept."""
+class NoLog:
+    """Stands in for a writer where there is no log."""
 
     num_lost, fault = 0, ""
 
     def expose(self, exposure: Exposure) -> None:
-        """Nobody asks for it."""
+        """Drops the exposure."""
 
     def outcome(self, outcome: Outcome) -> "asyncio.Future[bool]":
-        """Nothing can be kept."""
+        """Raises JobError, since no outcome can be recorded."""
         raise JobError("no log is kept here")
 
     def close(self) -> None:
-        """Nothing waits."""
+        """Does nothing, since nothing waits."""
 
 
-def _acknowledge(told: list[Told], known: "list[bool] | JobError") -> None:
-    for place, (_, future) in enumerate(told):
+def _acknowledge(waiting: list[Waiting], known: "list[bool] | JobError") -> None:
+    for place, (_, future) in enumerate(waiting):
         if future.done():
-            continue  # whoever told has gone
+            continue  # the client has gone
         if isinstance(known, JobError):
             future.set_exception(known)
         else:

@@ -1,1 +1,1 @@
-"""A year of nights on spot machines, replayed. Pure."""
+"""Replays a year of nights on spot machines; pure functions, without a file or a service."""

@@ -1,4 +1,4 @@
-"""What do others do? Policies to hold `policies.decide` against, asked as it is.
+"""Implements baseline policies to compare `policies.decide` with, of the same signature.
 
 All on demand; greedy; Uniform Progress of Can't Be Late (NSDI'24), as in the published simulations; the
 utility of SkyNomad (NSDI'27) by its formula.
@@ -14,12 +14,12 @@ ROUNDING = 1e-9
 
 
 def on_demand(state: State) -> Place | None:
-    """Never anything else."""
+    """Returns the cheapest place on demand, always."""
     return cheapest_on_demand(state)
 
 
 def greedy(state: State) -> Place | None:
-    """The cheapest spot there is; wait where there is none, until it must be on demand to the end."""
+    """Returns the cheapest spot there is; without any, waits until only on demand to the end is in time."""
     here = state.place
     if here is not None and not here.spot:
         return here
@@ -29,7 +29,7 @@ def greedy(state: State) -> Place | None:
 
 
 def uniform_progress(state: State) -> Place | None:
-    """Uniform Progress: spot if there is some; else wait, or on demand if behind the straight line."""
+    """Returns spot if there is any; else waits, or buys if progress is below the straight line."""
     here, d = state.place, state.restart_s
     pace = state.work_s / state.deadline_s
     spot = here if here is not None and here.spot else _cheapest_spot(state)
@@ -48,16 +48,16 @@ def uniform_progress(state: State) -> Place | None:
 
 
 def skynomad(state: State) -> Place | None:
-    """The place of the highest utility, V = C_od (t / (T - t)) ((P - p) / p): the time paid so far."""
+    """Returns the place of highest utility; V = C_od (t / (T - t)) ((P - p) / p) looks back on progress."""
     here = state.place
     if here is not None and not here.spot and _must_buy(state, restarts=1):
         return here
     if _must_buy(state, restarts=1):
         return cheapest_on_demand(state)
-    dear = state.dear_usd_per_hour
-    value = dear
+    on_demand_price = state.dear_usd_per_hour
+    value = on_demand_price
     if state.done_s > 0:
-        value = dear * state.now_s / state.left_s * state.todo_s / state.done_s
+        value = on_demand_price * state.now_s / state.left_s * state.todo_s / state.done_s
     elif state.now_s > 0:
         value = inf
     options = [
@@ -72,10 +72,10 @@ def skynomad(state: State) -> Place | None:
         return place if best > 0 else None
     zone = state.zone(here.zone)
     now = min(value, 1e6) - (zone.spot_usd_per_hour if here.spot else zone.on_demand_usd_per_hour)
-    return place if best > max(now, 0.0) + MARGIN * dear else here
+    return place if best > max(now, 0.0) + MARGIN * on_demand_price else here
 
 
-RIVALS = {
+BASELINES = {
     "all on-demand": on_demand,
     "greedy": greedy,
     "Uniform Progress": uniform_progress,
@@ -93,11 +93,11 @@ def _cheapest_spot(state: State) -> Place | None:
 
 
 def _must_buy(state: State, *, restarts: int) -> bool:
-    """Whether whole ticks of work and so many restarts take all whole ticks that are left."""
+    """Whether whole ticks of work and `restarts` restarts take all whole ticks that are left."""
     need = ceil((state.todo_s + restarts * state.restart_s) / state.tick_s - ROUNDING)
     return need >= floor(state.left_s / state.tick_s + ROUNDING)
 
 
 def _runs(state: State) -> bool:
-    """Whether work goes on at the place already."""
+    """Whether the machine has started, so that work goes on."""
     return state.starting_s < 1e-3

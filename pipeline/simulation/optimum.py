@@ -1,9 +1,9 @@
-"""What would the night have cost somebody who knew the future? The omniscient optimum, by a dynamic program.
+"""Computes what a night would have cost with the future known: the optimum, by a dynamic program.
 
-Over ticks, with the least cost of having done k units of work while on spot or on demand in a zone (and for
-how many ticks, as long as that machine is still starting), or while waiting with the checkpoint in a zone. It
-follows the rules of `replay` to within a unit of work, with one throughput and one time to start for the
-night.
+The program goes over ticks. Its value is the least cost of having done k units of work while on spot or on
+demand in a zone (and for how many ticks, as long as that machine is still starting), or while waiting with
+the checkpoint in a zone. It follows the rules of `replay` to within a unit of work, with one throughput and
+one time to start for the night.
 """
 
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ def optimum_usd(
     throughput: float = 1.0,
     restart_s: float | None = None,
 ) -> float:
-    """The least that the job costs from tick `start` of the traces on; infinite if it cannot be in time."""
+    """Returns the least cost of the job from tick `start` of the traces on; infinite if it cannot finish."""
     import numpy as np
 
     tick_s = traces[0].tick_s
-    units = max(1, round(tick_s / UNIT_S))  # in a tick
+    units = max(1, round(tick_s / UNIT_S))  # per tick
     unit_s = tick_s / units
     total = ceil(job.work_s / throughput / unit_s - 1e-6)
     starting = round((job.restart_s if restart_s is None else restart_s) / unit_s)
-    young = max(1, ceil(starting / units))  # ticks until a machine works throughout
+    young = max(1, ceil(starting / units))  # ticks until a machine works through a whole tick
     gain = [min(units, max(0, units * (age + 1) - starting)) for age in range(young)] + [units]
     num_ticks = int(job.deadline_s / tick_s + 1e-9)
     zones = len(traces)
@@ -71,7 +71,7 @@ def optimum_usd(
 
 
 def _ahead(cost: "NDArray[np.float64]", by: int) -> "NDArray[np.float64]":
-    """Costs by work done, after so much more of it; the last entry is all work done."""
+    """Costs by work done, after `by` more units of it; the last entry is all work done."""
     import numpy as np
 
     if not by:

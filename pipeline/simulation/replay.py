@@ -1,10 +1,10 @@
-"""What would a night have cost under a policy? One job through one stretch of spot capacity.
+"""Replays one night under a policy: one job through one stretch of spot capacity, and its cost.
 
-The rules are those of the published simulations (Can't Be Late, NSDI'24; SkyNomad, NSDI'27): time goes by in
-ticks, whoever holds a machine at a tick pays all of it, each start takes `restart_s` before work goes on,
-spot that is gone at a tick was lost there, and a checkpoint that moves to another region is paid for once. On
-top of that come throughput that is not as planned and noisy, losses without notice (what was done since the
-last checkpoint before a moment within the tick is done again), and on-demand machines that fail.
+The rules are those of the published simulations (Can't Be Late, NSDI'24; SkyNomad, NSDI'27): time advances in
+ticks, a machine that is held at a tick is paid for the whole tick, each start takes `restart_s` before work
+goes on, spot that is gone at a tick was lost there, and a checkpoint that moves to another region is paid for
+once. Added to these are throughput that is noisy and not as planned, losses without notice (work done since
+the last checkpoint before a moment within the tick is repeated), and on-demand machines that fail.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from pipeline.contract.units import HOUR_S
 from pipeline.simulation.traces import Trace
 from pipeline.spot.states import Place, Policy, Sightings, State, Zone, look, refuse
 
-ENOUGH_S = 1e-3  # work that is left and counts as none
+ENOUGH_S = 1e-3  # less work than this left counts as none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to be done: seconds of work at the planned throughput, until `deadline_s` after the start."""
+    """The work of a night: seconds at the planned throughput, until `deadline_s` after the start."""
 
     work_s: float
     deadline_s: float
-    restart_s: float  # 95th percentile, which is also what a policy is told
+    restart_s: float  # 95th percentile, which is also what a policy knows
     egress_usd: float = 1.0
     checkpoint_every_s: float = 0.0
     notice: bool = True
@@ -32,17 +32,17 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Luck:
-    """What happens by the tick and is not in the traces, to all policies alike. Empty: all as planned."""
+    """Random events of each tick beside the traces, the same for all policies. Empty: all goes as planned."""
 
     throughput: Sequence[float] = ()  # of a machine that works throughout the tick
     restart_s: Sequence[float] = ()  # of a start in that tick
-    lost_at: Sequence[float] = ()  # share of the tick before a loss that had gone by
-    failed: Sequence[bool] = ()  # a machine on demand is gone at that tick
+    lost_at: Sequence[float] = ()  # share of the tick before a loss at which it happened
+    failed: Sequence[bool] = ()  # whether a machine on demand is gone at that tick
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a night went."""
+    """The result of a night."""
 
     usd: float
     finished_s: float | None  # None: not by the deadline
@@ -50,23 +50,23 @@ class Outcome:
     num_moves: int
     on_demand_s: float
     waited_s: float
-    places: tuple[Place | None, ...] = field(repr=False)  # one a tick
+    places: tuple[Place | None, ...] = field(repr=False)  # one per tick
 
     @property
     def missed(self) -> bool:
-        """Whether the deadline was."""
+        """Returns whether the deadline was missed."""
         return self.finished_s is None
 
 
 def replay(
     policy: Policy, job: Job, traces: Sequence[Trace], *, start: int = 0, luck: Luck | None = None
 ) -> Outcome:
-    """Ask `policy` at each tick from tick `start` of the traces, and add up what comes of it."""
+    """Returns the result of following `policy` at each tick from tick `start` of the traces."""
     return _Night(job, traces, start=start, luck=luck or Luck()).run(policy)
 
 
 class _Night:
-    """One replay: the state that a policy is shown, and the bill."""
+    """One replay: the state that the policy sees, and the bill."""
 
     def __init__(self, job: Job, traces: Sequence[Trace], *, start: int, luck: Luck) -> None:
         self.job, self.traces, self.start, self.luck = job, {t.zone: t for t in traces}, start, luck
@@ -81,8 +81,8 @@ class _Night:
             restart_s=job.restart_s, egress_usd=job.egress_usd, doubt=job.doubt,
             at_risk_s=0.0 if job.notice else self.tick_s + job.checkpoint_every_s,
         )  # fmt: skip
-        self.unsaved_s = 0.0  # of `done_s`, when the last tick began
-        self.made_s = 0.0  # in the last tick
+        self.unsaved_s = 0.0  # the part of `done_s` not in a checkpoint when the last tick began
+        self.made_s = 0.0  # work done in the last tick
         self.usd = self.on_demand_s = self.waited_s = 0.0
         self.num_losses = self.num_moves = 0
         self.places: list[Place | None] = []
@@ -105,7 +105,7 @@ class _Night:
         return bool(self.traces[zone].up[self.start + tick])
 
     def _begin(self, tick: int) -> None:
-        """Prices, and whether the machine is still there."""
+        """Updates the prices, and whether the machine is still there."""
         state, now_s = self.state, tick * self.tick_s
         zones = state.zones
         for index, zone in enumerate(zones):
@@ -131,7 +131,7 @@ class _Night:
         )  # fmt: skip
 
     def _taken_back_s(self, tick: int) -> float:
-        """Work that is lost with a machine that went at a moment within the last tick."""
+        """Work that is lost with a machine that was lost at a moment within the last tick."""
         share = self.luck.lost_at[tick] if self.luck.lost_at else 0.0
         every_s = self.job.checkpoint_every_s
         by_then_s = self.unsaved_s + self.made_s * share
@@ -150,11 +150,11 @@ class _Night:
             self.state = refuse(self.state, place.zone)
 
     def _work(self, place: Place | None, tick: int) -> float | None:
-        """The tick at a place; the time at which the work is done, if it is."""
+        """Spends the tick at a place; returns the time at which the work is done, if it is."""
         state, tick_s = self.state, self.tick_s
         self.places.append(place)
         every_s = self.job.checkpoint_every_s
-        moved = place != state.place  # who leaves saves first
+        moved = place != state.place  # a job that leaves saves first
         self.unsaved_s = (self.unsaved_s + self.made_s) % every_s if every_s and not moved else 0.0
         self.made_s = 0.0
         if place is None:

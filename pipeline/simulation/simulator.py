@@ -1,7 +1,7 @@
-"""How would a year of nights go? Each night replayed under our policy, under others, and by one who knew all.
+"""Simulates a year of nights: each is replayed under our policy, under the baselines, and under the optimum.
 
 A night begins at a random tick of the traces. Its throughput is off the plan by up to `OFF`, and noisy from
-tick to tick; starts take as long as they take (the job's `restart_s` is the 95th percentile); spot is lost
+tick to tick; the time of a start is random (the job's `restart_s` is its 95th percentile); spot is lost
 without notice, on-demand machines fail as `MEAN_TIME_TO_FAILURE_S` says. All policies meet the same luck.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.startup import TWICE
-from pipeline.simulation.baselines import RIVALS
+from pipeline.simulation.baselines import BASELINES
 from pipeline.simulation.optimum import optimum_usd
 from pipeline.simulation.replay import Job, Luck, replay
 from pipeline.simulation.traces import Trace
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 OURS = "ours"
 OPTIMUM = "optimum"
-POLICIES: dict[str, Policy] = {OURS: decide, **RIVALS}
+POLICIES: dict[str, Policy] = {OURS: decide, **BASELINES}
 
 OFF = 0.2  # the throughput of a night is within this share of the plan
 NOISE = 0.05  # standard deviation of the logarithm of a tick's throughput
 RESTART_S = 600.0  # 95th percentile of a start, twice the median (startup.py, a machine with GPUs)
 SAVE_S = 15.0
-CHUNK = 8  # nights handed to a process at a time
+CHUNK = 8  # nights given to a process at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """What one policy made of one night. The optimum has no losses, moves and waits of its own to tell."""
+    """The result of one policy on one night. For the optimum, losses, moves and waits are not known."""
 
     night: int
     policy: str
@@ -58,7 +58,7 @@ class Tally:
 
 
 def nightly_job(*, work_hours: float, deadline_hours: float) -> Job:
-    """The job of a night; ParamsError if it could never be done."""
+    """Returns the job of a night; ParamsError if it could never be done in time."""
     if not 0 < work_hours < deadline_hours:
         raise ParamsError(
             f"--work-hours {work_hours:g} does not fit between 0 and --deadline-hours {deadline_hours:g}; "
@@ -79,10 +79,10 @@ def nightly_job(*, work_hours: float, deadline_hours: float) -> Job:
 def simulate(
     job: Job, traces: Sequence[Trace], *, num_nights: int, seed: int = 0, num_processes: int | None = None
 ) -> Iterator[list[Tally]]:
-    """The tallies of one night after the other: all policies and the optimum. One seed, one year."""
+    """Yields the tallies of each night: all policies and the optimum. The seed decides the whole year."""
     num_ticks = int(job.deadline_s / traces[0].tick_s)
     if num_nights < 1:
-        raise ParamsError(f"--nights {num_nights} is no number of nights; give 1 or more")
+        raise ParamsError(f"--nights {num_nights} is below 1; give 1 or more nights")
     if num_ticks < 1 or len(traces[0].up) < num_ticks:
         raise DataError(
             f"the traces last {len(traces[0].up) * traces[0].tick_s / HOUR_S:.1f} hours, a night "
@@ -99,7 +99,7 @@ def simulate(
 
 
 def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_starts: int) -> list[Tally]:
-    """All policies and the optimum on one night, of which number and seed decide everything."""
+    """Returns the tallies of all policies and the optimum on one night, which its number and seed decide."""
     import numpy as np
 
     rng = np.random.default_rng([seed, night])
@@ -116,7 +116,7 @@ def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_s
         )  # fmt: skip
     usd = optimum_usd(job, traces, start=start, throughput=float(np.mean(luck.throughput)),
                       restart_s=float(np.median(luck.restart_s)))  # fmt: skip
-    # One who knows all can do what any policy did; the program knows a night's luck by its mean only.
+    # The optimum costs no more than any policy; the program knows a night's luck by its mean only.
     usd = min(usd, *(tally.usd for tally in tallies if not tally.missed), float("inf"))
     missed = usd == float("inf")
     return [*tallies, Tally(night=night, policy=OPTIMUM, missed=missed, usd=0.0 if missed else usd)]
@@ -125,7 +125,7 @@ def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_s
 def draw_luck(
     rng: "np.random.Generator", *, num_ticks: int, tick_s: float, job: Job, off: float | None = None
 ) -> Luck:
-    """What a night brings beside its traces; `off` is the share of the throughput, drawn if left out."""
+    """Draws the random events of a night; `off` is the share of the planned throughput, drawn if left out."""
     import numpy as np
 
     median_s = job.restart_s / 2

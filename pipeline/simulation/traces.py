@@ -1,13 +1,13 @@
-"""When was there spot capacity in a zone, and at what price? Read from a file, or drawn with a seed.
+"""Provides traces of spot capacity and its price in each zone, read from a file or drawn with a seed.
 
 A file is a table (CSV, also .gz) of runs without a change, as in andylizf/skynomad-artifact: `zone`,
 `start_tick_600s` (the tick's length is in the name), `run_ticks`, `available` (1 or 0). Prices are in two
-more columns, `spot_usd_h` and `on_demand_usd_h`, or in a table by `zone` beside it: `..._info.csv` for
+more columns, `spot_usd_h` and `on_demand_usd_h`, or in a table by `zone` beside the file: `..._info.csv` for
 `..._rle.csv.gz`.
 
-Drawn traces come from what was measured: capacity lasts as machines lived in 2019 (`curves.MEASURED`), and
-is gone as it was in 789 outages of 13 zones in 2025 (the same artifact): over half of them a tick, one in
-twenty for most of a day.
+Drawn traces follow measurements: capacity lasts as long as machines lived in 2019 (`survival.MEASURED`), and
+outages last as 789 outages of 13 zones did in 2025 (the same artifact): over half of them one tick, one in
+twenty most of a day.
 """
 
 import csv
@@ -48,7 +48,7 @@ class Trace:
     on_demand_usd_per_hour: float
 
     def around(self, num_ticks: int) -> "Trace":
-        """With its beginning once more at its end, so that a night may begin at any tick."""
+        """Returns the trace with its first ticks repeated at its end: a night may begin at any tick."""
         return replace(
             self,
             up=self.up + self.up[:num_ticks],
@@ -61,7 +61,7 @@ ZONES = (("us-east4-b", 14.85, 82.53), ("europe-west1-c", 16.36, 90.87), ("us-ce
 
 
 def draw(*, seed: int, num_ticks: int, tick_s: float = 600.0) -> tuple[Trace, ...]:
-    """Traces of `ZONES`; the same seed draws the same."""
+    """Returns random traces of `ZONES`, the same for the same seed."""
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ def _spells(rng: "np.random.Generator", *, until_s: float) -> list[float]:
 
 
 def read(path: Path) -> tuple[Trace, ...]:
-    """The traces of a file; DataError names what is wrong with it, and where."""
+    """Returns the traces of a file; DataError names what is wrong with it, and where."""
     rows = list(_rows(path))
     if not rows:
         raise DataError(f"{path} has no runs; give a table with the columns {COLUMNS}")
@@ -127,7 +127,7 @@ def read(path: Path) -> tuple[Trace, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """One row: from a tick on, so many ticks alike."""
+    """One row: a run of ticks without a change."""
 
     begin: int
     end: int
@@ -147,8 +147,8 @@ def _trace(
 ) -> Trace:
     try:
         runs = sorted((_run(row, priced or row, start=start) for row in rows), key=lambda run: run.begin)
-    except (TypeError, ValueError) as error:  # a cell that is missing, or no number
-        raise DataError(f"{path}, zone {zone}: {error}; mend that row") from None
+    except (TypeError, ValueError) as error:  # a cell that is missing, or not a number
+        raise DataError(f"{path}, zone {zone}: {error}; fix that row") from None
     _whole(path, zone, runs, start=start)
     return Trace(
         zone=zone,
@@ -167,7 +167,7 @@ def _run(row: dict[str, str], prices: dict[str, str], *, start: str) -> _Run:
     if row["available"] not in ("0", "1"):
         raise ValueError(f"available {row['available']!r} at {start} {begin} is neither 0 nor 1")
     if not (0 <= spot_usd < inf and 0 < on_demand_usd < inf):
-        raise ValueError(f"{' or '.join(PRICES)} ({spot_usd:g}, {on_demand_usd:g}) is no price")
+        raise ValueError(f"{' or '.join(PRICES)} ({spot_usd:g}, {on_demand_usd:g}) is not a valid price")
     return _Run(
         begin=begin,
         end=begin + number,
@@ -178,7 +178,7 @@ def _run(row: dict[str, str], prices: dict[str, str], *, start: str) -> _Run:
 
 
 def _whole(path: Path, zone: str, runs: list[_Run], *, start: str) -> None:
-    """Refuse runs with a gap between them, or that overlap."""
+    """Raises DataError if there is a gap between runs, or if they overlap."""
     ends = [0, *(run.end for run in runs)]
     for end, begin in zip(ends, (run.begin for run in runs), strict=False):
         if begin > end:
@@ -208,9 +208,13 @@ def _info(path: Path) -> Path:
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
     if not path.exists():
-        raise DataError(f"there is no file {path}; give the traces' path, or leave --traces out to draw some")
+        raise DataError(
+            f"there is no file {path}; give the path of the traces, or leave --traces out to draw some"
+        )
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             yield from csv.DictReader(file)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is no table ({error}); give a CSV file with the columns {COLUMNS}") from None
+        raise DataError(
+            f"{path} is not a table ({error}); give a CSV file with the columns {COLUMNS}"
+        ) from None

@@ -1,1 +1,1 @@
-"""Spot machines under a deadline: how long do they live, and when to buy?"""
+"""Models how long spot machines live, and decides under a deadline when to buy on demand."""

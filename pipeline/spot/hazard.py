@@ -1,12 +1,12 @@
-"""How long will tonight's spot machines live, and when to save for that? By the nights, or by the prior.
+"""Estimates the hazard of tonight's spot machines, from earlier nights or the prior, and when to save.
 
-Until nights have seen `ENOUGH` preemptions, machines are taken as memoryless, with a mean that begins at that
-of 2019 (`preemptions`) as if `PRIOR_LOSSES` had been seen. From then on the family of `curves` is fitted and
-chosen that says most about machines that were held out (`lifetimes`), censored ones counted as such.
+Until nights have seen `ENOUGH` preemptions, machines count as memoryless, with a mean that begins at that of
+2019 (`preemptions`) as if `PRIOR_LOSSES` had been seen. From then on the families of `survival` are fitted,
+and the one that best predicts machines that were held out is chosen (`lifetimes`), with censoring.
 
-Where that has a memory, times between checkpoints come from the dynamic program (`intervals`); else, and
-where saves are so cheap that they would be closer than its grid, from Young's formula with the mean time to a
-loss that machines have which are used for so long and no longer: E[min(L, T)] / P(L < T).
+If that hazard depends on age, the times between checkpoints come from the dynamic program (`intervals`).
+Otherwise, and if saves are so cheap that they would be closer than the program's grid, they come from Young's
+formula with the mean time to a loss of machines that are used for a time T at most: E[min(L, T)] / P(L < T).
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ SHORTEST_S, LONGEST_S = 60.0, 1000 * HOUR_S
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
-    """Several machines of which none may be lost."""
+class FirstLoss:
+    """The time until the first of several machines is lost."""
 
     one: Lifetime
     number: int
@@ -50,8 +50,8 @@ class Together:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Danger:
-    """The lifetime of a spot machine, and what it rests on."""
+class Hazard:
+    """The lifetime of a spot machine, and what the estimate is based on."""
 
     lifetime: Lifetime
     says: str
@@ -59,11 +59,11 @@ class Danger:
 
     @property
     def memoryless(self) -> bool:
-        """Is a machine in the same danger at any age?"""
+        """Returns whether the hazard is the same at any age."""
         return isinstance(self.lifetime, Exponential)
 
     def mean_time_to_loss_s(self, *, num_machines: int, within_s: float) -> float:
-        """Seconds of use for each loss of one of them, where a job goes on for so long at most."""
+        """Returns the mean seconds of use per loss of one of the machines, in jobs of `within_s` at most."""
         if isinstance(self.lifetime, Exponential):
             return self.lifetime.mean_s / num_machines
         import numpy as np
@@ -76,55 +76,56 @@ class Danger:
         return float(np.interp(within_s, *self._means[num_machines]))
 
 
-PRIOR = Danger(
+PRIOR = Hazard(
     lifetime=Exponential(mean_s=MEAN_TIME_TO_PREEMPTION_S), says="the prior of 1,442 machines of 2019"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saves:
-    """Seconds of work between checkpoints from a machine's start on, the last for all to come, and why."""
+    """Seconds of work between checkpoints from a machine's start on, the last one repeated, and why."""
 
     intervals_s: tuple[float, ...]
     says: str
 
 
-def learned(lives: Sequence[tuple[float, bool]]) -> Danger:
-    """What the lives of spot machines tell: seconds, and whether that was the end by a preemption."""
-    lost = sum(preempted for _, preempted in lives)
-    if not lives:
+def learned(observed: Sequence[tuple[float, bool]]) -> Hazard:
+    """Returns the hazard learned from observed lifetimes: seconds, and whether a preemption ended each."""
+    lost = sum(preempted for _, preempted in observed)
+    if not observed:
         return PRIOR
     if lost < ENOUGH:
-        lived_s = sum(seconds for seconds, _ in lives) + PRIOR_LOSSES * MEAN_TIME_TO_PREEMPTION_S
-        says = f"{lost} preemption{'s' if lost != 1 else ''} of {len(lives)} seen, with {PRIOR.says}"
-        return Danger(lifetime=Exponential(mean_s=lived_s / (lost + PRIOR_LOSSES)), says=says)
+        lived_s = sum(seconds for seconds, _ in observed) + PRIOR_LOSSES * MEAN_TIME_TO_PREEMPTION_S
+        says = f"{lost} preemption{'s' if lost != 1 else ''} of {len(observed)} seen, with {PRIOR.says}"
+        return Hazard(lifetime=Exponential(mean_s=lived_s / (lost + PRIOR_LOSSES)), says=says)
     import numpy as np
 
     from pipeline.spot.lifetimes import Observed, choose
 
-    observed = Observed(
-        lived_s=np.array([max(seconds, 1.0) for seconds, _ in lives]),
-        preempted=np.array([preempted for _, preempted in lives]),
+    lifetimes = Observed(
+        lived_s=np.array([max(seconds, 1.0) for seconds, _ in observed]),
+        preempted=np.array([preempted for _, preempted in observed]),
     )
-    found = choose(observed)
-    return Danger(
-        lifetime=found.best,
-        says=f"{lost} preemptions of {len(lives)} seen, of which it says most when held out",
+    return Hazard(
+        lifetime=choose(lifetimes).best,
+        says=f"{lost} preemptions of {len(observed)} seen, which it predicts best when held out",
     )
 
 
-def saves(danger: Danger, *, num_machines: int, work_s: float, save_s: float, restart_s: float) -> Saves:
-    """When a job on spot shall save."""
+def saves(hazard: Hazard, *, num_machines: int, work_s: float, save_s: float, restart_s: float) -> Saves:
+    """Returns when a job on spot saves."""
     from pipeline.spot.intervals import LEAST_STEP_S, NUM_STEPS, schedule
 
-    mean_s = danger.mean_time_to_loss_s(num_machines=num_machines, within_s=work_s)
+    mean_s = hazard.mean_time_to_loss_s(num_machines=num_machines, within_s=work_s)
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=mean_s)
     hours = f"one preemption in {mean_s / HOUR_S:.3g} h"
-    told = f"machines live as the {danger.lifetime.name} curve says, {hours}, by {danger.says}"
-    if danger.memoryless:
-        return Saves(intervals_s=(every_s,), says=f"{told}: saves by Young/Daly")
+    reason = f"machines live as the {hazard.lifetime.name} curve says, {hours}, by {hazard.says}"
+    if hazard.memoryless:
+        return Saves(intervals_s=(every_s,), says=f"{reason}: saves by Young/Daly")
     if every_s < max(LEAST_STEP_S, work_s / NUM_STEPS):
-        return Saves(intervals_s=(every_s,), says=f"{told}: saves by Young/Daly, too cheap for a program")
-    lifetime = Together(one=danger.lifetime, number=num_machines)
-    found = schedule(lifetime, work_s=work_s, save_s=save_s, restart_s=restart_s)
-    return Saves(intervals_s=found.intervals_s, says=f"{told}: saves by the dynamic program on its hazard")
+        return Saves(intervals_s=(every_s,), says=f"{reason}: saves by Young/Daly, too cheap for a program")
+    lifetime = FirstLoss(one=hazard.lifetime, number=num_machines)
+    program = schedule(lifetime, work_s=work_s, save_s=save_s, restart_s=restart_s)
+    return Saves(
+        intervals_s=program.intervals_s, says=f"{reason}: saves by the dynamic program on its hazard"
+    )

@@ -1,4 +1,4 @@
-"""How long from one checkpoint to the next, if the danger changes with age? A dynamic program on the hazard.
+"""Computes the intervals between checkpoints if the hazard changes with age, by a dynamic program.
 
 With J of work left on a machine of age t, saving after i costs (Kadupitiya et al., HPDC'20)
 
@@ -6,21 +6,21 @@ With J of work left on a machine of age t, saving after i costs (Kadupitiya et a
         P_ok (i + save + E[M(J - i, t + i + save)]) + P_fail (E[lost] + restart + E[M(J, 0)])
 
 where P_fail = (F(t + i + save) - F(t)) / (1 - F(t)), and after a failure a machine of age 0 goes on. E[M(J,
-0)] is on both sides: for t = 0 the equation is solved for it, and used at all other ages. Where machines have
-no memory the intervals are alike, and Young's `preemptions.checkpoint_interval_s` needs no program.
+0)] is on both sides: for t = 0 the equation is solved for it, and used at all other ages. For a memoryless
+lifetime the intervals are equal, and Young's `preemptions.checkpoint_interval_s` needs no program.
 """
 
 from dataclasses import dataclass
 
 from pipeline.spot.survival import Lifetime, survival
 
-NUM_STEPS = 300  # of the grid: a minute each for five hours
+NUM_STEPS = 300  # of the grid: one minute each for five hours
 LEAST_STEP_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Work between checkpoints, and how long all of it takes on average, failures and saves included."""
+    """Work between checkpoints, and the mean time of all of it, failures and saves included."""
 
     intervals_s: tuple[float, ...]
     expected_s: float
@@ -29,9 +29,9 @@ class Schedule:
 def schedule(
     lifetime: Lifetime, *, work_s: float, save_s: float, restart_s: float, age_s: float = 0.0
 ) -> Schedule:
-    """When to save so that the work takes least time on average, if nothing fails on the way.
+    """Returns the intervals at which to save so that the work takes least time on average.
 
-    `age_s` is that of the machine which goes on with the work.
+    They hold until the machine is lost; `age_s` is the age of the machine when the work goes on.
     """
     import numpy as np
     from numpy.lib.stride_tricks import as_strided
@@ -39,9 +39,9 @@ def schedule(
     step_s = max(LEAST_STEP_S, work_s / NUM_STEPS)
     jobs = max(1, round(work_s / step_s))
     step_s = work_s / jobs
-    save = round(save_s / step_s)  # in steps, for the age alone: the time it takes is exact
+    save = round(save_s / step_s)  # in steps, for the age only: the cost uses the exact time
     first = round(age_s / step_s)
-    # Beyond that machines are taken as of the same age: their hazard there is all that matters.
+    # Machines beyond the last age count as of that age: only their hazard there matters.
     ages = min(first + jobs * (1 + save) + 1, 8 * NUM_STEPS)
     width = ages + jobs * (1 + save) + 1
     alive = np.maximum(survival(lifetime, np.arange(width + 1, dtype=np.float64) * step_s), 1e-300)
@@ -51,7 +51,7 @@ def schedule(
     then = np.minimum(a + i + save, width)
     ok = alive[then] / alive[a]
     takes_s = i * step_s + save_s
-    # P_fail E[lost] by parts: the area under the survival, less the rectangle of those that made it.
+    # P_fail E[lost] by parts: the area under the survival, less the rectangle of those that survived.
     lost_s = np.maximum((area[then] - area[a]) / alive[a] - (then - a) * step_s * ok, 0.0)
     cost_s = ok * takes_s + lost_s + (1 - ok) * restart_s
     best = np.zeros((jobs + 1, width + 1))

@@ -1,16 +1,14 @@
-"""How long does a spot machine live? Lifetimes with censoring, and the curve that fits them.
+"""Fits the lifetimes of spot machines, with censoring, by the survival curve that predicts best.
 
-A machine that its user stopped had lived at least so long: it is censored, not preempted, and leaving such
-machines out or counting them as preempted bends every curve. A machine that was preempted at age t
-contributes log h(t) - H(t) to the log-likelihood, one that was stopped -H(t). The family (`curves`) is
-chosen by the log-likelihood of machines that were held out, so the one with most parameters has no head
-start.
+A machine that its user stopped would have lived at least as long: it is censored, not preempted, and leaving
+such machines out or counting them as preempted biases every curve. A machine that was preempted at age t
+contributes log h(t) - H(t) to the log-likelihood, one that was stopped -H(t). The family (`survival`) is
+chosen by the log-likelihood of machines that were held out, so the family with most parameters has no
+advantage.
 
-Nelson-Aalen's estimate is made a curve by a hazard that is constant between quantiles of the preemptions.
-Kaplan-Meier's, with its interval, is there to look at: it has no density.
+Nelson-Aalen's estimate becomes a curve by a hazard that is constant between quantiles of the preemptions.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,13 +36,13 @@ NUM_PIECES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Lifetimes in seconds, and for each whether it was ended by a preemption; else it is censored."""
+    """Lifetimes in seconds, and whether each ended by a preemption; the others are censored."""
 
     lived_s: "Floats"
     preempted: "NDArray[np.bool_]"
 
     def cut(self, age_s: float) -> "Observed":
-        """As if nobody had looked after that age: leaves out what happens by rule, as a limit of 24 hours."""
+        """Returns the lifetimes censored at that age, such as at a rule that ends machines after 24 hours."""
         import numpy as np
 
         return Observed(
@@ -52,13 +50,13 @@ class Observed:
         )
 
     def where(self, chosen: "NDArray[np.bool_]") -> "Observed":
-        """Some of them."""
+        """Returns the lifetimes that the mask `chosen` selects."""
         return Observed(lived_s=self.lived_s[chosen], preempted=self.preempted[chosen])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The family that says most about machines it has not seen, fitted to all, and the score of each family.
+    """The family that best predicts held-out machines, fitted to all machines, and the score of each family.
 
     A score is the mean log-likelihood of a held-out machine, time in hours.
     """
@@ -69,7 +67,7 @@ class Choice:
 
 
 def choose(observed: Observed, *, seed: int = 0, published: Sequence[Lifetime] = ()) -> Choice:
-    """Fit all families and score them on held-out folds; `published` curves are scored as they are."""
+    """Fits all families and scores them on held-out folds; `published` curves are scored as they are."""
     import numpy as np
 
     fold = np.random.default_rng(seed).permutation(len(observed.lived_s)) % NUM_FOLDS
@@ -84,7 +82,7 @@ def choose(observed: Observed, *, seed: int = 0, published: Sequence[Lifetime] =
 
 
 def log_likelihood(lifetime: Lifetime, observed: Observed) -> float:
-    """Of all of them together, with time in hours."""
+    """Returns the log-likelihood of all observed lifetimes together, with time in hours."""
     import numpy as np
 
     hazard = lifetime.hazard_per_s(observed.lived_s) * HOUR_S
@@ -93,12 +91,12 @@ def log_likelihood(lifetime: Lifetime, observed: Observed) -> float:
 
 
 def fit_exponential(observed: Observed) -> Exponential:
-    """Time lived over preemptions; half a preemption more, so that none seen is not for ever."""
+    """Returns the fit, time lived over preemptions plus one half, which is finite without preemptions."""
     return Exponential(mean_s=float(observed.lived_s.sum() / (observed.preempted.sum() + 0.5)))
 
 
 def fit_weibull(observed: Observed) -> Weibull:
-    """By maximum likelihood (scipy)."""
+    """Returns the fit by maximum likelihood (scipy)."""
     from scipy.stats import CensoredData, weibull_min
 
     data = CensoredData.right_censored(observed.lived_s / HOUR_S, ~observed.preempted)
@@ -107,7 +105,7 @@ def fit_weibull(observed: Observed) -> Weibull:
 
 
 def fit_bathtub(observed: Observed) -> Bathtub:
-    """By maximum likelihood, from the published values on."""
+    """Returns the fit by maximum likelihood, starting from the published values."""
     import numpy as np
     from scipy.optimize import minimize
 
@@ -119,15 +117,15 @@ def fit_bathtub(observed: Observed) -> Bathtub:
     hours = PUBLISHED.early_s / HOUR_S, PUBLISHED.late_s / HOUR_S, PUBLISHED.end_s / HOUR_S
     first = np.append(np.log(PUBLISHED.share / (1 - PUBLISHED.share)), np.log(hours))
     hour = np.log([0.02, 200.0])
-    found = minimize(
+    fit = minimize(
         lambda x: -log_likelihood(curve(x), observed), first, method="Nelder-Mead",
         bounds=[(-6.0, 6.0), hour, hour, hour], options={"maxiter": 600, "xatol": 1e-3, "fatol": 1e-3},
     )  # fmt: skip
-    return curve(found.x)
+    return curve(fit.x)
 
 
 def fit_piecewise(observed: Observed) -> Piecewise:
-    """Preemptions over time lived, between quantiles of the preemptions, as if half of one more was seen.
+    """Returns the hazard between quantiles of the preemptions: preemptions plus one half, over time lived.
 
     That is the rise of the Nelson-Aalen estimate over a piece, divided by its length.
     """
@@ -150,26 +148,3 @@ FITS: tuple[Callable[[Observed], Lifetime], ...] = (
     fit_bathtub,
     fit_piecewise,
 )
-
-
-def kaplan_meier(observed: Observed, *, confidence: float = 0.9) -> "tuple[Floats, Floats, Floats, Floats]":
-    """Ages in seconds, the share that survives each, and its interval (scipy)."""
-    import numpy as np
-    from scipy.stats import CensoredData, ecdf
-
-    survival = ecdf(CensoredData.right_censored(observed.lived_s, ~observed.preempted)).sf
-    with warnings.catch_warnings():
-        # Where none or all are left there is no interval; scipy warns and says nan.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        interval = survival.confidence_interval(confidence)
-    low, high = (np.nan_to_num(side.probabilities, nan=0.0) for side in (interval.low, interval.high))
-    return survival.quantiles, survival.probabilities, low, high
-
-
-def nelson_aalen(observed: Observed) -> "tuple[Floats, Floats]":
-    """Ages of preemptions in seconds, and the cumulative hazard at each: sums of 1 / machines still there."""
-    import numpy as np
-
-    ages, number = np.unique(observed.lived_s[observed.preempted], return_counts=True)
-    there = len(observed.lived_s) - np.searchsorted(np.sort(observed.lived_s), ages)
-    return ages, np.cumsum(number / there)

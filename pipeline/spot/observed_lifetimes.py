@@ -1,7 +1,7 @@
-"""How long did each spot machine of a job live, and was it preempted? From what the job left behind.
+"""Reads how long each spot machine of a job lived, and whether it was preempted, from the job's files.
 
-A machine lived from its first sign of life (the start of a worker) to its last (a heartbeat); one that was
-not found lost when it was looked at (it had done its work, failed, or was left) had lived at least so long.
+A machine lived from its first sign of life (the start of a worker) to its last (a heartbeat). The lifetime of
+a machine that was not lost to a preemption (it had done its work, failed, or was released) is censored.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,25 +11,25 @@ from typing import Any
 Line = Mapping[str, Any]  # of a file of JSON lines
 
 
-def lives(
+def lifetimes(
     submissions: Sequence[Line], *, starts: Sequence[Line], heartbeats: Sequence[Line], losses: Sequence[Line]
 ) -> tuple[tuple[float, bool], ...]:
-    """Seconds lived and whether preempted, of each spot machine that began to work."""
+    """Returns for each spot machine that began to work its seconds lived and whether it was preempted."""
     signs = [_seconds(line["time"]) for line in (*starts, *heartbeats)]
     lost = [_seconds(line["time"]) for line in losses]
-    asked = [line for line in submissions if not line.get("left")]
-    ends = [*(_seconds(line["time"]) for line in asked[1:]), float("inf")]
-    found = []
-    for line, end in zip(asked, ends, strict=False):  # nothing was asked for: nothing lived
+    submitted = [line for line in submissions if not line.get("left")]
+    ends = [*(_seconds(line["time"]) for line in submitted[1:]), float("inf")]
+    observed = []
+    for line, end in zip(submitted, ends, strict=False):  # without a submission no machine lived
         begin = _seconds(line["time"])
         own = [each for each in signs if begin <= each < end]
         if line.get("strategy") == "spot" and own:
-            found.append((round(max(own) - min(own), 3), any(begin < each <= end for each in lost)))
-    return tuple(found)
+            observed.append((round(max(own) - min(own), 3), any(begin < each <= end for each in lost)))
+    return tuple(observed)
 
 
 def start_s(submissions: Sequence[Line], starts: Iterable[Line]) -> float | None:
-    """Seconds from the first submission to the first worker; None where either is not told."""
+    """Returns the seconds from the first submission to the first worker; None if either is not recorded."""
     first = next(iter(starts), None)
     if not submissions or first is None:
         return None

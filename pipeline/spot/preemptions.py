@@ -1,11 +1,11 @@
-"""How often are spot machines taken away, what does that cost, and how often to save?
+"""Computes how often spot machines are preempted, what that costs, and how often to save.
 
 Preemptions are taken as memoryless: one every `MEAN_TIME_TO_PREEMPTION_S` on a machine, so n machines lose
 one n times as often. The constant is the maximum-likelihood mean of an exponential lifetime with censoring,
 total hours lived / number of preemptions, over 1,442 preemptible machines of 2019
-(kadupitiya/goog-preemption-data, of which 725 were stopped by their users and count as censored). Where the
-danger changes with a machine's age, `lifetimes` has its curve and `intervals` the checkpoints for it; where
-the job shall be is for `policies` to say.
+(kadupitiya/goog-preemption-data, of which 725 were stopped by their users and count as censored). If the
+hazard changes with a machine's age, `lifetimes` fits its curve and `intervals` computes the checkpoints for
+it; `policies` decides where the job runs.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Loss:
 
 
 def mean_time_to_loss_s(rental: Rental) -> float:
-    """Returns the seconds until one of the machines is lost, on average.
+    """Returns the mean seconds until one of the machines is lost.
 
     >>> two = Rental(machine="g2-standard-8", num_machines=2, region="us-central1", strategy="spot")
     >>> mean_time_to_loss_s(two) == MEAN_TIME_TO_PREEMPTION_S / 2
@@ -41,7 +41,7 @@ def mean_time_to_loss_s(rental: Rental) -> float:
 
 
 def checkpoint_interval_s(*, save_s: float, mean_time_to_preemption_s: float) -> float:
-    """Time between checkpoints that loses least, in seconds.
+    """Returns the time between checkpoints that loses least, in seconds.
 
     Saving too often wastes `save_s`, too rarely wastes half an interval per preemption; the sum
     is least at sqrt(2 * save_s * mean_time_to_preemption_s) (Young 1974).
@@ -60,7 +60,7 @@ def loss(
     restart_s: float,
     mean_time_to_preemption_s: float,
 ) -> Loss:
-    """What saving and preemptions add to `work_s` seconds of training.
+    """Returns what saving and preemptions add to `work_s` seconds of training.
 
     Each interval pays one save; each preemption pays a restart and half an interval of lost work. The
     number of preemptions in T seconds is Poisson with mean T / mean_time_to_preemption_s, and the

@@ -1,4 +1,4 @@
-"""What does a lifetime look like? Families of curves, each by its hazard at an age.
+"""Defines families of survival curves, each by its hazard at an age.
 
 What is left of a fleet at age t is S(t) = exp(-H(t)), where H(t) is the cumulative hazard. Exponential: no
 memory. Weibull. The bathtub of Kadupitiya et al. (HPDC'20), F(t) = A (1 - e^(-t/tau1) + e^((t-b)/tau2)). And
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-LEAST = 1e-12  # survival below counts as this: a curve that ends says that nothing outlives it
+LEAST = 1e-12  # lower survival counts as this, since the logarithm of zero is infinite
 GRID = 400  # points of a numerical integral
 
 
@@ -25,18 +25,18 @@ class Lifetime(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the family."""
+        """Returns the name of the family."""
 
     def cumulative(self, age_s: "Floats") -> "Floats":
-        """H(t): the hazard up to an age, added up."""
+        """Returns H(t), the cumulative hazard up to an age."""
 
     def hazard_per_s(self, age_s: "Floats") -> "Floats":
-        """h(t): preemptions per second among machines of that age."""
+        """Returns h(t), preemptions per second among machines of that age."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential:
-    """No memory: as many go in the first hour as in any other."""
+    """A memoryless lifetime: the hazard is the same at any age."""
 
     mean_s: float
     name: str = "exponential"
@@ -52,7 +52,7 @@ class Exponential:
 
 @dataclass(frozen=True, kw_only=True)
 class Weibull:
-    """H(t) = (t / scale)^shape: a shape below one means that the young are in most danger."""
+    """H(t) = (t / scale)^shape: a shape below one means that the hazard falls with age."""
 
     shape: float
     scale_s: float
@@ -72,7 +72,7 @@ class Weibull:
 
 @dataclass(frozen=True, kw_only=True)
 class Bathtub:
-    """The young and the old are in danger (Kadupitiya et al., HPDC'20); all is over where F reaches one."""
+    """A hazard that is high at first and at last (Kadupitiya et al., HPDC'20); no machine outlives F = 1."""
 
     share: float  # A
     early_s: float  # tau1
@@ -93,7 +93,7 @@ class Bathtub:
         early = np.exp(-age_s / self.early_s) / self.early_s
         late = np.exp(np.minimum((age_s - self.end_s) / self.late_s, 50.0)) / self.late_s
         left = 1 - self._gone(age_s)
-        # Past the end of the curve nothing is alive that could be preempted.
+        # Past the end of the curve no machine is left that could be preempted.
         return np.where(left > LEAST, self.share * (early + late) / np.maximum(left, LEAST), 0.0)
 
     def _gone(self, age_s: "Floats") -> "Floats":
@@ -105,7 +105,7 @@ class Bathtub:
 
 @dataclass(frozen=True, kw_only=True)
 class Piecewise:
-    """A constant hazard from each age on until the next; the last one for ever (Nelson-Aalen in steps)."""
+    """A constant hazard from each age to the next; the last one has no end (Nelson-Aalen in steps)."""
 
     from_s: tuple[float, ...]
     per_s: tuple[float, ...]
@@ -139,14 +139,14 @@ MEASURED = Piecewise(
 
 
 def survival(lifetime: Lifetime, age_s: "Floats") -> "Floats":
-    """Share of machines that live longer."""
+    """Returns the share of machines that live longer than each age."""
     import numpy as np
 
     return np.asarray(np.exp(-lifetime.cumulative(age_s)))
 
 
 def draw_s(lifetime: Lifetime, chances: "Floats", *, longest_s: float) -> "Floats":
-    """Lifetimes that are as likely as these chances of living longer, up to `longest_s`."""
+    """Returns the lifetimes at which these shares of machines survive, up to `longest_s`."""
     import numpy as np
 
     ages = np.append(0.0, np.geomspace(1.0, longest_s, 4 * GRID))

@@ -1,10 +1,10 @@
-"""What may a plan on spot cost in the worst case? Its own policy, asked while spot does its worst.
+"""Computes what a plan on spot may cost in the worst case, by running its own policy against losses.
 
-Spot works as planned until a share of the work is done, and is lost again and again from then on: paid for,
-and none of it lasts, until the policy (`steering.place`) buys the same machines on demand. What is left then
-takes as long as the doubt about the throughput allows, or until the deadline. The worst is that of the worst
-share. What would pass the budget is not bought, so from some share of the work on the fall-back is paid for,
-and before it is not.
+Spot works as planned until a share of the work is done, and is lost again and again from then on: it is paid
+for without progress, until the policy (`steering.place`) buys the same machines on demand. The rest then
+takes as long as the doubt about the throughput allows, or until the deadline. The worst case is the maximum
+over shares. Machines that would exceed the budget are not bought, so the budget allows the fallback only once
+a certain share of the work is done.
 """
 
 from dataclasses import dataclass
@@ -18,27 +18,28 @@ NUM_SHARES, NUM_TICKS = 20, 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exposure:
-    """Dollars in the worst case, and the share of the work from which on buying the rest fits the budget."""
+class WorstCase:
+    """Dollars in the worst case, and the share of work done from which on buying the rest fits the budget."""
 
     worst_usd: float
     paid_from: float  # 0: always; 1: never
 
 
-def exposure(plan: Plan, *, bought_usd_per_hour: float, until_s: float, budget_usd: float) -> Exposure:
-    """Of a plan on spot that falls back on machines at so many dollars an hour, all together."""
+def worst_case(plan: Plan, *, bought_usd_per_hour: float, until_s: float, budget_usd: float) -> WorstCase:
+    """Returns the worst case of a plan on spot whose fallback costs `bought_usd_per_hour` in total."""
     usd = [
         _usd(plan, number / NUM_SHARES, bought_usd_per_hour=bought_usd_per_hour, until_s=until_s)
         for number in range(NUM_SHARES)
     ]
-    dear = [number for number, each in enumerate(usd) if each > budget_usd]
-    return Exposure(
-        worst_usd=min(max(usd), budget_usd), paid_from=(dear[-1] + 1) / NUM_SHARES if dear else 0.0
+    over_budget = [number for number, each in enumerate(usd) if each > budget_usd]
+    return WorstCase(
+        worst_usd=min(max(usd), budget_usd),
+        paid_from=(over_budget[-1] + 1) / NUM_SHARES if over_budget else 0.0,
     )
 
 
 def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float) -> float:
-    """Where spot does that share of the work and no more."""
+    """Dollars if spot does that share of the work and no more."""
     tick_s = max(TICK_S, until_s / NUM_TICKS)
     spot_usd_per_hour = (plan.usd_per_hour or 0.0) * plan.rental.num_machines
     now = share * plan.expected_s

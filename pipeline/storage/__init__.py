@@ -1,1 +1,1 @@
-"""Each outside store, and the one module that talks to it."""
+"""Talks to each outside store, one module for each of them."""

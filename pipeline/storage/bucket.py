@@ -1,7 +1,7 @@
-"""A folder in a bucket, or at any other URL of fsspec: files written whole, folders sent and fetched whole.
+"""Keeps files and folders in a bucket, or at any other URL of fsspec, and transfers them whole.
 
 Nothing is locked or renamed there. A folder that was sent holds `whole.json`, its files with their sizes and
-digests, written last: what that does not list, or does not match it, is not believed.
+digests, written last: files that are not listed there, or do not match, are not used.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ WHOLE = "whole.json"
 
 
 def options(url: str) -> dict[str, Any]:
-    """What fsspec has to know to open the URL: an emulator on loopback knows nobody."""
+    """Returns the options that fsspec needs to open the URL: an emulator on loopback takes no credentials."""
     google = url.startswith(("gs://", "gcs://"))
     return {"token": "anon"} if google and "STORAGE_EMULATOR_HOST" in os.environ else {}
 
@@ -39,58 +39,58 @@ class BucketFolder:
 
     @property
     def files(self) -> Any:
-        """The file system that it is in, as it is now."""
+        """Returns the file system of the folder, without cached listings."""
         self._opened[0].invalidate_cache()
         return self._opened[0]
 
     def at(self, *names: str) -> str:
-        """A path in it, as its file system has it."""
+        """Returns a path in the folder, as its file system names it."""
         return "/".join((self._opened[1], *names))
 
     def text(self, *names: str) -> str | None:
-        """The text of a file, or None where it is missing."""
+        """Returns the text of a file, or None if it is missing."""
         try:
             return str(self.files.cat_file(self.at(*names)).decode())
         except FileNotFoundError:
             return None
 
     def write(self, text: str, *names: str) -> None:
-        """Write a file whole."""
+        """Writes a file whole."""
         files, path = self.files, self.at(*names)
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
         files.pipe_file(path, text.encode())
 
-    def send_thing(self, folder: Path, name_of: str) -> None:
-        """Send a folder, unless it is there whole."""
-        if self.text("things", name_of, WHOLE):
+    def send_thing(self, folder: Path, thing: str) -> None:
+        """Sends a local folder, unless it is there whole already."""
+        if self.text("things", thing, WHOLE):
             return
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         files = self.files
         for name in names:
-            path = self.at("things", name_of, name)
+            path = self.at("things", thing, name)
             files.makedirs(path.rpartition("/")[0], exist_ok=True)
             files.put_file(str(folder / name), path)
-        told = {name: [(folder / name).stat().st_size, _md5(folder / name)] for name in names}
-        self.write(json.dumps(told), "things", name_of, WHOLE)
+        listed = {name: [(folder / name).stat().st_size, _md5(folder / name)] for name in names}
+        self.write(json.dumps(listed), "things", thing, WHOLE)
 
-    def bring_thing(self, name_of: str, folder: Path) -> None:
-        """Bring a folder, unless it is here whole; DataError where it is not whole there."""
-        text = self.text("things", name_of, WHOLE)
+    def bring_thing(self, thing: str, folder: Path) -> None:
+        """Fetches a folder, unless it is here whole already; DataError if it is not whole there."""
+        text = self.text("things", thing, WHOLE)
         if text is None:
-            raise DataError(f"{self.url} has no things/{name_of}; run train again, which sends it")
-        told: Mapping[str, tuple[int, str]] = json.loads(text)
-        if all(_is(folder / name, *facts) for name, facts in told.items()):
+            raise DataError(f"{self.url} has no things/{thing}; run train again, which sends it")
+        listed: Mapping[str, tuple[int, str]] = json.loads(text)
+        if all(_is(folder / name, *facts) for name, facts in listed.items()):
             return
         fresh = folder.with_name(f".{folder.name}.new")
         shutil.rmtree(fresh, ignore_errors=True)
         files = self.files
-        for name, (size, md5) in told.items():
+        for name, (size, md5) in listed.items():
             (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            files.get_file(self.at("things", name_of, name), str(fresh / name))
+            files.get_file(self.at("things", thing, name), str(fresh / name))
             if not _is(fresh / name, size, md5):
                 raise DataError(
-                    f"{self.url}/things/{name_of}/{name} is not what was sent; remove that folder, "
-                    f"and run train again, which sends it anew"
+                    f"{self.url}/things/{thing}/{name} is not what was sent; remove that folder, "
+                    f"and run train again, which sends it again"
                 )
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)

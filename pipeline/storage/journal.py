@@ -1,8 +1,8 @@
-"""Journals and locks on this machine's disk.
+"""Keeps journals and locks on this machine's disk.
 
-A journal is a JSON document that says what is about to be done, so that a process which was killed on the way
-can be followed by one that goes on. A lock keeps other processes out meanwhile; the kernel releases that of a
-killed one.
+A journal is a JSON document that says what is about to be done, so that a restarted process can go on where a
+killed one stopped. A lock keeps other processes out meanwhile; the kernel releases the lock of a killed
+process.
 """
 
 import json
@@ -17,16 +17,16 @@ __all__ = ["Journal", "Timeout", "alone"]
 
 
 def alone(path: Path, *, wait: bool = True) -> BaseFileLock:
-    """Returns a lock, to be held by `with`, that one process at a time gets.
+    """Returns a lock, to be held by `with`, that one process at a time can hold.
 
-    Without `wait`, entering it raises Timeout at once where another process holds it.
+    Without `wait`, entering it raises Timeout at once if another process holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path, timeout=-1 if wait else 0, preserve_lock_file=True)
 
 
 class Journal:
-    """The document at a path; `empty` is what it says before it was ever written."""
+    """A JSON document at a path; `empty` is its content before it was ever written."""
 
     def __init__(self, path: Path, *, empty: Any = None) -> None:
         self.path, self._empty = path, empty
@@ -36,13 +36,13 @@ class Journal:
         return alone(self.path.with_suffix(".lock"))
 
     def read(self) -> Any:
-        """Returns what it says. ValueError where it is no JSON."""
+        """Returns the document; ValueError if the file is not valid JSON."""
         return json.loads(self.path.read_text() if self.path.exists() else json.dumps(self._empty))
 
     def write(self, document: Any) -> None:
-        """Says this from now on; it is on the disk before this returns."""
+        """Writes the document; it is on the disk before this returns."""
         replace_text(self.path, json.dumps(document, indent=1) + "\n")
 
     def remove(self) -> None:
-        """Ends it; no error where there is none."""
+        """Removes the document; no error if it is missing."""
         self.path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""How are facts kept as they come? A file of JSON, one line each; a kill or a full disk may tear one.
+"""Appends facts to files of JSON lines, of which a kill or a full disk may tear one.
 
-A line is torn where it was cut: the next one begins on a line of its own, and readers leave torn ones out.
+The line after a torn one begins on a line of its own, and readers leave torn lines out.
 Lines are not synced, as they come too often: where the power fails, the last ones may be lost or torn.
 """
 
@@ -18,7 +18,7 @@ TAIL_BYTES = 1 << 19  # some thousand lines
 
 
 def add(path: Path, line: dict[str, Any]) -> None:
-    """Add a line by one write; OSError where the disk takes none of it, or a part."""
+    """Appends a line by one write; OSError if the disk takes only a part of it, or nothing."""
     with path.open("a+b", buffering=0) as file:
         text = ("\n" if _torn(file.fileno()) else "") + json.dumps(line) + "\n"
         if file.write(text.encode()) != len(text.encode()):
@@ -26,7 +26,7 @@ def add(path: Path, line: dict[str, Any]) -> None:
 
 
 def append(path: Path, line: dict[str, Any]) -> bool:
-    """The same, but a disk that is full is warned of, and no reason to stop: it gives False."""
+    """Appends a line; if that fails, as on a full disk, logs a warning and returns False."""
     try:
         add(path, line)
     except OSError as error:
@@ -36,12 +36,12 @@ def append(path: Path, line: dict[str, Any]) -> bool:
 
 
 def whole(path: Path) -> list[dict[str, Any]]:
-    """All whole lines."""
+    """Returns all whole lines."""
     return list(_read(path.read_text(errors="replace").splitlines())) if path.exists() else []
 
 
 def newest(path: Path) -> list[dict[str, Any]]:
-    """The whole lines among the last `TAIL_BYTES`."""
+    """Returns the whole lines among the last `TAIL_BYTES`."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -50,13 +50,13 @@ def newest(path: Path) -> list[dict[str, Any]]:
 
 
 def after(path: Path, position: int) -> tuple[list[dict[str, Any]], int]:
-    """The whole lines from a position in the file on, and the position behind them."""
+    """Returns the whole lines from a position in the file on, and the position after them."""
     if not path.exists():
         return [], position
     with path.open("rb") as file:
         file.seek(position)
-        found = file.read()
-    ended = found[: found.rfind(b"\n") + 1]
+        rest = file.read()
+    ended = rest[: rest.rfind(b"\n") + 1]
     return list(_read(ended.decode(errors="replace").splitlines())), position + len(ended)
 
 
@@ -69,8 +69,8 @@ def _torn(handle: int) -> bool:
 def _read(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
-            told = json.loads(line)
+            fact = json.loads(line)
         except ValueError:
             continue
-        if isinstance(told, dict):  # half of a line may be a number
-            yield told
+        if isinstance(fact, dict):  # half of a line may be a number
+            yield fact

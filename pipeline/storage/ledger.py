@@ -1,6 +1,6 @@
-"""What served, when, why, and at what cost? The ledger: the git branch `nights`.
+"""Records what served, when, why and at what cost, in the ledger: the git branch `nights`.
 
-One commit a night: its tree is the code commit's tree with the night's params.yaml, dvc.lock and
+Each night is one commit: its tree is the code commit's tree with the night's params.yaml, dvc.lock and
 records in it; its parents are the night before and the code commit. The branch moves by
 compare-and-swap (`git update-ref NEW OLD`), so of two nights that follow the same one, one wins. A
 rollback is a commit whose tree is that of the night which made the version that serves again.
@@ -40,13 +40,13 @@ from pipeline.contract.records import (
 log = logging.getLogger(__name__)
 
 BRANCH = "refs/heads/nights"
-NOTES = "refs/notes/nights"  # what was seen besides nights; the branch, which nights race for, stays
+NOTES = "refs/notes/nights"  # sentences beside the nights; they do not move the branch, which nights race for
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One commit of the ledger and the records in it; None where the night did not get that far."""
+    """One commit of the ledger and the records in it; None for the stages that the night did not reach."""
 
     commit: str
     subject: str
@@ -64,17 +64,17 @@ class Entry:
     approval: Approval | None = None
     champion: Champion | None = None
     release: Release | None = None
-    closed_at: datetime | None = None  # when the ledger got it, UTC; None: it has not yet
+    closed_at: datetime | None = None  # when the commit was made, UTC; None: the night is still open
 
     @property
     def serving(self) -> Release | None:
-        """Who served once this commit was made."""
+        """Returns what served once this commit was made."""
         return self.release or self.champion
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What git itself knows of an entry."""
+    """A commit of the ledger, without its records."""
 
     id: str
     parents: tuple[str, ...]
@@ -105,38 +105,38 @@ _KINDS: tuple[type[Record], ...] = (
 def git(
     *arguments: str, folder: Path | None = None, index: Path | None = None, text: str | None = None
 ) -> str:
-    """Output of a git command, stripped; ReleaseError with git's own words if it fails."""
+    """Returns the output of a git command, stripped; ReleaseError with git's own message if it fails."""
     environment = {**os.environ, **({"GIT_INDEX_FILE": str(index)} if index else {})}
     done = subprocess.run(
         ["git", *arguments],
         cwd=folder, env=environment, input=text, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
-        told = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise ReleaseError(f"git {arguments[0]} failed: {told}; mend it and run this again")
+        message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise ReleaseError(f"git {arguments[0]} failed: {message}; fix it and run this again")
     return done.stdout.strip()
 
 
 def home() -> Path:
-    """Folder that holds `nights/` and `var/`: $PIPELINE_HOME, or the main worktree of this checkout."""
+    """Returns the folder with `nights/` and `var/`: $PIPELINE_HOME, or the main worktree of this checkout."""
     if given := os.environ.get("PIPELINE_HOME"):
         return Path(given).resolve()
     try:
         common = git("rev-parse", "--path-format=absolute", "--git-common-dir")
     except ReleaseError:
         raise ParamsError(
-            f"{Path.cwd()} is in no git checkout; run in a clone of the repository, or set PIPELINE_HOME"
+            f"{Path.cwd()} is not in a git checkout; run in a clone of the repository, or set PIPELINE_HOME"
         ) from None
     return Path(common).parent
 
 
 def ledger_tip() -> str:
-    """Newest commit of the ledger; "" before the first night."""
+    """Returns the newest commit of the ledger; "" before the first night."""
     return git("for-each-ref", "--format=%(objectname)", BRANCH, folder=home())
 
 
 def text_at(commit: str, path: str | Path) -> str | None:
-    """Text of a file in a commit, or None where it is missing."""
+    """Returns the text of a file in a commit, or None if it is missing."""
     try:
         return git("show", f"{commit}:{path}", folder=home()) + "\n"
     except ReleaseError:
@@ -144,14 +144,14 @@ def text_at(commit: str, path: str | Path) -> str | None:
 
 
 def read_at(commit: str, kind: type[R]) -> R | None:
-    """A record of a commit, or None where it is missing."""
+    """Returns a record of a commit, or None if it is missing."""
     path = records.path_of(kind)
     text = text_at(commit, path) if commit else None
     return None if text is None else records.loads(kind, text, source=f"{commit[:9]}:{path}")
 
 
 def champion_at(commit: str) -> Champion | None:
-    """Who serves after that commit of the ledger."""
+    """Returns the champion that serves after that commit of the ledger."""
     release = read_at(commit, Release) or read_at(commit, Champion)
     if release is None:
         return None
@@ -159,34 +159,38 @@ def champion_at(commit: str) -> Champion | None:
 
 
 def history(limit: int | None = None) -> list[Entry]:
-    """The ledger, newest first. A record of an older form counts as missing."""
+    """Returns the entries of the ledger, newest first. A record of an older form counts as missing."""
     return entries_of(commits(limit))
 
 
-def entries_of(asked: "Sequence[Commit]") -> list[Entry]:
-    """The entries of some commits, in their order; those without a readable night are left out."""
-    found = []
-    for commit, told in zip(asked, _records_at(asked), strict=True):
-        if isinstance(told.get("night"), Night):
+def entries_of(commits: "Sequence[Commit]") -> list[Entry]:
+    """Returns the entries of some commits, in their order; those without a readable night are left out."""
+    entries = []
+    for commit, by_name in zip(commits, _records_at(commits), strict=True):
+        if isinstance(by_name.get("night"), Night):
             at = datetime.fromtimestamp(commit.time, UTC)
-            found.append(
+            entries.append(
                 Entry(
-                    commit=commit.id, subject=commit.subject, rollback=commit.rollback, closed_at=at, **told
+                    commit=commit.id,
+                    subject=commit.subject,
+                    rollback=commit.rollback,
+                    closed_at=at,
+                    **by_name,
                 )
             )
-    return found
+    return entries
 
 
 def commits(limit: int | None = None) -> "list[Commit]":
-    """The commits of the ledger, newest first."""
+    """Returns the commits of the ledger, newest first."""
     tip = ledger_tip()
     return _commits(tip, limit) if tip else []
 
 
 def commit_night(night: Night, *, message: str, folder: Path = Path(), release: Release | None = None) -> str:
-    """Commit the night in `folder`, with this release, and return the commit; the same one if asked again.
+    """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
 
-    The release is in no file before: what `close` finds in a folder was decided.
+    The release is not written to a file before: a release that `close` finds in a folder was decided.
     Raises ReleaseError, and changes nothing, if another night has moved the ledger since `open`.
     """
     tip = ledger_tip()
@@ -219,7 +223,7 @@ def commit_night(night: Night, *, message: str, folder: Path = Path(), release: 
 def commit_rollback(
     target: str, release: Release, verdict: Verdict, *, expected_tip: str, message: str
 ) -> str:
-    """Commit the tree of `target`, with this release and verdict in it, on top of `expected_tip`.
+    """Commits the tree of `target`, with this release and verdict in it, on top of `expected_tip`.
 
     Raises ReleaseError, and changes nothing, if the ledger is no longer at `expected_tip`.
     """
@@ -232,9 +236,9 @@ def commit_rollback(
     return _move(tree, [expected_tip], expected=expected_tip, message=f"{message}\n\n{trailers}")
 
 
-def _put(*found: Record | None, index: Path) -> None:
-    """Put records into an index, without files."""
-    for record in filter(None, found):
+def _put(*optional: Record | None, index: Path) -> None:
+    """Puts records into an index, without files; None is skipped."""
+    for record in filter(None, optional):
         blob = git("hash-object", "-w", "--stdin", folder=home(), text=records.dumps(record))
         entry = f"100644,{blob},{records.path_of(type(record))}"
         git("update-index", "--add", "--cacheinfo", entry, folder=home(), index=index)
@@ -254,7 +258,7 @@ def _move(tree: str, parents: Sequence[str], *, expected: str, message: str) -> 
 
 
 def newest_unreachable() -> str:
-    """Returns the newest commit of a night that no branch holds any more; "" where git has none."""
+    """Returns the newest commit of a night that is on no branch any more; "" if git has none."""
     words = ("fsck", "--unreachable", "--no-reflogs", "--no-progress", "--connectivity-only")
     lost = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]
     if not lost:
@@ -262,19 +266,19 @@ def newest_unreachable() -> str:
     form = "--format=%ct %H %(trailers:key=Night,valueonly,separator=%x20)"
     shown = git("show", "-s", form, *lost, folder=home()).splitlines()
     fields = [line.split(maxsplit=2) for line in shown]
-    nights = [(int(of[0]), of[1]) for of in fields if len(of) == 3]  # others name no night
+    nights = [(int(of[0]), of[1]) for of in fields if len(of) == 3]  # the others name no night
     return max(nights, default=(0, ""))[1]
 
 
 def note(text: str, *, versions: Sequence[int]) -> None:
-    """Keeps a sentence about these versions beside the newest commit of the ledger, without moving it."""
+    """Attaches a sentence about these versions to the newest commit, without moving the branch."""
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     line = json.dumps(asdict(Note(at=at, text=" ".join(text.split()), versions=versions)))
     git(*_identity(), "notes", f"--ref={NOTES}", "append", "-m", line, ledger_tip(), folder=home())
 
 
 def notes() -> list[Note]:
-    """Returns the notes that were kept, oldest first."""
+    """Returns the notes attached to commits of the ledger, oldest first."""
     listed = git("notes", f"--ref={NOTES}", "list", folder=home()).splitlines()
     texts = [git("cat-file", "blob", line.split()[0], folder=home()) for line in listed]
     kept = [Note(**older.note(line)) for text in texts for line in text.splitlines() if line]
@@ -282,7 +286,7 @@ def notes() -> list[Note]:
 
 
 def _identity() -> list[str]:
-    """A name to commit under, where git knows none, as in a container."""
+    """Options that name a committer if git knows none, as in a container."""
     try:
         git("var", "GIT_COMMITTER_IDENT", folder=home())
     except ReleaseError:
@@ -291,12 +295,12 @@ def _identity() -> list[str]:
 
 
 def _commits(tip: str, limit: int | None = None) -> list[Commit]:
-    """The ledger's commits up to that one, newest first."""
+    """The ledger's commits up to `tip`, newest first."""
     trailers = [f"%(trailers:key={key},valueonly,separator=%x20)" for key in ("Night", "Rollback")]
     count = [] if limit is None else [f"--max-count={limit}"]
     form = "%x00".join(["%H", "%P", "%ct", "%s", *trailers])
     lines_of_log = git("log", "--first-parent", *count, f"--format={form}", tip, folder=home())
-    found = []
+    commits = []
     for line in lines_of_log.splitlines():
         commit, parents, time, subject, night, rollback = line.split("\0")
         if not night:  # the first night's only parent is a code commit, which names no night
@@ -305,39 +309,39 @@ def _commits(tip: str, limit: int | None = None) -> list[Commit]:
             id=commit, parents=tuple(parents.split()), time=int(time), subject=subject, night=night,
             rollback=bool(rollback),
         )  # fmt: skip
-        found.append(made)
-    return found
+        commits.append(made)
+    return commits
 
 
 def texts_at(commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[str, str]]:
-    """Texts of files in each commit by path, without those that are missing; read by one `git cat-file`."""
-    asked = [(number, str(path)) for number in range(len(commits)) for path in paths]
-    request = "".join(f"{commits[number]}:{path}\n" for number, path in asked)
+    """Returns the texts of files in each commit by path, without missing ones; read by one `git cat-file`."""
+    wanted = [(number, str(path)) for number in range(len(commits)) for path in paths]
+    request = "".join(f"{commits[number]}:{path}\n" for number, path in wanted)
     done = subprocess.run(
         ["git", "cat-file", "--batch"], cwd=home(), input=request.encode(), capture_output=True, check=True
     )
-    found: list[dict[str, str]] = [{} for _ in commits]
+    texts: list[dict[str, str]] = [{} for _ in commits]
     at = 0
-    for number, path in asked:
+    for number, path in wanted:
         end = done.stdout.index(b"\n", at)
         header, at = done.stdout[at:end].split(), end + 1
         if header[-1] == b"missing":
             continue
         size = int(header[2])
-        found[number][path], at = done.stdout[at : at + size].decode(), at + size + 1
-    return found
+        texts[number][path], at = done.stdout[at : at + size].decode(), at + size + 1
+    return texts
 
 
 def _records_at(commits: Sequence[Commit]) -> list[dict[str, Any]]:
-    """Records of each commit by name."""
+    """The records of each commit by name."""
     kinds = {str(records.path_of(kind)): kind for kind in _KINDS}
     read: list[dict[str, Any]] = []
     for commit, texts in zip(commits, texts_at([c.id for c in commits], list(kinds)), strict=True):
         read.append({})
         for path, text in texts.items():
             try:
-                found = records.loads(kinds[path], text, source=f"{commit.id[:9]}:{path}")
-                read[-1][kinds[path].__name__.lower()] = found
+                record = records.loads(kinds[path], text, source=f"{commit.id[:9]}:{path}")
+                read[-1][kinds[path].__name__.lower()] = record
             except DataError as error:
                 log.warning("%s", error)
     return read

@@ -1,9 +1,9 @@
-"""Where does MLflow live, and what if it does not answer?
+"""Opens MLflow for the stages, and turns a server that does not answer into one JobError.
 
-`$MLFLOW_TRACKING_URI`, or a SQLite file under $PIPELINE_HOME/var; artifacts beside it, or, of an experiment
-that is yet to be made, in `$MLFLOW_ARTIFACTS_DESTINATION` (a folder, gs://...). One MLflow run a night, found
-or made by its tag `night`, in the experiment `daybreak`. A server that does not answer is asked again for
-some seconds; then it is one JobError, and the stage can be run again.
+MLflow is at `$MLFLOW_TRACKING_URI`, or in a SQLite file under $PIPELINE_HOME/var, with its artifacts beside
+it or, for an experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION` (a folder, gs://...).
+Each night has one MLflow run in the experiment `daybreak`, found or created by its tag `night`. A server that
+does not answer is retried for some seconds; then JobError is raised, and the stage can be run again.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 EXPERIMENT = "daybreak"
 NUM_TRIES = 5
 FIRST_WAIT_S = 0.5  # doubled after each try
-_MANNERS = {  # MLflow's own retries would take minutes; ours follow
+_DEFAULTS = {  # MLflow's own retries would take minutes; ours follow
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -36,19 +36,19 @@ _MANNERS = {  # MLflow's own retries would take minutes; ours follow
 
 
 def tracking_uri() -> str:
-    """URI of the tracking store and the registry."""
+    """Returns the URI of the tracking store and the registry."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{ledger.home() / 'var' / 'mlflow.db'}"
 
 
 @contextlib.contextmanager
 def session() -> Iterator["MlflowClient"]:
-    """A client of an MLflow that answers; JobError, in one sentence, where it stops doing so."""
-    for name, value in _MANNERS.items():
+    """Yields a client of MLflow once it answers; JobError, in one sentence, if it does not or stops."""
+    for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     import mlflow
 
     uri = tracking_uri()
-    mlflow.set_tracking_uri(uri)  # artifacts are found by the global one
+    mlflow.set_tracking_uri(uri)  # artifacts are resolved by the global URI
     client = _answering(uri)
     try:
         yield client
@@ -59,26 +59,26 @@ def session() -> Iterator["MlflowClient"]:
 
 
 def reachable() -> str:
-    """Where MLflow answers, for a person; JobError if it does not."""
+    """Returns a sentence that says where MLflow answers; JobError if it does not."""
     with session() as client:
         return f"{without_password(client.tracking_uri)} answers"
 
 
 def run_of(night_id: str) -> str:
-    """MLflow run of the night, the same one however often it is asked for."""
+    """Returns the MLflow run of the night, created if it does not exist yet."""
     with session() as client:
         return find_or_make_run(client, night_id)
 
 
 def find_or_make_run(client: "MlflowClient", night_id: str) -> str:
-    """As `run_of`; of two runs made at once, both callers take the older one."""
+    """Returns the run of the night as `run_of` does; of two created at once, all get the older."""
     experiment = _experiment(client)
-    found = _runs(client, experiment, night_id)
-    if not found:
+    runs = _runs(client, experiment, night_id)
+    if not runs:
         tags = {"night": night_id, "mlflow.runName": night_id}
         client.create_run(experiment, tags=tags, run_name=night_id)
-        found = _runs(client, experiment, night_id)
-    return found[0]
+        runs = _runs(client, experiment, night_id)
+    return runs[0]
 
 
 def _runs(client: "MlflowClient", experiment: str, night_id: str) -> list[str]:
@@ -90,20 +90,20 @@ def _runs(client: "MlflowClient", experiment: str, night_id: str) -> list[str]:
 def _experiment(client: "MlflowClient") -> str:
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(EXPERIMENT)
-    if found is None:
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    if experiment is None:
         try:
             return str(client.create_experiment(EXPERIMENT, artifact_location=_artifacts()))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            found = client.get_experiment_by_name(EXPERIMENT)
-    assert found is not None
-    return str(found.experiment_id)
+            experiment = client.get_experiment_by_name(EXPERIMENT)
+    assert experiment is not None
+    return str(experiment.experiment_id)
 
 
 def _artifacts() -> str | None:
-    """Folder of the artifacts; a server knows its own, by the same variable."""
+    """Folder of the artifacts; None for a server, which has its own setting."""
     if tracking_uri().startswith(("http:", "https:")):
         return None
     if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
@@ -120,7 +120,7 @@ def _answering(uri: str) -> "MlflowClient":
         stop=stop_after_attempt(NUM_TRIES),
         wait=wait_exponential(multiplier=FIRST_WAIT_S),
         before_sleep=lambda state: log.warning(
-            "MLflow at %s does not answer; asking again", without_password(uri)
+            "MLflow at %s does not answer; retrying", without_password(uri)
         ),
         reraise=True,
     )
@@ -140,9 +140,9 @@ def _answering(uri: str) -> "MlflowClient":
 
 
 def _make_file(uri: str) -> None:
-    """Make the SQLite file whole or not at all: MLflow cannot go on where its first seconds were cut short.
+    """Creates the SQLite file whole or not at all, since MLflow cannot complete a file that is half made.
 
-    OSError where the file cannot be opened, which MLflow would only say after two minutes.
+    Raises OSError if the file cannot be opened, which MLflow would only report after two minutes.
     """
     if not uri.startswith("sqlite:///"):
         return
@@ -155,7 +155,7 @@ def _make_file(uri: str) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mlflow-") as folder:
         fresh = Path(folder) / path.name
         MlflowClient(f"sqlite:///{fresh}").search_experiments(max_results=1)
-        with contextlib.suppress(FileExistsError):  # somebody else was as quick
+        with contextlib.suppress(FileExistsError):  # another process was faster
             path.hardlink_to(fresh)
 
 
@@ -168,19 +168,19 @@ def _faults() -> tuple[type[BaseException], ...]:
 
 
 def _is_unreachable(error: Any) -> bool:
-    """Is it the connection, rather than what was asked?"""
+    """Whether the connection failed, rather than the request."""
     if not isinstance(error, _faults()):
         return False
-    told = str(error)
-    refused = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE" or "API request to" in told
+    message = str(error)
+    refused = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE" or "API request to" in message
     is_request = hasattr(error, "error_code")
     return refused if is_request else True
 
 
 def _no_answer(uri: str, error: BaseException, when: str) -> JobError:
-    shown = uri.rpartition("@")[2]  # no password is shown
-    told = " ".join(str(error).split()).replace(uri, shown)[:200]
+    shown = uri.rpartition("@")[2]  # without the password
+    message = " ".join(str(error).split()).replace(uri, shown)[:200]
     return JobError(
-        f"MLflow at {shown} does not answer {when}: {told}; "
+        f"MLflow at {shown} does not answer {when}: {message}; "
         f"start it (make up) or set MLFLOW_TRACKING_URI, then run the stage again"
     )

@@ -1,4 +1,4 @@
-"""Which bytes did a night see? DVC holds them: one dvc.lock a night, one cache for all nights."""
+"""Keeps the bytes that each night saw in DVC: one dvc.lock per night, one cache for all nights."""
 
 import contextlib
 import json
@@ -23,13 +23,13 @@ PUSH_TRIES, PUSH_WAIT_S = 3, 2.0  # to the remote; the wait is doubled after eac
 
 
 def stages(folder: Path = Path()) -> dict[str, Any]:
-    """The stages of dvc.yaml by name; empty where there is no dvc.yaml."""
+    """Returns the stages of dvc.yaml by name; empty if there is no dvc.yaml."""
     path = folder / "dvc.yaml"
     return dict(YAML(typ="safe").load(path.read_text())["stages"]) if path.exists() else {}
 
 
 def make_folders(stage: str) -> None:
-    """Make the folders among the stage's declared outputs that it had nothing to put into.
+    """Creates the folders among the stage's declared outputs that the stage left out because they are empty.
 
     DVC fails a stage whose declared output is missing, and there may be no bad row to quarantine.
     """
@@ -40,15 +40,15 @@ def make_folders(stage: str) -> None:
 
 
 def share_cache(folder: Path, cache: Path) -> None:
-    """Let the worktree in `folder` use the cache at `cache`, by links rather than copies."""
+    """Makes the worktree in `folder` use the cache at `cache`, by links rather than copies."""
     text = f'[cache]\n    dir = {cache}\n    type = "reflink,hardlink,symlink,copy"\n'
     (folder / ".dvc" / "config.local").write_text(text)
 
 
 def reproduce(stage: str, *, force: bool = False) -> bool:
-    """Run the stage's command unless nothing it reads has changed (or `force`); True if its outputs stand.
+    """Runs the stage's command unless its inputs are unchanged (or if `force`); returns whether it succeeded.
 
-    False means that the command ran and failed, and has told why.
+    False means that the command ran and failed, after it logged why. Raises JobError if DVC cannot run it.
     """
     from dvc.exceptions import ReproductionError
 
@@ -59,21 +59,21 @@ def reproduce(stage: str, *, force: bool = False) -> bool:
             if "failed to run" in str(error.__cause__):
                 return False
             why = str(error.__cause__ or error).rstrip(".")
-            raise JobError(f"dvc cannot run {stage}: {why}; mend params.yaml or dvc.yaml") from None
+            raise JobError(f"dvc cannot run {stage}: {why}; fix params.yaml or dvc.yaml") from None
     return True
 
 
 def record(stage: str) -> None:
-    """Put the outputs of a stage that DVC did not run into the cache and dvc.lock."""
+    """Puts the outputs of a stage that DVC did not run into the cache and dvc.lock."""
     with _quiet():
         _waiting(lambda repo: repo.commit(stage, force=True, allow_missing=True))
 
 
 def restore(paths: list[str]) -> None:
-    """Make those of `paths` that dvc.lock knows what it says, fetching what the cache lacks.
+    """Restores those of `paths` that are in dvc.lock, and fetches what the cache lacks.
 
-    Every byte is read and compared with dvc.lock, since DVC believes its cache by time and size. What is
-    damaged there is fetched again where there is a remote; DataError, naming the files, where it stays so.
+    Every byte is read and compared with dvc.lock, since DVC trusts its cache by time and size. Files that are
+    damaged in the cache are fetched again if there is a remote; DataError names the files that stay damaged.
     """
     lock = YAML(typ="safe").load(Path("dvc.lock").read_text())
     outputs = [out for stage in lock["stages"].values() for out in stage.get("outs", ())]
@@ -129,9 +129,9 @@ def _damaged(digests: dict[str, str], cache: Path) -> dict[Path, Path]:
 
 
 def push() -> bool:
-    """Copy what the cache holds of dvc.lock to the remote, if there is one; False, and a warning, if refused.
+    """Copies the cached files of dvc.lock to the remote, if there is one; returns False if that failed.
 
-    The cache has it all the same: no night fails by this.
+    A failure is only logged, since the cache has the files all the same: no night fails because of it.
     """
     from tenacity import Retrying, stop_after_attempt, wait_exponential
 
@@ -141,7 +141,7 @@ def push() -> bool:
     try:
         with _quiet():
             attempts(_waiting, lambda repo: repo.push() if repo.config["core"].get("remote") else None)
-    except Exception as error:  # noqa: BLE001 each remote has its own
+    except Exception as error:  # noqa: BLE001 each remote raises its own errors
         log.warning(
             "the data of this night is in the cache here, but not in DVC's remote (%s, %d tries); "
             "run dvc push in %s once it answers",
@@ -152,7 +152,7 @@ def push() -> bool:
 
 
 def lock_champion(lock: str, model_digest: str) -> str:
-    """dvc.lock with `data/champion` in it, as the model of that digest."""
+    """Returns dvc.lock with `data/champion` in it, as the model of that digest."""
     yaml = YAML()
     content = yaml.load(lock) or {"schema": "2.0"}
     out = {"path": "data/champion", "hash": "md5", "md5": model_digest}
@@ -163,13 +163,13 @@ def lock_champion(lock: str, model_digest: str) -> str:
 
 
 def _waiting(action: Callable[[Any], T]) -> T:
-    """Run `action` on the DVC repository here; DVC's own lock fails at once, so wait for it."""
+    """Runs `action` on the DVC repository here, and waits for DVC's own lock, which fails at once."""
     from dvc.exceptions import DvcException, ReproductionError
     from dvc.lock import LockError
     from dvc.repo import Repo
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-    logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of an empty data/champion, which is meant
+    logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of an empty data/champion, which is intended
     attempts = Retrying(
         retry=retry_if_exception_type(LockError),
         stop=stop_after_delay(LOCK_WAIT_S),
@@ -195,7 +195,7 @@ def _waiting(action: Callable[[Any], T]) -> T:
 
 @contextlib.contextmanager
 def _python_on_path() -> Iterator[None]:
-    """`python` in dvc.yaml means this interpreter."""
+    """Makes `python` in dvc.yaml mean this interpreter."""
     before = os.environ["PATH"]
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
     try:
@@ -206,6 +206,6 @@ def _python_on_path() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """DVC announces each step on standard output, where only the record belongs."""
+    """Sends the messages of DVC to standard error, since only the record belongs on standard output."""
     with contextlib.redirect_stdout(sys.stderr):
         yield

@@ -1,19 +1,19 @@
-"""What was shown to whom, what came of it, and what shall routers do? One SQL database says all three.
+"""Records what users were shown, what they took, and what routers are to serve, in one SQL database.
 
     exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
-    outcomes    what the user then took; the first one told of an exposure stays
+    outcomes    what the user then took; the first outcome of an exposure stays
     traffic     one row: which versions serve, and the challenger's share; moved by compare-and-swap
-    routers     what each router that lives serves right now, written by its heartbeat
-    endpoints   which revision of the traffic an endpoint does, that draws versions by itself, and since when
+    routers     what each live router serves right now, written by its heartbeat
+    endpoints   which revision of the traffic an endpoint that draws versions itself follows, and since when
 
-It is the only channel between gate, saga and routers, for any number of routers. A SQLite file in WAL mode by
-default, PostgreSQL by `serving.log`. What is committed here is on the disk (synchronous=FULL).
+It is the only channel between gate, saga and routers, for any number of routers. It is a SQLite file in WAL
+mode by default, or PostgreSQL by `serving.log`. What is committed here is on the disk (synchronous=FULL).
 
     log = open_log(url)
     log.set_traffic(replace(log.traffic(), challenger=4, share=0.01, experiment=night.id))
     for exposure in log.exposures(night.id): exposure.arm, exposure.items, exposure.taken
 
-Routers need a moment to follow: an exposure tells the version and the share that it was drawn with.
+Routers need a moment to follow: an exposure records the version and the share that it was drawn with.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ from pipeline.contract.errors import JobError, ParamsError, ReleaseError
 from pipeline.contract.params import ServingParams
 from pipeline.storage.bucket import options
 
-ALIVE_S = 10.0  # a router that was not heard of for so long is gone
-LOG = Path("var") / "serving.db"  # in the home, where serving.log names no other
-BUSY_S = 30.0  # that a writer waits for another one
+ALIVE_S = 10.0  # a router without a heartbeat for longer is gone
+LOG = Path("var") / "serving.db"  # in the home, unless serving.log names another
+BUSY_S = 30.0  # how long a writer waits for another one
 NUM_TRIES = 20
 MAX_ROWS = 500  # of a statement; SQLite takes 32,766 values
 
@@ -99,39 +99,39 @@ _endpoints = sa.Table(
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What routers shall do. Versions are 0 where there is none; champion 0: follow MLflow's alias."""
+    """What routers are to serve. A version of 0 means none; champion 0: follow MLflow's alias."""
 
     revision: int = 0  # counts changes
     champion: int = 0
     challenger: int = 0
-    share: float = 0.0  # of the units, that meet the challenger
+    share: float = 0.0  # of the units, for the challenger
     experiment: str = ""  # its name salts the assignment: the night's id
-    ready: int = 0  # another version to hold loaded, that meets nobody yet
+    ready: int = 0  # another version to keep loaded, which answers nobody yet
     changed_at: float = 0.0
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """Versions to hold loaded."""
+        """Returns the versions to keep loaded."""
         return tuple(sorted({self.champion, self.challenger, self.ready} - {0}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterState:
-    """What a router serves, as it says itself."""
+    """What a router serves, as its heartbeat reports it."""
 
     id: str
-    revision: int = 0  # of the traffic that it does
+    revision: int = 0  # of the traffic row that it follows
     champion: int = 0
     challenger: int = 0
     share: float = 0.0
     loaded: tuple[int, ...] = ()
-    fault: str = ""  # why it does not do all of what the traffic says
+    fault: str = ""  # why it does not serve all of what the traffic row says
     seen_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exposure:
-    """An answer to a user, and what came of it."""
+    """An answer to a user, and the outcome that the user reported."""
 
     id: str
     time: float  # seconds since 1970
@@ -139,19 +139,19 @@ class Exposure:
     unit: str
     arm: str  # champion or challenger
     version: int
-    share: float  # of the challenger, that the arm was drawn with
+    share: float  # of the challenger when the arm was drawn
     propensity: float  # chance of this arm
     items: tuple[str, ...]  # best first
     latency_s: float  # within the router
     error: str = ""  # why the model did not answer
     fallback: bool = False  # the popular items were shown, not the model's
-    taken: tuple[str, ...] | None = None  # by the user; None where nobody told (yet)
-    taken_at: float | None = None  # when that was told
+    taken: tuple[str, ...] | None = None  # by the user; None if not reported (yet)
+    taken_at: float | None = None  # when that was reported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a user took of an exposure, or besides it."""
+    """The items that a user took after an exposure, shown or not."""
 
     exposure: str
     items: tuple[str, ...]
@@ -159,12 +159,12 @@ class Outcome:
 
 
 def open_log(url: str) -> "Log":
-    """The log at a database URL, made if it is not there; JobError if it does not answer."""
+    """Returns the log at a database URL, created if it does not exist; JobError if it does not answer."""
     return Log(url)
 
 
 class Log:
-    """The database. Threads may share it."""
+    """The database of the log; threads may share it."""
 
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(url)
@@ -179,45 +179,45 @@ class Log:
         self._secret = bytes.fromhex(self._begin())
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Releases the connections."""
         self._engine.dispose()
 
     def unit_of(self, user: str) -> str:
-        """The user as the log knows it: a hash keyed by this log's own secret."""
+        """Returns the unit of a user: a hash of the name, keyed by this log's own secret."""
         return blake2b(user.encode(errors="surrogatepass"), key=self._secret, digest_size=8).hexdigest()
 
     def expose(self, exposure: Exposure) -> None:
-        """Keep an exposure."""
+        """Records an exposure."""
         self.write([exposure], [])
 
     def outcome(self, exposure: str, items: Sequence[str]) -> bool:
-        """Keep what was taken; again, it changes nothing. False where there is no such exposure."""
+        """Records what was taken, unless it was before; returns False if there is no such exposure."""
         return self.write([], [Outcome(exposure=exposure, items=tuple(items))])[0]
 
     def write(self, exposures: Sequence[Exposure], outcomes: Sequence[Outcome]) -> list[bool]:
-        """Keep them all in one commit; for each outcome, whether its exposure is known."""
+        """Records all of them in one commit; returns for each outcome whether its exposure is known."""
         with self._writing() as connection:
             if exposures:
                 self._insert_exposures(connection, exposures)
             if not outcomes:
                 return []
-            asked = sorted({outcome.exposure for outcome in outcomes})
+            ids = sorted({outcome.exposure for outcome in outcomes})
             known: set[str] = set()
-            for start in range(0, len(asked), 500):
-                some = sa.select(_exposures.c.id).where(_exposures.c.id.in_(asked[start : start + 500]))
+            for start in range(0, len(ids), 500):
+                some = sa.select(_exposures.c.id).where(_exposures.c.id.in_(ids[start : start + 500]))
                 known |= set(connection.execute(some).scalars())
             rows = [
-                {"exposure": told.exposure, "time": told.time, "items": json.dumps(told.items)}
-                for told in outcomes if told.exposure in known
+                {"exposure": outcome.exposure, "time": outcome.time, "items": json.dumps(outcome.items)}
+                for outcome in outcomes if outcome.exposure in known
             ]  # fmt: skip
             if rows:
                 connection.execute(self._insert(_outcomes), rows)
-        return [told.exposure in known for told in outcomes]
+        return [outcome.exposure in known for outcome in outcomes]
 
     def exposures(self, experiment: str | None, *, since: float = 0.0) -> Iterator[Exposure]:
-        """Exposures of an experiment, or of all, from a time on, oldest first, each with its outcome."""
+        """Yields the exposures of an experiment, or of all, since a time, oldest first, with outcomes."""
         both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
-        asked = (
+        query = (
             sa.select(
                 *_exposures.columns, _outcomes.c["items"].label("taken"), _outcomes.c.time.label("taken_at")
             ).select_from(both)
@@ -225,22 +225,22 @@ class Log:
             .order_by(_exposures.c.time, _exposures.c.id)
         )  # fmt: skip
         if experiment is not None:
-            asked = asked.where(_exposures.c.experiment == experiment)
+            query = query.where(_exposures.c.experiment == experiment)
         with self._reading() as connection:
-            for row in connection.execution_options(yield_per=10_000).execute(asked).mappings():
+            for row in connection.execution_options(yield_per=10_000).execute(query).mappings():
                 taken = None if row["taken"] is None else tuple(json.loads(row["taken"]))
                 yield Exposure(**{**row, "items": tuple(json.loads(row["items"])), "taken": taken})
 
     def traffic(self) -> Traffic:
-        """What routers shall do now."""
-        asked = sa.select(*(_traffic.c[told.name] for told in fields(Traffic)))
+        """Returns what routers are to serve now."""
+        query = sa.select(*(_traffic.c[column.name] for column in fields(Traffic)))
         with self._reading() as connection:
-            return Traffic(**connection.execute(asked).mappings().one())
+            return Traffic(**connection.execute(query).mappings().one())
 
     def set_traffic(self, traffic: Traffic) -> Traffic:
-        """Move the traffic, if it still is at the revision given; returns it with its new revision.
+        """Sets the traffic, if it is still at the revision given; returns it with its new revision.
 
-        Raises ReleaseError, with nothing changed, if somebody else moved it since it was read.
+        Raises ReleaseError, with nothing changed, if another process set it since it was read.
         """
         _check(traffic)
         moved = replace(traffic, revision=traffic.revision + 1, changed_at=time.time())
@@ -255,7 +255,7 @@ class Log:
         return moved
 
     def change_traffic(self, change: Callable[[Traffic], Traffic]) -> Traffic:
-        """Move the traffic to what `change` makes of it, whoever else moves it meanwhile."""
+        """Sets the traffic to `change` of the current one, retried if another process sets it meanwhile."""
         for left in reversed(range(NUM_TRIES)):
             now = self.traffic()
             wanted = change(now)
@@ -269,42 +269,42 @@ class Log:
         raise AssertionError
 
     def beat(self, state: RouterState) -> None:
-        """Keep what a router says of itself, as of now."""
-        told = {**asdict(state), "loaded": json.dumps(state.loaded), "seen_at": time.time()}
+        """Records the state of a router, as of now."""
+        row = {**asdict(state), "loaded": json.dumps(state.loaded), "seen_at": time.time()}
         insert = self._dialect.insert(_routers)
-        same = insert.on_conflict_do_update(index_elements=["id"], set_=told)
+        same = insert.on_conflict_do_update(index_elements=["id"], set_=row)
         with self._writing() as connection:
-            connection.execute(same, told)
+            connection.execute(same, row)
 
     def routers(self, *, within_s: float = ALIVE_S) -> tuple[RouterState, ...]:
-        """Routers that live, by id."""
-        asked = sa.select(_routers).where(_routers.c.seen_at > time.time() - within_s).order_by(_routers.c.id)
+        """Returns the live routers, by id."""
+        query = sa.select(_routers).where(_routers.c.seen_at > time.time() - within_s).order_by(_routers.c.id)
         with self._reading() as connection:
-            rows = connection.execute(asked).mappings().all()
+            rows = connection.execute(query).mappings().all()
         return tuple(RouterState(**{**row, "loaded": tuple(json.loads(row["loaded"]))}) for row in rows)
 
     def follow(self, endpoint: str, revision: int, *, since: float) -> None:
-        """Keep that an endpoint does what the traffic said at that revision, from a time on."""
-        told = {"id": endpoint, "revision": revision, "since": since}
+        """Records that an endpoint follows the traffic at that revision, since a time."""
+        row = {"id": endpoint, "revision": revision, "since": since}
         insert = self._dialect.insert(_endpoints)
         with self._writing() as connection:
-            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=told), told)
+            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=row), row)
 
     def followed(self, endpoint: str) -> tuple[int, float]:
-        """The revision that an endpoint does, and since when; -1 where it does none."""
-        asked = sa.select(_endpoints.c.revision, _endpoints.c.since).where(_endpoints.c.id == endpoint)
+        """Returns the revision of the traffic that an endpoint follows, and since when; -1 if none."""
+        query = sa.select(_endpoints.c.revision, _endpoints.c.since).where(_endpoints.c.id == endpoint)
         with self._reading() as connection:
-            found = connection.execute(asked).one_or_none()
-        return (found.revision, found.since) if found else (-1, 0.0)
+            row = connection.execute(query).one_or_none()
+        return (row.revision, row.since) if row else (-1, 0.0)
 
     def leave(self, router: str) -> None:
-        """Forget a router that ends, and those that ended long ago without saying so."""
+        """Removes a router that ends, and those whose heartbeat ended long ago."""
         gone = (_routers.c.id == router) | (_routers.c.seen_at < time.time() - 100 * ALIVE_S)
         with self._writing() as connection:
             connection.execute(sa.delete(_routers).where(gone))
 
     def forget(self, *, before: float) -> int:
-        """Remove exposures from before a time, and their outcomes; how many exposures."""
+        """Removes exposures from before a time, with their outcomes; returns the number of exposures."""
         old = sa.select(_exposures.c.id).where(_exposures.c.time < before)
         with self._writing() as connection:
             connection.execute(sa.delete(_outcomes).where(_outcomes.c.exposure.in_(old)))
@@ -312,7 +312,7 @@ class Log:
 
     @property
     def _dialect(self) -> Any:
-        """Where `insert ... on conflict` of this database is."""
+        """The SQLAlchemy dialect that has `insert ... on conflict` of this database."""
         return sqlite if self._is_sqlite else postgresql
 
     def _insert_exposures(self, connection: sa.Connection, exposures: Sequence[Exposure]) -> None:
@@ -330,39 +330,39 @@ class Log:
             connection.exec_driver_sql(statement, tuple(itertools.chain.from_iterable(some)))
 
     def _insert(self, table: sa.Table) -> Any:
-        """Insert; what is there already stays."""
+        """An insert statement that leaves existing rows as they are."""
         return self._dialect.insert(table).on_conflict_do_nothing()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         """A transaction that is committed at the end of the block."""
-        with self._told(), self._engine.begin() as connection:
+        with self._translating_errors(), self._engine.begin() as connection:
             if self._is_sqlite:  # the lock at once: a reader cannot become a writer if another one wrote
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self._told(), self._engine.connect() as connection:
+        with self._translating_errors(), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """JobError, without the password, where the database does not answer."""
+    def _translating_errors(self) -> Iterator[None]:
+        """Raises JobError, without the password, if the database does not answer."""
         try:
             yield
         except sa.exc.DBAPIError as error:
-            told = " ".join(str(error.orig).split())[:200]
+            message = " ".join(str(error.orig).split())[:200]
             raise JobError(
-                f"the log of serving at {self.url.render_as_string()} does not answer: {told}; "
-                f"start its database, or mend serving.log"
+                f"the log of serving at {self.url.render_as_string()} does not answer: {message}; "
+                f"start its database, or fix serving.log"
             ) from error
 
     def _begin(self) -> str:
-        """Make what is missing; the secret."""
+        """Creates the tables and the traffic row if missing; returns the secret."""
         first = {**asdict(Traffic()), "id": 1, "secret": secrets.token_hex(32)}
         with self._writing() as connection:
-            if not self._is_sqlite:  # of routers that start at once, one makes the tables
+            if not self._is_sqlite:  # of routers that start at once, one creates the tables
                 connection.exec_driver_sql("SELECT pg_advisory_xact_lock(74565)")
             _metadata.create_all(connection)
             connection.execute(self._insert(_traffic), first)
@@ -385,7 +385,7 @@ def _text(items: tuple[str, ...]) -> str:
 
 
 def _check(traffic: Traffic) -> None:
-    """ReleaseError unless routers can do what the traffic says."""
+    """Raises ReleaseError unless routers can serve what the traffic says."""
     if not 0 <= traffic.share <= 1:
         raise ReleaseError(f"the challenger's share is {traffic.share:g}; give it one from 0 to 1")
     if traffic.challenger and (not traffic.experiment or traffic.challenger == traffic.champion):
@@ -395,17 +395,17 @@ def _check(traffic: Traffic) -> None:
         )
 
 
-def existing_log(told: ServingParams, home: Path) -> Log | None:
-    """The log of serving; None where nobody has ever served from this home."""
-    url = log_url(told, home)
+def existing_log(params: ServingParams, home: Path) -> Log | None:
+    """Returns the log of serving; None if no router has ever served from this home."""
+    url = log_url(params, home)
     if url == _own(home) and not (home / LOG).exists():
         return None
     return open_log(url)
 
 
-def log_url(told: ServingParams, home: Path) -> str:
-    """URL of the log of serving: $DAYBREAK_LOG, which may hold a password, serving.log, or a SQLite file."""
-    return os.environ.get("DAYBREAK_LOG") or told.log or _own(home)
+def log_url(params: ServingParams, home: Path) -> str:
+    """Returns the URL of the log: $DAYBREAK_LOG, which may hold a password, serving.log, or a SQLite file."""
+    return os.environ.get("DAYBREAK_LOG") or params.log or _own(home)
 
 
 def _own(home: Path) -> str:
@@ -413,9 +413,9 @@ def _own(home: Path) -> str:
 
 
 def read_url(uri: str) -> str:
-    """Returns the URL of a database that the file at `uri` holds, so that its password is in no environment.
+    """Returns the URL of a database from the file at `uri`, so that no environment holds its password.
 
-    Raises ParamsError where nothing can be read there.
+    Raises ParamsError if the file cannot be read or is empty.
     """
     import fsspec
 

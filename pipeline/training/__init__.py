@@ -1,1 +1,1 @@
-"""Train, through preemptions, and have a model before the deadline."""
+"""Trains a model through preemptions, and finishes before the deadline."""

@@ -1,10 +1,12 @@
-"""How are samples read at the speed of the machine? Arrays mapped into memory, a whole batch by one gather.
+"""Reads samples from arrays mapped into memory, a whole batch with one gather.
 
-A folder of `NAME.npy` files, one row a sample, is a data set as it stands: a batch is a dict of tensors, one
-per file, or one per field where the rows of a file are a numpy structure. Rows packed so, all fields of a
-sample beside each other, are gathered by one copy each; numpy is fastest at 1, 2, 4, 8, 16 or 32 bytes a row.
+A folder of `NAME.npy` files with one row per sample is a data set as it stands: a batch is a dict of tensors,
+one per file, or one per field where the rows of a file are a numpy structure. A structured row, with all
+fields of a sample side by side, is gathered by one copy; numpy is fastest at 1, 2, 4, 8, 16 or 32 bytes per
+row.
 
-What is mapped is not held: the kernel drops pages when others need the memory, so data may be larger than it.
+Mapped pages are not held: the kernel drops them when other processes need the memory, so the data may be
+larger than the memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +26,10 @@ from pipeline.training.sample_order import Indices
 class Arrays(Dataset[dict[str, Tensor]]):
     """The samples of a folder of arrays.
 
-    `block` neighbours are trained on near each other, in windows of 64 such blocks: let a window fit into a
-    cache of the processor, and a block be worth a read from the disk. It is part of what is learned: let it
-    be fixed, or an argument of the workload. 1: a full shuffle, for rows of kilobytes.
+    `block` neighbours are trained on close together, in windows of 64 such blocks: choose it so that a window
+    fits into a cache of the processor and a block is worth a read from the disk. The block size changes what
+    is learned, so keep it fixed or make it an argument of the workload. 1 means a full shuffle, which suits
+    rows of kilobytes.
     """
 
     def __init__(self, folder: Path, *, block: int = 1) -> None:
@@ -46,7 +49,7 @@ class Arrays(Dataset[dict[str, Tensor]]):
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
 
     def __getitems__(self, indices: Sequence[int] | Indices) -> dict[str, Tensor]:
-        """Copies of the samples, each tensor of shape [b, ...]; a range of them is copied in one piece."""
+        """Returns copies of the samples, each tensor of shape [b, ...]; a range is copied in one piece."""
         batch: dict[str, Tensor] = {}
         for name, column in self._columns.items():
             batch |= column.batch(name, indices)
@@ -54,10 +57,10 @@ class Arrays(Dataset[dict[str, Tensor]]):
 
 
 class _Column:
-    """A mapped file; rows are copied as so many bytes, whatever they mean."""
+    """A mapped file, whose rows are copied as bytes, whatever they mean."""
 
     def __init__(self, path: Path) -> None:
-        # Read-only and shared: what is mapped so counts as no memory of the process.
+        # Read-only and shared: pages mapped this way do not count as memory of the process.
         self._mapped: NDArray[Any] = np.load(path, mmap_mode="r")
         if self._mapped.ndim == 0 or not self._mapped.flags.c_contiguous:
             raise DataError(
@@ -68,9 +71,9 @@ class _Column:
         try:
             self.batch(path.stem, range(0))
         except (TypeError, ValueError) as error:
-            told = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise DataError(
-                f"{path} holds {self._mapped.dtype}, which torch does not take: {told}; write numbers or "
+                f"{path} holds {self._mapped.dtype}, which torch does not take: {reason}; write numbers or "
                 f"bools, fields at multiples of their size"
             ) from None
 
@@ -87,7 +90,7 @@ class _Column:
 
 
 def padded(row: np.dtype[Any]) -> np.dtype[Any]:
-    """The structure with its size raised to a power of two, so that a row is copied at once.
+    """Returns the structure with its size raised to a power of two, so that a row is copied at once.
 
     >>> padded(np.dtype([("user", "i4"), ("item", "i4"), ("price", "f4")])).itemsize
     16
@@ -96,8 +99,8 @@ def padded(row: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(
         {
             "names": list(fields),
-            "formats": [told[0] for told in fields.values()],
-            "offsets": [told[1] for told in fields.values()],
+            "formats": [field[0] for field in fields.values()],
+            "offsets": [field[1] for field in fields.values()],
             "itemsize": 1 << (row.itemsize - 1).bit_length(),
         }
     )

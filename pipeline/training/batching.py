@@ -1,19 +1,20 @@
-"""How much of a batch does each worker take, if some are faster? So much that all are done together.
+"""Shares each batch among workers of different speeds, so that all finish together.
 
 With b_k samples in t_k seconds worker k's throughput is X_k = b_k / t_k, and a share in proportion to it,
 b_k * mean(t) / t_k, would have ended at the mean (Tyagi & Sharma 2020, arXiv 2305.12213). Gradients are sums
-over samples, so shares change nothing of what is learned. What keeps it stable, in this order:
+over samples, so shares do not change what is learned. Four rules keep the shares stable, in this order:
 
-1. times are averaged with exponential weights, anew after each change, and 5 updates at least;
-2. shares stay within bounds: one sample, three times up or down at once, and what a worker has shown to be
-   too much for it: if its throughput fell after a raise, beyond noise, the size before is its most, for
-   500 updates;
-3. they are brought to the sum of the batch inside these bounds, and rounded by largest remainder;
-4. a change is for all or none: for all where one differs by more than 5 %, and its time from the mean by
-   more than noise does.
+1. times are averaged with exponential weights over at least 5 updates, starting anew after each change;
+2. shares stay within bounds: at least one sample, at most a factor of three up or down at once, and no more
+   than a worker can handle: if its throughput fell after a raise, beyond noise, the size before the raise is
+   its maximum for 500 updates;
+3. shares are scaled to the sum of the batch inside these bounds, and rounded by largest remainder;
+4. all shares change or none: all change where one share would differ by more than 5 %, and that worker's time
+   differs from the mean by more than noise.
 
-Equal shares are left only where others save a tenth of the time, and come back where others save less than a
-twentieth: on equal workers nothing is changed. All workers compute this from the same times, and so the same.
+Equal shares are given up only where unequal ones save a tenth of the time, and return where unequal ones save
+less than a twentieth: on equal workers nothing changes. All workers compute the shares from the same times,
+and so agree.
 """
 
 from collections.abc import Sequence
@@ -22,19 +23,20 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-SMOOTHING = 0.1  # weight of the newest time, once ten are known
-LOOK_EVERY = 5  # updates
+SMOOTHING = 0.1  # weight of the newest time, once there are ten
+LOOK_EVERY = 5  # updates between possible changes
 DEAD_BAND = 0.05  # of a share
-MAX_CHANGE = 3  # times, up or down, at once
-MIN_GAIN, LEAST_GAIN = 0.1, 0.05  # of the time of an update: to leave equal shares, and to stay away
-NUM_DEVIATIONS = 3  # standard errors that are no noise
-KEEP_MOST = 500  # updates after which a worker is tried with more again
+MAX_CHANGE = 3  # factor, up or down, at once
+# Of the time of an update: to give up equal shares, and to keep unequal ones.
+MIN_GAIN, LEAST_GAIN = 0.1, 0.05
+NUM_DEVIATIONS = 3  # standard errors; a larger difference is not noise
+KEEP_MOST = 500  # updates before a worker is offered a larger share again
 Sizes = tuple[int, ...]
 Floats = NDArray[np.float64]
 
 
 def even(batch_size: int, *, world_size: int) -> Sizes:
-    """Shares that differ by one sample at most.
+    """Returns shares that differ by one sample at most.
 
     >>> even(8, world_size=3)
     (2, 3, 3)
@@ -46,25 +48,25 @@ def even(batch_size: int, *, world_size: int) -> Sizes:
 def apportion(
     batch_size: int, *, weights: Sequence[float], least: Sequence[int], most: Sequence[int]
 ) -> Sizes:
-    """Whole shares in proportion to weights, as far as bounds allow, with exactly the sum of the batch.
+    """Returns whole shares in proportion to weights, within bounds, that sum exactly to the batch.
 
-    ValueError where bounds leave no such shares.
+    Raises ValueError where the bounds allow no such shares.
 
     >>> apportion(10, weights=[1, 2, 4], least=[0, 0, 0], most=[10, 10, 5])
     (2, 3, 5)
     """
     lows, highs = np.array(least, dtype=float), np.array(most, dtype=float)
-    told = np.array(weights, dtype=float)
-    if not (lows.sum() <= batch_size <= highs.sum() and (lows <= highs).all() and (told > 0).all()):
+    proportions = np.array(weights, dtype=float)
+    if not (lows.sum() <= batch_size <= highs.sum() and (lows <= highs).all() and (proportions > 0).all()):
         raise ValueError(f"shares from {least} to {most} do not add up to {batch_size}")
-    little, much = 0.0, float((highs / told).max())
+    little, much = 0.0, float((highs / proportions).max())
     for _ in range(60):  # the sum grows with the scale
         scale = (little + much) / 2
-        if np.clip(scale * told, lows, highs).sum() < batch_size:
+        if np.clip(scale * proportions, lows, highs).sum() < batch_size:
             little = scale
         else:
             much = scale
-    shares = np.clip(much * told, lows, highs)
+    shares = np.clip(much * proportions, lows, highs)
     sizes = np.floor(shares + 1e-6).astype(int)
     left = batch_size - int(sizes.sum())
     largest = np.argsort(sizes - shares, kind="stable")  # remainders, largest first; then by rank
@@ -73,7 +75,7 @@ def apportion(
 
 
 class Batching:
-    """Shares of all workers, steered by the times that they took."""
+    """The shares of all workers, adjusted by the times that they take."""
 
     def __init__(self, *, batch_size: int, world_size: int) -> None:
         self.sizes = self._even = even(batch_size, world_size=world_size)
@@ -81,12 +83,12 @@ class Batching:
         self._updates = 0
         self._most = np.full(world_size, batch_size)
         self._most_until = np.zeros(world_size, dtype=int)
-        self._speeds_before: Floats | None = None  # before the last change, at least
+        self._speeds_before: Floats | None = None  # lower bounds, before the last change
         self._sizes_before = self._even
         self._forget()
 
     def shares(self, batch_size: int) -> Sizes:
-        """The shares of a batch; the last one of a run may be smaller."""
+        """Returns the shares of a batch; the last batch of a run may be smaller."""
         if batch_size == self._batch_size:
             return self.sizes
         if self.sizes == self._even:
@@ -95,15 +97,15 @@ class Batching:
         return apportion(batch_size, weights=self.sizes, least=[0] * self._world_size, most=every)
 
     def observe(self, times_s: Sequence[float], *, sizes: Sizes) -> bool:
-        """Learn what shares of these sizes took; whether shares are others from now on.
+        """Records the times that shares of these sizes took, and returns whether the shares change now.
 
-        Times of other sizes than the newest are of no use: batches in the making when they changed.
+        Times of older sizes, from batches that were being loaded when the shares changed, are ignored.
         """
         if sizes != self.sizes or len(times_s) != self._world_size or min(times_s) <= 0:
             return False
         self._updates += 1
         self._smooth(np.array(times_s))
-        return self._count % LOOK_EVERY == 0 and self._look()
+        return self._count % LOOK_EVERY == 0 and self._adjust()
 
     def _forget(self) -> None:
         self._count = 0
@@ -111,7 +113,7 @@ class Batching:
         self._squares = 0.0  # sum of the squared weights of the times seen
 
     def _smooth(self, times: Floats) -> None:
-        """Averages with exponential weights, plain at the beginning (West 1979)."""
+        """Updates the averages, which have exponential weights, equal ones at the start (West 1979)."""
         self._count += 1
         new = max(1 / self._count, SMOOTHING)
         away = times - self._mean
@@ -119,8 +121,8 @@ class Batching:
         self._variance = (1 - new) * (self._variance + new * away**2)
         self._squares = (1 - new) ** 2 * self._squares + new**2
 
-    def _look(self) -> bool:
-        """Change the shares if that is worth it."""
+    def _adjust(self) -> bool:
+        """Changes the shares if that pays off, and returns whether it did."""
         sizes, mean = np.array(self.sizes), float(self._mean.mean())
         errors = np.sqrt(self._variance * self._squares / (1 - self._squares))
         noise = NUM_DEVIATIONS * np.hypot(errors, float(np.sqrt((errors**2).sum())) / self._world_size)
@@ -128,21 +130,22 @@ class Batching:
         if not certain.any():
             return False
         self._learn_most(errors)
-        least_s = self._batch_size / float((sizes / self._mean).sum())  # of an update, were shares not whole
+        # The least time of an update, if shares could be fractions.
+        least_s = self._batch_size / float((sizes / self._mean).sum())
         if self.sizes == self._even and least_s > (1 - MIN_GAIN) * float(self._mean.max()):
-            return False  # as `_proposal` would find, which takes longer than equal workers have to lose
-        found = self._proposal(sizes * mean / self._mean)
-        apart = np.abs(np.array(found) - sizes) / sizes > DEAD_BAND
+            return False  # `_proposal` would say the same, but takes longer than equal workers can gain
+        proposal = self._proposal(sizes * mean / self._mean)
+        apart = np.abs(np.array(proposal) - sizes) / sizes > DEAD_BAND
         if not (apart & certain).any():
             return False
         self._speeds_before = sizes / (self._mean + NUM_DEVIATIONS * errors)
         self._sizes_before = self.sizes
-        self.sizes = found
+        self.sizes = proposal
         self._forget()
         return True
 
     def _gain(self, sizes: Sizes) -> float:
-        """Share of the time of an update that these shares would save over equal ones."""
+        """Returns the share of an update's time that these sizes would save over equal ones."""
         sample_s = self._mean / np.array(self.sizes)
         return 1 - float((np.array(sizes) * sample_s).max() / (np.array(self._even) * sample_s).max())
 
@@ -156,16 +159,16 @@ class Batching:
         self._most_until = np.where(fell, self._updates + KEEP_MOST, self._most_until)
 
     def _proposal(self, wanted: Floats) -> Sizes:
-        """Shares nearest to those wanted: within bounds, of the sum of the batch; equal ones if as good."""
+        """Returns the shares nearest to `wanted` within all bounds, or equal shares if those are as good."""
         sizes = np.array(self.sizes)
         least = np.maximum(1, -(-sizes // MAX_CHANGE))
         freely = np.minimum(sizes * MAX_CHANGE, self._batch_size)
         most = np.where(self._updates < self._most_until, np.minimum(freely, self._most), freely)
         least = np.minimum(least, most)
-        if most.sum() < self._batch_size:  # the batch has to be taken by somebody
+        if most.sum() < self._batch_size:  # some worker has to take the rest of the batch
             most = freely
         bounds = {"least": least.tolist(), "most": most.tolist()}
-        found = apportion(self._batch_size, weights=wanted.tolist(), **bounds)
+        proposal = apportion(self._batch_size, weights=wanted.tolist(), **bounds)
         equal = np.array(self._even)
-        worth = self._gain(found) >= (MIN_GAIN if self.sizes == self._even else LEAST_GAIN)
-        return found if worth or (equal < least).any() or (equal > most).any() else self._even
+        worth = self._gain(proposal) >= (MIN_GAIN if self.sizes == self._even else LEAST_GAIN)
+        return proposal if worth or (equal < least).any() or (equal > most).any() else self._even

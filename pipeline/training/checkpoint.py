@@ -1,8 +1,9 @@
-"""What is left when a worker dies at any moment? The last checkpoint that was written whole.
+"""Writes and reads checkpoints, so that a worker that dies at any moment leaves the last whole one behind.
 
 A checkpoint is a folder `seen=N` of safetensors and JSON, never pickle. It is written under another name,
-with a manifest of SHA-256 hashes, brought to disk, and renamed: it is there whole or not at all. One that
-does not match its manifest is skipped. It belongs to what is learned (`identity`), and is refused by others.
+with a manifest of SHA-256 hashes, synced to disk, and renamed: it exists whole or not at all. A checkpoint
+that does not match its manifest is skipped. Each belongs to one job by what that learns (`identity`); another
+job refuses it.
 """
 
 import hashlib
@@ -30,16 +31,17 @@ MANIFEST, SCALARS = "manifest.json", "state.json"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All there is to know of a run: tensors by part ("model", "optimizer") and JSON scalars."""
+    """The whole state of a run: tensors by part ("model", "optimizer") and JSON scalars."""
 
     tensors: dict[str, dict[str, "Tensor"]]
     scalars: dict[str, Any] = field(default_factory=dict)
 
 
 def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None:
-    """Write `folder/seen=N`, remove all but the newest two, and return its path.
+    """Writes `folder/seen=N`, removes all but the newest two, and returns its path.
 
-    A disk that is full or read-only is warned of and gives None: training goes on, the caller tries again.
+    Where the disk is full or read-only it logs a warning and returns None: training goes on, and the caller
+    tries again later.
     """
     from safetensors import SafetensorError
 
@@ -60,7 +62,7 @@ def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None
 
 
 def newest(folder: Path, *, identity: str) -> Path | None:
-    """The newest checkpoint that is whole; None if there is none, JobError if it is another job's."""
+    """Returns the newest whole checkpoint, or None; raises JobError if it belongs to another job."""
     for path in reversed(_all(folder)):
         if wrong := fault(path):
             log.warning("checkpoint %s is skipped: %s", path, wrong)
@@ -69,21 +71,21 @@ def newest(folder: Path, *, identity: str) -> Path | None:
         if owner != identity:
             raise JobError(
                 f"checkpoint {path} belongs to job {owner[:12]}, this is {identity[:12]}: another "
-                f"model, data set or seed; remove {folder} to begin anew"
+                f"model, data set or seed; remove {folder} to start over"
             )
         return path
     return None
 
 
 def take_place(fresh: Path, path: Path) -> None:
-    """Let a folder that is written become a checkpoint; one that is torn goes."""
+    """Renames a finished folder to its final path, replacing a torn checkpoint there."""
     _remove(path)
     fresh.rename(path)
     sync(path.parent)
 
 
 def load(path: Path) -> State:
-    """The state in a checkpoint that `newest` has found; tensors on the CPU."""
+    """Returns the state in a checkpoint that `newest` returned, with tensors on the CPU."""
     from safetensors.torch import load_file
 
     tensors = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
@@ -91,27 +93,28 @@ def load(path: Path) -> State:
 
 
 def scalars(path: Path) -> dict[str, Any]:
-    """The scalars of a checkpoint: `seen`, `identity`, and what its writer put there."""
-    told: dict[str, Any] = json.loads((path / SCALARS).read_text())
-    return told
+    """Returns the scalars of a checkpoint: `seen`, `identity`, and those of the state."""
+    content: dict[str, Any] = json.loads((path / SCALARS).read_text())
+    return content
 
 
 def take_over(folder: Path, *, identity: str) -> Path | None:
-    """As `newest`, and remove torn ones and what killed writers left behind; only where no writer runs.
+    """Returns what `newest` does, after removing torn checkpoints and the leftovers of killed writers.
 
-    A torn one further on than the newest would count as one of those to keep, in place of a good one.
+    Call it only while no writer runs. A torn checkpoint further on than the newest whole one would otherwise
+    count as one of those to keep, in place of a good one.
     """
     for path in folder.glob(".seen=*"):
         shutil.rmtree(path, ignore_errors=True)
-    found = newest(folder, identity=identity)
+    path_to_resume = newest(folder, identity=identity)
     for path in _all(folder):
-        if found is None or path.name > found.name:
+        if path_to_resume is None or path.name > path_to_resume.name:
             _remove(path)
-    return found
+    return path_to_resume
 
 
 def pack(tree: Any) -> tuple[dict[str, "Tensor"], Any]:
-    """A tree of dicts, lists, tensors and scalars (a torch state_dict) as named tensors and JSON."""
+    """Splits a tree of dicts, lists, tensors and scalars (a torch state_dict) into named tensors and JSON."""
     tensors: dict[str, Tensor] = {}
 
     def walk(node: Any) -> Any:
@@ -129,7 +132,7 @@ def pack(tree: Any) -> tuple[dict[str, "Tensor"], Any]:
 
 
 def unpack(tensors: dict[str, "Tensor"], tree: Any) -> Any:
-    """The inverse of `pack`."""
+    """Returns the tree that `pack` split."""
     if not isinstance(tree, dict):
         return tree
     ((kind, value),) = tree.items()
@@ -142,7 +145,7 @@ def unpack(tensors: dict[str, "Tensor"], tree: Any) -> Any:
 
 
 def separate(tensors: Iterable[tuple[str, "Tensor"]]) -> dict[str, "Tensor"]:
-    """Tensors as safetensors takes them: on the CPU, contiguous, none sharing memory with another."""
+    """Returns tensors as safetensors takes them: on the CPU, contiguous, without shared memory."""
     taken: set[int] = set()
     separated = {}
     for name, tensor in tensors:
@@ -154,7 +157,7 @@ def separate(tensors: Iterable[tuple[str, "Tensor"]]) -> dict[str, "Tensor"]:
 
 
 def write_tensors(path: Path, tensors: dict[str, "Tensor"]) -> None:
-    """Write a safetensors file and bring it to disk."""
+    """Writes a safetensors file and syncs it to disk."""
     from safetensors.torch import save_file
 
     save_file(separate(tensors.items()), path)
@@ -173,13 +176,13 @@ def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
 
 
 def fault(path: Path) -> str:
-    """What is wrong with a checkpoint; empty if nothing is."""
+    """Returns what is wrong with a checkpoint, or "" if nothing is."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         there = {file.name for file in path.iterdir()} - {MANIFEST}
         if there != set(manifest):
             return f"it holds {', '.join(sorted(there))}, its manifest names {', '.join(sorted(manifest))}"
-        changed = [name for name, told in manifest.items() if _sha256(path / name) != told]
+        changed = [name for name, digest in manifest.items() if _sha256(path / name) != digest]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"its manifest cannot be read: {error}"
     return f"{', '.join(changed)} does not match its hash" if changed else ""
@@ -195,7 +198,7 @@ def _forget_old(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint, whole or not at all: half of one would count as one of those to keep."""
+    """Removes a checkpoint atomically: half of one would count as one of those to keep."""
     going = path.with_name(f".{path.name}.going")
     shutil.rmtree(going, ignore_errors=True)
     with suppress(OSError):

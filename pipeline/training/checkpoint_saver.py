@@ -1,14 +1,14 @@
-"""How is a checkpoint written while training goes on? The loop waits for a copy; a thread does the rest.
+"""Writes checkpoints while training goes on: the loop waits for a copy in memory, a thread does the rest.
 
-The copy goes into memory that is kept: for 200 MB it takes 45 ms where fresh memory takes 250 ms and
-writing takes 1 s. torch.distributed.checkpoint was measured and is not used: to import it takes 1.8 s, more
-than all that it would save a night; its `.metadata` is a pickle, its safetensors writer holds the interpreter
-for 0.3 to 0.5 s on those 200 MB, keeps no scalars and commits nothing, and its other process imports torch.
+The copy goes into memory that is kept: for 200 MB it takes 45 ms, where fresh memory takes 250 ms and writing
+takes 1 s. torch.distributed.checkpoint was measured and is not used: importing it takes 1.8 s, more than it
+would save in a night; its `.metadata` is a pickle; its safetensors writer holds the interpreter for 0.3 to
+0.5 s on those 200 MB, stores no scalars and has no atomic commit; and its separate process imports torch.
 
-One is written at a time, so that work at risk is an interval and the time in flight. Young's interval goes by
-what a checkpoint costs training: the time that the loop was blocked, and the processor's seconds that the
-thread took from it. The time in flight is lost with the work whatever the interval, so it has no part in the
-best one, and only bounds it.
+One checkpoint is written at a time, so the work at risk is an interval plus the time in flight. Young's
+interval depends on what a checkpoint costs training: the time that the loop was blocked, and the processor
+seconds that the thread took from it. The time in flight is lost with the work whatever the interval, so it
+does not change the best interval, and is only a lower bound for it.
 """
 
 import logging
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pipeline.spot.preemptions import checkpoint_interval_s
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
-from pipeline.training.checkpoint_copies import Bucket
+from pipeline.training.checkpoint_copies import CheckpointCopies
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S = 15.0
-LEAST_COST_S = 0.01  # that a checkpoint is taken to cost
+LEAST_COST_S = 0.01  # of a checkpoint, however fast it was measured to be
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """What came of a checkpoint that was written aside."""
+class WriteResult:
+    """The result of writing a checkpoint in the background."""
 
-    there: bool  # False: the disk or the bucket refused
+    succeeded: bool  # False: the disk or the storage of the copies refused
     ended: float  # by the clock
     busy_s: float  # of a processor
 
@@ -54,54 +54,54 @@ class Saver:
         mean_time_to_loss_s: float | None,
         schedule_s: Sequence[float] = (),
         clock: Callable[[], float],
-        bucket: Bucket | None = None,
-        aside: Executor | None = None,
+        copies: CheckpointCopies | None = None,
+        executor: Executor | None = None,
     ) -> None:
-        self.folder, self.bucket, self._identity = folder, bucket, identity
+        self.folder, self.copies, self._identity = folder, copies, identity
         self._first_s, self._mean_time_to_loss_s = every_s, mean_time_to_loss_s
-        self._schedule_s = schedule_s  # from a start on, where the danger changes with a machine's age
+        self._schedule_s = schedule_s  # counted from a start, where the hazard changes with a machine's age
         self._clock = clock
-        self._aside = aside or ThreadPoolExecutor(1, "checkpoint")
+        self._executor = executor or ThreadPoolExecutor(1, "checkpoint")
         self._kept: dict[tuple[str, str], Tensor] = {}
-        self._writing: Future[Written] | None = None
+        self._writing: Future[WriteResult] | None = None
         self._began = self._blocked_until = clock()
         self.every_s = every_s
         self._next = clock() + every_s
         self.blocked_s: list[float] = []  # of the loop, by each checkpoint
-        self.takes_s = 0.0  # from the beginning until it is there
+        self.takes_s = 0.0  # from the start of the last checkpoint until it was written
 
     @property
     def busy(self) -> bool:
-        """Whether one is being written."""
+        """Whether a checkpoint is being written."""
         if self._writing and self._writing.done():
             self.wait()
         return self._writing is not None
 
     def due(self) -> bool:
-        """Whether it is time for the next one, and the one before is done with."""
+        """Returns whether it is time for the next checkpoint, and the one before is written."""
         return not self.busy and self._clock() >= self._next
 
     def begin(self, state: State, *, seen: int, began: float) -> None:
-        """Copy the state and begin to write it; the loop was blocked since `began`."""
+        """Copies the state and starts to write it; the loop was blocked since `began`, by the clock."""
         self.wait()
         copied = State(tensors=self._copied(state.tensors), scalars=state.scalars)
         self._began, self._blocked_until = began, self._clock()
         self.blocked_s.append(self._blocked_until - began)
         log.debug("checkpoint at %d samples: begun", seen)
-        self._writing = self._aside.submit(self._write, copied, seen)
+        self._writing = self._executor.submit(self._write, copied, seen)
 
     def wait(self) -> None:
-        """Until what is being written is there, or was refused."""
+        """Waits until the checkpoint that is being written is finished or was refused."""
         if self._writing is None:
             return
         written = self._writing.result()
         self._writing = None
         self.takes_s = written.ended - self._began
-        self.every_s = self._best_s(written) if written.there else min(self.every_s, RETRY_S)
+        self.every_s = self._best_s(written) if written.succeeded else min(self.every_s, RETRY_S)
         self._next = self._blocked_until + self.every_s
 
-    def _best_s(self, written: Written) -> float:
-        """The plan could only guess what a checkpoint costs; now it was measured."""
+    def _best_s(self, written: WriteResult) -> float:
+        """Returns the best interval by the measured cost of a checkpoint, which the plan could only guess."""
         if self._schedule_s:
             return self._schedule_s[min(len(self.blocked_s), len(self._schedule_s) - 1)]
         if self._mean_time_to_loss_s is None:
@@ -110,10 +110,10 @@ class Saver:
         return checkpoint_interval_s(save_s=cost_s, mean_time_to_preemption_s=self._mean_time_to_loss_s)
 
     def _copied(self, tensors: dict[str, dict[str, "Tensor"]]) -> dict[str, dict[str, "Tensor"]]:
-        """The tensors in main memory, where no update changes them."""
+        """Returns copies of the tensors in main memory, where no update changes them."""
         import torch
 
-        on_gpu = torch.cuda.is_available()  # it copies by itself to memory that is page-locked
+        on_gpu = torch.cuda.is_available()  # a GPU copies asynchronously to page-locked memory
         copied: dict[str, dict[str, Tensor]] = {}
         for part, named in tensors.items():
             copied[part] = {}
@@ -127,10 +127,10 @@ class Saver:
             torch.cuda.current_stream().synchronize()
         return copied
 
-    def _write(self, state: State, seen: int) -> Written:
+    def _write(self, state: State, seen: int) -> WriteResult:
         began_s = time.thread_time()
         path = checkpoint.save(self.folder, state, seen=seen, identity=self._identity)
-        there = path is not None and (self.bucket is None or self.bucket.send(path))
-        if there:
+        succeeded = path is not None and (self.copies is None or self.copies.send(path))
+        if succeeded:
             log.debug("checkpoint at %d samples: there", seen)
-        return Written(there=there, ended=self._clock(), busy_s=time.thread_time() - began_s)
+        return WriteResult(succeeded=succeeded, ended=self._clock(), busy_s=time.thread_time() - began_s)

@@ -1,4 +1,4 @@
-"""The device that a worker trains on: its own GPU, TPU chip, or the CPU."""
+"""Chooses the device that a worker trains on: its own GPU or TPU chip, or the CPU."""
 
 import os
 import resource
@@ -9,8 +9,8 @@ from pipeline.contract.errors import JobError
 
 
 def device() -> torch.device:
-    """The device of this worker."""
-    if os.environ.get("PJRT_DEVICE"):  # as machines with a TPU have it
+    """Returns the device of this worker, which becomes the current GPU if it is one."""
+    if os.environ.get("PJRT_DEVICE"):  # machines with a TPU set it
         return _tpu()
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -19,7 +19,7 @@ def device() -> torch.device:
 
 
 def devices() -> str:
-    """Returns what the workers train on, by the name of this one's: `2 x NVIDIA L4`."""
+    """Returns the devices of all workers, named after that of this worker: `2 x NVIDIA L4`."""
     if os.environ.get("PJRT_DEVICE"):
         name = f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".rstrip()
     else:
@@ -29,14 +29,14 @@ def devices() -> str:
 
 
 def peak_memory_bytes() -> int:
-    """Most memory this worker has used on its device."""
+    """Returns the most memory that this worker has used on its device."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _tpu() -> torch.device:
-    """The chip of this worker. JobError where torch_xla is missing."""
+    """Returns the chip of this worker; raises JobError where torch_xla is missing."""
     try:
         import torch_xla
     except ImportError as error:
@@ -44,5 +44,5 @@ def _tpu() -> torch.device:
             f"PJRT_DEVICE asks for torch_xla, and it cannot be imported ({error}); use the image that was "
             f"built for TPUs (docs/vertex.md), or unset PJRT_DEVICE"
         ) from None
-    found: torch.device = torch_xla.device()
-    return found
+    chip: torch.device = torch_xla.device()
+    return chip

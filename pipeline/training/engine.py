@@ -1,8 +1,8 @@
-"""How is one update taken? The protocol `Engine`, and torch with one process per device.
+"""Takes updates: the protocol `Engine`, and its implementation in torch with one process per device.
 
 The gradient of an update is the sum of the gradients of its samples / its global batch size, whatever the
-shares of the workers and the size of the passes: shares may differ, one may be empty. Where memory does not
-suffice for a pass on one worker, all take that update again in passes of half the size.
+shares of the workers and the size of the passes: shares may differ, and a share may be empty. Where memory
+does not suffice for a pass on one worker, all workers repeat that update in passes of half the size.
 """
 
 import logging
@@ -29,62 +29,62 @@ from pipeline.training.gradients import Gradients, Signals
 from pipeline.training.learning_rate import Rule, Scaled, scaled
 from pipeline.training.loader import Loader
 from pipeline.training.sample_order import Indices
-from pipeline.training.timers import Stopwatch
-from pipeline.training.tuning import Shards, Tuner, halves, normalised, rule_of
+from pipeline.training.timers import StepTimer
+from pipeline.training.tuning import ShardedOptimizer, Tuner, halves, normalised, rule_of
 
 log = logging.getLogger(__name__)
 
-PATIENCE = timedelta(minutes=5)  # of workers with one of them, before all are started again
-TOLD = ("betas", "eps")  # what a rule changes of an optimizer, besides its rate
-# Updates between looks at the noise: by parts that there are anyway, and by a pass that is halved for it.
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)  # after which a silent worker has all of them restarted
+SCALED = ("betas", "eps")  # options of an optimizer that a rule changes, besides its rate
+# Updates between measurements of the noise: from parts that exist anyway, or from a pass halved for it.
 LOOK_EVERY, HALVE_EVERY = 25, 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What came of an update; the same on all workers."""
+    """The result of an update, the same on all workers."""
 
     loss: float  # mean per sample of the global batch
     signals: Signals
     times_s: tuple[float, ...] = ()  # of each worker for its share of the update before; empty: shares stay
-    noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma) (noise.py), now and then
+    noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma) (noise.py), at some updates
 
 
 class Engine(Protocol):
-    """How a step is taken."""
+    """Takes the updates of one worker."""
 
     rank: int
     world_size: int
 
     def prepare(self, indices: Indices) -> None:
-        """Begin to get a batch ready that `step` will soon be asked for."""
+        """Starts to load a share that `step` will soon be called with."""
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
-        """One update from this worker's share `indices` of `batch_size` samples.
+        """Takes one update from this worker's share `indices` of a batch of `batch_size` samples.
 
-        A loss that is not finite leaves the model as it was.
+        A loss that is not finite leaves the model unchanged.
         """
 
     def rescale(
         self, *, batch_size: int, base_size: int, rule: Rule, micro_batch_size: int | None = None
     ) -> Scaled:
-        """Take updates as is right for this batch size, with a rate that is for batches of `base_size`.
+        """Adapts the optimizer to this batch size, given a rate for batches of `base_size`.
 
-        The caller multiplies the rate. ParamsError where the optimizer has no rule.
+        The caller multiplies the rate. Raises ParamsError where the optimizer has no rule.
         """
 
     def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum over workers, who call it together."""
+        """Returns the sum over workers, which all call it together."""
 
     def save(self) -> State:
-        """Model and optimizer; all workers call it together."""
+        """Returns the state of model and optimizer; all workers call it together."""
 
     def load(self, state: State) -> None:
-        """Go on from what `save` gave, on any number of workers."""
+        """Restores a state that `save` returned, on any number of workers."""
 
 
 class TorchEngine:
-    """Data-parallel training: over gloo on CPU, bit for bit repeatable; over nccl on GPU."""
+    """Data-parallel training: over gloo on CPUs, repeatable bit for bit; over nccl on GPUs."""
 
     def __init__(
         self,
@@ -94,76 +94,78 @@ class TorchEngine:
         seed: int,
         micro_batch_size: int,
         tuning: Tuning,
-        shrunk: Callable[[int], None] = lambda micro_batch_size: None,
+        on_shrink: Callable[[int], None] = lambda micro_batch_size: None,
     ) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         if not 0 <= self.rank < self.world_size:
             raise JobError(
-                f"worker {self.rank} of a world of {self.world_size} has nobody to train with; "
+                f"worker {self.rank} of a world of {self.world_size} has no others to train with; "
                 f"start at least one by torchrun (key train.num_workers)"
             )
         self.device = device()
         if self.device.type == "cpu":
             torch.use_deterministic_algorithms(True, warn_only=True)
-            # Costs time, and nobody reads it.
+            # Filling costs time, and uninitialized memory is never read.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         if self.world_size > 1 and not dist.is_initialized():
             backend = "nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=PATIENCE)
+            dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
         torch.manual_seed(seed)
         self._seed = seed
         self._workload = workload
-        self._micro_batch_size, self._shrunk = micro_batch_size, shrunk
+        self._micro_batch_size, self._on_shrink = micro_batch_size, on_shrink
         self._tuner = Tuner(tuning, self.device)
-        self.model = self._tuner.model(self._divided(workload.model()))
+        self.model = self._tuner.model(self._shard(workload.model()))
         self.model.train()
         self.optimizer = self._tuner.optimizer(workload.optimizer(self.model.parameters()))
-        self._shards: Shards | None = None
+        self._sharded_optimizer: ShardedOptimizer | None = None
         if tuning.sharded and not tuning.sharded_weights and self.world_size > 1:
-            self._shards = Shards(self.optimizer, rank=self.rank, world_size=self.world_size)
-        self._gradients = self._made_gradients()
+            self._sharded_optimizer = ShardedOptimizer(
+                self.optimizer, rank=self.rank, world_size=self.world_size
+            )
+        self._gradients = self._new_gradients()
         self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
         self._updates = 0
         self._sample_weights: dict[int, Tensor] = {}
-        self._base = [{name: group.get(name) for name in TOLD} for group in self.optimizer.param_groups]
+        self._base = [{name: group.get(name) for name in SCALED} for group in self.optimizer.param_groups]
         self._warn_of_passes = normalised(self.model)
-        # One more shape would be compiled for, and statistics be taken over half a pass.
+        # Halving would compile for one more shape, and BatchNorm would take statistics over half a pass.
         self._may_halve = not tuning.compiled and not self._warn_of_passes
-        # BatchNorm takes its statistics over a share: of another size, it would learn something else.
-        self._stopwatch = None if self.world_size == 1 or self._warn_of_passes else Stopwatch(self.device)
+        # BatchNorm takes its statistics over a share; one of another size would change what is learned.
+        self._timer = None if self.world_size == 1 or self._warn_of_passes else StepTimer(self.device)
 
-    def _divided(self, model: nn.Module) -> nn.Module:
-        """The model, before it is brought to the device."""
+    def _shard(self, model: nn.Module) -> nn.Module:
+        """Returns the model, divided among workers by engines that do so, before it goes to the device."""
         return model
 
-    def _made_gradients(self) -> Gradients:
+    def _new_gradients(self) -> Gradients:
         return Gradients(self.model, rank=self.rank, world_size=self._num_partners)
 
     @property
     def _num_partners(self) -> int:
-        """Workers whose gradients make an update."""
+        """Number of workers whose gradients are added up in an update."""
         return self.world_size
 
     def prepare(self, indices: Indices) -> None:
-        """Begin to load a share."""
+        """Starts to load a share."""
         self._loader.prepare(self._passes(indices))
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
-        """One update; see the protocol. JobError where memory does not suffice for it."""
-        short, watch = 1, self._stopwatch
-        before_s = watch.read() if watch else 0.0
+        """Takes one update; see the protocol. Raises JobError where memory does not suffice for it."""
+        short, timer = 1, self._timer
+        before_s = timer.read() if timer else 0.0
         while short:
-            if watch:
-                watch.start()
+            if timer:
+                timer.start()
             losses, first, short = self._accumulate(indices, batch_size)
-            if watch:
-                watch.stop()
+            if timer:
+                timer.stop()
             own = replace(signals, short=short) if short else signals
-            looks = self._looks(len(indices))
+            measures_noise = self._measures_noise(len(indices))
             sums = self._gradients.reduce(
                 losses, own, time_s=before_s, num_samples=len(indices),
-                batch_size=batch_size if looks else 0, first=first,
+                batch_size=batch_size if measures_noise else 0, first=first,
             )  # fmt: skip
             short = sums.signals.short
             if short:
@@ -174,21 +176,21 @@ class TorchEngine:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self._update()
-        times_s = sums.times_s if watch else ()
+        times_s = sums.times_s if timer else ()
         return Step(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)
 
-    def _looks(self, num_samples: int) -> bool:
-        """Whether this update tells how noisy gradients are."""
+    def _measures_noise(self, num_samples: int) -> bool:
+        """Returns whether this update measures the noise of gradients."""
         return (self._updates + 1) % (LOOK_EVERY if self._in_parts(num_samples) else HALVE_EVERY) == 0
 
     def _in_parts(self, num_samples: int) -> bool:
-        """Whether an update is made of parts that can be compared, with nothing halved for it."""
+        """Returns whether an update has parts that can be compared without halving a pass for it."""
         return self._num_partners > 1 or num_samples > self._micro_batch_size
 
     def _update(self) -> None:
-        """Change the weights; some may be changed when memory ends, so there is no second try."""
+        """Changes the weights; there is no retry, as some may have changed when memory ran out."""
         try:
-            (self._shards or self.optimizer).step()
+            (self._sharded_optimizer or self.optimizer).step()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -200,51 +202,52 @@ class TorchEngine:
     def _accumulate(
         self, indices: Indices, batch_size: int
     ) -> tuple[list[Tensor], tuple[Tensor, int] | None, int]:
-        """Gradients of this worker's share: the loss of each pass, what the first one tells of the noise.
+        """Adds up the gradients of this worker's share.
 
-        The last is 1 if memory did not suffice.
+        Returns the loss of each pass; |gradient|^2 and samples of the first pass, for the noise; and 1 if
+        memory did not suffice, else 0.
         """
-        self._sow()
+        self._seed_generators()
         self._gradients.clear()
         losses: list[Tensor] = []
         first = None
-        looks = self._num_partners == 1 and self._looks(len(indices))
+        measures_noise = self._num_partners == 1 and self._measures_noise(len(indices))
         try:
             passes = self._passes(indices)
             if len(passes) > 1 and self._warn_of_passes:
                 self._warn_of_passes = False
                 log.warning("BatchNorm takes its statistics over %d samples, a pass", len(passes[0]))
-            halved = looks and len(passes) == 1 and len(indices) > 1 and self._may_halve
+            halved = measures_noise and len(passes) == 1 and len(indices) > 1 and self._may_halve
             for part in passes:
                 whole = self._tuner.batch(self._loader.get(part))
                 for batch in halves(whole, len(part)) if halved else (whole,):
                     loss = self._tuner.loss(self._workload, self.model, batch).sum()
                     loss.backward(self._weight(loss, batch_size))  # type: ignore[no-untyped-call]
                     losses.append(loss.detach())
-                    if looks and first is None:
+                    if measures_noise and first is None:
                         first = self._gradients.square(), len(part) // 2 if halved else len(part)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            # Others are waiting in the all-reduce: join them, and tell.
+            # The others are waiting in the all-reduce: join them, and signal it there.
             return losses, None, 1
         return losses, first if len(losses) > 1 else None, 0
 
     def _weight(self, loss: Tensor, batch_size: int) -> Tensor:
-        """What a loss counts in the mean of its batch; kept, since to make it takes as long as a layer."""
+        """Returns the weight of a loss in its batch's mean; cached, as it takes as long as a layer."""
         if batch_size not in self._sample_weights:
             self._sample_weights = {batch_size: loss.new_tensor(1 / batch_size)}
         return self._sample_weights[batch_size]
 
-    def _sow(self) -> None:
-        """Seed by position: dropout is repeatable with no generator state to save."""
+    def _seed_generators(self) -> None:
+        """Seeds by the number of the update: dropout is repeatable without saving a generator's state."""
         key = (self._seed * 1_000_003 + self._updates) * self.world_size + self.rank
         torch.default_generator.manual_seed(key % (1 << 63))  # torch.manual_seed would take 0.3 ms
         if self.device.type == "cuda":
             torch.cuda.manual_seed(key % (1 << 63))
 
     def _shrink(self, batch_size: int) -> None:
-        """Halve the passes, on all workers alike."""
+        """Halves the size of passes, on all workers alike."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         before = min(self._micro_batch_size, -(-batch_size // self._num_partners))
@@ -258,26 +261,26 @@ class TorchEngine:
             "memory does not suffice for %d samples a pass; going on with %d", before, self._micro_batch_size
         )
         if self.rank == 0:
-            self._shrunk(self._micro_batch_size)
+            self._on_shrink(self._micro_batch_size)
 
     def rescale(
         self, *, batch_size: int, base_size: int, rule: Rule, micro_batch_size: int | None = None
     ) -> Scaled:
-        """Change betas and eps of the optimizer by its rule; see the protocol."""
-        told = []
+        """Changes betas and eps of the optimizer by its rule; see the protocol."""
+        scalings = []
         for group, base in zip(self.optimizer.param_groups, self._base, strict=True):
-            found = scaled(
+            scaling = scaled(
                 rule_of(self.optimizer), name=type(self.optimizer).__name__, rule=rule,
                 batch_size=batch_size, base_size=base_size,
                 betas=tuple(base["betas"] or ()), eps=base["eps"] or 0.0,
             )  # fmt: skip
-            group |= {name: getattr(found, name) for name in TOLD if base[name] is not None}
-            told.append(found)
+            group |= {name: getattr(scaling, name) for name in SCALED if base[name] is not None}
+            scalings.append(scaling)
         self._micro_batch_size = micro_batch_size or self._micro_batch_size
-        return min(told, key=lambda each: each.most_times)
+        return min(scalings, key=lambda each: each.most_times)
 
     def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum over workers."""
+        """Returns the sum over workers."""
         if self.world_size == 1:
             return counts
         added = torch.from_numpy(counts).to(self.device)
@@ -286,11 +289,11 @@ class TorchEngine:
         return summed
 
     def weights(self) -> dict[str, Tensor]:
-        """The whole model, on worker 0; all workers call it together."""
+        """Returns the whole model on worker 0; all workers call it together."""
         return dict(self.model.state_dict())
 
     def save(self) -> State:
-        """Model and optimizer, as references: write them before the next step."""
+        """Returns model and optimizer as references, valid until the next step."""
         tensors, tree = pack(self._moments())
         return State(
             tensors={"model": self.weights(), "optimizer": tensors},
@@ -298,37 +301,37 @@ class TorchEngine:
         )
 
     def load(self, state: State) -> None:
-        """Take over model and optimizer."""
-        self._take_over(state.tensors["model"])
+        """Restores model and optimizer."""
+        self._load_weights(state.tensors["model"])
         tree = unpack(state.tensors.get("optimizer", {}), state.scalars["optimizer"])
         self.optimizer.load_state_dict(self._own(tree))
         self._tuner.optimizer(self.optimizer)
-        if self._shards:
-            self._shards.forget_others()
+        if self._sharded_optimizer:
+            self._sharded_optimizer.drop_others_state()
         self._updates = state.scalars["engine_updates"]
 
     def _moments(self) -> dict[str, Any]:
-        """The whole state of the optimizer, on worker 0."""
-        return (self._shards or self.optimizer).state_dict()
+        """Returns the whole state of the optimizer on worker 0."""
+        return (self._sharded_optimizer or self.optimizer).state_dict()
 
-    def _take_over(self, tensors: dict[str, Tensor]) -> None:
-        """Weights, of a whole model."""
+    def _load_weights(self, tensors: dict[str, Tensor]) -> None:
+        """Loads the weights of a whole model."""
         self.model.load_state_dict(tensors)
 
     def _own(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """What this worker keeps of a whole state of the optimizer, before it comes to the device."""
+        """Returns this worker's part of a whole state of the optimizer, before it goes to the device."""
         return tree
 
     def begin_from(self, tensors: dict[str, Tensor]) -> bool:
-        """Start warm from a model's tensors; False, and nothing changed, if it has another shape."""
+        """Loads the tensors of another model; returns False and changes nothing if their shapes differ."""
         own = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
         if own != {name: tensor.shape for name, tensor in tensors.items()}:
             return False
-        self._take_over(tensors)
+        self._load_weights(tensors)
         return True
 
     def close(self) -> None:
-        """End loaders and the process group."""
+        """Ends the loaders and the process group."""
         self._loader.close()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -339,9 +342,9 @@ class TorchEngine:
 
 
 def agreed(value: Any) -> Any:
-    """What worker 0 says, on all workers."""
+    """Returns the value of worker 0 on all workers."""
     if not dist.is_initialized():
         return value
-    told = [value]
-    dist.broadcast_object_list(told)
-    return told[0]
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]

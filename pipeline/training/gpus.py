@@ -1,8 +1,8 @@
-"""Does a worker see the GPUs that its machine was rented with? A sentence where it does not.
+"""Checks that a worker sees the GPUs that its machine was rented with, and explains where it does not.
 
 torch only warns where it finds no driver, or one older than its CUDA needs, and goes on as if there were no
-GPU: the job would train on the CPU at the price of the GPU, and miss its deadline. What a machine has is told
-by the launcher; where it tells nothing, nothing is asked.
+GPU: the job would train on the CPU at the price of the GPU, and miss its deadline. The launcher states in the
+environment what a machine has; without that statement there is no check.
 """
 
 import ctypes
@@ -15,15 +15,15 @@ from pathlib import Path
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import LOCAL
 
-MACHINE, GPUS = "PIPELINE_MACHINE", "PIPELINE_GPUS"  # in the environment: its name, and "1 x L4" or nothing
+MACHINE, GPUS = "PIPELINE_MACHINE", "PIPELINE_GPUS"  # environment variables: its name; "1 x L4" or unset
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel, so it is seen in containers too
 MOUNTED = "/usr/local/nvidia/lib64"  # where GKE and Vertex AI, which runs on it, mount the driver's libraries
-OLDEST = {12: 525, 13: 580}  # driver that runs a major version of CUDA (CUDA compatibility guide)
+OLDEST = {12: 525, 13: 580}  # oldest driver that runs a major version of CUDA (CUDA compatibility guide)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
-    """What decides whether torch sees a GPU."""
+class GpuFacts:
+    """The facts that decide whether torch sees a GPU."""
 
     torch: str  # version
     cuda: str  # version that torch was built for; "" for none
@@ -32,47 +32,47 @@ class Sight:
 
 
 def environment(machine: str, gpus: str) -> dict[str, str]:
-    """Returns what the workers on a machine are told of it."""
+    """Returns the environment variables that tell workers which machine and GPUs they have."""
     return {MACHINE: machine, GPUS: gpus} if gpus else {}
 
 
-def check(told: Mapping[str, str] = os.environ) -> None:
+def check(variables: Mapping[str, str] = os.environ) -> None:
     """Raises JobError where this worker was given GPUs and sees none."""
-    given = told.get(GPUS, "")
+    given = variables.get(GPUS, "")
     if not given:
         return
     import torch
 
     if not torch.cuda.is_available():
-        raise JobError(unseen(told.get(MACHINE, ""), given, sight=_sight()))
+        raise JobError(unseen(variables.get(MACHINE, ""), given, facts=_gpu_facts()))
 
 
-def unseen(machine: str, given: str, *, sight: Sight) -> str:
+def unseen(machine: str, given: str, *, facts: GpuFacts) -> str:
     """Returns why a worker does not see the GPUs of its machine, and what to do."""
-    oldest = OLDEST.get(int(sight.cuda.partition(".")[0] or 0), 0)
+    oldest = OLDEST.get(int(facts.cuda.partition(".")[0] or 0), 0)
     image = "the environment" if machine == LOCAL else "backend.image"
-    if not sight.cuda:
-        why = f"torch {sight.torch} is built without CUDA"
+    if not facts.cuda:
+        why = f"torch {facts.torch} is built without CUDA"
         then = f"build {image} with a torch for CUDA (--build-arg DEVICE=cuda)"
-    elif not sight.driver:
+    elif not facts.driver:
         why = "no NVIDIA driver is loaded"
         then = "run train again, and name another machine in plan.machines if it happens again"
-    elif int(sight.driver.partition(".")[0]) < oldest:
-        why = f"its driver is {sight.driver}, and CUDA {sight.cuda} (torch {sight.torch}) needs {oldest}"
+    elif int(facts.driver.partition(".")[0]) < oldest:
+        why = f"its driver is {facts.driver}, and CUDA {facts.cuda} (torch {facts.torch}) needs {oldest}"
         then = f"build {image} with a torch for an older CUDA, or name a machine with a newer driver"
-    elif not sight.library:
-        why = f"its driver {sight.driver} is loaded, but libcuda.so.1 is not found"
+    elif not facts.library:
+        why = f"its driver {facts.driver} is loaded, but libcuda.so.1 is not found"
         then = f"set LD_LIBRARY_PATH={MOUNTED} in {image}"
     else:
-        why = f"its driver {sight.driver} and libcuda.so.1 are there, but torch {sight.torch} finds no device"
+        why = f"its driver {facts.driver} and libcuda.so.1 are there, but torch {facts.torch} finds no device"
         then = "look at CUDA_VISIBLE_DEVICES, and name another machine in plan.machines if it is not that"
     return f"the worker on {machine} was given {given} and sees no GPU: {why}; {then}"
 
 
-def _sight() -> Sight:
+def _gpu_facts() -> GpuFacts:
     import torch
 
-    return Sight(
+    return GpuFacts(
         torch=str(torch.__version__), cuda=torch.version.cuda or "", driver=driver(), library=_has_library()
     )
 
@@ -81,8 +81,8 @@ def driver(path: Path = DRIVER) -> str:
     """Returns the version of the NVIDIA driver that the kernel has loaded; "" for none."""
     if not path.exists():
         return ""
-    found = re.search(r"Kernel Module[^\n]*?\s(\d+(?:\.\d+)+)", path.read_text())
-    return found[1] if found else ""
+    match = re.search(r"Kernel Module[^\n]*?\s(\d+(?:\.\d+)+)", path.read_text())
+    return match[1] if match else ""
 
 
 def _has_library() -> bool:

@@ -1,8 +1,8 @@
-"""What do all workers say together? Gradients, loss, signals and times, added up by one all-reduce.
+"""Adds up gradients, loss, signals and times over all workers, by one all-reduce.
 
 Gradients are views into one flat tensor per type, so nothing is copied. Behind them travel the loss, a few
-signals, and a place for each worker's time that others leave at 0: so all know the same, and take the same
-decision at the same update. Sparse gradients travel as rows.
+signals, and a slot for each worker's time that others leave at 0: so all workers know the same, and take the
+same decision at the same update. Sparse gradients travel as rows.
 """
 
 import math
@@ -18,13 +18,13 @@ from pipeline.training import noise
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """What a worker tells all others with an update; they receive the sums. Small integers, 0: nothing."""
+    """Signals of a worker, sent with an update: small integers, 0 for none; all workers get the sums."""
 
-    stop: int = 0  # worker was told to end
-    save: int = 0  # time for a checkpoint
+    stop: int = 0  # the worker was told to end
+    save: int = 0  # it is time for a checkpoint
     end_in: int = 0  # end after so many updates, counting from 1 for the next
-    grow_to: int = 0  # batch size, as soon as can be
-    short: int = 0  # memory did not suffice, so the gradients are of no use
+    grow_to: int = 0  # batch size, as soon as possible
+    short: int = 0  # memory did not suffice, so the gradients are invalid
 
 
 SIGNALS = [field.name for field in fields(Signals)]
@@ -32,22 +32,22 @@ SIGNALS = [field.name for field in fields(Signals)]
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """What all workers said together."""
+    """The sums over all workers."""
 
     loss: float
     signals: Signals
-    times_s: tuple[float, ...] = ()  # of each worker; a worker alone has nobody to compare with
-    noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma) of this update (noise.py), if asked for
+    times_s: tuple[float, ...] = ()  # of each worker; empty for a single worker
+    noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma) of this update (noise.py), if requested
 
 
-NUM_NOISE = 3  # sums over workers of |gradient|^2 per sample, of 1 / samples, and of those who took any
+NUM_NOISE = 3  # sums over workers: |gradient|^2 per sample, 1 / samples, and workers with samples
 
 
 class Gradients:
     """Gradients of all parameters of a model."""
 
     def __init__(self, model: nn.Module, *, rank: int, world_size: int, apart: bool = False) -> None:
-        """With `apart` they are added up elsewhere, and only what is said behind them travels."""
+        """Prepares the buffers; with `apart` gradients are added up elsewhere, and only the rest travels."""
         self._rank, self._world_size = rank, world_size
         sparse = {
             id(module.weight)
@@ -57,7 +57,7 @@ class Gradients:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._sparse = [parameter for parameter in trained if id(parameter) in sparse]
         self._dense = [parameter for parameter in trained if not apart and id(parameter) not in sparse]
-        if self._sparse:  # torch asks to be told: rows come from its own embeddings, so no checks
+        if self._sparse:  # torch wants a choice made: rows come from its own embeddings, so no checks
             torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
         # Loss, signals, times and noise, behind the gradients of type float32, exact up to 2^24.
         self._slots = 1 + len(SIGNALS) + world_size + NUM_NOISE
@@ -67,7 +67,7 @@ class Gradients:
             self._lay_out(trained[0].device)
 
     def _lay_out(self, device: torch.device) -> None:
-        """One flat tensor per type, the gradients as views into them; that of float32 comes first."""
+        """Makes one flat tensor per type, float32 first, with the gradients as views into them."""
         kinds = dict.fromkeys([torch.float32, *(parameter.dtype for parameter in self._dense)])
         ends = dict.fromkeys(kinds, 0)
         for parameter in self._dense:
@@ -82,7 +82,7 @@ class Gradients:
         self._flats = list(flats.values())
 
     def clear(self) -> None:
-        """Forget the gradients of the last update."""
+        """Clears the gradients of the last update."""
         if self._world_size > 1:
             for flat in self._flats:
                 flat.zero_()
@@ -95,15 +95,15 @@ class Gradients:
             parameter.grad = None
 
     def square(self) -> Tensor:
-        """|gradient|^2 of what this worker has added up so far, or of all of them after `reduce`."""
-        found = [flat[: len(flat) - (0 if n else self._slots)] for n, flat in enumerate(self._flats)]
-        if not found:
-            found = [p.grad for p in self._dense if p.grad is not None]
+        """Returns |gradient|^2 of this worker's sums so far, or of the sums of all workers after `reduce`."""
+        tensors = [flat[: len(flat) - (0 if n else self._slots)] for n, flat in enumerate(self._flats)]
+        if not tensors:
+            tensors = [p.grad for p in self._dense if p.grad is not None]
         for parameter in self._sparse:
             if parameter.grad is not None:
                 parameter.grad = parameter.grad.coalesce()
-                found.append(parameter.grad.values())
-        return nn.utils.get_total_norm(found).square()
+                tensors.append(parameter.grad.values())
+        return nn.utils.get_total_norm(tensors).square()
 
     def reduce(
         self,
@@ -115,44 +115,48 @@ class Gradients:
         batch_size: int = 0,
         first: tuple[Tensor, int] | None = None,
     ) -> Sums:
-        """Add up over workers; the sum of the losses and the signals, of all, and the time of each.
+        """Adds up the gradients over workers; returns the sums of losses and signals, and each worker's time.
 
-        With a `batch_size` and this worker's `num_samples` of it, the noise too: by the workers' parts, or of
-        a worker alone by the `first` of its passes, |gradient|^2 and samples.
+        With a `batch_size` and this worker's `num_samples` of it, it estimates the noise too: from the parts
+        of the workers, or for a single worker from the `first` of its passes (|gradient|^2 and samples).
         """
         if self._world_size == 1:
             return self._alone(losses, signals, batch_size=batch_size, first=first)
         square = self.square() / num_samples**2 if batch_size and num_samples else 0.0
         parts = (1 / num_samples, 1.0) if num_samples else (0.0, 0.0)
-        sums, told = self._exchange(losses, signals, time_s=time_s, told=(square, *parts))
+        sums, noise_sums = self._exchange(losses, signals, time_s=time_s, noise_terms=(square, *parts))
         for parameter in () if sums.signals.short else self._sparse:
             parameter.grad = _add_sparse(parameter, self._world_size)
-        squares, inverse, num_parts = told
+        squares, inverse, num_parts = noise_sums
         if batch_size and num_parts > 1 and not sums.signals.short:
             small = squares * batch_size**2 / num_parts
             big = self.square().item()
-            return replace(sums, noise=told_noise(small, num_parts / inverse, big, batch_size))
+            return replace(sums, noise=finite_noise(small, num_parts / inverse, big, batch_size))
         return sums
 
     def _exchange(
-        self, losses: list[Tensor], signals: Signals, *, time_s: float, told: Sequence[Tensor | float]
+        self, losses: list[Tensor], signals: Signals, *, time_s: float, noise_terms: Sequence[Tensor | float]
     ) -> tuple[Sums, list[float]]:
-        """Add up over workers, and with it what is `told` for the noise."""
+        """Adds up all buffers over workers; returns the sums, and those of the NUM_NOISE `noise_terms`."""
         slots = self._flats[0][-self._slots :]
         slots[0] = torch.stack(losses).sum() if losses else 0.0
         times = [0.0] * self._world_size
         times[self._rank] = time_s
-        numbers = [*astuple(signals), *times, *(0.0 if isinstance(each, Tensor) else each for each in told)]
+        numbers = [
+            *astuple(signals),
+            *times,
+            *(0.0 if isinstance(each, Tensor) else each for each in noise_terms),
+        ]
         slots[1:] = torch.tensor(numbers, dtype=slots.dtype)
-        for place, each in enumerate(told, len(slots) - NUM_NOISE):
+        for place, each in enumerate(noise_terms, len(slots) - NUM_NOISE):
             if isinstance(each, Tensor):
                 slots[place] = each
         for flat in self._flats:
             dist.all_reduce(flat)
-        total, *all_told = slots.tolist()
-        counts, times = all_told[: len(SIGNALS)], all_told[len(SIGNALS) : -NUM_NOISE]
+        total, *rest = slots.tolist()
+        counts, times = rest[: len(SIGNALS)], rest[len(SIGNALS) : -NUM_NOISE]
         agreed = Signals(**dict(zip(SIGNALS, map(int, counts), strict=True)))
-        return Sums(loss=total, signals=agreed, times_s=tuple(times)), all_told[-NUM_NOISE:]
+        return Sums(loss=total, signals=agreed, times_s=tuple(times)), rest[-NUM_NOISE:]
 
     def _alone(
         self, losses: list[Tensor], signals: Signals, *, batch_size: int, first: tuple[Tensor, int] | None
@@ -163,25 +167,25 @@ class Gradients:
             if parameter.grad is None:  # as with more workers, where it is a view of zeros
                 parameter.grad = torch.zeros_like(parameter)
         loss = (losses[0] if len(losses) == 1 else torch.stack(losses).sum()).item()
-        found = None
+        estimate = None
         if first and 0 < first[1] < batch_size:
             square = first[0].item() * (batch_size / first[1]) ** 2
-            found = told_noise(square, first[1], self.square().item(), batch_size)
-        return Sums(loss=loss, signals=signals, noise=found)
+            estimate = finite_noise(square, first[1], self.square().item(), batch_size)
+        return Sums(loss=loss, signals=signals, noise=estimate)
 
 
-def told_noise(
+def finite_noise(
     small_square: float, small_size: float, big_square: float, big_size: int
 ) -> tuple[float, float] | None:
-    """|g|^2 and tr(Sigma) of the |mean gradient|^2 of small and big batches; None where they overflow."""
-    found = noise.two_batches(
+    """Returns |g|^2 and tr(Sigma) from |mean gradient|^2 of small and big batches; None on overflow."""
+    estimate = noise.two_batches(
         small_square=small_square, small_size=small_size, big_square=big_square, big_size=big_size
     )
-    return found if all(map(math.isfinite, found)) else None
+    return estimate if all(map(math.isfinite, estimate)) else None
 
 
 def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:
-    """Sum over workers of a sparse gradient; the number of rows differs, so fewer are padded."""
+    """Returns the sum over workers of a sparse gradient; shorter lists of rows are padded."""
     if parameter.grad is None:  # an empty share
         rows = torch.empty(0, dtype=torch.int64, device=parameter.device)
         values = parameter.new_empty(0, *parameter.shape[1:])

@@ -1,20 +1,20 @@
-"""How large is a step? The learning rate as a function of how far training is, and of the batch.
+"""Computes the learning rate from the progress of training and the size of the batch.
 
 Warm-up, stable, decay (WSD; Hu et al. 2024): the decay may start at any moment, so a run that falls behind
 can end early and still end well.
 
-A rate is told for batches of one size. On batches k times as large an update
+A rate is configured for batches of one size. On batches k times as large, an update of
 
     SGD       takes k times the rate, after a warm-up (linear rule; Goyal et al. 2017)
     Adam      takes sqrt(k) times the rate, betas 1 - k (1 - beta) and eps / sqrt(k) (Malladi et al. 2022);
-              where k (1 - beta) reaches 1 nothing would be averaged any more: refused
-    Adagrad   takes the same rate and eps / k: where noise prevails its sum of squares, over as many samples,
-              is of fewer and smaller terms, k^2 times less, so a step is k times as long already (derived)
+              where k (1 - beta) reaches 1 nothing would be averaged any more, so that is refused
+    Adagrad   takes the same rate and eps / k: where noise dominates, its sum of squares over the same samples
+              has fewer and smaller terms, k^2 times less, so a step is already k times as long (derived)
 
 The linear rule keeps the noise temperature rate / (batch (1 - momentum)), so momentum stays (Smith & Le
 2018). AdaScale (Johnson et al. 2020) is for SGD, by the measured gain r of a batch in place of k: the rate is
 r times that of position tau, tau grows by r, and training ends after as many of these scale-invariant
-iterations as there would have been updates (noise.py has r, pace.py tau).
+iterations as there would have been updates (noise.py has r, batch_schedule.py tau).
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ from pipeline.contract.errors import ParamsError
 
 Kind = Literal["sgd", "adam", "adagrad"]
 Rule = Literal["by_optimizer", "adascale", "fixed"]
-WARMUP = 0.05  # least share of the samples, where the linear rule makes steps longer (Goyal: 5 of 90 epochs)
+WARMUP = 0.05  # least share of the samples where the linear rule makes steps longer (Goyal: 5 of 90 epochs)
 ROUNDING = 1e-9
-MARGIN = 0.1  # share of the time left that the estimate of a run's end may be wrong by
+MARGIN = 0.1  # possible error of the estimate of a run's end, as a share of the time left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +37,19 @@ class Scaled:
     betas: tuple[float, ...] = ()
     eps: float = 0.0
     warmup: float = 0.0  # least share of the samples
-    most_times: float = float("inf")  # of the size that the rate is for, at which the rule ends
+    most_times: float = float("inf")  # largest multiple of the base size for which the rule holds
 
 
 def rate_at(
     seen: float, *, num_samples: float, warmup_samples: float, decay_samples: float, peak: float
 ) -> float:
-    """Learning rate of the update whose batch is centred on position `seen`.
+    """Returns the learning rate of the update whose batch is centred on position `seen`.
 
-    Rises linearly to `peak` over `warmup_samples`, stays, falls linearly to 0 over the last
-    `decay_samples` of `num_samples`.
+    The rate rises linearly to `peak` over `warmup_samples`, stays there, and falls linearly to 0 over the
+    last `decay_samples` of `num_samples`.
 
-    >>> told = {"num_samples": 100, "warmup_samples": 10, "decay_samples": 50, "peak": 1}
-    >>> [round(rate_at(seen, **told), 2) for seen in (5, 30, 75)]
+    >>> schedule = {"num_samples": 100, "warmup_samples": 10, "decay_samples": 50, "peak": 1}
+    >>> [round(rate_at(seen, **schedule), 2) for seen in (5, 30, 75)]
     [0.5, 1, 0.5]
     """
     rising = seen / warmup_samples if warmup_samples > 0 else 1.0
@@ -67,9 +67,10 @@ def scaled(
     betas: tuple[float, ...] = (),
     eps: float = 0.0,
 ) -> Scaled:
-    """How an optimizer steps on batches of `batch_size`, with a rate, betas and eps told for `base_size`.
+    """Returns how an optimizer steps on batches of `batch_size`, given rate, betas and eps for `base_size`.
 
-    `kind` is None for an optimizer without a rule, and `name` is its class. ParamsError where there is none.
+    `kind` is None for an optimizer without a rule, and `name` is its class. Raises ParamsError where a rule
+    is needed and there is none, or `batch_size` is beyond where it holds.
 
     >>> scaled("adam", name="Adam", rule="by_optimizer", batch_size=256, base_size=64, betas=(0.9,)).rate
     2.0
@@ -78,7 +79,7 @@ def scaled(
     if rule == "fixed":
         return Scaled(betas=betas, eps=eps)
     if kind is None or (rule == "adascale" and kind != "sgd"):
-        if times == 1:  # nothing to follow, and no way to grow
+        if times == 1:  # no scaling is needed, and the batch cannot grow
             return Scaled(betas=betas, eps=eps, most_times=1.0)
         raise ParamsError(
             f"train.scaling: {rule} has no rule for {name}, and batches are of {batch_size} samples where "
@@ -86,7 +87,7 @@ def scaled(
             f"or train.scaling to {'by_optimizer' if kind else 'fixed'}"
         )
     if rule == "adascale":
-        return Scaled(betas=betas, eps=eps)  # the gain is another at each update
+        return Scaled(betas=betas, eps=eps)  # the gain changes with each update
     if kind == "sgd":
         return Scaled(rate=times, betas=betas, eps=eps, warmup=WARMUP if times > 1 else 0.0)
     if kind == "adagrad":

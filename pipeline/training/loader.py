@@ -1,7 +1,7 @@
-"""How do batches get to the training thread in time? Whole, by their indices, and loaded ahead by threads.
+"""Loads whole batches by their indices, ahead of the training thread, with threads.
 
-Threads, not processes: numpy and torch release the interpreter's lock while they copy, and a process would
-have to send what it read. Where a batch takes less than a switch of threads, none is the fastest.
+Threads rather than processes: numpy and torch release the interpreter's lock while they copy, and a process
+would have to send what it read. Where loading a batch takes less than a thread switch, no thread is fastest.
 """
 
 from collections import deque
@@ -24,13 +24,13 @@ class Loader:
         self._ahead: deque[tuple[Indices, Future[Batch]]] = deque()
 
     def prepare(self, passes: list[Indices]) -> None:
-        """Begin to load."""
+        """Starts to load these passes."""
         if self._pool:
             for part in passes:
                 self._ahead.append((part, self._pool.submit(self._load, part)))
 
     def get(self, part: Indices) -> Batch:
-        """The batch of these samples, prepared or not."""
+        """Returns the batch of these samples, whether it was prepared or not."""
         while self._ahead:
             ahead, future = self._ahead.popleft()
             if np.array_equal(ahead, part):
@@ -38,7 +38,7 @@ class Loader:
         return self._load(part)
 
     def close(self) -> None:
-        """End the threads."""
+        """Ends the threads."""
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 

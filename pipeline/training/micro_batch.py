@@ -1,7 +1,7 @@
-"""How many samples does a pass take at most? What memory taught on this machine, kept for the next job.
+"""Remembers the largest micro-batch that fits this machine's memory, for the next job.
 
-One file per machine and model, `$PIPELINE_HOME/var/passes/DIGEST.json`, as long as the machine's ceilings
-are kept: then the whole batch is tried again. Outside of any home nothing is kept.
+One file per machine and model, `$PIPELINE_HOME/var/passes/DIGEST.json`, is valid as long as the machine's
+measured ceilings; after that the whole batch is tried again. Outside of any home nothing is kept.
 """
 
 import json
@@ -16,7 +16,7 @@ from pipeline.storage import ledger
 
 
 def remember(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> None:
-    """Keep the largest size that memory sufficed for."""
+    """Records the largest micro-batch that memory sufficed for."""
     facts = _facts(workload, arguments)
     if path := _path(facts):
         records.replace_text(
@@ -25,7 +25,7 @@ def remember(workload: str, arguments: dict[str, Any], *, micro_batch_size: int)
 
 
 def at_most(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> int:
-    """The size asked for, or a smaller one that this machine has learned of."""
+    """Returns the given size, or a smaller one that was recorded for this machine and model."""
     path = _path(_facts(workload, arguments))
     try:
         if path is None or time.time() - path.stat().st_mtime > this_machine.KEPT.total_seconds():

@@ -1,4 +1,4 @@
-"""How noisy are gradients, and what is a larger batch worth? One tracker for three answers.
+"""Tracks the noise of gradients, which says what a larger batch is worth.
 
 With g the mean gradient and Sigma the covariance of that of one sample, the noise scale is
 phi = tr(Sigma) / |g|^2 (McCandlish 2018). From n parts of a batch of B samples, local = mean |g_i|^2 and
@@ -6,14 +6,14 @@ total = |mean g_i|^2:
 
     |g|^2 ~ (n * total - local) / (n - 1),        tr(Sigma) ~ (local - total) * B / (n - 1)
 
-and of both alone come, for a batch M = S * b against b:
+and three answers follow from both, for a batch M = S * b against b:
 
     Pollux' efficiency   (phi + b) / (phi + M)                            progress per sample (OSDI'21)
     Scavenger's gamma    mean |g_k|^2 / |mean g_k|^2 of S parts of b      (CCGrid'23)
     AdaScale's gain      (tr/b + |g|^2) / (tr/M + |g|^2), from 1 to S     updates that one stands for (2020)
 
 gamma is the gain, and gamma / S the efficiency. Numerator and denominator are averaged apart, never their
-ratio, which has no mean of use; each average is corrected for its beginning at zero (Adam's correction).
+ratio, whose mean is of no use; each average is corrected for starting at zero (Adam's correction).
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ SMOOTHING = 0.99
 
 
 def parts(*, local: float, total: float, num_parts: int, batch_size: float) -> tuple[float, float]:
-    """|g|^2 and tr(Sigma) without bias, from parts of one batch; ValueError for fewer than two parts.
+    """Returns unbiased |g|^2 and tr(Sigma) from parts of one batch; ValueError for fewer than two.
 
     >>> parts(local=6.0, total=3.0, num_parts=4, batch_size=8)
     (2.0, 8.0)
@@ -36,7 +36,9 @@ def parts(*, local: float, total: float, num_parts: int, batch_size: float) -> t
 def two_batches(
     *, small_square: float, small_size: float, big_square: float, big_size: float
 ) -> tuple[float, float]:
-    """|g|^2 and tr(Sigma) without bias, from |gradient|^2 of a small and of a big batch.
+    """Returns unbiased |g|^2 and tr(Sigma) from |gradient|^2 of a small and of a big batch.
+
+    Raises ValueError unless the big batch has more samples than the small one.
 
     >>> two_batches(small_square=6.0, small_size=2, big_square=3.0, big_size=8)
     (2.0, 8.0)
@@ -49,15 +51,15 @@ def two_batches(
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Averages of |g|^2 and tr(Sigma) over updates; `seen` gives a new one."""
+    """Averages of |g|^2 and tr(Sigma) over updates; `seen` returns updated ones."""
 
     smoothing: float = SMOOTHING
-    weight: float = 0.0  # of the updates seen, below 1 by what the average began with
+    weight: float = 0.0  # of the updates seen; the rest, up to 1, is the initial zero
     square_sum: float = 0.0
     variance_sum: float = 0.0
 
     def seen(self, *, square: float, variance: float) -> "Noise":
-        """The averages with one more update's estimates, which may be negative by chance."""
+        """Returns the averages with one more update's estimates, which may be negative by chance."""
         keep, new = self.smoothing, 1 - self.smoothing
         return replace(
             self,
@@ -68,31 +70,27 @@ class Noise:
 
     @property
     def square(self) -> float:
-        """|g|^2; 0 before the first update and where noise hides it."""
+        """The estimate of |g|^2; 0 before the first update and where noise hides it."""
         return max(0.0, self.square_sum / self.weight) if self.weight else 0.0
 
     @property
     def variance(self) -> float:
-        """tr(Sigma), of one sample."""
+        """The estimate of tr(Sigma), for one sample."""
         return max(0.0, self.variance_sum / self.weight) if self.weight else 0.0
 
     @property
     def scale(self) -> float:
-        """phi, in samples; infinite where noise hides the gradient, 0 where there is neither."""
+        """The noise scale phi in samples; infinite where noise hides the gradient, 0 without either."""
         if self.square > 0:
             return self.variance / self.square
         return float("inf") if self.variance > 0 else 0.0
 
     def gain(self, *, times: float, base_size: float) -> float:
-        """Updates at `base_size` that one with so many times the samples stands for; from 1 to `times`."""
+        """Returns the updates at `base_size` that one with `times` the samples stands for, 1 to `times`."""
         large = self.square + self.variance / (times * base_size)
         return (self.square + self.variance / base_size) / large if large > 0 else 1.0
 
-    def gamma(self, *, num_parts: int, batch_size: float) -> float:
-        """Scavenger's noise of a batch in so many parts: the gain of all over one."""
-        return self.gain(times=num_parts, base_size=batch_size / num_parts)
-
     def efficiency(self, *, batch_size: float, base_size: float) -> float:
-        """Progress per sample at `batch_size` relative to `base_size`: the gain over the samples' ratio."""
+        """Returns progress per sample at `batch_size` relative to `base_size`: gain / ratio of the sizes."""
         times = batch_size / base_size
         return self.gain(times=times, base_size=base_size) / times

@@ -1,4 +1,4 @@
-"""What exactly is to be trained, and how far? `job.json` tells a worker all it needs, and names the job."""
+"""Defines what a job trains, and how far: `job.json` holds all that a worker needs, and names the job."""
 
 import hashlib
 import json
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 CHAMPION = Path("data/champion")
-END_BY = "end_by.json"  # where money ends before time: left by the launcher, read by worker 0
-MOVING = "moving"  # touched by worker 0 where a heartbeat found no room on the disk
+END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
+MOVING = "moving"  # worker 0 touches it where a heartbeat finds no space on the disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +35,21 @@ class Course:
 
 
 def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
-    """Warm from the champion on the newest samples, or cold, every `train.cold_every` nights, on all."""
-    told = params.train
+    """Returns tonight's course: warm from the champion on the newest samples, or cold on all samples.
+
+    A start is cold every `train.cold_every` nights, and where the champion cannot be continued.
+    """
+    train = params.train
     if champion is None or not _may_start_warm(night, champion, params):
-        count = round(told.epochs * dataset.num_samples)
-        return Course(warm=False, first_sample=0, epochs=told.epochs, num_samples=count, rate=told.rate)
-    newest = min(dataset.num_samples, max(1, round(told.warm_share * dataset.num_samples)))
+        count = round(train.epochs * dataset.num_samples)
+        return Course(warm=False, first_sample=0, epochs=train.epochs, num_samples=count, rate=train.rate)
+    newest = min(dataset.num_samples, max(1, round(train.warm_share * dataset.num_samples)))
     return Course(
         warm=True,
         first_sample=dataset.num_samples - newest,
-        epochs=told.warm_epochs,
-        num_samples=round(told.warm_epochs * newest),
-        rate=told.warm_rate,
+        epochs=train.warm_epochs,
+        num_samples=round(train.warm_epochs * newest),
+        rate=train.warm_rate,
     )
 
 
@@ -56,8 +59,8 @@ def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> 
     facts = CHAMPION / "model.json"
     if not champion.version or not facts.exists():
         return False
-    told = json.loads(facts.read_text())
-    if [import_path(told["workload"]), told["arguments"]] != [
+    model = json.loads(facts.read_text())
+    if [import_path(model["workload"]), model["arguments"]] != [
         params.workload.use,
         params.workload.model_extra or {},
     ]:
@@ -80,7 +83,7 @@ class Recipe(Record):
     night: str
     code_commit: str
     workload: str  # import path of the class
-    arguments: dict[str, Any]  # to make it with
+    arguments: dict[str, Any]  # of its constructor
     arrays: str
     data_digest: str
     last_day: date  # of the training split
@@ -95,17 +98,17 @@ class Recipe(Record):
     decay: float  # share of num_samples, at the end
     checkpoint_every_s: float  # the first one
     train_until: datetime
-    first_sample: int = 0  # samples before it are left out: a warm start trains on the newest
+    first_sample: int = 0  # earlier samples are left out: a warm start trains on the newest
     tuning: Tuning = field(default_factory=Tuning)
-    mean_time_to_loss_s: float | None = None  # of a machine of the job; None: the interval stays as it is
-    checkpoints_s: tuple[float, ...] = ()  # from a start on, the last for all to come; none: as above
+    mean_time_to_loss_s: float | None = None  # of one machine of the job; None: the interval stays fixed
+    checkpoints_s: tuple[float, ...] = ()  # intervals from a start on, the last repeated; none: as above
     batching: Literal["by_speed", "even"] = "even"  # shares of workers; the gradient is the same
     hang_after_s: float = 120.0  # without an update
-    checkpoints: str = ""  # URL of a folder for copies of checkpoints, of all jobs; "" for none
-    base_batch_size: int = 0  # that the rate is for; 0: batch_size
+    checkpoints: str = ""  # URL of a folder for copies of all jobs' checkpoints; "" for none
+    base_batch_size: int = 0  # the size that the rate is for; 0: batch_size
     base_samples: int = 0  # to train on in batches of that size; 0: num_samples
     scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
-    sync_every: int = 1  # updates after which workers agree
+    sync_every: int = 1  # updates between averages over workers
     sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
     source_digest: str = ""  # of the workload's source files: an edited model is another job
 
@@ -116,7 +119,7 @@ class Recipe(Record):
 
     @property
     def identity(self) -> str:
-        """Digest of what is learned: checkpoints of the same may be continued, on any machines."""
+        """Digest of what is learned: any machine may continue a checkpoint of the same identity."""
         return _digest(
             self.workload, self.arguments, self.data_digest, self.warm_digest, self.seed, self.num_samples,
             self.first_sample, self.batch_size, self.rate, self.warmup, self.decay, self.tuning.precision,
@@ -137,13 +140,13 @@ class Progress(Record):
     samples_per_s: float  # since the line before
     memory_bytes: int  # peak of worker 0
     batch_size: int = 0  # of the newest update
-    noise_scale: float | None = None  # of gradients, in samples; None: not enough was seen
-    end: int = 0  # where the run will end, as it looks; 0: not told
+    noise_scale: float | None = None  # of gradients, in samples; None: too few measurements
+    end: int = 0  # predicted end of the run, in samples; 0: unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Record):
-    """`result.json`, written last: the model beside it is complete."""
+    """`result.json`, written last: once it exists, the model beside it is complete."""
 
     model_digest: str
     num_samples: int
@@ -151,13 +154,13 @@ class Result(Record):
     stopped_by: Literal["finished", "deadline", "budget"]
     warm: bool
     ended_at: datetime
-    epochs: tuple[Epoch, ...] = ()  # as the ledger of samples has them
+    epochs: tuple[Epoch, ...] = ()  # by the sample audit
     noise_scale: float | None = None
     device: str = ""  # that the workers trained on
 
 
 def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:
-    """Name of the job: a digest of all that goes in, so that asking twice starts it once."""
+    """Returns the name of the job: a digest of all its inputs, so that submitting it twice starts it once."""
     return _digest(
         recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
         recipe.batching, recipe.train_until.isoformat(), num_workers,

@@ -1,8 +1,8 @@
-"""How does it go, seen in MLflow? `python -m pipeline.training.run_logger FOLDER NIGHT`, beside worker 0.
+"""Logs training metrics to MLflow: `python -m pipeline.training.run_logger FOLDER NIGHT`, beside worker 0.
 
-A process of its own that follows `progress.jsonl`: MLflow being slow, full or away costs training nothing.
-It ends when its standard input does, that is with the worker, however that ends. Lines are sent again from
-the first after a restart: MLflow keeps one value per metric, time and step.
+A separate process follows `progress.jsonl`, so a slow, full or unreachable MLflow costs training nothing. It
+ends when its standard input is closed, that is with the worker, however the worker ends. After a restart all
+lines are sent again from the first: MLflow keeps one value per metric, time and step.
 """
 
 import logging
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 METRICS = ("loss", "rate", "samples_per_s", "memory_bytes")
 EVERY_S = 2.0
-AT_ONCE = 200  # lines; MLflow takes 1000 metrics
-LAST_WORD_S = 5.0  # to deliver the rest after training has ended
+AT_ONCE = 200  # lines per request; MLflow takes 1000 metrics in one
+DRAIN_S = 5.0  # to deliver the rest after training has ended
 
 
 def follow(path: Path, *, night: str) -> None:
-    """Send the lines of `path` as metrics `train/...` by step = samples seen, and those of the system."""
-    os.nice(10)  # the cores are there to train
+    """Sends the lines of `path` as metrics `train/...`, with samples seen as step, and system metrics."""
+    os.nice(10)  # the cores are for training
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     from mlflow import MlflowClient
@@ -37,12 +37,12 @@ def follow(path: Path, *, night: str) -> None:
     position, waiting = 0, list[dict[str, Any]]()
     while time.monotonic() < until:
         if until == float("inf") and _ended(EVERY_S):
-            until = time.monotonic() + LAST_WORD_S
+            until = time.monotonic() + DRAIN_S
         try:
             run_id = run_id or mlflow_client.run_of(night)
             monitor = monitor or _monitor(run_id)
-            told, position = after(path, position)
-            waiting += told
+            lines, position = after(path, position)
+            waiting += lines
             while waiting:
                 metrics = [metric for line in waiting[:AT_ONCE] for metric in _metrics(line)]
                 MlflowClient().log_batch(run_id, metrics=metrics)
@@ -76,7 +76,7 @@ def _metrics(line: dict[str, Any]) -> list[Any]:
 
 
 def _ended(timeout_s: float) -> bool:
-    """Whether standard input has ended, after waiting for that."""
+    """Returns whether standard input was closed, after waiting for that up to a limit."""
     ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
     return bool(ready)
 

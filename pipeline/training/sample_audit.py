@@ -1,14 +1,14 @@
-"""Was each sample trained on exactly once per epoch? The sample ledger: a digest per epoch.
+"""Audits that each sample was trained on exactly once per epoch, by a digest per epoch.
 
-Each worker adds up, modulo 2^64, a keyed hash of every sample that it handed to a step, apart for each epoch,
-and counts them; the sums of all workers are added at each checkpoint and saved in it, so that work which is
-lost is not counted. A sum does not depend on order, so whatever the restarts and the numbers of workers, a
-whole epoch must come to the sum over all samples, which needs no more than their number; a part of an epoch
-to the sum over the samples at its positions in the order. Where one sample came twice and another not at
-all the sums differ, but for one chance in 2^64 (a multiset hash by addition: Clarke et al. 2003).
+For each epoch, each worker counts the samples that it passed to a step and adds up a keyed hash of each,
+modulo 2^64. The sums of all workers are added at each checkpoint and saved in it, so lost work is not
+counted. A sum does not depend on order, so whatever the restarts and the numbers of workers, a whole epoch
+must match the sum over all samples, which depends on their number only, and a part of an epoch must match the
+sum over the samples at its positions in the order. Where one sample came twice and another not at all, the
+sums differ, except with probability 2^-64 (a multiset hash by addition: Clarke et al. 2003).
 
-The samples are those that were given to the engine, not a count of them. What the ledger does not see is what
-the engine then does with them, and it is no guard against forgery: the key is the seed.
+The audit covers the samples that the engine was given, by identity, not only their count. It does not cover
+what the engine then does with them, and does not protect against forgery: the key is the seed.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,40 +21,40 @@ from pipeline.contract.errors import JobError
 from pipeline.contract.records import Epoch
 from pipeline.training.sample_order import MASK, PART, Indices, indices, keys, mixed
 
-DOMAIN = 0x6C6564676572  # apart from the keys of the order
+DOMAIN = 0x6C6564676572  # separates these keys from those of the order
 LOW = (1 << 32) - 1
-Sums = NDArray[np.int64]  # shape [epochs, 3]: samples, and their hashes as low and high half, which add up
+Sums = NDArray[np.int64]  # shape [epochs, 3]: samples, low and high half of their hashes; sums add up
 
 
-class Tally:
-    """The ledger of one worker; the part from before the last checkpoint is that of all workers."""
+class SampleAudit:
+    """The audit of one worker, with the totals of all workers up to the last checkpoint."""
 
     def __init__(
         self, *, seed: int, first_sample: int, num_samples: int, block: int = 1, begin: int = 0
     ) -> None:
-        self._told = {"seed": seed, "first_sample": first_sample, "num_samples": num_samples, "block": block}
+        self._order = {"seed": seed, "first_sample": first_sample, "num_samples": num_samples, "block": block}
         self._seed, self._first, self._num_samples, self._block = seed, first_sample, num_samples, block
-        self._begin = begin  # position that it covers from
+        self._begin = begin  # position where the audit starts
         self._totals: dict[int, tuple[int, int]] = {}  # of all workers: samples and digest by epoch
-        self._settled = begin  # position up to which they go
-        self._proven = begin // num_samples  # epochs before it are
-        self._own: dict[int, tuple[int, int]] = {}  # of this worker, since
+        self._settled = begin  # position up to which the totals go
+        self._proven = begin // num_samples  # epochs before this one are proven
+        self._own: dict[int, tuple[int, int]] = {}  # of this worker, since the last checkpoint
         self._waiting: list[Indices] = []  # hashed together, since a call of numpy costs as much as 1,000
         self._epoch, self._num_waiting = 0, 0
 
     @classmethod
-    def load(cls, state: dict[str, Any]) -> "Tally":
-        """The ledger that `save` gave, the same on all workers."""
-        tally = cls(**state["told"], begin=state["begin"])
-        tally._totals = {epoch: (count, digest) for epoch, count, digest in state["totals"]}
-        tally._settled, tally._proven = state["settled"], state["proven"]
-        return tally
+    def load(cls, state: dict[str, Any]) -> "SampleAudit":
+        """Restores an audit that `save` returned, the same on all workers."""
+        audit = cls(**state["told"], begin=state["begin"])
+        audit._totals = {epoch: (count, digest) for epoch, count, digest in state["totals"]}
+        audit._settled, audit._proven = state["settled"], state["proven"]
+        return audit
 
     def save(self) -> dict[str, Any]:
-        """All that was settled, as JSON."""
+        """Returns the settled state, as JSON."""
         totals = [[epoch, *total] for epoch, total in self._totals.items()]
         return {
-            "told": self._told,
+            "told": self._order,
             "begin": self._begin,
             "totals": totals,
             "settled": self._settled,
@@ -62,7 +62,7 @@ class Tally:
         }
 
     def add(self, position: int, samples: Indices) -> None:
-        """This worker took a step on `samples`, the first of them at `position`, the others behind it."""
+        """Records that this worker took a step on `samples`, which start at `position` in the order."""
         while len(samples):
             epoch, place = divmod(position, self._num_samples)
             if epoch != self._epoch or self._num_waiting > PART:
@@ -74,7 +74,7 @@ class Tally:
             position, samples = position + len(part), samples[len(part) :]
 
     def settle(self, *, seen: int, total: Callable[[Sums], Sums]) -> None:
-        """Add up over workers what came since the last time, up to position `seen`; all call it together."""
+        """Adds up over workers what each recorded since the last call, up to position `seen`; all call it."""
         self._fold()
         epochs = self._epochs(self._settled, seen)
         own = [self._own.get(epoch, (0, 0)) for epoch in epochs]
@@ -89,13 +89,13 @@ class Tally:
         self._settled = seen
 
     def prove(self) -> None:
-        """Compare the epochs that have ended with what they must be; JobError if one is not."""
+        """Checks the epochs that are complete; raises JobError if one has other samples than are due."""
         for epoch in range(self._proven, self._settled // self._num_samples):
             self._compare(epoch)
             self._proven = epoch + 1
 
     def proven(self) -> tuple[Epoch, ...]:
-        """What came of each epoch, the last one perhaps in part; JobError if it is not what it must be."""
+        """Returns the audited epochs, the last perhaps partial; raises JobError if one has other samples."""
         self.prove()
         epochs = self._epochs(self._begin, self._settled)
         if epochs and epochs[-1] >= self._proven:
@@ -107,7 +107,7 @@ class Tally:
         )
 
     def _epochs(self, start: int, stop: int) -> range:
-        """The epochs that the positions [start, stop) are of."""
+        """Returns the epochs of the positions [start, stop)."""
         return range(start // self._num_samples, -(-stop // self._num_samples) if stop > start else 0)
 
     def _compare(self, epoch: int) -> None:
@@ -123,13 +123,13 @@ class Tally:
             )
 
     def _all(self) -> Iterable[Indices]:
-        """All samples of an epoch, which the order has no part in."""
+        """Yields all samples of an epoch, in any order."""
         end = self._first + self._num_samples
         for start in range(self._first, end, PART):
             yield np.arange(start, min(start + PART, end))
 
     def _ordered(self, start: int, stop: int) -> Iterable[Indices]:
-        """The samples at the positions [start, stop)."""
+        """Yields the samples at the positions [start, stop)."""
         for at in range(start, stop, PART):
             yield self._first + indices(
                 seed=self._seed,
@@ -140,7 +140,7 @@ class Tally:
             )
 
     def _fold(self) -> None:
-        """Hash what is waiting."""
+        """Adds the waiting samples to the sums."""
         if self._waiting:
             count, digest = self._own.get(self._epoch, (0, 0))
             digest = (digest + self._sum(self._epoch, [np.concatenate(self._waiting)])) & MASK

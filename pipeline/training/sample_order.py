@@ -1,14 +1,14 @@
-"""Which sample comes at which position? A pure function of the seed, so `seen` is all there is to remember.
+"""Computes which sample comes at which position: a pure function of the seed, so `seen` is the whole state.
 
 Positions count samples over all epochs: epoch e is positions [e * n, (e + 1) * n). Within an epoch the order
-is a keyed bijection of 0..n-1: a Feistel network on the next power of two (Luby & Rackoff 1988), applied
-again to what falls outside 0..n-1 until it falls inside (cycle walking: Black & Rogaway 2002). Any range of
-positions is computed alone, so memory does not grow with the number of samples.
+is a keyed bijection of 0..n-1: a Feistel network on the next power of two (Luby & Rackoff 1988), reapplied
+to values outside 0..n-1 until they fall inside (cycle walking: Black & Rogaway 2002). Any range of positions
+is computed by itself, so memory does not grow with the number of samples.
 
-Samples far apart are slow to read, on disk and in memory. With `block` > 1 that many neighbours stay near
-each other: blocks come in the order of such a bijection, and each window of 64 of them is shuffled inside, by
-one bijection an epoch, begun at another place in each window. Two samples that follow each other are then of
-one block 1 time in 64, which is the correlation of the order.
+Samples far apart are slow to read, on disk and in memory. With `block` > 1 that many neighbours stay close
+together: blocks come in the order of such a bijection, and the samples of each window of 64 blocks are
+shuffled by one bijection per epoch, which starts at a different place in each window. Two consecutive samples
+then come from the same block 1 time in 64, which is the correlation of the order.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDS = 8
-PART = 1 << 14  # positions computed together, since a call of numpy costs as much as 1,000 of them
+PART = 1 << 14  # positions computed together: a call of numpy costs as much as 1,000 of them
 WINDOW = 64  # blocks shuffled together
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
@@ -28,7 +28,9 @@ Batch = TypeVar("Batch", Indices, range)
 
 
 def indices(*, seed: int, num_samples: int, start: int, stop: int, block: int = 1) -> Indices:
-    """Samples at the positions [start, stop), shape [stop - start], read-only; each once per epoch.
+    """Returns the samples at the positions [start, stop), shape [stop - start], each once per epoch.
+
+    The array is read-only. Raises ValueError for an epoch or a block without samples.
 
     >>> indices(seed=1, num_samples=5, start=0, stop=10).tolist()
     [4, 0, 3, 2, 1, 3, 0, 1, 4, 2]
@@ -53,9 +55,9 @@ def indices(*, seed: int, num_samples: int, start: int, stop: int, block: int = 
 
 
 def share(batch: Batch, *, rank: int, world_size: int, sizes: Sequence[int] = ()) -> Batch:
-    """The part of a batch that worker `rank` takes, of its samples or of its positions.
+    """Returns the part of a batch, given as samples or positions, that worker `rank` takes.
 
-    It is contiguous, and of its size in `sizes`; without them sizes differ by one at most.
+    The part is contiguous and has the worker's size in `sizes`; without them sizes differ by one at most.
     """
     if sizes:
         start = sum(sizes[:rank])
@@ -73,7 +75,7 @@ def _part(seed: int, num_samples: int, epoch: int, number: int) -> Indices:
 
 @lru_cache(maxsize=2)
 def _window(seed: int, num_samples: int, epoch: int, number: int, block: int) -> Indices:
-    """The samples of a window; the last one also has what is left over, of blocks and of samples."""
+    """Returns the samples of a window; the last window also has the remaining blocks and samples."""
     num_blocks = num_samples // block
     is_last = number == _num_windows(num_samples, block) - 1
     first, after = number * WINDOW, num_blocks if is_last else (number + 1) * WINDOW
@@ -93,7 +95,7 @@ def _num_windows(num_samples: int, block: int) -> int:
 
 @lru_cache(maxsize=2)
 def _inside_twice(seed: int, epoch: int, size: int) -> Indices:
-    """The order inside a window, repeated, so that it can begin anywhere."""
+    """Returns the order inside a window twice over, so that a window can start anywhere in it."""
     return np.tile(_permute(np.arange(size), size, (seed, epoch, size)), 2)
 
 
@@ -114,7 +116,7 @@ def _permute(positions: Indices, num_samples: int, key: tuple[int, ...]) -> Indi
 
 
 def _feistel(values: Indices, bits: int, tables: tuple[Indices, ...]) -> Indices:
-    """A bijection of 0 .. 2^bits - 1; the halves may differ by a bit, and take turns."""
+    """Applies a bijection of 0 .. 2^bits - 1 in alternating rounds; the halves may differ by one bit."""
     low_bits = bits // 2
     low, high = values & ((1 << low_bits) - 1), values >> low_bits
     for turn, table in enumerate(tables):
@@ -127,18 +129,18 @@ def _feistel(values: Indices, bits: int, tables: tuple[Indices, ...]) -> Indices
 
 @lru_cache(maxsize=4)
 def _tables(key: tuple[int, ...], bits: int) -> tuple[Indices, ...]:
-    """What each round adds to one half, for every value of the other: looked up faster than computed."""
+    """Returns what each round adds to one half for every value of the other: a lookup is the faster way."""
     high, low = 1 << (bits - bits // 2), 1 << (bits // 2)
     tables = []
     for turn, round_key in enumerate(keys(key)):
-        of, into = (high, low) if turn % 2 else (low, high)
-        table = mixed(np.arange(of, dtype=np.uint64), round_key) & np.uint64(into - 1)
+        num_from, num_into = (high, low) if turn % 2 else (low, high)
+        table = mixed(np.arange(num_from, dtype=np.uint64), round_key) & np.uint64(num_into - 1)
         tables.append(table.astype(np.int64))
     return tuple(tables)
 
 
 def mixed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea & Flood 2014); uint64 wraps."""
+    """Returns hashes by the finaliser of SplitMix64 (Steele, Lea & Flood 2014); uint64 wraps around."""
     values = (values + key) * np.uint64(GOLDEN)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -146,7 +148,7 @@ def mixed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
 
 
 def keys(key: tuple[int, ...]) -> list[np.uint64]:
-    """One key a round, of Python integers: exact for any seed."""
+    """Returns one key per round, computed from Python integers so that any seed counts in full."""
     state = np.zeros(1, dtype=np.uint64)
     for each in key:  # one after the other: seed and epoch must not be interchangeable
         state = mixed(state, np.uint64(each & MASK))

@@ -1,42 +1,44 @@
-"""Was this worker told to end? SIGTERM: asked for between updates, and nothing else of the worker hears it.
+"""Holds SIGTERM back until the end of an update, so that a worker can save before it ends.
 
-Before training there is nothing to save: the signal ends the process as it does any, also one that waits
-for another to connect, and could not ask. From `listen` on it is kept, whatever is being done: compiling the
-first update, a long one, a checkpoint, the export. torchrun sends it to all processes of a worker's session,
-and data loaders or compilers that the workload started would die of it, and with them the update that is to
-be saved. So they are started with the signal blocked, which a process has from the thread that starts it.
+Before training there is nothing to save: the signal ends the process as usual, even one that waits for
+another worker to connect and could not check for it. From `listen` on the signal is held back, whatever the
+worker is doing: compiling the first update, a long update, a checkpoint, the export. torchrun sends it to all
+processes of a worker's session; data loaders or compilers that the workload started would die of it, and with
+them the update that is to be saved. So they are started with the signal blocked, which a process inherits
+from the thread that starts it.
 """
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-TOLD = {signal.SIGTERM}
+BLOCKED = {signal.SIGTERM}
 
 
-class Notice:
-    """Tells whether this process was told to end."""
+class Termination:
+    """Whether this process was told to end."""
 
     def __init__(self) -> None:
-        self._kept = False
+        self._received = False
 
     def listen(self) -> None:
-        """From now on the signal is kept; for the main thread."""
-        signal.signal(signal.SIGTERM, self._keep)  # reaches us by any thread that does not block it
-        signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
+        """Holds the signal back from now on; call it from the main thread."""
+        # Any thread that does not block the signal delivers it to this handler.
+        signal.signal(signal.SIGTERM, self._record)
+        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
 
     def __call__(self) -> bool:
-        """Whether it has come; asked at each update, so it takes a microsecond."""
-        return self._kept or signal.SIGTERM in signal.sigpending()
+        """Returns whether the signal has come; a microsecond, as it runs at each update."""
+        return self._received or signal.SIGTERM in signal.sigpending()
 
-    def _keep(self, *_: object) -> None:
-        self._kept = True
+    def _record(self, *_: object) -> None:
+        self._received = True
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
-    """Processes that are started here do not hear the signal; if it has come, it ends this one afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
+def sigterm_blocked() -> Iterator[None]:
+    """Blocks SIGTERM for processes started inside; a signal that came meanwhile ends this one afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         yield
     finally:

@@ -1,12 +1,12 @@
-"""How long did a worker take for its share? Known at the next update, so that no device is waited for."""
+"""Times how long a worker takes for its share; read at the next update, so no one waits for the device."""
 
 import time
 
 import torch
 
 
-class Stopwatch:
-    """Seconds from start to stop: the processor's wall clock, or events in the queue of a GPU."""
+class StepTimer:
+    """Seconds from start to stop: by the wall clock, or by events in the queue of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._events: list[torch.cuda.Event] = []
@@ -16,14 +16,14 @@ class Stopwatch:
         self._measured = False
 
     def start(self) -> None:
-        """Now the work begins; what the device still has to do before is not counted."""
+        """Marks the start of the work; earlier work in the device's queue is not counted."""
         if self._events:
             self._events[0].record()
         else:
             self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """Now all of it was done, or given to the device."""
+        """Marks the end of the work, which is done or in the device's queue."""
         if self._events:
             self._events[1].record()
         else:
@@ -31,7 +31,7 @@ class Stopwatch:
         self._measured = True
 
     def read(self) -> float:
-        """Seconds of the last time; 0 before the first. The device has to be done with it."""
+        """Returns the seconds of the last work, 0 before the first; the device must have finished it."""
         if self._events and self._measured:
             self._took_s = self._events[0].elapsed_time(self._events[1]) / 1e3
         return self._took_s

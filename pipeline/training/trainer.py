@@ -1,8 +1,8 @@
-"""How does a run go on from where it is, and end in time? A plain loop over `seen`.
+"""Runs the training loop: a plain loop over `seen` that resumes where a run was and ends in time.
 
-The loop knows no restarts, no workers and no torch: the engine takes the updates, a checkpoint says where to
-begin, and the position in the order of samples is all the state there is. What worker 0's clock decides
-(save now, end early) travels with the gradients, so that all workers do it at the same update.
+The loop knows nothing of restarts, workers or torch: the engine takes the updates, a checkpoint says where to
+begin, and the position in the order of samples is the whole state. What worker 0 decides by its clock (save
+now, end early) travels with the gradients, so that all workers do it at the same update.
 """
 
 import logging
@@ -18,31 +18,31 @@ from typing import Literal
 
 from pipeline.contract.errors import NotFinite
 from pipeline.training import checkpoint, sample_order
-from pipeline.training.batch_schedule import Pace
+from pipeline.training.batch_schedule import BatchSchedule
 from pipeline.training.batching import Batching, Sizes
-from pipeline.training.checkpoint_copies import Bucket
+from pipeline.training.checkpoint_copies import CheckpointCopies
 from pipeline.training.checkpoint_saver import Saver
 from pipeline.training.engine import Engine
 from pipeline.training.gradients import Signals
 from pipeline.training.learning_rate import MARGIN, Scaled, rate_at
 from pipeline.training.recipe import Progress, Recipe
-from pipeline.training.sample_audit import Tally
+from pipeline.training.sample_audit import SampleAudit
 from pipeline.training.sample_order import Indices
 
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
-TOLD = 20  # samples that an error names
-REGAIN = 0.1  # share of all samples by which an early end has to be too early to be put off
+MAX_NAMED = 20  # samples in an error
+REGAIN = 0.1  # an early end is put off only if this share of all samples is gained
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Where a run ended."""
+class RunOutcome:
+    """Where and why a run ended."""
 
     seen: int
     num_updates: int
-    stopped_by: Literal["finished", "deadline", "told"]
+    stopped_by: Literal["finished", "deadline", "terminated"]
     noise_scale: float | None = None
 
 
@@ -61,8 +61,8 @@ class Trainer:
         report: Callable[[Progress], None],
         clock: Callable[[], float] = time.time,
         memory_bytes: Callable[[], int] = lambda: 0,
-        bucket: Bucket | None = None,
-        aside: Executor | None = None,
+        copies: CheckpointCopies | None = None,
+        executor: Executor | None = None,
         end_by: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.engine, self.recipe = engine, recipe
@@ -71,16 +71,16 @@ class Trainer:
         self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
         self.seen = 0
         self.num_updates = 0
-        self.tally = self._new_tally(begin=0)
-        self.end = recipe.num_samples  # where this run ends; a deadline makes it less
+        self.audit = self._new_audit(begin=0)
+        self.end = recipe.num_samples  # where this run ends; a deadline may bring it forward
         self._meter = _Meter(clock())
-        # Places, shares, and sizes of all workers' shares to come, this update's first.
+        # Position and samples of each next share of this worker, and the sizes of all workers' shares.
         self._ahead: deque[tuple[int, Indices, Sizes]] = deque()
         self._sizes: Sizes = ()  # of all workers' shares, of the update before
         self._batching: Batching | None = None
         if engine.world_size > 1 and recipe.batching == "by_speed":
             self._batching = Batching(batch_size=recipe.batch_size, world_size=engine.world_size)
-        self._reach = 0  # position up to which they go
+        self._reach = 0  # position up to which `_ahead` goes
         self.saver = Saver(
             folder,
             identity=recipe.identity,
@@ -88,35 +88,35 @@ class Trainer:
             mean_time_to_loss_s=recipe.mean_time_to_loss_s,
             schedule_s=recipe.checkpoints_s,
             clock=clock,
-            bucket=bucket,
-            aside=aside,
+            copies=copies,
+            executor=executor,
         )
         self._base_size = recipe.base_batch_size or recipe.batch_size
-        self.pace = Pace(
+        self.batch_schedule = BatchSchedule(
             batch_size=recipe.batch_size,
             base_size=self._base_size,
             base_samples=recipe.base_samples or recipe.num_samples,
             num_samples=recipe.num_samples,
             rule=recipe.scaling,
         )
-        # Who may grow has to know from the beginning where the rule ends.
+        # A batch that may grow needs the limit of its rule from the beginning.
         self._scaled, self._scaled_for = Scaled(), 0 if recipe.sizes else self._base_size
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint."""
+        """Restores a checkpoint."""
         state = checkpoint.load(path)
         self.engine.load(state)
         self.seen = state.scalars["seen"]
         self.num_updates = state.scalars["num_updates"]
         self.end = min(self.end, state.scalars["end"])
         kept = state.scalars.get("tally")  # older checkpoints have none
-        self.tally = Tally.load(kept) if kept else self._new_tally(begin=self.seen)
+        self.audit = SampleAudit.load(kept) if kept else self._new_audit(begin=self.seen)
         if "pace" in state.scalars:
-            self.pace.load(state.scalars["pace"])
+            self.batch_schedule.load(state.scalars["pace"])
         self._meter = _Meter(self._clock(), seen=self.seen)
 
-    def run(self) -> Outcome:
-        """Train to the end; every worker calls it, and every worker returns at the same update."""
+    def run(self) -> RunOutcome:
+        """Trains to the end; every worker calls it, and all return at the same update."""
         self._reach = self.seen
         while self.seen < self.end:
             signals = self._update()
@@ -128,70 +128,70 @@ class Trainer:
                 self.save()
             if signals.stop and self.seen < self.end:
                 self.saver.wait()
-                return self._outcome("told")
-        whole = self.seen >= self.recipe.num_samples or self.pace.done
+                return self._outcome("terminated")
+        whole = self.seen >= self.recipe.num_samples or self.batch_schedule.done
         return self._outcome("finished" if whole else "deadline")
 
-    def _outcome(self, stopped_by: Literal["finished", "deadline", "told"]) -> Outcome:
-        return Outcome(
+    def _outcome(self, stopped_by: Literal["finished", "deadline", "terminated"]) -> RunOutcome:
+        return RunOutcome(
             seen=self.seen,
             num_updates=self.num_updates,
             stopped_by=stopped_by,
-            noise_scale=self.pace.noise_scale,
+            noise_scale=self.batch_schedule.noise_scale,
         )
 
     def save(self) -> None:
-        """Begin a checkpoint; all workers call it together, and `saver` writes it aside on worker 0."""
+        """Starts a checkpoint; all workers call it together, and `saver` writes it on worker 0."""
         began = self._clock()
         state = self.engine.save()
-        self.tally.settle(seen=self.seen, total=self.engine.total)
+        self.audit.settle(seen=self.seen, total=self.engine.total)
         if self.engine.rank:
             return
-        self.tally.prove()
+        self.audit.prove()
         scalars = {
             **state.scalars,
             "num_updates": self.num_updates,
             "end": self.end,
-            "tally": self.tally.save(),
-            "pace": self.pace.save(),
+            "tally": self.audit.save(),
+            "pace": self.batch_schedule.save(),
         }
         self.saver.begin(
             checkpoint.State(tensors=state.tensors, scalars=scalars), seen=self.seen, began=began
         )
 
     def _update(self) -> Signals:
-        size = self.pace.batch_size(self.seen)
-        place, share, sizes = self._next_share()
+        size = self.batch_schedule.batch_size(self.seen)
+        position, share, sizes = self._next_share()
         after = self.seen + size
         rate = self._rate(self.seen + size / 2)
         step = self.engine.step(share, batch_size=size, rate=rate, signals=self._signals())
         if not math.isfinite(step.loss):
             raise self._not_finite(step.loss, size)
-        self.tally.add(place, share)
+        self.audit.add(position, share)
         self.seen = after
         self.num_updates += 1
-        self.pace.step(size, noise=step.noise)
+        self.batch_schedule.step(size, noise=step.noise)
         if self._batching:
             if self._batching.observe(step.times_s, sizes=self._sizes) and not self.engine.rank:
-                log.info("workers are unlike; shares of a batch are now %s", self._batching.sizes)
+                log.info("workers differ in speed; shares of a batch are now %s", self._batching.sizes)
             self._sizes = sizes
         self._meter.add(step.loss, size)
-        self._tell(rate)
+        self._send_heartbeat(rate)
         return step.signals
 
     def _not_finite(self, loss: float, size: int) -> NotFinite:
-        """The error that names the samples of the next update, those of all workers."""
+        """Returns an error that names the samples of the failed update, over all workers."""
         samples = self._indices(self.seen, self.seen + size)
-        told = ", ".join(map(str, samples[:TOLD])) + (", ..." if size > TOLD else "")
+        named = ", ".join(map(str, samples[:MAX_NAMED])) + (", ..." if size > MAX_NAMED else "")
         return NotFinite(
             f"the loss of update {self.num_updates + 1} (positions {self.seen} to {self.seen + size - 1}) is "
-            f"{loss}, on {size} samples: {told}; look at these samples, or lower train.rate "
+            f"{loss}, on {size} samples: {named}; look at these samples, or lower train.rate "
             f"({self.recipe.rate:g})",
             update=self.num_updates + 1,
         )
 
     def _signals(self) -> Signals:
-        """What this worker has to say with the next update."""
+        """Returns the signals that this worker sends with the next update."""
         stop = int(self._told_to_stop())
         if self.engine.rank:
             return Signals(stop=stop)
@@ -199,56 +199,57 @@ class Trainer:
         return Signals(
             stop=stop,
             save=int(self.saver.due()),
-            end_in=1 if self.pace.done else self._end_in(),
-            grow_to=self.pace.larger(self.recipe.sizes, seen=self.seen, most=most)
+            end_in=1 if self.batch_schedule.done else self._end_in(),
+            grow_to=self.batch_schedule.next_size(self.recipe.sizes, seen=self.seen, most=most)
             if self.recipe.sizes
             else 0,
         )
 
     def _grow(self, size: int) -> None:
-        """Take larger batches, from the first that is not yet being loaded."""
-        self.pace.grow(size, start=self._reach)
+        """Switches to larger batches, from the first one that is not yet being loaded."""
+        self.batch_schedule.grow(size, start=self._reach)
         if self._batching:
             self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
         if not self.engine.rank:
-            scale = self.pace.noise.scale
+            scale = self.batch_schedule.noise.scale
             log.info("batches of %d from %d on: the noise scale is %.4g", size, self._reach, scale)
 
     def _after(self, updates: int) -> int:
-        """Position after so many more updates."""
+        """Returns the position after so many more updates."""
         position = self.seen
         for _ in range(updates):
-            position += self.pace.batch_size(position)
+            position += self.batch_schedule.batch_size(position)
         return position
 
     def _end_in(self) -> int:
-        """Updates after which to end, counted from 1 for the next; 0 to leave the end where it is.
+        """Returns the updates after which to end, counted from 1 for the next; 0 to leave the end unchanged.
 
-        It comes before all samples where the deadline does, and that is decided as late as it can be: when
-        the time left is what the decay of the rate needs. The launcher may tell of a nearer end, where money
-        ends before time does. An end that proves too early, since a pause was taken for the speed or since
-        the machine is a faster one now, is put off again.
+        Where the deadline comes before the last sample, the run ends early. That is decided as late as
+        possible: when the time left is what the decay of the rate needs. The launcher may set a nearer end,
+        where the budget ends before the time. An end that proves too early is put off again: a pause may have
+        been mistaken for the speed, or the machine is a faster one now.
         """
         until = min(self.recipe.train_until.timestamp(), self._end_by())
         left_s = until - self._clock() - 2 * self.saver.takes_s - 1.0
-        if self._meter.samples_per_s:  # what is told now is heard when workers agree
-            unheard = (self.recipe.sync_every - 1) * self.pace.size(self.seen)
-            left_s -= unheard / self._meter.samples_per_s
+        if self._meter.samples_per_s:  # a signal arrives when workers average next
+            delay = (self.recipe.sync_every - 1) * self.batch_schedule.size(self.seen)
+            left_s -= delay / self._meter.samples_per_s
         if left_s <= 0:
             return 1
         if not self._meter.samples_per_s:
             return 0
-        total, size = self.recipe.num_samples, self.pace.size(self.seen)
+        total, size = self.recipe.num_samples, self.batch_schedule.size(self.seen)
         reach = (1 - MARGIN) * left_s * self._meter.samples_per_s
         end = self.seen + reach
         too_early = self.end < total and (end >= total or end > self.end + REGAIN * total)
-        if end >= total or reach > self.recipe.decay * end:  # there is time for all, or to decide later
+        # There is time for all samples, or to decide later.
+        if end >= total or reach > self.recipe.decay * end:
             end = total
         if end < self.end:
             return max(1, int(reach / size))
         return math.ceil((end - self.seen) / size) + 1 if too_early else 0
 
-    def _tell(self, rate: float) -> None:
+    def _send_heartbeat(self, rate: float) -> None:
         now = self._clock()
         if self.engine.rank or (now < self._meter.since + REPORT_EVERY_S and self.seen < self.end):
             return
@@ -262,27 +263,27 @@ class Trainer:
                 rate=rate,
                 samples_per_s=speed,
                 memory_bytes=self._memory_bytes(),
-                batch_size=self.pace.size(self.seen - 1),
-                noise_scale=self.pace.noise_scale,
+                batch_size=self.batch_schedule.size(self.seen - 1),
+                noise_scale=self.batch_schedule.noise_scale,
                 end=self.end,
             )
         )
 
     def _rate(self, position: float) -> float:
-        """Rate of the update whose batch is centred on a position; the optimizer follows the batch size."""
-        size, recipe = self.pace.size(self.seen), self.recipe
+        """Adapts the optimizer to the batch size, and returns the rate of an update centred on a position."""
+        size, recipe = self.batch_schedule.size(self.seen), self.recipe
         if size != self._scaled_for:
-            passes = {each.batch_size: each.micro_batch_size for each in recipe.sizes}
+            micro_batch_sizes = {each.batch_size: each.micro_batch_size for each in recipe.sizes}
             self._scaled = self.engine.rescale(
                 batch_size=size,
                 base_size=self._base_size,
                 rule=recipe.scaling,
-                micro_batch_size=passes.get(size),
+                micro_batch_size=micro_batch_sizes.get(size),
             )
             self._scaled_for = size
-        by_gain = self.pace.gain(size) if recipe.scaling == "adascale" else 1.0
+        by_gain = self.batch_schedule.gain(size) if recipe.scaling == "adascale" else 1.0
         return rate_at(
-            max(position, self.pace.position),
+            max(position, self.batch_schedule.position),
             num_samples=self.end,
             warmup_samples=max(recipe.warmup, self._scaled.warmup) * recipe.num_samples,
             decay_samples=recipe.decay * self.end,
@@ -290,16 +291,16 @@ class Trainer:
         )
 
     def _next_share(self) -> tuple[int, Indices, Sizes]:
-        """This worker's part of the next batch; those after it begin to load, one for each loader."""
+        """Returns this worker's part of the next batch, and starts to load later ones, one per loader."""
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
             self.engine.prepare(self._ahead[-1][1])
-            self._reach += self.pace.batch_size(self._reach)
+            self._reach += self.batch_schedule.batch_size(self._reach)
         return self._ahead.popleft()
 
     def _share(self, position: int) -> tuple[int, Indices, Sizes]:
-        """This worker's part of the batch at a position: its place, its samples, and the sizes of all."""
-        batch = range(position, position + self.pace.batch_size(position))
+        """Returns this worker's part of a batch: its position, its samples, and all workers' sizes."""
+        batch = range(position, position + self.batch_schedule.batch_size(position))
         sizes = self._batching.shares(len(batch)) if self._batching else ()
         part = sample_order.share(
             batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes
@@ -307,7 +308,7 @@ class Trainer:
         return part.start, self._indices(part.start, part.stop), sizes
 
     def _indices(self, start: int, stop: int) -> Indices:
-        """The samples at some positions."""
+        """Returns the samples at the positions [start, stop)."""
         first = self.recipe.first_sample
         return first + sample_order.indices(
             seed=self.recipe.seed,
@@ -317,9 +318,9 @@ class Trainer:
             block=self._block,
         )
 
-    def _new_tally(self, *, begin: int) -> Tally:
+    def _new_audit(self, *, begin: int) -> SampleAudit:
         first = self.recipe.first_sample
-        return Tally(
+        return SampleAudit(
             seed=self.recipe.seed,
             first_sample=first,
             num_samples=self._epoch_samples - first,

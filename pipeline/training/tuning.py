@@ -1,8 +1,8 @@
-"""How is a step taken as a `Tuning` says? What it does to data set, model, optimizer, batch and loss.
+"""Applies a `Tuning` to data set, model, optimizer, batch and loss.
 
-The trials of the profile and the training both go through here, so what was measured is what runs. With all
-of a tuning off nothing is touched. What the model learns stays the same: to the bit for what moves data and
-for recomputing, to rounding for kernels and orders of summing, and within the tolerance that the profile
+The trials of the profile and the training both use this module, so what was measured is what runs. With all
+of a tuning off nothing is changed. What the model learns stays the same: bit for bit for what moves data and
+for recomputing, up to rounding for kernels and orders of summing, and within the tolerance that the profile
 states for bfloat16 (weights, gradients and optimizer stay float32; only products are taken in bfloat16).
 """
 
@@ -31,19 +31,19 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Tuner:
-    """A tuning, on a device."""
+    """Applies a tuning on a device."""
 
     def __init__(self, tuning: Tuning, device: torch.device) -> None:
         self.tuning, self.device = tuning, device
 
     def data(self, dataset: "Dataset[Any]") -> "Dataset[Any]":
-        """The data set, its samples kept in memory or its batches pinned."""
+        """Returns the data set, with samples kept in memory or batches pinned if the tuning says so."""
         if self.tuning.in_memory:
             dataset = Columns(dataset)
         return Pinned(dataset) if self.tuning.pinned and self.device.type == "cuda" else dataset
 
     def model(self, model: nn.Module) -> nn.Module:
-        """The model, on the device; names and shapes of its tensors stay."""
+        """Returns the model on the device; names and shapes of its tensors stay the same."""
         model = model.to(self.device)
         if self.tuning.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -55,20 +55,20 @@ class Tuner:
         return model
 
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
-        """The optimizer, before its first update or after its state was loaded."""
+        """Returns the optimizer, fused if the tuning says so; call it again after its state was loaded."""
         if self.tuning.fused and fusible(optimizer):
             for group in optimizer.param_groups:
                 group |= {"fused": True, "foreach": False}
         return optimizer
 
     def batch(self, batch: Batch) -> Batch:
-        """The batch, on the device."""
+        """Returns the batch on the device."""
         if self.device.type == "cpu" and not self.tuning.channels_last:
-            return batch  # it is there
+            return batch  # it is already there
         return to(batch, self.device, images_last=self.tuning.channels_last)
 
     def loss(self, workload: Workload, model: nn.Module, batch: Batch) -> Tensor:
-        """Loss of each sample, in float32 unless the workload has it in more."""
+        """Returns the loss of each sample, in float32 unless the workload uses higher precision."""
         if self.tuning.precision == "float32":
             return workload.loss(model, batch)
         with torch.autocast(self.device.type, torch.bfloat16):
@@ -76,17 +76,17 @@ class Tuner:
 
 
 class Columns(Dataset[Any]):
-    """Samples of a data set in columns of memory: filled as they are first asked for, gathered afterwards.
+    """Samples of a data set in columns in memory, which first reads fill and later reads gather from.
 
-    For data sets that give a sample the same each time, in tensors of one shape. Where a batch turns out to
-    have another shape, the columns are given up and the data set is read as before.
+    For data sets that return a sample identically each time, in tensors of one shape. Where a batch has
+    another shape, the columns are released and the data set is read as before.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._there = torch.zeros(len(dataset), dtype=torch.bool)
+        self._filled = torch.zeros(len(dataset), dtype=torch.bool)
         self._columns: Any = None
-        self._of_use = True
+        self._enabled = True
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -97,10 +97,10 @@ class Columns(Dataset[Any]):
 
     def __getitems__(self, samples: Samples) -> Batch:
         wanted = torch.tensor(np.asarray(samples, dtype=np.int64))
-        missing = wanted[~self._there[wanted]].tolist()
-        batch = read(self._dataset, missing) if missing and self._of_use else None
+        missing = wanted[~self._filled[wanted]].tolist()
+        batch = read(self._dataset, missing) if missing and self._enabled else None
         with self._lock:
-            if batch is not None and self._of_use:  # another loader may have given up meanwhile
+            if batch is not None and self._enabled:  # another loader may have released the columns meanwhile
                 self._fill(missing, batch)
             columns = self._columns
         if columns is None:
@@ -108,21 +108,22 @@ class Columns(Dataset[Any]):
         return leaves(columns, lambda column: column.index_select(0, wanted))
 
     def _fill(self, samples: list[int], batch: Batch) -> None:
-        if self._columns is None:  # the system gives pages as they are written, so nothing is spent yet
+        # The system allocates pages as they are written, so new columns take no memory yet.
+        if self._columns is None:
             size = len(self._dataset)
             self._columns = leaves(batch, lambda leaf: torch.empty(size, *leaf.shape[1:], dtype=leaf.dtype))
         columns, values = list(tensors(self._columns)), list(tensors(batch))
         if [(c.shape[1:], c.dtype) for c in columns] != [(v.shape[1:], v.dtype) for v in values]:
-            self._of_use, self._columns = False, None
+            self._enabled, self._columns = False, None
             return
         rows = torch.tensor(samples)
         for column, value in zip(columns, values, strict=True):
             column[rows] = value
-        self._there[rows] = True
+        self._filled[rows] = True
 
 
 class Pinned(Dataset[Any]):
-    """A data set whose batches lie in page-locked memory, from which the accelerator copies by itself."""
+    """A data set with batches in page-locked memory, from which the accelerator copies asynchronously."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -137,11 +138,12 @@ class Pinned(Dataset[Any]):
         return leaves(read(self._dataset, samples), lambda leaf: leaf.pin_memory())
 
 
-class Shards:
-    """The optimizer's state divided among workers: each updates its parameters and sends them to all.
+class ShardedOptimizer:
+    """An optimizer with its state divided among workers: each updates its parameters and sends them to all.
 
-    Stage 1 of ZeRO (Rajbhandari et al. 2020): state / workers of memory, for one broadcast of the weights.
-    An optimizer of torch leaves out parameters without a gradient, and makes no state for them.
+    Stage 1 of ZeRO (Rajbhandari et al. 2020): it divides the memory for the state by the number of workers,
+    and costs one broadcast of the weights. torch's optimizers skip parameters without a gradient, and make no
+    state for them.
     """
 
     def __init__(self, optimizer: Optimizer, *, rank: int, world_size: int) -> None:
@@ -154,42 +156,42 @@ class Shards:
             load[self._owners[place]] += self._parameters[place].numel()
 
     def step(self) -> None:
-        """Update, all workers together; gradients of others' parameters are gone afterwards."""
-        self.leave_others()
+        """Updates, with all workers together; gradients of others' parameters are dropped."""
+        self.drop_others_gradients()
         self._optimizer.step()
         for parameter, owner in zip(self._parameters, self._owners, strict=True):
             dist.broadcast(parameter.detach(), src=owner)
 
-    def leave_others(self) -> None:
-        """Let go of the gradients of what others update."""
+    def drop_others_gradients(self) -> None:
+        """Releases the gradients of parameters that others update."""
         for parameter, owner in zip(self._parameters, self._owners, strict=True):
             if owner != self._rank:
                 parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state on worker 0, all workers together; on others their share."""
-        told = self._optimizer.state_dict()
-        found: list[Any] | None = [None] * self._world_size if self._rank == 0 else None
-        dist.gather_object(told["state"], found)
-        whole = {place: state for part in found or [told["state"]] for place, state in part.items()}
-        return {**told, "state": dict(sorted(whole.items()))}
+        """Returns the whole state on worker 0, and their share on others; all workers call it together."""
+        own = self._optimizer.state_dict()
+        parts: list[Any] | None = [None] * self._world_size if self._rank == 0 else None
+        dist.gather_object(own["state"], parts)
+        whole = {place: state for part in parts or [own["state"]] for place, state in part.items()}
+        return {**own, "state": dict(sorted(whole.items()))}
 
-    def forget_others(self) -> None:
-        """Let go of what others hold, after a whole state was loaded."""
+    def drop_others_state(self) -> None:
+        """Releases the state that others hold, after a whole state was loaded."""
         for parameter, owner in zip(self._parameters, self._owners, strict=True):
             if owner != self._rank:
                 self._optimizer.state.pop(parameter, None)
 
 
 def read(dataset: Any, samples: Samples) -> Batch:
-    """A batch of these samples, whole if the data set can."""
+    """Returns a batch of these samples, read at once if the data set supports that."""
     if hasattr(dataset, "__getitems__"):
         return dataset.__getitems__(samples)
     return default_collate([dataset[int(sample)] for sample in samples])
 
 
 def to(batch: Batch, device: torch.device, *, images_last: bool = False) -> Batch:
-    """The batch on the device, whatever it is made of."""
+    """Returns the batch on the device, whatever its structure."""
 
     def move(leaf: Tensor) -> Tensor:
         if images_last and leaf.dim() == 4:
@@ -200,16 +202,16 @@ def to(batch: Batch, device: torch.device, *, images_last: bool = False) -> Batc
 
 
 def halves(batch: Batch, num_samples: int) -> tuple[Batch, ...]:
-    """The batch in two, as views; whole, where it is made of anything but tensors of so many samples."""
-    found = list(tensors(batch))
-    if not found or any(leaf.dim() == 0 or len(leaf) != num_samples for leaf in found):
+    """Returns the batch in two halves, as views, or whole if not all of it is tensors of `num_samples`."""
+    parts = list(tensors(batch))
+    if not parts or any(leaf.dim() == 0 or len(leaf) != num_samples for leaf in parts):
         return (batch,)
     middle = num_samples // 2
     return leaves(batch, lambda leaf: leaf[:middle]), leaves(batch, lambda leaf: leaf[middle:])
 
 
 def leaves(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    """The same batch with each tensor in it changed."""
+    """Returns the same batch with each tensor in it changed."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, dict):
@@ -221,7 +223,7 @@ def leaves(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def tensors(batch: Batch) -> Iterator[Tensor]:
-    """All tensors in a batch, in order."""
+    """Yields all tensors in a batch, in order."""
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, dict):
@@ -233,14 +235,14 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
 
 
 def fusible(optimizer: Optimizer) -> bool:
-    """Whether torch has one kernel for the whole update."""
+    """Returns whether torch has one kernel for the whole update."""
     return isinstance(optimizer, FUSED) and not any(
         group.get("differentiable") or group.get("capturable") for group in optimizer.param_groups
     )
 
 
 def rule_of(optimizer: Optimizer) -> Kind | None:
-    """Which rule tells how its rate follows the batch (scaling.py); None where there is none."""
+    """Returns the rule by which the rate follows the batch size (learning_rate.py); None without one."""
     kinds: tuple[tuple[Kind, tuple[type[Optimizer], ...]], ...] = (
         ("sgd", (torch.optim.SGD,)),
         ("adam", (torch.optim.Adam,)),  # AdamW is one
@@ -250,19 +252,19 @@ def rule_of(optimizer: Optimizer) -> Kind | None:
 
 
 def normalised(model: nn.Module) -> bool:
-    """Whether BatchNorm ties the samples of a pass together, so that its size matters."""
+    """Returns whether the model has BatchNorm, which makes the size of a pass matter."""
     return any(isinstance(module, NORMS) for module in model.modules())
 
 
 def blocks(model: nn.Module) -> list[nn.Sequential | nn.ModuleList]:
-    """The outermost containers of layers to compute again in the backward pass, none with BatchNorm."""
+    """Returns the outermost containers of layers to recompute in the backward pass, without BatchNorm."""
     if isinstance(model, nn.Sequential | nn.ModuleList) and len(model) > 1 and not normalised(model):
         return [model]
     return [block for child in model.children() for block in blocks(child)]
 
 
 def _recompute(block: nn.Sequential | nn.ModuleList) -> None:
-    """Keep what goes into each part of a block, not what is made in it (Chen et al. 2016)."""
+    """Keeps the input of each part of a block, not the activations inside it (Chen et al. 2016)."""
     if isinstance(block, nn.ModuleList):
         for part in block:
             part.forward = partial(checkpoint, part.forward, use_reentrant=False)

@@ -1,11 +1,11 @@
-"""Does training still move? A thread in each worker that ends its process if not, so that all start again.
+"""Detects hangs: a thread in each worker that ends its process when training hangs, so that all restart.
 
-No update for `hang_after_s`, for `UPDATES` times what an update takes and for `LONGEST` times the longest
-pause so far (a save, a pass through the compiler) is a hang. Before the second update nothing is known, and
-the launcher's own patience holds. Where one worker hangs, the others hang in the next collective, and any
-that notices ends: torchrun then ends the rest, also a stopped one, and starts all from the last checkpoint.
-A thread suffices, as collectives and devices are waited for without the interpreter's lock; a process that
-never gives that back is found by the launcher, from the age of the heartbeat.
+A hang is no update for longer than `hang_after_s`, `UPDATES` times the time of an update, and `LONGEST` times
+the longest pause so far (a save, a run of the compiler). Before the second update there is nothing to compare
+with, and the launcher's own limit applies. Where one worker hangs, the others hang in the next collective,
+and the first that detects it ends: torchrun then ends the rest, even a stopped one, and restarts all from the
+last checkpoint. A thread suffices, as waiting for collectives and devices releases the interpreter's lock;
+where a process never releases it, the launcher detects the hang by the age of the heartbeat.
 """
 
 import faulthandler
@@ -23,16 +23,16 @@ POLL_S = 1.0
 
 
 class Watchdog:
-    """Counts the time without an update; `told` gets the sentence of a hang before the process ends."""
+    """Counts the time without an update; `on_hang` gets a description of the hang before the process ends."""
 
     def __init__(
         self,
         *,
         hang_after_s: float,
-        told: Callable[[str], None],
+        on_hang: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hang_after_s, self._told, self._clock = hang_after_s, told, clock
+        self._hang_after_s, self._on_hang, self._clock = hang_after_s, on_hang, clock
         self._poll_s = min(POLL_S, hang_after_s / 4)
         self._lasted: deque[float] = deque(maxlen=64)
         self._longest_s = self._quiet_s = 0.0
@@ -41,15 +41,15 @@ class Watchdog:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Starts to watch."""
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """The last update was taken."""
+        """Stops watching, after the last update."""
         self._ended.set()
 
     def beat(self) -> None:
-        """An update begins, so the one before is done."""
+        """Records that an update begins, so the one before is done."""
         now = self._clock()
         if self._num_beats:
             self._lasted.append(now - self._last_beat)
@@ -58,9 +58,9 @@ class Watchdog:
         self._num_beats += 1
 
     def hung(self) -> str:
-        """The sentence of a hang, or ""; to be asked every `POLL_S`.
+        """Returns a description of the hang, or "" if there is none; call it every `POLL_S`.
 
-        Counted in looks: a process that was itself stopped for a while finds that it has not looked.
+        A call counts two intervals at most, so the time that the process itself was stopped does not count.
         """
         now = self._clock()
         passed_s, self._last_look = min(now - self._last_look, 2 * self._poll_s), now
@@ -80,8 +80,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._ended.wait(self._poll_s):
-            sentence = self.hung()
-            if sentence:
-                self._told(sentence)
+            message = self.hung()
+            if message:
+                self._on_hang(message)
                 faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
                 os._exit(1)

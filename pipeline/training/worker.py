@@ -1,15 +1,15 @@
-"""What does one training process do? `python -m pipeline.training.worker FOLDER`, under torchrun.
+"""Runs one training process: `python -m pipeline.training.worker FOLDER`, under torchrun.
 
-FOLDER holds `job.json` (a Recipe). The worker goes on from the newest checkpoint there, or begins, and leaves
+FOLDER holds `job.json` (a Recipe). The worker resumes from the newest checkpoint there, or begins, and writes
 
     checkpoints/    see checkpoint.py                starts.jsonl    one line per start of worker 0
-    progress.jsonl  heartbeats of worker 0           errors.jsonl    what ended a worker
-    moving          touched in place of a heartbeat that found no room on the disk
+    progress.jsonl  heartbeats of worker 0           errors.jsonl    the errors that ended workers
+    moving          touched in place of a heartbeat that found no space on the disk
     model/          model.safetensors, model.json    result.json     written last: the model is complete
 
-The launcher may leave `end_by.json`: a time before `train_until` to end by, since the budget ends first.
-Exit status 0: result.json is there; 143: told to end, and saved; 1: see errors.jsonl.
-Torch is imported late, so that a worker that has nothing to do, or nobody to do it for, ends at once.
+The launcher may write `end_by.json`: a time before `train_until` to end by, since the budget ends first.
+Exit status 0: result.json exists; 143: told to end, and saved; 1: see errors.jsonl.
+Torch is imported late, so that a worker without work, or without a parent, ends at once.
 """
 
 import ctypes
@@ -37,14 +37,14 @@ from pipeline.contract.records import Epoch
 from pipeline.storage import jsonl
 from pipeline.training import gpus, worker_errors
 from pipeline.training.recipe import END_BY, MOVING, Progress, Recipe, Result
-from pipeline.training.termination import Notice, unheard
+from pipeline.training.termination import Termination, sigterm_blocked
 from pipeline.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pipeline.training.engine import TorchEngine
-    from pipeline.training.trainer import Outcome
+    from pipeline.training.trainer import RunOutcome
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(folder: Path) -> int:
-    """Train the job in `folder` to its end; the exit status."""
+    """Trains the job in `folder` to its end, and returns the exit status."""
     _die_with_torchrun()
     rank = int(os.environ.get("RANK", "0"))
     sys.excepthook = lambda kind, error, trace: leave_error(folder, rank, error)
@@ -67,7 +67,7 @@ def main(folder: Path) -> int:
             stack.enter_context(_tracking(folder, recipe))
         outcome, warm, engine, epochs = _train(folder, recipe)
         stack.callback(engine.close)
-        if outcome.stopped_by == "told":
+        if outcome.stopped_by == "terminated":
             return 128 + signal.SIGTERM
         weights = engine.weights()
         if rank == 0:
@@ -76,20 +76,20 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine", tuple[Epoch, ...]]:
+def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngine", tuple[Epoch, ...]]:
     from pipeline.training import checkpoint, micro_batch
-    from pipeline.training.checkpoint_copies import Bucket
+    from pipeline.training.checkpoint_copies import CheckpointCopies
     from pipeline.training.devices import peak_memory_bytes
     from pipeline.training.engine import agreed
     from pipeline.training.trainer import Trainer
 
     gpus.check()
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
-    with unheard():
+    with sigterm_blocked():
         dataset = workload.dataset(Path(recipe.arrays), "train")
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
-    engine = _kind(recipe)(
+    engine = _engine_class(recipe)(
         workload,
         dataset,
         seed=recipe.seed,
@@ -97,20 +97,20 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
             recipe.workload, recipe.arguments, micro_batch_size=recipe.micro_batch_size
         ),
         tuning=recipe.tuning,
-        shrunk=lambda size: micro_batch.remember(recipe.workload, recipe.arguments, micro_batch_size=size),
+        on_shrink=lambda size: micro_batch.remember(recipe.workload, recipe.arguments, micro_batch_size=size),
     )
     warm = _start_warm(engine, Path(recipe.warm_from)) if recipe.warm_from else False
-    notice = Notice()
-    bucket = Bucket(recipe.copies) if recipe.copies else None
+    termination = Termination()
+    copies = CheckpointCopies(recipe.copies) if recipe.copies else None
     limit = _Limit(folder)
     watchdog = Watchdog(
         hang_after_s=recipe.hang_after_s,
-        told=lambda sentence: worker_errors.leave(folder, sentence, rank=engine.rank),
+        on_hang=lambda message: worker_errors.leave(folder, message, rank=engine.rank),
     )
 
     def told_to_stop() -> bool:
-        watchdog.beat()  # asked before each update
-        return notice()
+        watchdog.beat()  # this runs before each update
+        return termination()
 
     def report(progress: Progress) -> None:
         limit.poll()
@@ -125,52 +125,52 @@ def _train(folder: Path, recipe: Recipe) -> tuple["Outcome", bool, "TorchEngine"
         told_to_stop=told_to_stop,
         report=report,
         memory_bytes=peak_memory_bytes,
-        bucket=bucket,
+        copies=copies,
         end_by=lambda: limit.time,
     )
-    found = None
+    path = None
     if engine.rank == 0:
-        if bucket:
-            bucket.bring(trainer.saver.folder)
-        found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
-        while found and worker_errors.met_not_finite(folder) and not _finite(found, engine.model):
-            log.warning("checkpoint %s holds weights that are no numbers; the one before is taken", found)
-            shutil.rmtree(found)
-            found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
-    found = agreed(found)
-    if bucket and found and not found.exists():  # it lies on the machine of worker 0
-        bucket.bring(trainer.saver.folder)
-    if found:
-        trainer.resume(found)
-    how = "going on" if found else "beginning"
+        if copies:
+            copies.fetch(trainer.saver.folder)
+        path = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
+        while path and worker_errors.met_not_finite(folder) and not _finite(path, engine.model):
+            log.warning("checkpoint %s holds weights that are not finite; going back to the one before", path)
+            shutil.rmtree(path)
+            path = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
+    path = agreed(path)
+    if copies and path and not path.exists():  # it is on the machine of worker 0
+        copies.fetch(trainer.saver.folder)
+    if path:
+        trainer.resume(path)
+    how = "going on" if path else "beginning"
     log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
-    notice.listen()
+    termination.listen()
     watchdog.start()
     outcome = trainer.run()
     watchdog.stop()
     epochs: tuple[Epoch, ...] = ()
-    if outcome.stopped_by != "told":
+    if outcome.stopped_by != "terminated":
         trainer.save()
         trainer.saver.wait()
-        epochs = trainer.tally.proven() if engine.rank == 0 else ()
+        epochs = trainer.audit.proven() if engine.rank == 0 else ()
     return outcome, warm, engine, epochs
 
 
-def _kind(recipe: Recipe) -> "Callable[..., TorchEngine]":
-    """How this job's workers take updates together."""
+def _engine_class(recipe: Recipe) -> "Callable[..., TorchEngine]":
+    """Returns the engine by which this job's workers take updates together."""
     from pipeline.training.engine import TorchEngine
-    from pipeline.training.local_sgd import PeriodicEngine
+    from pipeline.training.local_sgd import LocalSgdEngine
 
     if os.environ.get("PJRT_DEVICE"):
         from pipeline.training.tpu import TpuEngine
 
         return TpuEngine
     if recipe.sync_every > 1:
-        return partial(PeriodicEngine, sync_every=recipe.sync_every)
+        return partial(LocalSgdEngine, sync_every=recipe.sync_every)
     if recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from pipeline.training.fsdp import DividedEngine
+        from pipeline.training.fsdp import FsdpEngine
 
-        return DividedEngine
+        return FsdpEngine
     return TorchEngine
 
 
@@ -187,12 +187,12 @@ def _export(
     folder: Path,
     recipe: Recipe,
     weights: dict[str, "Tensor"],
-    outcome: "Outcome",
+    outcome: "RunOutcome",
     *,
     warm: bool,
     epochs: tuple[Epoch, ...],
 ) -> None:
-    """Write the model, then the result: whole or not at all."""
+    """Writes the model, then the result, each whole or not at all."""
     from pipeline.training import checkpoint
     from pipeline.training.devices import devices
 
@@ -218,7 +218,7 @@ def _export(
 
 
 def write_facts(folder: Path, recipe: Recipe, *, seen: int) -> None:
-    """Write `model.json`: how to make the model that the tensors beside it belong to."""
+    """Writes `model.json`: how to construct the model that the tensors beside it belong to."""
     facts = {
         "workload": recipe.workload,
         "arguments": recipe.arguments,
@@ -230,14 +230,14 @@ def write_facts(folder: Path, recipe: Recipe, *, seen: int) -> None:
 
 
 def ended_early_by(folder: Path, recipe: Recipe) -> Literal["deadline", "budget"]:
-    """Which of the two limits was the nearer one."""
+    """Returns which of the two limits came first."""
     limit = _Limit(folder)
     limit.poll()
     return "budget" if limit.time < recipe.train_until.timestamp() else "deadline"
 
 
 class _Limit:
-    """The time to end by that the launcher has left; none where it left none."""
+    """The time to end by that the launcher has set; infinity where it has set none."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / END_BY
@@ -245,9 +245,9 @@ class _Limit:
         self.poll()
 
     def poll(self) -> None:
-        """Look again."""
+        """Reads the time again."""
         self.time = math.inf
-        with suppress(FileNotFoundError):  # the launcher may just have taken it away
+        with suppress(FileNotFoundError):  # the launcher may just have removed it
             self.time = json.loads(self._path.read_text())["time"]
 
 
@@ -255,24 +255,24 @@ def _report(folder: Path, progress: Progress) -> None:
     _check_attempt(folder)
     if not jsonl.append(folder / "progress.jsonl", json.loads(records.dumps(progress))):
         with suppress(OSError):
-            (folder / MOVING).touch()  # takes no room, and tells the launcher that this is no hang
+            (folder / MOVING).touch()  # takes no space, and shows the launcher that this is not a hang
 
 
 def _check_attempt(folder: Path) -> None:
-    """End if the job was started again meanwhile: the new workers own the folder."""
+    """Raises JobError if the job was restarted meanwhile: the new workers own the folder."""
     own, path = os.environ.get(worker_errors.ATTEMPT), folder / "attempt"
     if own and path.exists() and path.read_text() != own:
-        raise JobError(f"job {folder.name} was started again; this worker is of an older start and ends")
+        raise JobError(f"job {folder.name} was started again; this worker belongs to an older start and ends")
 
 
 def _tracking(folder: Path, recipe: Recipe) -> ExitStack:
-    """Start live metrics in a process of their own, so that MLflow cannot slow training."""
+    """Starts live metrics in a separate process, so that MLflow cannot slow training down."""
     stack = ExitStack()
     if os.environ.get("MLFLOW_TRACKING_URI"):
         command = [sys.executable, "-m", "pipeline.training.run_logger", str(folder), recipe.night]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         assert process.stdin
-        stack.callback(process.stdin.close)  # closed, also by our death: it sends the rest and ends
+        stack.callback(process.stdin.close)  # also closed by our death: the logger sends the rest and ends
     return stack
 
 
@@ -286,7 +286,7 @@ def leave_error(folder: Path, rank: int, error: BaseException) -> None:
 
 
 def _finite(path: Path, model: "nn.Module") -> bool:
-    """Whether all weights of a checkpoint are numbers; buffers may hold infinities, as masks do."""
+    """Returns whether all weights of a checkpoint are finite; buffers such as masks may hold infinities."""
     from pipeline.training import checkpoint
 
     weights = checkpoint.load(path).tensors["model"]
@@ -294,13 +294,13 @@ def _finite(path: Path, model: "nn.Module") -> bool:
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this process with the one that started it."""
+    """Has the kernel end this process with the one that started it."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _die_with_torchrun() -> None:
-    """No orphan trains beside a new start; JobError where it has become one already."""
+    """Lets no orphan train beside a new start. Raises JobError where torchrun has already ended."""
     parent = os.getppid()
     die_with_parent()
     if os.getppid() != parent or parent == 1:
@@ -308,7 +308,7 @@ def _die_with_torchrun() -> None:
 
 
 def set_up_process() -> None:
-    """Logs to standard error, and leaves no core dump, which could fill the disk."""
+    """Sends logs to standard error, and turns off core dumps, which could fill the disk."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.vertex.job_spec import SLACK_S, Site, custom_job, label, machine_of
-from pipeline.contract.backend import Job, OutOfTime
+from pipeline.backends.vertex.job_spec import SLACK_S, Site, custom_job, machine_of
+from pipeline.contract.backend import Job, OutOfTime, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
 from pipeline.machines.catalog import rented

@@ -51,6 +51,12 @@ def test_a_job_for_another_machine_is_refused_rather_than_run_here(tmp_path, cha
     assert not (tmp_path / "job").exists()
 
 
+def test_what_a_job_printed_is_where_the_backend_says(tmp_path):
+    handle = Local().submit(job(tmp_path, "echo begun"))
+    wait(lambda: over(handle))
+    assert Path(Local().logs(handle)).read_text() == "begun\n"
+
+
 @pytest.mark.parametrize(
     ("script", "state"), [("exit 0", "succeeded"), ("exit 3", "failed"), ("kill -9 $$", "preempted")]
 )

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import stages
-from pipeline.backends.vertex.job_spec import label
 from pipeline.contract import records
-from pipeline.contract.backend import LiveJob
+from pipeline.contract.backend import LiveJob, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night
@@ -91,6 +90,8 @@ def test_closing_a_night_ends_its_jobs_and_not_those_of_others(repository: Path)
     night = opened(repository, name="Night_7")
     reaper.end_night(night, Plug(use=f"{__name__}:Renting", nights=[label(night.id), "other"]))
     assert [f"{label('Night_7')}/j"] == CANCELLED
+    reaper.end_night(night, Plug(use=f"{__name__}:Renting", nights=[night.id, "other"]))  # by its plain id
+    assert CANCELLED == ["Night_7/j"]
 
 
 def test_a_night_is_closed_though_the_service_is_away_and_the_hourly_look_says_so(repository: Path) -> None:

@@ -42,7 +42,7 @@ def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
             f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",
             "train.checkpoint_every_s=1", "train.epochs=6"]  # fmt: skip
     params.override(folder, told, into=folder)
-    ladder = folder / "pipeline" / "launching" / "ladder.py"
+    ladder = folder / "pipeline" / "jobs" / "escalation.py"
     assert "PATIENCE_S = 2 * TICK_S" in ladder.read_text()
     ladder.write_text(ladder.read_text().replace("PATIENCE_S = 2 * TICK_S", "PATIENCE_S = 2.0"))
     for key, value in (("user.name", "A Test"), ("user.email", "test@example.org")):

@@ -11,7 +11,7 @@ import pytest
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet
 from pipeline.contract.params import Params, Plug
-from pipeline.contract.records import Training
+from pipeline.contract.records import Rental, Training
 from pipeline.jobs import collector, launcher
 from tests.backends.rented import vertex, wait
 from tests.fakes import LineWorkload, read_lines
@@ -48,14 +48,8 @@ def test_two_machines_train_tonights_model_through_a_preemption_that_takes_their
     witness, bucket = tmp_path / "witness", f"file://{tmp_path}/bucket"
     witness.mkdir()
     night, params = nights.night(seconds=1800), told(witness, f"{bucket}/checkpoints")
-    rented = {
-        "machine": "g2-standard-8",
-        "num_machines": 2,
-        "spot": True,
-        "region": "us-central1",
-        "usd_per_hour": 1.0,
-    }
-    plan = replace(nights.plan(num_samples=3000), **rented)
+    rental = Rental(machine="g2-standard-8", num_machines=2, region="us-central1", strategy="spot")
+    plan = replace(nights.plan(num_samples=3000), rental=rental, usd_per_hour=1.0)
     backend = vertex(service.url, bucket=bucket)
 
     def train() -> Training | None:

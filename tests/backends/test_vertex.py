@@ -195,6 +195,13 @@ def test_the_wait_for_flex_start_is_over_in_time(service, tmp_path):
     assert "did not come within 1 s" in reasons(tmp_path)[0]
 
 
+def test_logs_are_a_page_of_the_console_and_the_orders_of_what_became_no_job(tmp_path):
+    backend = vertex("http://127.0.0.1:1")
+    page = "https://console.cloud.google.com/ai/platform/locations/us-east4/training/7?project=p"
+    assert backend.logs(f"projects/p/locations/us-east4/customJobs/7 {tmp_path}") == page
+    assert backend.logs(f"refused/a1 {tmp_path}") == f"{tmp_path}/orders.json"
+
+
 def test_a_job_in_another_region_is_asked_for_there(service, tmp_path):
     service.market.stock[L4] = 0
     backend = vertex(service.url)

@@ -296,11 +296,11 @@ def not_once() -> int:
 READER = """
 import sys
 from pathlib import Path
-from tests.benchmarks.bench_input import Arrays, BATCH, BLOCK, order
+from tests.benchmarks.bench_input import Arrays, BATCH, BLOCK, sample_order
 data, total, peak = Arrays(Path(sys.argv[1]), block=BLOCK), 0, 0
 for start in range(0, len(data), BATCH):
     stop = min(start + BATCH, len(data))
-    part = order.indices(seed=0, num_samples=len(data), start=start, stop=stop, block=BLOCK)
+    part = sample_order.indices(seed=0, num_samples=len(data), start=start, stop=stop, block=BLOCK)
     total += int(data.__getitems__(part)["user"].sum())
     if start % (BATCH * 64) == 0:
         status = open("/proc/self/status").read()

@@ -11,9 +11,10 @@ import gzip
 import time
 
 import numpy as np
+from lifelines import KaplanMeierFitter
 
 from pipeline.spot.intervals import schedule
-from pipeline.spot.lifetimes import Observed, choose, kaplan_meier
+from pipeline.spot.lifetimes import Observed, choose
 from pipeline.spot.survival import PUBLISHED, Bathtub
 from tests.benchmarks import frame
 
@@ -32,7 +33,7 @@ def main() -> None:
     cut, whole = (choose(each, published=[PUBLISHED]) for each in (everything.cut(24 * HOUR_S), everything))
     frame.table([{"family": name, "held out": score, "with what came after 24 h": whole.scores[name]}
                  for name, score in sorted(cut.scores.items(), key=lambda item: -item[1])])  # fmt: skip
-    ages, share, *_ = kaplan_meier(everything)
+    survival = KaplanMeierFitter().fit(everything.lived_s, everything.preempted)
     curve = Bathtub(share=0.4137, early_s=0.9 * HOUR_S, late_s=0.76 * HOUR_S, end_s=24 * HOUR_S)
     began = time.perf_counter()
     plan = schedule(curve, work_s=5 * HOUR_S, save_s=60, restart_s=60)
@@ -46,7 +47,7 @@ def main() -> None:
             "of the published bathtub": cut.scores[PUBLISHED.name],
             "gain": cut.scores[cut.best.name] - cut.scores[PUBLISHED.name],
             "gain with what came after 24 h": whole.scores[whole.best.name] - whole.scores[PUBLISHED.name],
-            "gone after 6 h %": 100 * (1 - float(share[np.searchsorted(ages, 6 * HOUR_S) - 1])),
+            "gone after 6 h %": 100 * (1 - float(survival.predict(6 * HOUR_S))),
             "checkpoint intervals as published": sum(
                 one == other for one, other in zip(minutes, GOLDEN, strict=False)
             ) - abs(len(minutes) - len(GOLDEN)),

@@ -20,8 +20,8 @@ from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Tuning
 from pipeline.profiling import line_fit, tuner
 from pipeline.profiling.ab_timing import bounds
-from pipeline.profiling.harness import Rig
-from pipeline.profiling.remedies import Job
+from pipeline.profiling.harness import Harness
+from pipeline.profiling.remedies import JobFacts
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
 from tests.benchmarks import frame
@@ -155,36 +155,36 @@ def main() -> None:
 
 def run(job: Random) -> dict[str, Any]:
     """Mend one job, and time its end against its beginning."""
-    rig = Rig(Workload(job), Path(), seed=0)
-    rig.build()
+    harness = Harness(Workload(job), Path(), seed=0)
+    harness.build()
     sizes, loads, steps = [], [], []
     for number in range(5):
         for size in (job.batch_size // 4, job.batch_size // 2, job.batch_size):
-            start = rig.now()
-            batch = rig.load(size)
-            loaded = rig.now()
-            rig.step(batch, size)
+            start = harness.now()
+            batch = harness.load(size)
+            loaded = harness.now()
+            harness.step(batch, size)
             if number:
                 sizes.append(size)
                 loads.append(loaded - start)
-                steps.append(rig.now() - loaded)
+                steps.append(harness.now() - loaded)
     load_s, step_s = line_fit.fit(sizes, loads), line_fit.fit(sizes, steps)
     update_s = load_s(job.batch_size) + step_s(job.batch_size)
     epochs = TRAINING_S / update_s * job.batch_size / job.num_samples
-    told = Job(
+    told = JobFacts(
         bound="io" if load_s(job.batch_size) > step_s(job.batch_size) else "compute",
         batch_size=job.batch_size,
         load_s=load_s,
         step_s=step_s,
         whole_batches=job.load == "batches",
         num_cores=2,
-        on_cpu=rig.device.type == "cpu",
+        on_cpu=harness.device.type == "cpu",
         flops_per_s=1e11,
         fits=True,
     )
     training = TrainParams(batch_size=job.batch_size, epochs=epochs, rate=1e-3)
-    mended = tuner.mend(rig, told, training, quality="offer")
-    pairs = again(job, rig.data, mended.tuning, update_s) if mended.tuning != Tuning() else [(1.0, 1.0)]
+    mended = tuner.tune(harness, told, training, quality="offer")
+    pairs = again(job, harness.data, mended.tuning, update_s) if mended.tuning != Tuning() else [(1.0, 1.0)]
     ratios = [new_s / old_s for old_s, new_s in pairs]
     return {
         "job": f"{job.model} {job.width} {job.optimizer} {job.batch_size} {job.load}",

@@ -18,7 +18,7 @@ from statistics import mean
 import numpy as np
 
 from pipeline.simulation import traces
-from pipeline.simulation.baselines import RIVALS, uniform_progress
+from pipeline.simulation.baselines import BASELINES, uniform_progress
 from pipeline.simulation.optimum import optimum_usd
 from pipeline.simulation.replay import Job, Luck, replay
 from pipeline.simulation.simulator import draw_luck
@@ -71,7 +71,8 @@ def main() -> None:
             "moves": sum(each.num_moves for each in outcomes),
         }
         shown.append(
-            row | {f"{name} here": dollars(rival, told, six, starts) for name, rival in RIVALS.items()}
+            row
+            | {f"{name} here": dollars(baseline, told, six, starts) for name, baseline in BASELINES.items()}
         )
     frame.table(shown)
     near = reproduced(market, rows)
@@ -155,7 +156,7 @@ def reproduced(market: dict[str, traces.Trace], rows: Rows) -> list[bool]:
 def harsher(market: list[traces.Trace]) -> dict[str, float]:
     """Replays that a machine bought at once would have met: how many were missed, and what was paid."""
     around = [trace.around(TICKS) for trace in market]
-    policies = {"ours": decide, **RIVALS}
+    policies = {"ours": decide, **BASELINES}
     missed, usd, met, least = dict.fromkeys(policies, 0), dict.fromkeys(policies, 0.0), 0, 0.0
     for told, zones, start, luck in harsh_nights(around):
         outcomes = {

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from pipeline.contract.params import GateParams
 from pipeline.examples.recommender import Recommender
 from pipeline.training.engine import TorchEngine
-from pipeline.training.local_sgd import PeriodicEngine
+from pipeline.training.local_sgd import LocalSgdEngine
 from tests.benchmarks import frame
 from tests.benchmarks.bench_batch import shop
 from tests.benchmarks.eightfold import Trial, train
@@ -91,7 +91,7 @@ def work(arrays: Path, *, sync_every: int, bytes_per_s: float) -> None:
     link = Link(bytes_per_s)
     dist.all_reduce = link.all_reduce
     trial = Trial(Recommender(num_candidates=100, num_popular=50), arrays, 64, 2e-3, EPOCHS)
-    engine = partial(PeriodicEngine, sync_every=sync_every) if sync_every > 1 else TorchEngine
+    engine = partial(LocalSgdEngine, sync_every=sync_every) if sync_every > 1 else TorchEngine
     found = train(trial, engine=engine, sync_every=sync_every)
     if int(os.environ["RANK"]) == 0:
         told = {"score": float(found.scores.mean()), "seconds": found.seconds, "updates": found.num_updates}

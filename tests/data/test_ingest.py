@@ -215,7 +215,7 @@ def test_a_broken_late_day_waits_and_a_broken_day_stops_the_night(
         run(2)
     with caplog.at_level(logging.WARNING):
         assert run(3).late_days == ()
-    assert f"{nth(2)} stays away" in caplog.text
+    assert f"{nth(2)} is left for the next night" in caplog.text
     broken.write_bytes(whole)
     deliver(4)
     assert run(4).late_days == (nth(2),)
@@ -224,7 +224,7 @@ def test_a_broken_late_day_waits_and_a_broken_day_stops_the_night(
 def test_a_broken_day_of_the_history_leaves_nothing_half_written(deliver: Deliver, tmp_path: Path) -> None:
     deliver(*range(6))
     (tmp_path / "sales" / f"{nth(4)}.parquet").write_bytes(b"no parquet")
-    with pytest.raises(DataError, match=f"{nth(4)}.parquet.*; mend it"):
+    with pytest.raises(DataError, match=f"{nth(4)}.parquet.*; fix it"):
         run(5)
     assert not RAW.exists()
     assert list(WORK.rglob(PART)) == []
@@ -238,7 +238,9 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_half_written(deliver: Delive
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (800, limits[1]))
     try:
-        with pytest.raises(JobError, match=rf"{nth(1)} did not come in: .*File too large.*disk has room"):
+        with pytest.raises(
+            JobError, match=rf"{nth(1)} could not be fetched: .*File too large.*disk has room"
+        ):
             run(1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -249,10 +251,10 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_half_written(deliver: Delive
 
 KILLED = """
 import os, signal, sys
-from pipeline.intake.ingest import ingest
-from pipeline.intake.source import Files
-from pipeline.params import IngestParams
-from pipeline.records import Night, loads
+from pipeline.data.ingest import ingest
+from pipeline.data.source import Files
+from pipeline.contract.params import IngestParams
+from pipeline.contract.records import Night, loads
 
 source, left = Files("../sales/{day}.parquet"), int(sys.argv[1])
 source.days()

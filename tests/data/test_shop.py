@@ -235,7 +235,7 @@ def test_own_history_beats_popularity_and_recency_beats_counts(rows: pa.Table) -
 
 def test_a_day_may_be_written_as_text_and_a_wrong_one_is_told() -> None:
     assert shop(start="2025-06-30").days() == [date(2025, 6, 30)]
-    with pytest.raises(ParamsError, match="'soon' is no day"):
+    with pytest.raises(ParamsError, match="'soon' is not a date"):
         shop(start="soon")
     with pytest.raises(ParamsError, match="opened on"):
         shop(start="1999-01-01")

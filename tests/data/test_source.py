@@ -174,10 +174,10 @@ def test_times_are_read_in_the_format_given_and_zones_become_utc(tmp_path: Path)
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     for url in ("none.parquet", "none.csv", "none/{day}.csv", "none/*.csv", "$NOWHERE/none.csv"):
-        with pytest.raises(DataError, match=r"none.*; see that"):
+        with pytest.raises(DataError, match=r"none.*; check that"):
             Files(f"{tmp_path}/{url}").days()
     pq.write_table(TWO_DAYS, tmp_path / "sales.parquet")
-    with pytest.raises(DataError, match="nothing for 2025-02-01; see that the day is delivered"):
+    with pytest.raises(DataError, match="nothing for 2025-02-01; check that the day is delivered"):
         Files(str(tmp_path / "sales.parquet")).fetch(date(2025, 2, 1), tmp_path)
 
 
@@ -195,7 +195,7 @@ def test_a_broken_line_is_named_by_file_and_number(line: str, told: str, tmp_pat
     path = write_csv(tmp_path / "sales.csv", TWO_DAYS)
     good = path.read_bytes()
     path.write_bytes(good + line.encode("latin-1") + good.splitlines(keepends=True)[1])
-    with pytest.raises(DataError, match=rf"sales\.csv, line 5.*{told}.*; mend it"):
+    with pytest.raises(DataError, match=rf"sales\.csv, line 5.*{told}.*; fix it"):
         Files(str(path)).days()
 
 
@@ -232,7 +232,7 @@ def test_wrong_params_name_the_key() -> None:
         Files("sales.csv", time="InvoiceDate")
     with pytest.raises(ParamsError, match=r"source\.url nowhere://"):
         Files("nowhere://sales.csv")
-    with pytest.raises(ParamsError, match="has no whole day"):
+    with pytest.raises(ParamsError, match="has no complete date"):
         Files("memory://s/{day:%d}.csv").days()
 
 

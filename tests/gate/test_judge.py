@@ -1,6 +1,7 @@
 import math
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import GateParams
 from pipeline.contract.records import Champion, Check, Verdict
-from pipeline.gate.judge import ACTIONS, decide, fit_to_serve, gate, rules_of
+from pipeline.evaluation.scores import write_scores
+from pipeline.gate.judge import ACTIONS, decide, fit_to_serve, gate, judge_scores, rules_of
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Status
 from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
@@ -256,6 +258,54 @@ def test_scores_of_another_model_or_night_are_refused(changed: dict[str, str]) -
     version = make_version(4, **{"model_digest": "m", "night": "n", **changed})
     with pytest.raises(ReleaseError, match="night n evaluated m; run evaluate and register again"):
         gate(night, make_evaluation("m"), version, None, None)
+
+
+def scored(mean: float, *, champion: Champion | None = CHAMPION, **params: Any) -> Verdict:
+    """The verdict on a score file in which the champion, or a baseline, is worse by `mean`."""
+    other = "champion" if champion else "baseline/popularity"
+    write_scores({"challenger": noise(mean), other: BASE}, NUM_SAMPLES)
+    asked = GateParams(**{"fit_samples": 0, "resamples": 0, **params})
+    version = make_version(4, model_digest="m", night="n")
+    rules = rules_of(asked, refresh=True)
+    return judge_scores(make_evaluation("m"), version, champion, asked, rules=rules)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("scores", ["replay", "both", "live"])
+def test_the_scores_of_tonight_are_read_and_judged(scores: str) -> None:
+    assert scored(0.1, scores=scores).action == "promote"
+    assert scored(-0.1, scores=scores).action == "reject"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("scores", "champion", "shown"), [("replay", CHAMPION, 5), ("live", CHAMPION, 0), ("live", None, 5)]
+)
+def test_what_the_gate_tried_is_left_out_where_users_decide(
+    scores: str, champion: Champion | None, shown: int
+) -> None:
+    assert len(scored(0.1, champion=champion, scores=scores).checks) == shown
+
+
+@pytest.mark.usefixtures("folder")
+def test_metrics_and_guardrails_are_those_of_params_yaml() -> None:
+    assert "metric recall is missing" in scored(0.1, success=("recall",)).reason
+    assert "metric recall is missing" in scored(0.1, guardrails={"recall": 0.1}).reason
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("scores", "asked"), [("replay", False), ("both", False), ("live", True)])
+def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, asked: bool) -> None:
+    write_scores({"champion": BASE}, NUM_SAMPLES)  # without the challenger's nothing is fit
+    params = GateParams(scores=scores)
+    version, rules = make_version(4, model_digest="m", night="n"), rules_of(params, refresh=True)
+    verdict = judge_scores(make_evaluation("m"), version, CHAMPION, params, rules=rules)
+    assert ("not fit to serve: loads: there are no scores of the trainer" in verdict.reason) is asked
 
 
 PROMOTED = Verdict(

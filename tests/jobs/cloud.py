@@ -209,7 +209,7 @@ class Cloud(Backend):
             report=lambda beat: jsonl.append(folder / "progress.jsonl", json.loads(records.dumps(beat))),
             clock=lambda: self.now,
             end_by=lambda: _end_by(folder),
-            aside=AtOnce(),
+            executor=AtOnce(),
         )  # fmt: skip
         engine.trainer = trainer
         found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
@@ -224,7 +224,7 @@ class Cloud(Backend):
             self.running = None
         if live.ended < inf or self.decision is not None:
             return
-        if outcome.stopped_by == "told":
+        if outcome.stopped_by == "terminated":
             self._finish(live, "preempted")
             return
         trainer.save()
@@ -329,7 +329,7 @@ def leave_result(folder: Path, recipe: Recipe, trainer: Trainer, how: str, *, no
         stopped_by="finished" if how == "finished" else ended_early_by(folder, recipe),
         warm=False,
         ended_at=datetime.fromtimestamp(now, UTC),
-        epochs=trainer.tally.proven(),
+        epochs=trainer.audit.proven(),
     )
     records.write(result, folder)
 

@@ -15,9 +15,9 @@ from pipeline.jobs.launcher import JOBS, recipe_of
 from pipeline.jobs.submissions import Attempts
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
-from pipeline.training.checkpoint_copies import Bucket
+from pipeline.training.checkpoint_copies import CheckpointCopies
 from pipeline.training.recipe import Recipe
-from pipeline.training.sample_audit import Tally
+from pipeline.training.sample_audit import SampleAudit
 from pipeline.training.sample_order import indices
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
@@ -41,7 +41,7 @@ def submitted(night: Night) -> tuple[Recipe, Path]:
 def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes():
     night, backend = nights.night(seconds=-60), ScriptedBackend("running")
     recipe, path = submitted(night)
-    tally = Tally(seed=recipe.seed, first_sample=0, num_samples=1000)
+    tally = SampleAudit(seed=recipe.seed, first_sample=0, num_samples=1000)
     tally.add(0, indices(seed=recipe.seed, num_samples=1000, start=0, stop=1320))
     for seen, name in ((1320, "right"), (1321, "wrong")):
         tally.settle(seen=seen, total=lambda own: own)
@@ -88,7 +88,7 @@ def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_p
     state = State(tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10})
     path = checkpoint.save(tmp_path / "lost", state, seen=320, identity=recipe.identity)
     assert path
-    assert Bucket(recipe.copies).send(path)
+    assert CheckpointCopies(recipe.copies).send(path)
     assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
     assert nights.weights()["w"].tolist() == [1, 1]
 

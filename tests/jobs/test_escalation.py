@@ -139,7 +139,7 @@ def test_a_refused_region_is_left_at_once_for_the_cheapest_that_was_not_refused_
     assert told.rung
     assert (where(told), told.name) == (("a", plans.NEXT, "on-demand"), "next rung")
     assert told.usd > 0
-    assert told.reason.startswith("a, in us-central1 cannot be had, a, in us-east4")
+    assert told.reason.startswith("a, in us-central1 cannot be had; a, in us-east4")
     assert where(choose(plan, refused(plan, first, told.rung))) == ("a", plans.FAR, "on-demand")
 
 
@@ -265,7 +265,7 @@ def test_what_was_slower_than_planned_needs_as_much_longer_at_most_elsewhere():
     longest_s = WINDOW_S - (plan.ladder[0].latest_start - BEGUN).total_seconds()
     rest_s = 240 + (longest_s - 240) * 0.6 / 0.55
     reason = choose(plan, late).reason
-    words = re.search(r", b, in us-central1 takes ([\d,]+) s at most", reason)
+    words = re.search(r"b, in us-central1 takes ([\d,]+) s at most", reason)
     assert words, reason
     assert float(words[1].replace(",", "")) == pytest.approx(rest_s, rel=0.01)
 

@@ -37,6 +37,7 @@ def test_the_first_call_submits_the_second_waits_and_the_last_collects():
     assert job.environment["PYTHONPATH"].startswith(str(Path.cwd()))
     finish(job_folder())
     training = call(backend, at_s=120)
+    assert training.logs == f"{job.folder}/log.txt"
     assert training.num_samples == 3001
     assert training.num_restarts == 1
     assert training.elapsed_s == 50

@@ -98,7 +98,7 @@ def test_without_a_key_nothing_is_asked(home, monkeypatch):
     ("changes", "sentence"),
     [
         ({"key": "another"}, r"answers 400: API key not valid\. Please pass a valid key\.; prices stay"),
-        ({"body": b"<html>busy</html>"}, "answers something that is no JSON object; prices stay"),
+        ({"body": b"<html>busy</html>"}, "answers something that is not a JSON object; prices stay"),
         ({"failures": [503] * 9}, "answers 503: try again; prices stay"),
         ({"failures": [302]}, "answers 302"),
     ],
@@ -117,7 +117,7 @@ def test_what_the_server_says_instead_is_told_without_the_key_and_nothing_is_wri
 
 def test_an_address_that_is_none_is_told(home, caplog):
     assert cli.main(["prices", "--refresh", "--url", "nonsense"]) == 1
-    assert "--url nonsense is no address; write it as https://cloudbilling.googleapis.com" in caplog.text
+    assert "--url nonsense is not an address; write it as https://cloudbilling.googleapis.com" in caplog.text
 
 
 def test_a_server_that_is_not_there_is_told(home, monkeypatch):

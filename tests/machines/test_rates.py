@@ -108,10 +108,10 @@ def test_what_can_be_true_is_accepted_with_its_date_and_source():
          "ct6e-standard-1t in us-central1, on-demand: 700 dollars an hour is 259 times "
          "the 2.7 of 2026-05-20; 2.7 of 2026-05-20 is kept"),
         ("TpuV6e running in Iowa", -2.7,
-         "ct6e-standard-1t in us-central1, on-demand: -2.7 dollars an hour is no price; "
+         "ct6e-standard-1t in us-central1, on-demand: -2.7 dollars an hour is not a valid price; "
          "2.7 of 2026-05-20 is kept"),
         ("TpuV6e running in Iowa", 0.0,
-         "ct6e-standard-1t in us-central1, on-demand: 0 dollars an hour is no price; "
+         "ct6e-standard-1t in us-central1, on-demand: 0 dollars an hour is not a valid price; "
          "2.7 of 2026-05-20 is kept"),
         ("TpuV6e attached to Spot Preemptible VMs running in Iowa", 2.9,
          "ct6e-standard-1t in us-central1, spot: 2.9 dollars an hour is above the 2.7 of on-demand; "

@@ -15,7 +15,8 @@ from pipeline.machines.catalog import local, rented
 from pipeline.planning.plan_stage import plan
 from pipeline.prediction.update_time import update
 from pipeline.storage import ledger
-from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
+from tests.fakes import ScriptedBackend
+from tests.planning.jobs import DATASET, STARTED, night, profile
 
 PROFILE = profile(step_s=0.5)
 CAP_USD = 10.0
@@ -72,7 +73,7 @@ def run(world: World, repository: Path, *, count: int) -> list[Plan]:
             train_until=STARTED + timedelta(days=number, hours=18),
             decide_until=STARTED + timedelta(days=number, hours=24), previous=ledger.ledger_tip(),
         )  # fmt: skip
-        made = plan(tonight, DATASET, PROFILE, None, PARAMS, available=EVERYTHING)
+        made = plan(tonight, DATASET, PROFILE, None, backend=ScriptedBackend(), params=PARAMS)
         seconds = world.seconds(made, made.num_samples)
         trained = Training(
             model_digest="d", num_samples=made.num_samples, num_restarts=0, stopped_by="finished",

@@ -14,7 +14,7 @@ from pipeline.machines.catalog import local, rented
 from pipeline.machines.startup import FIVEFOLD, TWICE, Part
 from pipeline.prediction.calibration import Known
 from pipeline.prediction.costs import Estimate, estimate, time_to_save_s
-from pipeline.spot.hazard import Danger
+from pipeline.spot.hazard import Hazard
 from pipeline.spot.lifetimes import Exponential
 from pipeline.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_PREEMPTION_S
 from tests.planning.jobs import machine, profile
@@ -193,7 +193,7 @@ def test_only_spot_is_uncertain_by_its_losses():
 
 
 def test_lives_that_nights_have_seen_take_the_place_of_the_prior_on_spot_alone():
-    hourly = Known(danger=Danger(lifetime=Exponential(mean_s=3600.0), says="an hour each"))
+    hourly = Known(hazard=Hazard(lifetime=Exponential(mean_s=3600.0), says="an hour each"))
     spot = found(machine(), strategy="spot", known=hourly)
     assert spot.checkpoint_every_s == pytest.approx((2 * 0.65 * 3600) ** 0.5)
     assert found(machine(), strategy="spot", known=Known()).checkpoint_every_s > 2 * spot.checkpoint_every_s

@@ -196,7 +196,7 @@ def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_progr
     lives = tuple((60.0 * 2**k, True) for k in range(10))
     entries = [after(on_spot(), number=k, spot_lives=(*lives, (30_000.0, False))) for k in range(4)]
     told = on_spot(learned(entries))
-    assert "40 preemptions of 44 seen, of which it says most when held out" in told.risk
+    assert "40 preemptions of 44 seen, which it predicts best when held out" in told.risk
     assert told.mean_time_to_loss_s < on_spot().mean_time_to_loss_s
     assert told.worst_usd <= night().budget_usd
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Tuning
 from pipeline.profiling import remedies, tuner
-from pipeline.profiling.ab_timing import Trials, Way, bounds
-from pipeline.profiling.harness import Rig
+from pipeline.profiling.ab_timing import Trials, Variant, bounds
+from pipeline.profiling.harness import Harness
 from tests.planning.jobs import line
 from tests.profiling.test_profiler import Job as SmallJob
 
@@ -40,22 +40,22 @@ class _Fixed:
         return self.x[list(samples)]
 
 
-def rig(job: SmallJob) -> Rig:
-    made = Rig(job, Path(), seed=0)
+def harness(job: SmallJob) -> Harness:
+    made = Harness(job, Path(), seed=0)
     made.build()
     return made
 
 
-def way(**tuning) -> Way:
-    return Way(tuning=Tuning(**tuning), batch_size=16, micro_batch_size=16)
+def way(**tuning) -> Variant:
+    return Variant(tuning=Tuning(**tuning), batch_size=16, micro_batch_size=16)
 
 
-def job(**changed) -> remedies.Job:
+def job(**changed) -> remedies.JobFacts:
     told = {
         "bound": "io", "batch_size": 16, "load_s": line(0, SLOW_S), "step_s": line(5e-4, 1e-5),
         "whole_batches": True, "num_cores": 2, "on_cpu": True, "flops_per_s": 1e11, "fits": True,
     }  # fmt: skip
-    return remedies.Job(**{**told, **changed})
+    return remedies.JobFacts(**{**told, **changed})
 
 
 @given(st.lists(st.floats(0.1, 10), max_size=30))
@@ -70,19 +70,19 @@ def test_the_bounds_enclose_the_median_and_too_few_say_nothing(ratios):
 
 @pytest.mark.slow
 def test_samples_in_memory_are_told_to_be_faster():
-    made = rig(Slow(num_samples=64, load_s=SLOW_S))
+    made = harness(Slow(num_samples=64, load_s=SLOW_S))
     found = Trials(made.workload, made.data, TRAINING).compare(
         way(), way(in_memory=True), update_s=0.03, enough=0.9, limit_s=60
     )
     assert found.high < 0.9
-    assert found.apart == 0
+    assert found.loss_difference == 0
 
 
 @pytest.mark.alone
 @pytest.mark.slow
 def test_what_waits_is_mended_and_stays_so():
-    made = rig(Slow(num_samples=64, load_s=SLOW_S))
-    found = tuner.mend(made, job(), TRAINING, quality="offer")
+    made = harness(Slow(num_samples=64, load_s=SLOW_S))
+    found = tuner.tune(made, job(), TRAINING, quality="offer")
     kept = [remedy for remedy in found.remedies if remedy.kept]
     assert found.tuning.in_memory
     assert all(remedy.applied and remedy.measured_gain > 0 for remedy in kept)
@@ -91,22 +91,22 @@ def test_what_waits_is_mended_and_stays_so():
 
 @pytest.mark.slow
 def test_samples_that_differ_each_time_are_not_kept():
-    made = rig(SmallJob(num_samples=64))  # noise, drawn anew
-    assert tuner.known(made, job(), TRAINING).columns_bytes == 0
+    made = harness(SmallJob(num_samples=64))  # noise, drawn anew
+    assert tuner.with_measurements(made, job(), TRAINING).columns_bytes == 0
 
 
 def test_a_trial_that_costs_more_than_it_could_save_is_not_made():
-    made = rig(Slow(num_samples=64, load_s=SLOW_S))
-    found = tuner.mend(made, job(), TRAINING.model_copy(update={"epochs": 0.5}), quality="offer")
+    made = harness(Slow(num_samples=64, load_s=SLOW_S))
+    found = tuner.tune(made, job(), TRAINING.model_copy(update={"epochs": 0.5}), quality="offer")
     assert found.tuning == Tuning()
     assert not any(remedy.applied for remedy in found.remedies)
     assert any("not tried: a trial takes" in remedy.note for remedy in found.remedies)
 
 
 def test_what_breaks_on_trial_is_said_and_left_out(monkeypatch):
-    made = rig(Slow(num_samples=64, load_s=SLOW_S))
+    made = harness(Slow(num_samples=64, load_s=SLOW_S))
     monkeypatch.setattr(made.workload, "optimizer", _broken)
-    found = tuner.mend(made, job(), TRAINING, quality="offer")
+    found = tuner.tune(made, job(), TRAINING, quality="offer")
     failed = [remedy for remedy in found.remedies if remedy.note.startswith("failed: ")]
     assert failed
     assert not any(remedy.kept for remedy in failed)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeline.profiling import all_reduce
 from pipeline.profiling.bounds import Bound, Operator
 from pipeline.profiling.counterfactuals import drop, step_gains
-from pipeline.profiling.harness import Rig
+from pipeline.profiling.harness import Harness
 
 
 def cached_bytes(array: np.ndarray) -> int:
@@ -102,11 +102,11 @@ class Named(Operator):
 
 
 def gains(workload: Ranker) -> dict[Bound, float] | None:
-    rig = Rig(workload, Path(), seed=0)
-    rig.build()
-    batch = rig.load(64)
-    operators = [Named(**vars(each)) for each in rig.operators([batch, batch], 64)]
-    return step_gains(rig, 64, batch, operators, None)  # type: ignore[arg-type]
+    harness = Harness(workload, Path(), seed=0)
+    harness.build()
+    batch = harness.load(64)
+    operators = [Named(**vars(each)) for each in harness.operators([batch, batch], 64)]
+    return step_gains(harness, 64, batch, operators, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

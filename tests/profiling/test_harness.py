@@ -1,4 +1,4 @@
-"""What the rig counts is what can be worked out by hand."""
+"""What the harness counts is what can be worked out by hand."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipeline.contract.errors import ParamsError
 from pipeline.profiling.bounds import Operator
-from pipeline.profiling.harness import Rig
+from pipeline.profiling.harness import Harness
 from pipeline.profiling.operators import OperatorLog, OtherStep, Replay
 from pipeline.training import sample_order
 from pipeline.training.arrays import Arrays
@@ -53,9 +53,9 @@ def operators(run: Callable[[], object], *, cache_bytes: int = 0) -> list[Operat
 @pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse):
-    rig = Rig(Mean(sparse), Path(), seed=0)
-    rig.build()
-    squares, variances = zip(*(rig.noise(32) for _ in range(20)), strict=True)
+    harness = Harness(Mean(sparse), Path(), seed=0)
+    harness.build()
+    squares, variances = zip(*(harness.noise(32) for _ in range(20)), strict=True)
     assert sum(squares) / 20 == pytest.approx(DIM * MEAN**2, rel=0.1)
     assert sum(variances) / 20 == pytest.approx(DIM * DEVIATION**2, rel=0.1)
 
@@ -70,13 +70,13 @@ def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse)
     ],
 )
 def test_a_line_has_two_batch_sizes_that_the_data_can_fill(wanted, sizes):
-    assert Rig(Mean(), Path(), seed=0).sizes(wanted) == sizes
+    assert Harness(Mean(), Path(), seed=0).sizes(wanted) == sizes
 
 
 @pytest.mark.slow
 def test_every_sample_is_loaded_once_before_one_is_loaded_again():
-    rig = Rig(Mean(), Path(), seed=0)
-    seen = torch.cat([rig.load(500) for _ in range(10)])
+    harness = Harness(Mean(), Path(), seed=0)
+    seen = torch.cat([harness.load(500) for _ in range(10)])
     assert len(seen.unique(dim=0)) == 5000
 
 
@@ -86,9 +86,9 @@ def test_samples_come_in_the_order_of_training(tmp_path):
             return Arrays(folder, block=8)
 
     np.save(tmp_path / "x.npy", np.arange(4096))
-    rig = Rig(Blocks(), tmp_path, seed=3)
+    harness = Harness(Blocks(), tmp_path, seed=3)
     trained_on = sample_order.indices(seed=3, num_samples=4096, start=0, stop=200, block=8)
-    assert [*rig.load(100)["x"].tolist(), *rig.load(100)["x"].tolist()] == trained_on.tolist()
+    assert [*harness.load(100)["x"].tolist(), *harness.load(100)["x"].tolist()] == trained_on.tolist()
 
 
 @pytest.mark.slow
@@ -171,5 +171,5 @@ class Broken(Mean):
 
 
 def test_a_device_that_is_not_there_is_told_in_one_sentence_with_its_place():
-    with pytest.raises(ParamsError, match=r"Broken fails in model with .*; mend its code"):
-        Rig(Broken(), Path(), seed=0).build()
+    with pytest.raises(ParamsError, match=r"Broken fails in model with .*; fix its code"):
+        Harness(Broken(), Path(), seed=0).build()

@@ -19,7 +19,7 @@ from pipeline.contract.errors import PlanError
 from pipeline.contract.params import ProfileParams, TrainParams
 from pipeline.contract.records import Tuning
 from pipeline.profiling import memory, memory_fit
-from pipeline.profiling.harness import Rig
+from pipeline.profiling.harness import Harness
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the limit is that of a process on a CPU")
 MIB = 1 << 20
@@ -54,7 +54,7 @@ class Deep:
 def of_activations() -> dict[str, Any]:
     """Passes of 32 Ki samples keep 8 MiB for each of 40 layers, unless they are computed again."""
     job, params = Deep(width=64, num_layers=40), ProfileParams(batch_sizes=(1 << 15, 1 << 16))
-    with memory_fit.climbing(job, Path(), params, TrainParams(batch_size=1 << 15)) as climbed:
+    with memory_fit.fitting(job, Path(), params, TrainParams(batch_size=1 << 15)) as climbed:
         footing = climbed()
     return {"tuning": footing.tuning, "notes": footing.notes, "bytes": footing.peaks.step_bytes[0]}
 
@@ -62,7 +62,7 @@ def of_activations() -> dict[str, Any]:
 def of_moments() -> dict[str, Any]:
     """100 MiB of weights need as much for gradients, and twice that for the moments of Adam."""
     job, params = Deep(width=1024, num_layers=25), ProfileParams(batch_sizes=(1, 2))
-    with memory_fit.climbing(job, Path(), params, TrainParams(batch_size=2, num_workers=8)) as climbed:
+    with memory_fit.fitting(job, Path(), params, TrainParams(batch_size=2, num_workers=8)) as climbed:
         footing = climbed()
     return {"tuning": footing.tuning, "notes": footing.notes}
 
@@ -70,17 +70,17 @@ def of_moments() -> dict[str, Any]:
 def of_weights() -> dict[str, Any]:
     """The same, where not even weights and gradients fit; and what a profile tells of steps like these."""
     job, params = Deep(width=1024, num_layers=25), ProfileParams(batch_sizes=(1, 2))
-    with memory_fit.climbing(job, Path(), params, TrainParams(batch_size=2, num_workers=8)) as climbed:
+    with memory_fit.fitting(job, Path(), params, TrainParams(batch_size=2, num_workers=8)) as climbed:
         footing = climbed()
-    rig = Rig(Deep(width=64, num_layers=25), Path(), seed=0)
-    rig.build(footing.tuning, num_workers=8)
-    operators = rig.operators([rig.load(2)], 2)
-    rig.noise(1)
+    harness = Harness(Deep(width=64, num_layers=25), Path(), seed=0)
+    harness.build(footing.tuning, num_workers=8)
+    operators = harness.operators([harness.load(2)], 2)
+    harness.noise(1)
     return {
         "tuning": footing.tuning,
         "notes": footing.notes,
         "flops": sum(operator.flops for operator in operators),
-        "held": sum(weight.to_local().numel() for weight in rig.model.parameters()),
+        "held": sum(weight.to_local().numel() for weight in harness.model.parameters()),
     }
 
 
@@ -88,7 +88,7 @@ def of_one_worker() -> dict[str, Any]:
     """The same, with none to share the moments with."""
     job, params = Deep(width=1024, num_layers=25), ProfileParams(batch_sizes=(1, 2))
     try:
-        with memory_fit.climbing(job, Path(), params, TrainParams(batch_size=2)) as climbed:
+        with memory_fit.fitting(job, Path(), params, TrainParams(batch_size=2)) as climbed:
             return {"told": str(climbed())}
     except PlanError as error:
         return {"told": str(error)}

@@ -38,7 +38,7 @@ class Measuring(ScriptedBackend):
 def _in_a_night(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(profile_stage, "ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(profile_stage, "POLL_S", 0.0)
     write_curve(Path("data/arrays"), num_samples=100)
     own = Path("code")
     own.mkdir()

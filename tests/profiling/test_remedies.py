@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract.records import Profile, Remedy, Tuning
-from pipeline.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, Job, offers, taken
+from pipeline.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
 from tests.planning.jobs import line, profile
 
 BATCH = 64
 
 
-def job(**changed) -> Job:
+def job(**changed) -> JobFacts:
     told = {
         "bound": "io", "batch_size": BATCH, "load_s": line(1e-3, 1e-3), "step_s": line(1e-3, 1e-5),
         "whole_batches": False, "num_cores": 2, "on_cpu": True, "flops_per_s": 2e11, "fits": True,
         "epochs": 10.0, "columns_bytes": 10**6, "memory_bytes": 10**9,
     }  # fmt: skip
-    return Job(**{**told, **changed})
+    return JobFacts(**{**told, **changed})
 
 
 def applying(**changed) -> list[str]:
@@ -84,7 +84,7 @@ def mended(*remedies: Remedy, **changed) -> Profile:
 
 def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
     found = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
-    tuned, tuning = taken(found, epochs=3, num_samples=10**6)
+    tuned, tuning = apply_kept(found, epochs=3, num_samples=10**6)
     assert tuning == found.tuning
     assert tuned.step_s == found.step_s
     total_s = found.load_s(BATCH) + found.step_s(BATCH)
@@ -94,7 +94,7 @@ def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
 @given(st.floats(0, 0.9), st.floats(0, 0.9))
 def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
     found = mended(kept(STORED, io), replace(kept("fused optimizer", compute), bound="compute"))
-    tuned, _ = taken(found, epochs=3, num_samples=10**6)
+    tuned, _ = apply_kept(found, epochs=3, num_samples=10**6)
     total_s = found.load_s(BATCH) + found.step_s(BATCH)
     assert tuned.load_s(BATCH) + tuned.step_s(BATCH) == pytest.approx((1 - io) * (1 - compute) * total_s)
     assert min(tuned.load_s(BATCH), tuned.step_s(BATCH)) >= 0
@@ -104,18 +104,18 @@ def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
 
 def test_a_smaller_batch_is_in_the_lines_already():
     found = mended(kept(SMALLER_BATCH, 0.3))
-    assert taken(found, epochs=3, num_samples=10**6) == (found, Tuning())
+    assert apply_kept(found, epochs=3, num_samples=10**6) == (found, Tuning())
 
 
 def test_a_warm_night_of_one_epoch_keeps_nothing_in_memory():
     found = replace(profile(), remedies=(kept(STORED, 0.5),), tuning=Tuning(in_memory=True))
-    tuned, tuning = taken(found, epochs=1, num_samples=10**6)
+    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6)
     assert (tuned, tuning) == (replace(found), Tuning())
 
 
 @pytest.mark.parametrize(("num_samples", "compiled"), [(1000, False), (10**7, True)])
 def test_a_model_is_compiled_where_the_night_is_long_enough(num_samples, compiled):
     found = replace(profile(), remedies=(kept(COMPILED_MODEL, 0.3),), tuning=Tuning(compiled=True))
-    tuned, tuning = taken(found, epochs=3, num_samples=num_samples)
+    tuned, tuning = apply_kept(found, epochs=3, num_samples=num_samples)
     assert tuning.compiled == compiled
     assert (tuned.step_s == found.step_s) != compiled

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Tuning
-from pipeline.profiling.ab_timing import Way
+from pipeline.profiling.ab_timing import Variant
 from pipeline.profiling.timeline import timeline
 from tests.fakes import LineWorkload, write_curve
 
@@ -17,7 +17,7 @@ DELAY_S = 0.02
 def rows(folder: Path, *, batch_size: int = 16, micro_batch_size: int = 16, **tuning: object):
     write_curve(folder, num_samples=200)
     workload = LineWorkload(delay_s=DELAY_S)
-    way = Way(tuning=Tuning(**tuning), batch_size=batch_size, micro_batch_size=micro_batch_size)
+    way = Variant(tuning=Tuning(**tuning), batch_size=batch_size, micro_batch_size=micro_batch_size)
     return timeline(workload, workload.dataset(folder, "train"), TrainParams(), way, update_s=DELAY_S)
 
 

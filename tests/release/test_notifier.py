@@ -67,7 +67,8 @@ def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: An
     verdict = judge_night()
     told = params.load()
     evaluation, version = records.read(records.Evaluation), records.read(records.Version)
-    judge.gate(records.read(Night), evaluation, version, champion, told)  # asked again, as after a clear
+    before = records.find(records.Verdict)
+    judge.gate(records.read(Night), evaluation, version, champion, told, before=before)  # as after a clear
     (question,) = heard()
     assert verdict.approve_until
     assert question.startswith(

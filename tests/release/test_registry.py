@@ -72,9 +72,10 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert version.tags["dvc_lock"] == records.digest(Path("dvc.lock"))
     assert version.tags["status"] == "serving"
     assert version.tags["ledger"] == ledger.ledger_tip()
-    assert "Trained on 1 x local (NVIDIA L4), 0 restarts" in version.description
+    assert "Trained on local (NVIDIA L4), 0 restarts" in version.description
     run = client().get_run(version.run_id)
     assert run.data.params["device"] == "NVIDIA L4"
+    assert (run.data.params["machine"], run.data.params["strategy"]) == ("1 x local", "on-demand")
     assert run.data.tags["version"] == "daybreak/1"
     assert run.data.tags["verdict"] == "promote"
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]

@@ -18,7 +18,7 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Champion, Version
 from pipeline.evaluation.scores import read_scores
 from pipeline.evaluation.smoke_test import fitness
-from pipeline.serving.loading import Arrays, Shelf
+from pipeline.serving.loading import Arrays, ModelCache
 from pipeline.storage import ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
@@ -43,7 +43,7 @@ def load(home: Path, number: int = 1) -> Any:
     folder = home / "nights" / "2025-01-10"
     arrays = Arrays("2025-01-10", folder / "data" / "arrays")
     with mlflow_client.session() as client:
-        return Shelf("daybreak", home=home, top=5, keep=10).load(client, number, arrays=arrays)
+        return ModelCache("daybreak", home=home, top=5, keep=10).load(client, number, arrays=arrays)
 
 
 def tag_as_it_is(client: MlflowClient, files: Path) -> None:

@@ -13,7 +13,7 @@ import uvicorn
 
 from pipeline.contract.params import ServingParams
 from pipeline.serving import server
-from pipeline.serving.model_manager import Keeper
+from pipeline.serving.model_manager import ModelManager
 from pipeline.storage.traffic_log import Log, open_log
 
 LIMIT_S = 60.0
@@ -28,10 +28,10 @@ class Running:
     app: Any
 
     @property
-    def keeper(self) -> Keeper:
+    def manager(self) -> ModelManager:
         """What decides which version serves."""
-        found: Keeper = self.app.state.router.keeper
-        return found
+        manager: ModelManager = self.app.state.router.versions
+        return manager
 
     def recommend(self, user: str, **told: Any) -> dict[str, Any]:
         """What the user is shown."""

@@ -80,9 +80,9 @@ def ask(folder: Path, log: str, *requests: Any, number: int = 2, **environment: 
     async def told() -> list[Any]:
         named = {"MODEL_VERSION": str(number), "ENDPOINT": HERE, **environment}
         made = Predictions(Loaded(folder), named, log=log)
-        assert made.keeper is not None
-        made.keeper.start()
-        made.keeper.look()
+        assert made.deployed is not None
+        made.deployed.start()
+        made.deployed.look()
         found: list[Any] = []
         for request in requests:
             try:

@@ -73,7 +73,7 @@ def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> N
     ("recommend", {"user": "u1", "top": 0}, 422, "ask for 1 to 100 items"),
     ("recommend", {"user": "u1", "top": 101}, 422, "ask for 1 to 100 items"),
     ("recommend", {"user": "u1", "top": True}, 422, "ask for 1 to 100 items"),
-    ("recommend", ["u1"], 400, "no JSON object"),
+    ("recommend", ["u1"], 400, "not a JSON object"),
     ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),
     ("outcomes", {"exposure": "\ud800" * 32, "items": []}, 422, "exposure is '"),
     ("outcomes", {"exposure": "0" * 32, "items": "22423"}, 422, "items is '22423'"),
@@ -152,7 +152,7 @@ def test_versions_are_swapped_without_dropping_a_request(router: Running) -> Non
     try:
         for champion in (3, 1, 2):
             move(router, champion=champion, challenger=0, share=0.0)
-            until(lambda champion=champion: router.keeper.standing.champion.version == champion)
+            until(lambda champion=champion: router.manager.standing.champion.version == champion)
             seen = len(answers)
             until(lambda seen=seen: len(answers) > seen + 30)
     finally:
@@ -201,7 +201,7 @@ def test_the_meters_count_by_arm(router: Running) -> None:
 def test_who_asks_needs_the_token_and_keeps_to_the_rate(home: Path) -> None:
     with running(home, token="sesame", max_requests_per_s=5, timeout_s=0.2, ready=False) as router:
         right = {"headers": {"Authorization": "Bearer sesame"}}
-        until(lambda: router.keeper.standing.champion)
+        until(lambda: router.manager.standing.champion)
         assert router.post("recommend", {"user": "u1"})[0] == 401
         assert router.post("recommend", {"user": "u1"}, headers={"Authorization": "Bearer sesamE"})[0] == 401
         assert router.get("metrics").status_code == 401
@@ -226,7 +226,7 @@ def test_a_model_that_is_late_is_not_waited_for(home: Path) -> None:
 def test_before_anything_serves_it_waits_and_says_so(home: Path, tmp_path: Path) -> None:
     (tmp_path / "var").mkdir()
     with running(tmp_path, ready=False) as router:
-        router.keeper._shelf.name = "nobody"
+        router.manager._models.name = "nobody"
         answer = router.get("health")
         assert answer.status_code == 503
         assert not answer.json()["ready"]

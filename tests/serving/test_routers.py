@@ -116,7 +116,7 @@ def test_the_first_promotion_reaches_a_router_that_waited_for_it(
         assert router.recommend("u1", top=1)["items"] == ["1/u1/0"]
     assert router.log.routers() == ()
     names = {thread.name for thread in threading.enumerate()}
-    assert not names & {"desk", "writer", "keeper", "heartbeat"}
+    assert not names & {"batcher", "writer", "model manager", "heartbeat"}
     with mlflow_client.session() as client:
         _, found = followers(client, "daybreak")
         assert found.shown() == 1

@@ -46,8 +46,8 @@ def test_prices_may_be_beside(tmp_path):
         (HEAD + "a-1,1,2,1,1,4\n", "from start_tick_600s 0 to 0"),
         (HEAD + "a-1,0,2,1,1,4\na-1,1,2,1,1,4\n", "two runs of zone a-1 overlap at start_tick_600s 1"),
         (HEAD + "a-1,0,2,1,1,4\nb-1,0,3,1,1,4\n", "different numbers of ticks (a-1 2, b-1 3)"),
-        (HEAD + "a-1,0,2,1,-1,4\n", "zone a-1: spot_usd_h or on_demand_usd_h (-1, 4) is no price"),
-        (HEAD + "a-1,0,2,1,nan,4\n", "(nan, 4) is no price"),
+        (HEAD + "a-1,0,2,1,-1,4\n", "zone a-1: spot_usd_h or on_demand_usd_h (-1, 4) is not a valid price"),
+        (HEAD + "a-1,0,2,1,nan,4\n", "(nan, 4) is not a valid price"),
         (HEAD + "a-1,0,-2,1,1,4\n", "zone a-1: run_ticks -2 at start_tick_600s 0 is below 1"),
         (HEAD + "a-1,0,2,yes,1,4\n", "available 'yes' at start_tick_600s 0 is neither 0 nor 1"),
         (HEAD + "a-1,0\n", "zone a-1: int() argument must be"),
@@ -70,10 +70,10 @@ def test_files_that_are_missing_or_no_tables_are_refused(tmp_path):
     with pytest.raises(DataError, match="there is no file"):
         read(tmp_path / "none.csv")
     (tmp_path / "x.csv.gz").write_bytes(b"no gzip")
-    with pytest.raises(DataError, match="is no table"):
+    with pytest.raises(DataError, match="is not a table"):
         read(tmp_path / "x.csv.gz")
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(DataError, match="is no table"):
+    with pytest.raises(DataError, match="is not a table"):
         read(tmp_path / "x.csv")
 
 

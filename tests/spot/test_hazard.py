@@ -5,14 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.spot.hazard import ENOUGH, PRIOR, Danger, Together, learned, saves
+from pipeline.spot.hazard import ENOUGH, PRIOR, FirstLoss, Hazard, learned, saves
 from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s
 from pipeline.spot.survival import HOUR_S, PUBLISHED, Exponential, Weibull, draw_s
 
-BATHTUB = Danger(lifetime=PUBLISHED, says="a test")
+BATHTUB = Hazard(lifetime=PUBLISHED, says="a test")
 
 
-def lives(lifetime, *, count: int, stopped_s: float = 8 * HOUR_S, seed: int = 0) -> list[tuple[float, bool]]:
+def observed(
+    lifetime, *, count: int, stopped_s: float = 8 * HOUR_S, seed: int = 0
+) -> list[tuple[float, bool]]:
     """Machines that work was done on for a while at most."""
     rng = np.random.default_rng(seed)
     lived = draw_s(lifetime, rng.random(count), longest_s=1000 * HOUR_S)
@@ -20,8 +22,8 @@ def lives(lifetime, *, count: int, stopped_s: float = 8 * HOUR_S, seed: int = 0)
     return [(float(min(a, b)), bool(a < b)) for a, b in zip(lived, stopped, strict=True)]
 
 
-def when(danger: Danger, *, work_s: float = 5 * HOUR_S, save_s: float = 60.0, num_machines: int = 1):
-    return saves(danger, num_machines=num_machines, work_s=work_s, save_s=save_s, restart_s=60.0)
+def when(hazard: Hazard, *, work_s: float = 5 * HOUR_S, save_s: float = 60.0, num_machines: int = 1):
+    return saves(hazard, num_machines=num_machines, work_s=work_s, save_s=save_s, restart_s=60.0)
 
 
 def test_without_nights_it_is_the_prior_and_memoryless():
@@ -43,10 +45,10 @@ def test_few_preemptions_move_the_prior_a_little_and_censored_lives_lengthen_it(
 
 @pytest.mark.slow
 def test_many_preemptions_choose_the_curve_that_they_came_from():
-    young = learned(lives(Weibull(shape=0.4, scale_s=20 * HOUR_S), count=200))
+    young = learned(observed(Weibull(shape=0.4, scale_s=20 * HOUR_S), count=200))
     assert not young.memoryless
-    assert "seen, of which it says most when held out" in young.says
-    steady = learned(lives(Exponential(mean_s=4 * HOUR_S), count=400))
+    assert "seen, which it predicts best when held out" in young.says
+    steady = learned(observed(Exponential(mean_s=4 * HOUR_S), count=400))
     mean_s = steady.mean_time_to_loss_s(num_machines=1, within_s=5 * HOUR_S)
     assert mean_s == pytest.approx(4 * HOUR_S, rel=0.25)
 
@@ -67,7 +69,7 @@ def test_saves_too_cheap_for_the_grid_of_the_program_are_as_young_has_them():
 @pytest.mark.parametrize("number", [1, 4])
 def test_the_mean_time_to_a_loss_is_time_used_over_losses(number):
     rng = np.random.default_rng(0)
-    lived = draw_s(Together(one=PUBLISHED, number=number), rng.random(20_000), longest_s=1000 * HOUR_S)
+    lived = draw_s(FirstLoss(one=PUBLISHED, number=number), rng.random(20_000), longest_s=1000 * HOUR_S)
     within_s = 5 * HOUR_S
     seen_s = np.minimum(lived, within_s).sum() / (lived < within_s).sum()
     assert BATHTUB.mean_time_to_loss_s(num_machines=number, within_s=within_s) == pytest.approx(

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from pipeline.spot.observed_lifetimes import lives, start_s
+from pipeline.spot.observed_lifetimes import lifetimes, start_s
 
 
 def at(seconds: float) -> dict[str, object]:
@@ -14,7 +14,7 @@ def ask(seconds: float, **changes: object) -> dict[str, object]:
 
 
 def told(*submissions, starts=(), heartbeats=(), losses=()):
-    return lives(
+    return lifetimes(
         submissions,
         starts=[at(s) for s in starts],
         heartbeats=[at(s) for s in heartbeats],

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from pipeline.spot.steering import TICK_S, Attempt, Facts, place, restart_s
 from pipeline.spot.survival import HOUR_S
-from pipeline.spot.worst_case import Exposure, exposure
+from pipeline.spot.worst_case import WorstCase, worst_case
 from tests.spot.test_steering import BOUGHT, PLAN
 
 UNTIL_S, BOUGHT_USD = 18 * HOUR_S, 3.6
 PRICED = replace(PLAN, usd_per_hour=1.0, ladder=(replace(BOUGHT, usd_per_hour=BOUGHT_USD),))
 
 
-def found(budget_usd: float, plan=PRICED) -> Exposure:
-    return exposure(plan, bought_usd_per_hour=BOUGHT_USD, until_s=UNTIL_S, budget_usd=budget_usd)
+def found(budget_usd: float, plan=PRICED) -> WorstCase:
+    return worst_case(plan, bought_usd_per_hour=BOUGHT_USD, until_s=UNTIL_S, budget_usd=budget_usd)
 
 
 def night(works: list[bool]) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.storage import mlflow_client
 
-MAKE = [sys.executable, "-c", "from pipeline.release import tracking; print(tracking.reachable())"]
+MAKE = [sys.executable, "-c", "from pipeline.storage import mlflow_client; print(mlflow_client.reachable())"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training.engine import agreed
-from pipeline.training.local_sgd import PeriodicEngine
+from pipeline.training.local_sgd import LocalSgdEngine
 from pipeline.training.trainer import Trainer
 from tests.fakes import LineWorkload
 from tests.training.recipes import recipe
@@ -23,7 +23,7 @@ def train(folder: Path, *, name: str, updates: float = float("inf"), **changed: 
     """Train from the newest checkpoint, to the end or until told to stop after so many updates."""
     workload = LineWorkload()
     data = workload.dataset(folder, "train")
-    made = PeriodicEngine(workload, data, seed=1, micro_batch_size=5, tuning=Tuning(), sync_every=EVERY)
+    made = LocalSgdEngine(workload, data, seed=1, micro_batch_size=5, tuning=Tuning(), sync_every=EVERY)
     told = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01, sync_every=EVERY, **changed)
     trainer = Trainer(
         made,
@@ -37,7 +37,7 @@ def train(folder: Path, *, name: str, updates: float = float("inf"), **changed: 
     found = agreed(found)
     if found:
         trainer.resume(found)
-    if trainer.run().stopped_by != "told":
+    if trainer.run().stopped_by != "terminated":
         trainer.save()
         trainer.saver.wait()
     return trainer
@@ -69,7 +69,7 @@ def main(folder: Path) -> None:
         "workers agree": all(torch.equal(*pair) for pair in same),
         "moments": sum(name.startswith("outer") for name in one),
         "resized at": resized.seen,
-        "epochs": [epoch.num_samples for epoch in whole.tally.proven()] if whole.engine.rank == 0 else [],
+        "epochs": [epoch.num_samples for epoch in whole.audit.proven()] if whole.engine.rank == 0 else [],
     }
     (folder / f"worker-{whole.engine.rank}.json").write_text(json.dumps(found))
     whole.engine.close()  # type: ignore[attr-defined]

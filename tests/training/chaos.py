@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.training.checkpoint_copies import Bucket
+from pipeline.training.checkpoint_copies import CheckpointCopies
 from tests.training.forked import Job, Seen, Strikes
 
 INTO_A_START_S = 0.2  # at most, for a kill
@@ -121,7 +121,7 @@ def moved(folder: Path) -> bool:
     job.start(1, once_copied)
     shutil.rmtree(job.checkpoints)
     (heads,) = job.copies.glob("**/heads")
-    job.due = max(int(copy[5:20]) for copy in Bucket(str(heads.parent)).copies())
+    job.due = max(int(copy[5:20]) for copy in CheckpointCopies(str(heads.parent)).copies())
     job.start(1)
     assert job.result and job.seen.from_another == 0
     return bool(job.result["model_digest"] == due["model_digest"])

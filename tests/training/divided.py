@@ -17,7 +17,7 @@ from pipeline.training import checkpoint, worker
 from pipeline.training import engine as engines
 from pipeline.training.checkpoint import State
 from pipeline.training.engine import TorchEngine
-from pipeline.training.fsdp import DividedEngine
+from pipeline.training.fsdp import FsdpEngine
 from pipeline.training.gradients import Signals
 from tests.fakes import LineWorkload
 
@@ -51,7 +51,7 @@ def made(folder: Path, kind: str) -> TorchEngine:
     data = workload.dataset(folder, "train")
     tuning = DIVIDED if kind != "recompute" else Tuning(recompute=True, sharded=True, sharded_weights=True)
     alone = "RANK" not in os.environ
-    build = TorchEngine if alone else DividedEngine
+    build = TorchEngine if alone else FsdpEngine
     return build(workload, data, seed=1, micro_batch_size=MICRO, tuning=Tuning() if alone else tuning)
 
 

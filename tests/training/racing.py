@@ -27,7 +27,7 @@ os.environ |= cloud_storage.ENVIRONMENT
 import gcsfs  # noqa: F401  before the forks
 
 from pipeline.training import checkpoint
-from pipeline.training.checkpoint_copies import Bucket
+from pipeline.training.checkpoint_copies import CheckpointCopies
 
 URL = "gs://bucket/checkpoints/night/job"
 COMMITS = 2  # by each writer, a round
@@ -50,8 +50,8 @@ def saved(folder: Path, seen: int, chance: random.Random) -> Path:
 def write(folder: Path, seed: float, said: Connection) -> None:
     """Send a checkpoint after the other, and say which are there."""
     chance = random.Random(seed)
-    bucket = Bucket(URL)
-    bucket.bring(folder)
+    bucket = CheckpointCopies(URL)
+    bucket.fetch(folder)
     seen = far_on(folder)
     for _ in range(COMMITS):
         seen += chance.randint(1, 3)
@@ -68,12 +68,12 @@ def far_on(folder: Path) -> int:
 
 def read(folder: Path, known: int, over: Connection, said: Connection) -> None:
     """Bring the newest until told, then see all that the newest head names; say what was wrong."""
-    bucket, looks, torn, lost = Bucket(URL), 0, 0, 0
+    bucket, looks, torn, lost = CheckpointCopies(URL), 0, 0, 0
     heard = False
     while not heard:
         heard = over.poll()
         shutil.rmtree(folder, ignore_errors=True)
-        bucket.bring(folder)
+        bucket.fetch(folder)
         looks, lost = looks + 1, lost + (far_on(folder) < known)
     for name, files in bucket.copies().items():
         torn += bool(bucket._get(name, files, folder / "again"))

@@ -31,7 +31,7 @@ def engine(folder: Path) -> TorchEngine:
         seed=1,
         micro_batch_size=BATCH,
         tuning=Tuning(),
-        shrunk=lambda size: (folder / "shrunk").write_text(str(size)),
+        on_shrink=lambda size: (folder / "shrunk").write_text(str(size)),
     )
 
 
@@ -46,7 +46,7 @@ def updates(folder: Path, *, short: bool) -> TorchEngine:
     """Three updates: one allocates what stays, one shows what a pass takes, one is short of that."""
     made = engine(folder)
     update(made, 0)
-    memory._forget_peak()
+    memory._reset_peak()
     update(made, 1)
     if short and made.rank == 0:
         resident, peak = memory._resident()

@@ -80,7 +80,7 @@ UNDER_A_LIMIT = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from pipeline.training import order
+from pipeline.training import sample_order
 from pipeline.training.arrays import Arrays
 
 MiB = 2**20
@@ -93,7 +93,8 @@ limit = kib("VmData:") * 1024 + 64 * MiB  # what may be allocated from here on: 
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 total = 0
 for start in range(0, n, 1 << 14):
-    indices = order.indices(seed=1, num_samples=n, start=start, stop=start + (1 << 14), block=data.block)
+    stop = start + (1 << 14)
+    indices = sample_order.indices(seed=1, num_samples=n, start=start, stop=stop, block=data.block)
     total += int(data.__getitems__(indices)["x"][:, 0].sum())
 assert total == n * (n - 1) // 2, total
 assert kib("RssAnon:") - before < 64 * 1024, kib("RssAnon:") - before

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract.records import Size
-from pipeline.training.batch_schedule import LEAST_LOOKS, Pace
+from pipeline.training.batch_schedule import LEAST_LOOKS, BatchSchedule
 
 positive = st.floats(1e-3, 1e6)
 
 
-def pace(*, rule="by_optimizer", batch_size=64, num_samples=10_000) -> Pace:
-    return Pace(
+def pace(*, rule="by_optimizer", batch_size=64, num_samples=10_000) -> BatchSchedule:
+    return BatchSchedule(
         batch_size=batch_size, base_size=64, base_samples=num_samples, num_samples=num_samples, rule=rule
     )
 
 
-def told(made: Pace, *, scale: float, times: int = LEAST_LOOKS) -> Pace:
+def told(made: BatchSchedule, *, scale: float, times: int = LEAST_LOOKS) -> BatchSchedule:
     """The pace after so many updates that show this noise scale."""
     for _ in range(times):
         made.step(64, noise=(1.0, scale))
@@ -42,27 +42,27 @@ def test_it_grows_exactly_where_goodput_gains_five_percent(fixed_s, per_sample_s
 
     gain = goodput(found[1]) / goodput(found[0])
     if abs(gain - 1.05) > 1e-6:
-        assert made.larger(found, seen=0, most=1e9) == (128 if gain > 1.05 else 0)
+        assert made.next_size(found, seen=0, most=1e9) == (128 if gain > 1.05 else 0)
 
 
 def test_where_an_update_takes_as_long_whatever_its_size_noise_decides():
     free = sizes(fixed_s=1.0, per_sample_s=0.0)
-    assert told(pace(), scale=1000.0).larger(free, seen=0, most=1e9) == 128
-    assert told(pace(), scale=0.1).larger(free, seen=0, most=1e9) == 0
+    assert told(pace(), scale=1000.0).next_size(free, seen=0, most=1e9) == 128
+    assert told(pace(), scale=0.1).next_size(free, seen=0, most=1e9) == 0
 
 
 def test_where_time_is_by_the_sample_no_batch_grows():
-    assert told(pace(), scale=1e6).larger(sizes(fixed_s=0.0, per_sample_s=1.0), seen=0, most=1e9) == 0
+    assert told(pace(), scale=1e6).next_size(sizes(fixed_s=0.0, per_sample_s=1.0), seen=0, most=1e9) == 0
 
 
 def test_few_looks_the_end_of_a_rule_or_a_size_not_yet_taken_leave_it_as_it_is():
     free = sizes(fixed_s=1.0, per_sample_s=0.0)
-    assert told(pace(), scale=1000.0, times=LEAST_LOOKS - 1).larger(free, seen=0, most=1e9) == 0
+    assert told(pace(), scale=1000.0, times=LEAST_LOOKS - 1).next_size(free, seen=0, most=1e9) == 0
     made = told(pace(), scale=1000.0)
-    assert made.larger(free, seen=0, most=127) == 0
+    assert made.next_size(free, seen=0, most=127) == 0
     made.grow(128, start=640)
-    assert made.larger(free, seen=600, most=1e9) == 0
-    assert made.larger(free, seen=640, most=1e9) == 256
+    assert made.next_size(free, seen=600, most=1e9) == 0
+    assert made.next_size(free, seen=640, most=1e9) == 256
     assert (made.size(639), made.size(640)) == (64, 128)
 
 
@@ -75,7 +75,7 @@ def test_what_was_saved_decides_the_same(estimates):
     other = pace(rule="adascale", batch_size=128)
     other.load(json.loads(json.dumps(made.save())))
     assert other.save() == made.save()
-    assert other.larger(free, seen=2000, most=1e9) == made.larger(free, seen=2000, most=1e9)
+    assert other.next_size(free, seen=2000, most=1e9) == made.next_size(free, seen=2000, most=1e9)
     assert (other.tau, other.noise_scale, other.size(1000)) == (made.tau, made.noise_scale, 256)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
-from pipeline.training.checkpoint_copies import Bucket
+from pipeline.training.checkpoint_copies import CheckpointCopies
 from pipeline.training.trainer import Trainer
 from tests import cloud_storage
 from tests.fakes import AtOnce, CountingEngine
@@ -34,35 +34,35 @@ def saved(folder: Path, *seen: int) -> list[Path]:
     return [path for path in paths if path]
 
 
-def brought(bucket: Bucket, folder: Path) -> str:
+def brought(bucket: CheckpointCopies, folder: Path) -> str:
     """Name of the newest checkpoint in a folder after what is in the bucket was brought there."""
-    bucket.bring(folder)
+    bucket.fetch(folder)
     path = checkpoint.newest(folder, identity="job")
     return path.name.removeprefix("seen=").lstrip("0") if path else ""
 
 
-def names(bucket: Bucket) -> list[str]:
+def names(bucket: CheckpointCopies) -> list[str]:
     return sorted(copy.partition(".")[0].removeprefix("seen=").lstrip("0") for copy in bucket.copies())
 
 
-def there(bucket: Bucket, seen: int, file: str) -> str:
+def there(bucket: CheckpointCopies, seen: int, file: str) -> str:
     """Path in the bucket of a file of a copy."""
     (copy,) = (copy for copy in bucket.copies() if copy.startswith(f"seen={seen:015d}."))
-    return bucket._at(copy, file)
+    return bucket._bucket.at(copy, file)
 
 
 def test_a_machine_without_a_checkpoint_gets_the_newest_copy(tmp_path, url):
-    bucket = Bucket(url)
+    bucket = CheckpointCopies(url)
     assert brought(bucket, tmp_path / "new") == ""
     for path in saved(tmp_path / "old", 1, 20):
         assert bucket.send(path)
         assert bucket.send(path)
-    assert brought(Bucket(url), tmp_path / "new") == "20"
+    assert brought(CheckpointCopies(url), tmp_path / "new") == "20"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["seen=000000000000020"]
 
 
 def test_one_that_has_a_newer_one_keeps_it(tmp_path, url):
-    bucket = Bucket(url)
+    bucket = CheckpointCopies(url)
     for path in saved(tmp_path / "old", 1):
         bucket.send(path)
     saved(tmp_path / "new", 5)
@@ -72,18 +72,18 @@ def test_one_that_has_a_newer_one_keeps_it(tmp_path, url):
 
 def test_a_torn_one_on_disk_gives_way_to_its_copy(tmp_path, url):
     (path,) = saved(tmp_path, 7)
-    assert Bucket(url).send(path)
+    assert CheckpointCopies(url).send(path)
     (path / "model.safetensors").write_bytes(b"torn")
-    assert brought(Bucket(url), tmp_path) == "7"
+    assert brought(CheckpointCopies(url), tmp_path) == "7"
 
 
 @pytest.mark.parametrize("num_parts", [0, 1, 2])
 def test_what_lacks_its_manifest_is_not_believed(tmp_path, url, num_parts, monkeypatch, caplog):
     """As it is left by a worker that was killed after so many parts: the manifest comes last."""
-    bucket = Bucket(url)
+    bucket = CheckpointCopies(url)
     one, two = saved(tmp_path / "old", 1, 2)
     assert bucket.send(one)
-    put, parts = bucket._system.put_file, []
+    put, parts = bucket._bucket.files.put_file, []
 
     def until_killed(source: str, *given: Any, **told: Any) -> None:
         if len(parts) == num_parts:
@@ -91,7 +91,7 @@ def test_what_lacks_its_manifest_is_not_believed(tmp_path, url, num_parts, monke
         parts.append(Path(source).name)
         put(source, *given, **told)
 
-    monkeypatch.setattr(bucket._system, "put_file", until_killed)
+    monkeypatch.setattr(bucket._bucket.files, "put_file", until_killed)
     assert not bucket.send(two)
     monkeypatch.undo()
     assert "manifest.json" not in parts
@@ -103,25 +103,25 @@ def test_what_lacks_its_manifest_is_not_believed(tmp_path, url, num_parts, monke
 
 @pytest.mark.parametrize("file", ["model.safetensors", "state.json", "manifest.json"])
 def test_a_copy_that_was_changed_is_skipped_and_replaced(tmp_path, url, file, caplog):
-    bucket = Bucket(url)
+    bucket = CheckpointCopies(url)
     one, two = saved(tmp_path / "old", 1, 2)
     assert bucket.send(one)
     assert bucket.send(two)
-    bucket._system.pipe_file(there(bucket, 2, file), b"changed")
+    bucket._bucket.files.pipe_file(there(bucket, 2, file), b"changed")
     assert brought(bucket, tmp_path / "new") == "1"
     assert re.search(rf"{two.name}\.\w+ is skipped", caplog.text)
     (again,) = saved(tmp_path / "new", 2)
-    assert Bucket(url).send(again)
+    assert CheckpointCopies(url).send(again)
     assert brought(bucket, tmp_path / "newer") == "2"
 
 
 def test_two_are_kept_and_none_that_was_further_on_and_not_believed(tmp_path, url):
-    bucket = Bucket(url)
+    bucket = CheckpointCopies(url)
     for path in saved(tmp_path / "old", 1, 2, 900):
         bucket.send(path)
     assert names(bucket) == ["2", "900"]
-    bucket._system.rm_file(there(bucket, 900, "manifest.json"))
-    after = Bucket(url)
+    bucket._bucket.files.rm_file(there(bucket, 900, "manifest.json"))
+    after = CheckpointCopies(url)
     assert brought(after, tmp_path / "new") == "2"
     for path in saved(tmp_path / "new", 3, 4):
         assert after.send(path)
@@ -131,7 +131,7 @@ def test_two_are_kept_and_none_that_was_further_on_and_not_believed(tmp_path, ur
 
 
 def test_a_writer_that_was_given_up_for_lost_takes_nothing_from_its_successor(tmp_path, url):
-    lost, after = Bucket(url), Bucket(url)
+    lost, after = CheckpointCopies(url), CheckpointCopies(url)
     (one,) = saved(tmp_path / "lost", 1)
     assert lost.send(one)
     assert brought(after, tmp_path / "new") == "1"
@@ -145,46 +145,46 @@ def test_a_writer_that_was_given_up_for_lost_takes_nothing_from_its_successor(tm
     (seven,) = saved(tmp_path / "new", 7)
     assert after.send(seven)
     assert names(after) == ["7", "9"]
-    assert brought(Bucket(url), tmp_path / "newer") == "9"
+    assert brought(CheckpointCopies(url), tmp_path / "newer") == "9"
 
 
 def test_a_head_that_was_cut_short_is_passed_over_and_followed_by_the_next(tmp_path, url):
-    bucket = Bucket(url)
+    bucket = CheckpointCopies(url)
     one, two = saved(tmp_path / "old", 1, 2)
     assert bucket.send(one)
-    bucket._system.pipe_file(bucket._at("heads", f"{2:012d}.json"), b'{"seen=00')
+    bucket._bucket.files.pipe_file(bucket._bucket.at("heads", f"{2:012d}.json"), b'{"seen=00')
     assert brought(bucket, tmp_path / "new") == "1"
     assert bucket.send(two)
     assert names(bucket) == ["1", "2"]
 
 
 def test_what_a_killed_writer_left_goes_after_an_hour(tmp_path, url, monkeypatch):
-    bucket = Bucket(url)
-    left = bucket._at(f"seen={5:015d}.dead", "model.safetensors")
-    bucket._system.makedirs(left.rpartition("/")[0], exist_ok=True)
-    bucket._system.pipe_file(left, b"half")
+    bucket = CheckpointCopies(url)
+    left = bucket._bucket.at(f"seen={5:015d}.dead", "model.safetensors")
+    bucket._bucket.files.makedirs(left.rpartition("/")[0], exist_ok=True)
+    bucket._bucket.files.pipe_file(left, b"half")
     one, two = saved(tmp_path, 1, 2)
     assert bucket.send(one)
-    assert bucket._system.exists(left)
+    assert bucket._bucket.files.exists(left)
     monkeypatch.setattr("pipeline.training.checkpoint_copies.FORGOTTEN", timedelta(0))
     assert bucket.send(two)
-    assert not bucket._system.exists(left)
+    assert not bucket._bucket.files.exists(left)
     assert names(bucket) == ["1", "2"]
 
 
 def test_a_bucket_that_is_read_only_is_warned_of_tried_again_and_stops_nothing(
     tmp_path, url, monkeypatch, caplog
 ):
-    bucket = Bucket(url)
+    bucket = CheckpointCopies(url)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "read-only")
 
-    monkeypatch.setattr(bucket._system, "put_file", refuse)
+    monkeypatch.setattr(bucket._bucket.files, "put_file", refuse)
     engine = CountingEngine(num_samples=40, step_s=10)
     trainer = Trainer(
         engine, recipe(checkpoint_every_s=50), folder=tmp_path, epoch_samples=40, told_to_stop=lambda: False,
-        report=lambda progress: None, clock=engine.clock, bucket=bucket, aside=AtOnce(),
+        report=lambda progress: None, clock=engine.clock, copies=bucket, executor=AtOnce(),
     )  # fmt: skip
     assert trainer.run().stopped_by == "finished"
     assert caplog.text.count("no copy of") >= 3
@@ -195,14 +195,14 @@ def test_a_bucket_that_is_read_only_is_warned_of_tried_again_and_stops_nothing(
 
 
 def test_what_cannot_be_read_is_no_reason_to_begin_anew(tmp_path, url, monkeypatch):
-    bucket = Bucket(url)
+    bucket = CheckpointCopies(url)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "no access")
 
-    monkeypatch.setattr(bucket._system, "find", refuse)
+    monkeypatch.setattr(bucket._bucket.files, "find", refuse)
     with pytest.raises(PermissionError):
-        bucket.bring(tmp_path)
+        bucket.fetch(tmp_path)
 
 
 @pytest.fixture
@@ -214,14 +214,14 @@ def storage(monkeypatch) -> Iterator[cloud_storage.Store]:
 
 @pytest.mark.slow
 def test_cloud_storage_is_such_a_bucket(tmp_path, storage, caplog):
-    bucket = Bucket("gs://bucket/job")
+    bucket = CheckpointCopies("gs://bucket/job")
     for seen in (1, 2, 3):
         (path,) = saved(tmp_path / "old", seen)
         assert bucket.send(path)
     assert names(bucket) == ["2", "3"]
     assert brought(bucket, tmp_path / "new") == "3"
-    bucket._system.pipe_file(there(bucket, 3, "model.safetensors"), b"torn\r")
-    assert bucket._system.cat_file(there(bucket, 3, "model.safetensors")) == b"torn\r"
+    bucket._bucket.files.pipe_file(there(bucket, 3, "model.safetensors"), b"torn\r")
+    assert bucket._bucket.files.cat_file(there(bucket, 3, "model.safetensors")) == b"torn\r"
     assert brought(bucket, tmp_path / "newer") == "2"
     storage.read_only = True
     (four,) = saved(tmp_path / "old", 4)
@@ -230,7 +230,7 @@ def test_cloud_storage_is_such_a_bucket(tmp_path, storage, caplog):
     storage.read_only = False
     assert bucket.send(four)
     assert names(bucket) == ["3", "4"]
-    nowhere = Bucket("gs://nowhere/job")
+    nowhere = CheckpointCopies("gs://nowhere/job")
     assert brought(nowhere, tmp_path / "none") == ""
     assert not nowhere.send(four)
     assert "no copy of seen=000000000000004 in gs://nowhere/job" in caplog.text

@@ -35,7 +35,7 @@ class Clock:
 
 def saver(folder: Path, clock: Clock, aside: Executor, **told: Any) -> Saver:
     made = {"every_s": 10.0, "mean_time_to_loss_s": None, **told}
-    return Saver(folder, identity="job", clock=clock, aside=aside, **made)
+    return Saver(folder, identity="job", clock=clock, executor=aside, **made)
 
 
 def begin(made: Saver, clock: Clock, weights: torch.Tensor, *, seen: int = 8, blocked_s: float = 0.0) -> None:

@@ -20,9 +20,9 @@ from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training import engine as engines
 from pipeline.training import fsdp as divisions
-from pipeline.training.fsdp import DividedEngine
+from pipeline.training.fsdp import FsdpEngine
 from pipeline.training.gradients import Signals
-from pipeline.training.local_sgd import PeriodicEngine
+from pipeline.training.local_sgd import LocalSgdEngine
 from tests.fakes import LineWorkload, write_curve
 from tests.training import divided
 from tests.training.nights import ROOT
@@ -116,9 +116,9 @@ def test_who_runs_out_of_memory_ends_and_begins_again_with_passes_of_half_the_si
     remembered, batch = [32], np.arange(32)
     losses: list[torch.Tensor] = []
     while not losses:
-        engine = DividedEngine(
+        engine = FsdpEngine(
             Short(), Short().dataset(folder, "train"), seed=1, micro_batch_size=remembered[-1],
-            tuning=divided.DIVIDED, shrunk=remembered.append,
+            tuning=divided.DIVIDED, on_shrink=remembered.append,
         )  # fmt: skip
         engine.prepare(batch)
         with suppress(MemoryError):
@@ -130,7 +130,7 @@ def test_who_runs_out_of_memory_ends_and_begins_again_with_passes_of_half_the_si
 
 def test_a_sample_that_does_not_fit_is_told_and_not_tried_for_ever(folder, alone, monkeypatch):
     monkeypatch.setattr(Short, "most", 0)
-    engine = DividedEngine(
+    engine = FsdpEngine(
         Short(), Short().dataset(folder, "train"), seed=1, micro_batch_size=1, tuning=divided.DIVIDED
     )
     engine.prepare(np.arange(2))
@@ -148,13 +148,13 @@ def test_models_that_cannot_be_divided_are_refused():
         (nn.Embedding(4, 2, sparse=True), "make them dense"),
     ):
         with pytest.raises(PlanError, match=said):
-            divisions.divide(model, loss, device=torch.device("cpu"))
+            divisions.shard(model, loss, device=torch.device("cpu"))
 
 
 def test_workers_who_train_by_themselves_cannot_divide_weights(folder):
     workload = LineWorkload()
     with pytest.raises(ParamsError, match=r"set train\.sync to every_update"):
-        PeriodicEngine(
+        LocalSgdEngine(
             workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=8,
             tuning=Tuning(sharded_weights=True), sync_every=4,
         )  # fmt: skip

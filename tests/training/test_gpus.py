@@ -10,11 +10,11 @@ from pipeline.contract.records import Rental, Rung
 from pipeline.jobs.backend_job import job_of
 from pipeline.machines.catalog import rented
 from pipeline.training import gpus
-from pipeline.training.gpus import Sight, check, driver, unseen
+from pipeline.training.gpus import GpuFacts, check, driver, unseen
 from tests.jobs.calls import NIGHT
 from tests.training import nights
 
-WELL = Sight(torch="2.13.0", cuda="13.0", driver="580.95.05", library=True)
+WELL = GpuFacts(torch="2.13.0", cuda="13.0", driver="580.95.05", library=True)
 GIVEN = {gpus.MACHINE: "g2-standard-24", gpus.GPUS: "2 x L4"}
 blind = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 
@@ -38,7 +38,7 @@ blind = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU her
     ],
 )  # fmt: skip
 def test_the_sentence_names_machine_cause_and_remedy(change, why, then):
-    told = unseen("g2-standard-24", "2 x L4", sight=replace(WELL, **change))
+    told = unseen("g2-standard-24", "2 x L4", facts=replace(WELL, **change))
     assert told == f"the worker on g2-standard-24 was given 2 x L4 and sees no GPU: {why}; {then}"
 
 

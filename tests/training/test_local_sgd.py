@@ -13,7 +13,7 @@ from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Tuning
 from pipeline.training.gradients import Signals
-from pipeline.training.local_sgd import PeriodicEngine
+from pipeline.training.local_sgd import LocalSgdEngine
 from tests.fakes import LineWorkload
 from tests.training import apart
 from tests.training.nights import ROOT
@@ -31,13 +31,13 @@ class Plain(LineWorkload):
         return torch.optim.SGD(parameters, lr=1.0)
 
 
-def made(folder, **told) -> PeriodicEngine:
+def made(folder, **told) -> LocalSgdEngine:
     workload = Plain()
     data = workload.dataset(folder, "train")
-    return PeriodicEngine(workload, data, seed=1, micro_batch_size=8, tuning=Tuning(), **told)
+    return LocalSgdEngine(workload, data, seed=1, micro_batch_size=8, tuning=Tuning(), **told)
 
 
-def step(engine: PeriodicEngine, number: int) -> None:
+def step(engine: LocalSgdEngine, number: int) -> None:
     share = np.arange(8 * number, 8 * number + 8)
     engine.step(share, batch_size=8, rate=0.1, signals=Signals())
 
@@ -83,7 +83,7 @@ def test_to_save_is_to_agree_and_what_was_saved_goes_on_bit_equal(folder):
 
 def test_an_empty_share_changes_no_weight_and_makes_the_moments(folder):
     workload = LineWorkload(dropout=0.0)
-    engine = PeriodicEngine(
+    engine = LocalSgdEngine(
         workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=8, tuning=Tuning(), sync_every=5
     )
     before = {name: weight.clone() for name, weight in engine.model.state_dict().items()}
@@ -107,7 +107,7 @@ def test_two_workers_resume_bit_equal_resize_and_lose_no_sample(folder):
     assert json.loads((folder / "worker-0.json").read_text())["epochs"] == [100] * 5
     alone = apart.train(folder, name="resized")
     assert alone.seen == 500
-    assert [(epoch.num_samples, epoch.whole) for epoch in alone.tally.proven()] == [(100, True)] * 5
+    assert [(epoch.num_samples, epoch.whole) for epoch in alone.audit.proven()] == [(100, True)] * 5
 
 
 @pytest.mark.parametrize("other", [{"batch_growth": "goodput"}, {"scaling": "adascale"}])
@@ -119,7 +119,7 @@ def test_what_needs_all_workers_together_is_refused(other):
 def test_an_optimizer_in_shares_is_refused(folder):
     workload = Plain()
     with pytest.raises(ParamsError, match=r"not suffice for that; set train\.sync to every_update"):
-        PeriodicEngine(
+        LocalSgdEngine(
             workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=8,
             tuning=Tuning(sharded=True), sync_every=4,
         )  # fmt: skip

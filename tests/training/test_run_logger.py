@@ -56,7 +56,7 @@ def test_heartbeats_and_system_metrics_reach_mlflow_once_also_after_a_restart(tm
                 time.sleep(0.1)
             assert process.stdin
             process.stdin.close()
-            assert process.wait(60) == 0
+            assert process.wait(500) == 0
         found = database.execute(LOSS).fetchall()
     assert found == [(100 * number, 1 / number) for number in range(1, 6)]
 
@@ -66,4 +66,4 @@ def test_it_ends_with_training_though_mlflow_is_away(tmp_path):
     process = follower(tmp_path, MLFLOW_TRACKING_URI="http://127.0.0.1:9", MLFLOW_RUN_ID="r")
     assert process.stdin
     process.stdin.close()
-    assert process.wait(60) == 0
+    assert process.wait(500) == 0

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from torch.utils.data import DataLoader
 
-from pipeline.training.termination import Notice, unheard
+from pipeline.training.termination import Termination, sigterm_blocked
 
 
 @pytest.fixture(autouse=True)
@@ -24,40 +24,40 @@ def leave_signals_as_they_were() -> Iterator[None]:
 
 
 def test_it_is_kept_until_it_is_asked_for():
-    notice = Notice()
-    notice.listen()
-    assert not notice()
+    termination = Termination()
+    termination.listen()
+    assert not termination()
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(3):
-        heard(notice)
+        heard(termination)
 
 
-def heard(notice: Notice) -> None:
+def heard(termination: Termination) -> None:
     """Asked again and again, as training does: a thread that took the signal may not have told yet.
 
     Like the backward pass, it lets go of the GIL between: in 3.11 a signal that another thread took may
     wait for that.
     """
     until = time.monotonic() + 5
-    while not notice():
+    while not termination():
         assert time.monotonic() < until
         time.sleep(0.001)
 
 
 def test_it_is_kept_when_another_thread_takes_it():
     """Threads from before do not block it: the system gives it to one of them."""
-    notice = Notice()
-    notice.listen()
+    termination = Termination()
+    termination.listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.kill(os.getpid(), signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     assert signal.SIGTERM not in signal.sigpending()
-    heard(notice)
+    heard(termination)
 
 
 @pytest.mark.slow
 def test_processes_of_a_data_set_do_not_hear_it():
-    with unheard():
+    with sigterm_blocked():
         loader = iter(DataLoader(range(64), batch_size=1, num_workers=1, prefetch_factor=1))
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     next(loader)
@@ -72,8 +72,8 @@ def test_processes_of_a_data_set_do_not_hear_it():
 
 def test_outside_of_training_it_ends_the_process():
     code = (
-        "import os, signal; from pipeline.training.termination import unheard\n"
-        "with unheard(): os.kill(os.getpid(), signal.SIGTERM); print('went on', flush=True)\n"
+        "import os, signal; from pipeline.training.termination import sigterm_blocked\n"
+        "with sigterm_blocked(): os.kill(os.getpid(), signal.SIGTERM); print('went on', flush=True)\n"
         "print('not ended')"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)

@@ -16,7 +16,7 @@ from pipeline.contract.errors import JobError
 from pipeline.contract.records import Size, Tuning
 from pipeline.training import checkpoint, sample_order
 from pipeline.training.recipe import Progress, Recipe
-from pipeline.training.trainer import Outcome, Trainer
+from pipeline.training.trainer import RunOutcome, Trainer
 from tests.fakes import AtOnce, CountingEngine
 from tests.training.recipes import recipe
 
@@ -44,13 +44,13 @@ class Run:
             told_to_stop=lambda: len(engine.rates) + 1 >= stop_after,
             report=self.heartbeats.append,
             clock=engine.clock,
-            aside=AtOnce(),
+            executor=AtOnce(),
         )
         path = checkpoint.newest(folder, identity=made.identity)
         if path:
             self.trainer.resume(path)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         return self.trainer.run()
 
 
@@ -82,7 +82,7 @@ def run_world(folder: Path, made: Recipe, *, world_size: int, save_every: int, *
         engine = CountingEngine(
             num_samples=40, rank=rank, world_size=world_size, save_every=save_every, before=engine
         )
-        run = Run(folder, engine, made, stop_after=ends.get("told", math.inf))
+        run = Run(folder, engine, made, stop_after=ends.get("terminated", math.inf))
         if "killed" in ends:
             killed(run, ends["killed"])
         elif run.run().stopped_by == "finished":
@@ -107,7 +107,7 @@ def killed(run: Run, after: float) -> None:
 @pytest.mark.slow
 @given(
     phases=st.lists(
-        st.tuples(st.integers(1, 4), st.integers(1, 5), st.sampled_from(["told", "killed"])), max_size=5
+        st.tuples(st.integers(1, 4), st.integers(1, 5), st.sampled_from(["terminated", "killed"])), max_size=5
     ),
     batch_size=st.integers(1, 40),
     save_every=st.integers(1, 4),
@@ -125,7 +125,7 @@ def test_each_sample_once_per_epoch_on_changing_worlds_and_batches(phases, batch
         count = checkpoint.load(path).tensors["model"]["count"]
     assert trainer.seen == 100
     assert sorted(count.tolist()) == [2] * 20 + [3] * 20
-    assert [(epoch.num_samples, epoch.whole) for epoch in trainer.tally.proven()] == [
+    assert [(epoch.num_samples, epoch.whole) for epoch in trainer.audit.proven()] == [
         (40, True), (40, True), (20, False),
     ]  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_without_a_ledger_is_gone_on_from_and_the_rest_is_proven(tm
     second = Run(tmp_path, CountingEngine(num_samples=40), recipe())
     second.run()
     second.trainer.save()
-    epochs = second.trainer.tally.proven()
+    epochs = second.trainer.audit.proven()
     assert [(epoch.num_samples, epoch.whole) for epoch in epochs] == [(16, False), (40, True), (20, False)]
 
 
@@ -185,7 +185,7 @@ def test_an_early_end_survives_a_restart(tmp_path):
     made = recipe(num_samples=10_000, batch_size=8, train_until=until)
     first = CountingEngine(num_samples=40, step_s=0.5)
     told = Run(tmp_path, first, made, stop_after=95)
-    assert told.run().stopped_by == "told"
+    assert told.run().stopped_by == "terminated"
     second = CountingEngine(num_samples=40, step_s=0.5)
     second.now = first.now
     again = Run(tmp_path, second, made)
@@ -200,7 +200,7 @@ def test_an_early_end_is_put_off_on_a_faster_machine(tmp_path):
     made = recipe(num_samples=40_000, batch_size=8, train_until=datetime.fromtimestamp(600, UTC))
     first = CountingEngine(num_samples=40, step_s=0.5)
     told = Run(tmp_path, first, made, stop_after=900)
-    assert told.run().stopped_by == "told"
+    assert told.run().stopped_by == "terminated"
     assert told.trainer.end < 10_000
     for step_s, least in ((0.03, 40_000), (0.06, 22_000)):
         second = CountingEngine(num_samples=40, step_s=step_s)
@@ -234,7 +234,7 @@ def test_a_pause_is_not_taken_for_the_speed_of_all_that_is_left(tmp_path):
 def test_past_the_deadline_it_ends_with_the_next_update(tmp_path):
     engine = CountingEngine(num_samples=40)
     made = recipe(train_until=datetime.fromtimestamp(-1, UTC))
-    assert Run(tmp_path, engine, made).run() == Outcome(seen=8, num_updates=1, stopped_by="deadline")
+    assert Run(tmp_path, engine, made).run() == RunOutcome(seen=8, num_updates=1, stopped_by="deadline")
 
 
 def test_heartbeats_come_at_most_once_a_second_and_tell_speed_and_loss(tmp_path):
@@ -346,7 +346,7 @@ def test_batches_grow_at_the_same_updates_however_often_it_is_ended(tmp_path):
             run.run()
             rates[name] += engine.rates
         assert engine.count.tolist() == [50] * 40
-        assert [size for _, size in run.trainer.pace.save()["sizes"]] == [8, 16, 32]
+        assert [size for _, size in run.trainer.batch_schedule.save()["sizes"]] == [8, 16, 32]
     assert rates["ended"] == rates["whole"]
     assert engine.rescaled[-1] == (32, 16)
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pipeline.contract.records import Tuning
-from pipeline.training.tuning import Columns, Shards, Tuner, blocks, read, tensors
+from pipeline.training.tuning import Columns, ShardedOptimizer, Tuner, blocks, read, tensors
 from tests.fakes import Curve
 from tests.training.steps import steps
 
@@ -136,7 +136,7 @@ def test_recomputing_keeps_less_for_the_backward_pass():
 
 def test_parameters_are_divided_evenly():
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(6)])
-    shards = Shards(torch.optim.Adam(model.parameters()), rank=0, world_size=2)
+    shards = ShardedOptimizer(torch.optim.Adam(model.parameters()), rank=0, world_size=2)
     sizes = [p.numel() for p in model.parameters()]
     own = sum(size for size, owner in zip(sizes, shards._owners, strict=True) if owner == 0)
     assert own == sum(sizes) / 2

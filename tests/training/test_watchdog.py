@@ -10,7 +10,7 @@ class Worker:
 
     def __init__(self, *, hang_after_s: float = 60.0) -> None:
         self.now = 0.0
-        self.dog = Watchdog(hang_after_s=hang_after_s, told=lambda _: None, clock=lambda: self.now)
+        self.dog = Watchdog(hang_after_s=hang_after_s, on_hang=lambda _: None, clock=lambda: self.now)
 
     def updates(self, count: int, *, each_s: float) -> "Worker":
         for _ in range(count):

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends.vertex.client import Calls, Denied, Patience
-from pipeline.backends.vertex.job_spec import label
+from pipeline.contract.backend import label
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import Endpoint, Model

@@ -5,7 +5,6 @@ are always set, and cut to what is left until the end of training: a service tha
 up some of it since the job was drawn up, which is no reason to go without the job.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -199,17 +198,3 @@ def _topology(job: Job, machine: Machine) -> str:
             f"set plan.max_machines so that they are one of {', '.join(map(str, known))}"
         )
     return known[chips]
-
-
-def label(text: str) -> str:
-    """The text as the value of a label: lower case, digits, _ and -, at most 63; unlike texts stay unlike.
-
-    >>> label("2026-11-21"), label("")
-    ('2026-11-21', 'none')
-    >>> label("Night 7").startswith("night_7-")
-    True
-    """
-    plain = re.sub(r"[^a-z0-9_-]", "_", text.lower())
-    if plain == text and len(plain) <= 63:
-        return plain or "none"
-    return f"{plain[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -8,15 +8,14 @@ sent.
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends.vertex.client import Calls, Denied, Patience, TurnedAway, Unanswered
-from pipeline.backends.vertex.job_spec import label
 from pipeline.backends.vertex.submission_journal import Order
-from pipeline.contract.backend import State
+from pipeline.contract.backend import State, label
 from pipeline.contract.errors import JobError
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Service:
 
     def _late(self, order: Order) -> "CustomJob | None":
         """What came of a request just made."""
-        return self.arrived(Order(**{**asdict(order), "asked_at": datetime.now(UTC).isoformat()}))
+        return self.arrived(replace(order, asked_at=datetime.now(UTC).isoformat()))
 
     def end(self, resource: str) -> "CustomJob | None":
         """The job, cancelled, and mostly ended; None where there is none."""

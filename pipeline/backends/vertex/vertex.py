@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from pipeline.backends.vertex import billing, error_codes, preflight, staging, submission_journal
 from pipeline.backends.vertex.client import Patience, Unanswered
-from pipeline.backends.vertex.job_spec import Site, custom_job, key_of, label, machine_of
+from pipeline.backends.vertex.job_spec import Site, custom_job, key_of, machine_of
 from pipeline.backends.vertex.service import ALIVE, STATES, NoQuota, Service, state_name
 from pipeline.backends.vertex.submission_journal import Book, Order, stretches
-from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State
+from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State, label
 from pipeline.contract.errors import JobError, NotYet, ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import replace_text
