@@ -317,9 +317,10 @@ def test_what_was_bought_and_is_gone_is_asked_for_on_spot_again_while_there_is_t
 
 
 def test_where_only_buying_is_safe_spot_elsewhere_is_not_gone_to():
+    """A fifth of the work is left, and time for it and a start, but not for another loss."""
     plan = planned(strategy="spot")
     first = sight(plan).rung
-    late = replace(refused(plan, first), now=UNTIL.timestamp() - 1.3 * plan.expected_s)
+    late = sight(plan, now=UNTIL.timestamp() - 2700, seen=round(0.8 * plan.num_samples))
     told = choose(plan, replace(late, refused={first.rental: late.now - 60}))
     assert (where(told), told.name) == (("a", plans.HOME, "on-demand"), "on-demand")
 
