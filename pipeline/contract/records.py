@@ -5,6 +5,7 @@ key that is not declared is refused on reading. Units are in the names: `_s` sec
 `_usd`; counts begin with `num_`; digests are DVC's (md5, `.dir` for a folder). All times are UTC.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -538,7 +539,7 @@ def find(kind: type[R], folder: Path = RUN) -> R | None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes `text` to `path` by an atomic rename, so that no reader sees half of it."""
+    """Writes `text` to `path` by an atomic rename: no reader sees half of it, and then it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -551,6 +552,19 @@ def replace_text(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Brings a file to disk, or the names in a folder; a bucket mounted as a folder does that by itself."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # such a bucket knows no fsync
+            raise
+    finally:
+        os.close(handle)
 
 
 def digest(path: Path) -> str:

@@ -51,6 +51,7 @@ def write_scores(columns: Mapping[str, NDArray[Any]], num_samples: int, path: Pa
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise
+    records.sync(path.parent)
 
 
 def with_prefix(columns: Mapping[str, NDArray[Any]], prefix: str) -> Columns:

@@ -82,24 +82,8 @@ def gate(
     refresh = is_refresh(champion, params)
     rules = rules_of(params.gate, refresh=refresh)
 
-    def tested() -> tuple[Check, ...]:
-        return smoke_test(version, champion, _column("challenger"), params.smoke_test)
-
     def replayed() -> Verdict:
-        verdict = decide(
-            read_scores(),
-            evaluation=evaluation,
-            version=version,
-            champion=champion,
-            rules=rules,
-            success=params.gate.success,
-            guardrails=params.gate.guardrails,
-        )
-        if params.gate.scores == "live" and champion is not None:  # users decide, these only advise
-            verdict = replace(verdict, checks=())
-        elif verdict.action != "promote":  # a version that is not promoted need not be fit
-            return verdict
-        return fit_to_serve(verdict, tested())
+        return judge_scores(evaluation, version, champion, params, rules=rules)
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
@@ -108,7 +92,8 @@ def gate(
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
-        verdict = fit_to_serve(verdict, tested())
+        checks = smoke_test(version, champion, _column("challenger"), params.smoke_test)
+        verdict = fit_to_serve(verdict, checks)
     show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
@@ -117,6 +102,30 @@ def gate(
             notifier.asks(night, verdict)
         review.show_report(night)  # for whoever is asked, since the night is closed only later
     return verdict
+
+
+def judge_scores(
+    evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections, *, rules: Rules
+) -> Verdict:
+    """Returns the verdict on `data/run/scores.npy`, and on whether the version is fit to serve.
+
+    Only a version that is to be promoted need be fit, and one that users are to judge: of that the scores
+    advise, so what the gate tried on them is left out.
+    """
+    verdict = decide(
+        read_scores(),
+        evaluation=evaluation,
+        version=version,
+        champion=champion,
+        rules=rules,
+        success=params.gate.success,
+        guardrails=params.gate.guardrails,
+    )
+    if params.gate.scores == "live" and champion is not None:
+        verdict = replace(verdict, checks=())
+    elif verdict.action != "promote":
+        return verdict
+    return fit_to_serve(verdict, smoke_test(version, champion, _column("challenger"), params.smoke_test))
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import WatchSections
+from pipeline.contract.params import GateParams, WatchSections
 from pipeline.contract.records import Champion, Release, Version, Watch
 from pipeline.evaluation.scores import SCORES, Columns, read_scores
 from pipeline.experiment import holdback, live_test
@@ -51,17 +52,28 @@ def watch(params: WatchSections) -> Watch:
     pair = _newest_scores(serving)
     if pair is None:
         return _watched("no data", serving, f"{edit}no scores compare the champion with its predecessor")
+    watched = compare(serving, pair, params.gate)
+    if watched.outcome == "rolled back":
+        rollback(params, to=serving.replaced, reason=watched.reason)
+        return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
+    return replace(watched, reason=f"{edit}{watched.reason}")
+
+
+def compare(serving: Release, pair: Columns, params: GateParams) -> Watch:
+    """Returns what the scores of the night that promoted the champion say of it and its predecessor.
+
+    It is to be rolled back where the predecessor is proven better: where all of the interval of the mean
+    difference is below 0. The same scores are looked at each hour, so the interval has no horizon.
+    """
     ours, theirs = pair["challenger"], pair["champion"]  # of the night in which ours was the challenger
-    paired = judge(ours, theirs, rules=rules_of(params.gate, refresh=True))
+    paired = judge(ours, theirs, rules=rules_of(params, refresh=True))
     if paired.effect is None:
-        return _watched("no data", serving, f"{edit}{paired.sentence}", num_samples=len(ours))
-    effect = interval(ours.astype(float) - theirs, alpha=params.gate.alpha, horizon=None, tuned_at=len(ours))
+        return _watched("no data", serving, paired.sentence, num_samples=len(ours))
+    effect = interval(ours.astype(float) - theirs, alpha=params.alpha, horizon=None, tuned_at=len(ours))
     if effect.high >= 0:
-        reason = f"{edit}version {serving.replaced} is not proven better than {serving.version}: {effect}"
+        reason = f"version {serving.replaced} is not proven better than {serving.version}: {effect}"
         return _watched("kept", serving, reason, effect=effect, num_samples=len(ours))
-    why = f"version {serving.replaced} is better than {serving.version}: {effect}"
-    rollback(params, to=serving.replaced, reason=why)
-    reason = f"{edit}rolled back: {why}"
+    reason = f"version {serving.replaced} is better than {serving.version}: {effect}"
     return _watched("rolled back", serving, reason, effect=effect, num_samples=len(ours))
 
 

@@ -1,6 +1,7 @@
 """Appends facts to files of JSON lines, of which a kill or a full disk may tear one.
 
 The line after a torn one begins on a line of its own, and readers leave torn lines out.
+Lines are not synced, as they come too often: where the power fails, the last ones may be lost or torn.
 """
 
 import errno

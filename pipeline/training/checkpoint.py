@@ -6,7 +6,6 @@ that does not match its manifest is skipped. Each belongs to one job by what tha
 job refuses it.
 """
 
-import errno
 import hashlib
 import json
 import logging
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import JobError
+from pipeline.contract.records import sync
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,7 +81,7 @@ def take_place(fresh: Path, path: Path) -> None:
     """Renames a finished folder to its final path, replacing a torn checkpoint there."""
     _remove(path)
     fresh.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def load(path: Path) -> State:
@@ -161,7 +161,7 @@ def write_tensors(path: Path, tensors: dict[str, "Tensor"]) -> None:
     from safetensors.torch import save_file
 
     save_file(separate(tensors.items()), path)
-    _sync(path)
+    sync(path)
 
 
 def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
@@ -171,8 +171,8 @@ def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
     manifest = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
     for name in (SCALARS, MANIFEST):
-        _sync(folder / name)
-    _sync(folder)
+        sync(folder / name)
+    sync(folder)
 
 
 def fault(path: Path) -> str:
@@ -209,14 +209,3 @@ def _remove(path: Path) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a bucket mounted as a folder has no fsync
-            raise
-    finally:
-        os.close(handle)

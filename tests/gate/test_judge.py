@@ -1,22 +1,36 @@
 import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Champion, Verdict
-from pipeline.gate.judge import decide
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.params import GateParams, GateSections, SmokeTestParams
+from pipeline.contract.records import Champion, Check, Verdict
+from pipeline.evaluation.scores import write_scores
+from pipeline.gate.judge import ACTIONS, decide, fit_to_serve, gate, judge_scores, rules_of
 from pipeline.statistics.paired import Rules
+from pipeline.statistics.result import Status
 from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
-RNG = np.random.default_rng(0)
-BASE = RNG.random(NUM_SAMPLES).astype(np.float32)
+BASE = np.random.default_rng(0).random(NUM_SAMPLES).astype(np.float32)
+FIRST_HALF = np.arange(NUM_SAMPLES) < NUM_SAMPLES / 2
 
 
 def verdict_on(
-    scores: dict[str, np.ndarray] | None, *, champion: Champion | None, refresh: bool = True, **metrics: float
+    scores: dict[str, np.ndarray] | None,
+    *,
+    champion: Champion | None,
+    refresh: bool = True,
+    asked: dict[str, Any] | None = None,
+    **metrics: float,
 ) -> Verdict:
     return decide(
         scores,
@@ -24,11 +38,14 @@ def verdict_on(
         version=make_version(4, model_digest="m", night="n"),
         champion=champion,
         rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=refresh),
+        **asked or {},
     )
 
 
-def noise(mean: float) -> np.ndarray:
-    return (BASE + RNG.normal(mean, 0.05, NUM_SAMPLES)).astype(np.float32)
+def noise(mean: float, *, seed: int = 1) -> np.ndarray:
+    """Scores that are by so much better on average, with a spread of 0.05 about it."""
+    drawn = np.random.default_rng(seed).normal(0, 0.05, NUM_SAMPLES)
+    return (BASE + mean + drawn - drawn.mean()).astype(np.float32)
 
 
 def test_a_refresh_that_is_no_worse_is_promoted() -> None:
@@ -97,8 +114,239 @@ def test_a_dropped_metric_fails() -> None:
 
 
 def test_permuted_labels_are_refused() -> None:
-    found = verdict_on({"challenger": RNG.permutation(BASE) - 0.3, "champion": BASE}, champion=CHAMPION)
+    found = verdict_on(
+        {"challenger": np.random.default_rng(0).permutation(BASE) - 0.3, "champion": BASE}, champion=CHAMPION
+    )
     assert found.action == "reject"
+
+
+def test_a_changed_recipe_that_is_better_is_promoted_as_one() -> None:
+    found = verdict_on({"challenger": noise(0.1), "champion": BASE}, champion=CHAMPION, refresh=False)
+    assert found.action == "promote"
+    assert found.reason.startswith("changed recipe: proven better than the champion")
+
+
+@pytest.mark.parametrize(("mean", "action"), [(-0.005, "promote"), (-0.05, "reject")])
+def test_a_refresh_may_look_a_little_worse_but_not_be_proven_worse(mean: float, action: str) -> None:
+    found = verdict_on({"challenger": noise(mean), "champion": BASE}, champion=CHAMPION)
+    assert found.action == action
+
+
+def test_the_first_model_has_no_margin_whatever_the_recipe() -> None:
+    same = {"challenger": noise(0.0), "baseline/popularity": BASE}
+    assert verdict_on(same, champion=None, refresh=True).action == "reject"
+
+
+def test_a_verdict_says_the_effect_and_its_ends() -> None:
+    found = verdict_on({"challenger": noise(0.1), "champion": BASE}, champion=CHAMPION)
+    assert found.effect == pytest.approx(0.1, abs=1e-6)
+    assert found.low == pytest.approx(0.1 - 0.007, abs=0.001)
+    assert found.high == pytest.approx(0.1 + 0.007, abs=0.001)
+    assert found.num_samples == NUM_SAMPLES
+    assert not found.inconclusive
+
+
+def test_a_verdict_without_evidence_has_no_effect() -> None:
+    found = verdict_on({"challenger": BASE}, champion=CHAMPION)
+    assert (found.effect, found.low, found.high) == (None, None, None)
+    assert found.checks == ()
+
+
+def test_what_is_only_unproven_is_said_to_be() -> None:
+    unproven = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION, refresh=False)
+    worse = verdict_on({"challenger": noise(-0.1), "champion": BASE}, champion=CHAMPION, refresh=False)
+    assert (unproven.inconclusive, worse.inconclusive) == (True, False)
+
+
+def test_a_gate_that_passes_its_own_test_shows_what_it_tried() -> None:
+    found = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION)
+    assert [check.name for check in found.checks] == [
+        "arms swapped", "labels permuted", "metric dropped", "made worse", "made better",
+    ]  # fmt: skip
+    assert all(check.ok for check in found.checks)
+
+
+def test_a_gate_that_fails_its_own_test_on_these_scores_is_not_believed() -> None:
+    huge = np.full(NUM_SAMPLES, 1e18)  # a float so large does not change by what the self-test adds to it
+    found = verdict_on({"challenger": huge, "champion": huge}, champion=CHAMPION)
+    assert found.action == "no data"
+    assert found.reason == (
+        "refresh: the gate failed its own test (labels permuted: 60 of 60 promoted, 12 may be by chance), so "
+        "its verdict is not believed"
+    )
+    assert found.effect == 0
+    assert not all(check.ok for check in found.checks)
+
+
+def test_a_slice_that_is_worse_keeps_the_champion() -> None:
+    ours = np.where(FIRST_HALF, noise(-0.1), noise(0.2))
+    scores = {"challenger": ours, "champion": BASE, "slice/new": FIRST_HALF}
+    found = verdict_on(scores, champion=CHAMPION)
+    assert found.action == "reject"
+    assert "on new" in found.reason
+
+
+def test_a_guardrail_of_another_metric_keeps_the_champion() -> None:
+    scores = {
+        "challenger": noise(0.1),
+        "champion": BASE,
+        "metric/recall": noise(-0.2),
+        "champion/recall": BASE,
+    }
+    assert verdict_on(scores, champion=CHAMPION).action == "promote"
+    found = verdict_on(scores, champion=CHAMPION, asked={"guardrails": {"recall": 0.05}})
+    assert found.action == "reject"
+    assert "guardrail recall: worse than the champion" in found.reason
+
+
+def test_a_metric_of_which_less_is_better_is_named_with_a_minus() -> None:
+    scores = {"challenger": noise(0.1), "champion": BASE, "metric/error": noise(-0.2), "champion/error": BASE}
+    found = verdict_on(scores, champion=CHAMPION, asked={"success": ("-error",)})
+    assert found.action == "promote"
+    assert found.effect == pytest.approx(0.2, abs=1e-6)
+    assert verdict_on(scores, champion=CHAMPION, asked={"success": ("error",)}).action == "reject"
+
+
+def test_a_metric_that_only_the_challenger_has_is_missing() -> None:
+    scores = {"challenger": noise(0.1), "champion": BASE, "metric/recall": noise(0.1)}
+    found = verdict_on(scores, champion=CHAMPION, asked={"success": ("recall",)})
+    assert found.action == "no data"
+    assert "metric recall is missing" in found.reason
+
+
+def test_the_first_model_is_not_asked_for_metrics_that_no_baseline_has() -> None:
+    scores = {"challenger": noise(0.1), "baseline/popularity": BASE}
+    asked = {"success": ("recall",), "guardrails": {"recall": 0.05}}
+    assert verdict_on(scores, champion=None, asked=asked).action == "promote"
+
+
+def test_the_first_model_on_too_few_samples_is_not_promoted() -> None:
+    found = verdict_on({"challenger": BASE[:29]}, champion=None)
+    assert found.action == "no data"
+    assert found.reason.startswith("no champion yet: 29 samples; gate.min_samples asks for 30")
+
+
+def test_no_scores_are_no_data_even_where_the_metric_is_missing_too() -> None:
+    evaluation = make_evaluation("m")
+    evaluation.metrics.pop("score")
+    found = decide(
+        None, evaluation=evaluation, version=make_version(4, model_digest="m", night="n"), champion=CHAMPION,
+        rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
+    )  # fmt: skip
+    assert found.action == "no data"
+    assert "no scores of the challenger" in found.reason
+
+
+def test_every_status_of_the_statistics_has_an_action() -> None:
+    assert set(ACTIONS) == set(Status)
+    assert {status for status, action in ACTIONS.items() if action == "promote"} == {
+        status for status in Status if status.is_proof
+    }
+
+
+def test_the_rules_are_those_of_params_yaml() -> None:
+    params = GateParams(alpha=0.1, margin=0.2, min_samples=40, resamples=7)
+    assert rules_of(params, refresh=True) == Rules(
+        alpha=0.1, margin=0.2, min_samples=40, refresh=True, resamples=7
+    )
+    assert not rules_of(params, refresh=False).refresh
+
+
+@pytest.mark.parametrize("changed", [{"model_digest": "other"}, {"night": "other"}])
+def test_scores_of_another_model_or_night_are_refused(changed: dict[str, str]) -> None:
+    night = SimpleNamespace(id="n")
+    version = make_version(4, **{"model_digest": "m", "night": "n", **changed})
+    with pytest.raises(ReleaseError, match="night n evaluated m; run evaluate and register again"):
+        gate(night, make_evaluation("m"), version, None, None)
+
+
+def scored(mean: float, *, champion: Champion | None = CHAMPION, **params: Any) -> Verdict:
+    """The verdict on a score file in which the champion, or a baseline, is worse by `mean`."""
+    other = "champion" if champion else "baseline/popularity"
+    write_scores({"challenger": noise(mean), other: BASE}, NUM_SAMPLES)
+    asked = sections(GateParams(**{"resamples": 0, **params}), SmokeTestParams(samples=0))
+    version = make_version(4, model_digest="m", night="n")
+    rules = rules_of(asked.gate, refresh=True)
+    return judge_scores(make_evaluation("m"), version, champion, asked, rules=rules)
+
+
+def sections(gate: GateParams, smoke_test: SmokeTestParams) -> GateSections:
+    return GateSections.model_construct(gate=gate, smoke_test=smoke_test)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("scores", ["replay", "both", "live"])
+def test_the_scores_of_tonight_are_read_and_judged(scores: str) -> None:
+    assert scored(0.1, scores=scores).action == "promote"
+    assert scored(-0.1, scores=scores).action == "reject"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("scores", "champion", "shown"), [("replay", CHAMPION, 5), ("live", CHAMPION, 0), ("live", None, 5)]
+)
+def test_what_the_gate_tried_is_left_out_where_users_decide(
+    scores: str, champion: Champion | None, shown: int
+) -> None:
+    assert len(scored(0.1, champion=champion, scores=scores).checks) == shown
+
+
+@pytest.mark.usefixtures("folder")
+def test_metrics_and_guardrails_are_those_of_params_yaml() -> None:
+    assert "metric recall is missing" in scored(0.1, success=("recall",)).reason
+    assert "metric recall is missing" in scored(0.1, guardrails={"recall": 0.1}).reason
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("scores", "asked"), [("replay", False), ("both", False), ("live", True)])
+def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, asked: bool) -> None:
+    write_scores({"champion": BASE}, NUM_SAMPLES)  # without the challenger's nothing is fit
+    params = sections(GateParams(scores=scores), SmokeTestParams())
+    version, rules = make_version(4, model_digest="m", night="n"), rules_of(params.gate, refresh=True)
+    verdict = judge_scores(make_evaluation("m"), version, CHAMPION, params, rules=rules)
+    assert ("not fit to serve: loads: there are no scores of the trainer" in verdict.reason) is asked
+
+
+PROMOTED = Verdict(
+    action="promote", champion=3, challenger=4, effect=None, low=None, high=None, num_samples=9,
+    reason="better", approve_until=datetime(2025, 1, 1, tzinfo=UTC),
+)  # fmt: skip
+BROKEN, SLOW = Check(name="parity", ok=False, text="0.1 apart"), Check(name="start", ok=False, text="200 s")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "would"),
+    [
+        (PROMOTED, "it would have been promoted: better"),
+        (replace(PROMOTED, action="reject", inconclusive=True), "it would have been put to a person: better"),
+        (replace(PROMOTED, action="reject"), "its held-out scores: better"),
+    ],
+    ids=["promoted", "inconclusive", "rejected"],
+)
+def test_a_model_that_is_not_fit_is_rejected_with_what_it_would_have_been(
+    verdict: Verdict, would: str
+) -> None:
+    found = fit_to_serve(verdict, (BROKEN, SLOW))
+    assert (found.action, found.inconclusive, found.approve_until) == ("reject", False, None)
+    assert found.reason == f"not fit to serve: parity: 0.1 apart; start: 200 s; {would}"
+
+
+def test_a_model_that_was_only_slow_stays_a_question_to_the_person_who_was_asked() -> None:
+    found = fit_to_serve(PROMOTED, (SLOW,))
+    assert (found.action, found.inconclusive, found.approve_until) == (
+        "reject", True, PROMOTED.approve_until,
+    )  # fmt: skip
+
+
+def test_a_model_that_is_fit_keeps_its_verdict_and_shows_what_was_tried() -> None:
+    fine = Check(name="loads", ok=True, text="in 1 s")
+    before = replace(PROMOTED, checks=(Check(name="made better", ok=True, text="promoted"),))
+    assert fit_to_serve(before, (fine,)) == replace(before, checks=(*before.checks, fine))
 
 
 @pytest.mark.slow

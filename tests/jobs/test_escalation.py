@@ -1,5 +1,6 @@
 """The rungs: which one, and when."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -247,3 +248,86 @@ def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_
         rest_s = (1 - share) * found.rung.expected_s
         assert rest_s * found.rung.usd_per_hour / HOUR_S <= left_usd + 0.01
         assert rest_s <= told.deadline - told.now + 1
+
+
+def test_what_was_slower_than_planned_is_taken_to_be_slower_on_other_machines_too():
+    plan = plan_of(share=0.6)
+    b = plan.ladder[0]
+    for speed, times in ((1.0, 1.0), (0.5, 2.0), (2.0, 1.0)):  # and what was faster is no faster there
+        told = running(plan, hours=1, share=0.5, speed=speed)
+        rest_s = 240 + (b.expected_s - 240) * 0.5 * times
+        assert forecast(plan, told, b).rest_s == pytest.approx(rest_s, rel=0.02), speed
+
+
+def test_what_was_slower_than_planned_needs_as_much_longer_at_most_elsewhere():
+    plan = plan_of(share=0.6)
+    late = running(plan, hours=1.9, share=0.4, speed=0.55)
+    longest_s = WINDOW_S - (plan.ladder[0].latest_start - BEGUN).total_seconds()
+    rest_s = 240 + (longest_s - 240) * 0.6 / 0.55
+    reason = choose(plan, late).reason
+    words = re.search(r"b, in us-central1 takes ([\d,]+) s at most", reason)
+    assert words, reason
+    assert float(words[1].replace(",", "")) == pytest.approx(rest_s, rel=0.01)
+
+
+def test_what_runs_late_is_not_left_for_anything_slower():
+    """The start of b takes so long that a, at half the speed, would be in time, and b is not."""
+    plan = plan_of(share=0.3)
+    plan = replace(plan, ladder=plan.ladder[:1])
+    late = running(plan, hours=1, share=0.0, rung=plan.ladder[0], starting_s=9000.0, decay=1.0)
+    assert forecast(plan, late, late.rung).chance < 0.5
+    assert forecast(plan, late, sight(plan).rung).chance > 0.99
+    assert choose(plan, late).rung == late.rung
+
+
+def test_what_runs_late_stays_until_the_last_moment_of_the_fastest():
+    plan = plan_of(share=0.6)
+    late = running(plan, hours=1, share=0.1, speed=0.5, decay=0.01)
+    longest_s = {rung.rental.machine: WINDOW_S - (rung.latest_start - BEGUN).total_seconds()
+                 for rung in plan.ladder}  # fmt: skip
+    b_s, c_s = (240 + (longest_s[machine] - 240) * 0.9 * 2 for machine in "bc")
+    for left_s, machine in ((1.02 * b_s, "a"), (c_s + 2 * PATIENCE_S, "a"), (c_s + PATIENCE_S / 2, "c")):
+        rung = choose(plan, replace(late, now=UNTIL.timestamp() - left_s)).rung
+        assert rung
+        assert rung.rental.machine == machine, left_s
+
+
+def test_what_runs_stays_where_it_was_refused_to_others_of_its_kind_before():
+    plan = plan_of(share=0.6)
+    told = running(plan, hours=1, share=0.4)
+    assert choose(plan, replace(told, refused={told.rung.rental: told.now - 60})).rung == told.rung
+
+
+def test_a_plan_of_spot_that_cannot_be_bought_asks_for_spot_again():
+    plan = planned(strategy="spot")
+    alone = replace(plan, ladder=tuple(rung for rung in plan.ladder if rung.rental.is_spot))
+    asked = sight(alone, state="refused")
+    assert choose(alone, asked) == escalation.Choice(rung=asked.rung)
+    assert choose(alone, asked).usd == 0
+
+
+def bought_of(plan: Plan, region: str) -> Rung:
+    return next(r for r in plan.ladder if r.rental.region == region and r.rental.strategy == "on-demand")
+
+
+def test_what_was_bought_and_is_gone_is_asked_for_on_spot_again_while_there_is_time():
+    plan = planned(strategy="spot", share=0.25)
+    gone = sight(plan, rung=bought_of(plan, plans.HOME), state="none")
+    assert where(choose(plan, gone)) == ("a", plans.HOME, "spot")
+
+
+def test_where_only_buying_is_safe_spot_elsewhere_is_not_gone_to():
+    """A fifth of the work is left, and time for it and a start, but not for another loss."""
+    plan = planned(strategy="spot")
+    first = sight(plan).rung
+    late = sight(plan, now=UNTIL.timestamp() - 2700, seen=round(0.8 * plan.num_samples))
+    told = choose(plan, replace(late, refused={first.rental: late.now - 60}))
+    assert (where(told), told.name) == (("a", plans.HOME, "on-demand"), "on-demand")
+
+
+def test_what_cannot_be_bought_here_is_bought_elsewhere_before_spot_is_tried():
+    plan = planned(strategy="spot")
+    here = bought_of(plan, plans.HOME)
+    late = sight(plan, now=UNTIL.timestamp() - 1.8 * plan.expected_s, rung=here, state="refused")
+    told = choose(plan, replace(late, refused={here.rental: late.now - 60}))
+    assert where(told) == ("a", plans.NEXT, "on-demand")

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from pipeline.contract.records import Rental
 from pipeline.machines.startup import Part
-from pipeline.planning.search import Candidate, Limits, relax, search
+from pipeline.planning.search import (
+    Candidate,
+    Limits,
+    feasible,
+    frontier,
+    label,
+    relax,
+    search,
+    why_not,
+)
 from pipeline.prediction.costs import Estimate
 from tests.planning.jobs import machine
 
@@ -17,12 +26,20 @@ CONFIDENCE = 0.99
 
 
 def candidate(
-    seconds: float, price: float, spread: float = 0.1, name: str = "m", wait_s: float = 0.0
+    seconds: float,
+    price: float,
+    spread: float = 0.1,
+    name: str = "m",
+    wait_s: float = 0.0,
+    num_machines: int = 1,
+    region: str = "us-central1",
+    batch_size: int = 1,
 ) -> Candidate:
+    strategy = "flex-start" if wait_s else "on-demand"
     found = Estimate(
-        machine=machine(name=name, usd_per_hour=price, flex=True, flex_usd_per_hour=price),
-        rental=Rental(machine=name, strategy="flex-start" if wait_s else "on-demand", max_wait_s=wait_s),
-        batch_size=1,
+        machine=machine(name=name, usd_per_hour=price, flex=True, flex_usd_per_hour=price, region=region),
+        rental=Rental(machine=name, num_machines=num_machines, strategy=strategy, max_wait_s=wait_s),
+        batch_size=batch_size,
         micro_batch_size=1,
         num_loaders=0,
         checkpoint_every_s=1,
@@ -172,3 +189,159 @@ def test_the_runner_up_is_named_with_the_number_that_decided():
     assert search([cheap], limits=limits(10, 40), objective="cost").runner_up == (
         "no other machine is named by plan.machines"
     )
+
+
+AS_LIKELY_AS_NOT = Limits(deadline_s=7200, budget_usd=10, confidence=0.5)  # so that a time is its median
+
+
+@pytest.mark.parametrize(("wait_s", "taken"), [(3600, True), (3601, False)])
+def test_what_waits_may_wait_until_another_could_still_be_in_time(wait_s, taken):
+    at_once, waiting = candidate(3600, 1.0), candidate(60, 0.1, name="w", wait_s=wait_s)
+    choice = search([at_once, waiting], limits=AS_LIKELY_AS_NOT, objective="cost")
+    assert choice.best is (waiting if taken else at_once)
+    if not taken:
+        assert choice.runner_up == "w, flex-start: may wait 1.0 h, after which nothing else would be in time"
+
+
+def test_the_fastest_of_what_is_rented_at_once_is_what_there_is_time_for_after_a_wait():
+    slow, fast = candidate(7000, 0.1), candidate(1200, 2.0, name="fast")
+    waiting = candidate(60, 0.01, name="w", wait_s=6000)
+    assert feasible([slow, waiting, fast], AS_LIKELY_AS_NOT) == [slow, waiting, fast]
+    assert feasible([slow, waiting], AS_LIKELY_AS_NOT) == [slow]
+
+
+def test_what_could_not_be_run_or_paid_after_a_wait_is_nothing_to_wait_before():
+    waiting = candidate(60, 0.01, name="w", wait_s=3600)
+    assert feasible([waiting], AS_LIKELY_AS_NOT) == []
+    assert feasible([waiting, candidate(60, 601.0)], AS_LIKELY_AS_NOT) == []
+    assert feasible([waiting, replace(candidate(60, 1.0), hindrance="no quota")], AS_LIKELY_AS_NOT) == []
+
+
+def test_a_wait_counts_in_full_in_the_time_and_not_in_the_dollars():
+    waiting = candidate(3600, 2.0, spread=0.2, wait_s=1800)
+    at_once = candidate(3600, 2.0, spread=0.2)
+    assert waiting.expected_s == at_once.expected_s + 1800 == 5400
+    assert waiting.expected_usd == at_once.expected_usd == 2.0
+    assert waiting.time_s(0.9) == at_once.time_s(0.9) + 1800
+    assert waiting.interval == (at_once.interval[0], at_once.interval[1] + 1800)
+
+
+def test_the_chance_is_that_of_the_time_after_the_wait():
+    waiting = candidate(3600, 2.0, wait_s=1800)
+    assert waiting.chance(5400) == pytest.approx(0.5, abs=1e-5)
+    assert waiting.chance(1800) == waiting.chance(1) == 0
+
+
+@pytest.mark.parametrize(("seconds", "price"), [(7201, 1.0), (7200, 5.01)])
+def test_a_limit_is_kept_up_to_its_last_second_and_cent(seconds, price):
+    assert AS_LIKELY_AS_NOT.hold(candidate(7200, 5.0))
+    assert not AS_LIKELY_AS_NOT.hold(candidate(seconds, price))
+
+
+def test_of_two_as_cheap_the_faster_is_best_and_of_two_as_fast_the_cheaper():
+    fast, slow = candidate(1800, 2.0, name="a"), candidate(3600, 1.0, name="b")
+    assert search([slow, fast], limits=limits(10, 40), objective="cost").best is fast
+    cheap, dear = candidate(1800, 1.0, name="b"), candidate(1800, 2.0, name="a")
+    assert search([dear, cheap], limits=limits(10, 40), objective="time").best is cheap
+
+
+@pytest.mark.parametrize("objective", ["cost", "time"])
+def test_of_two_as_good_fewer_machines_are_best_and_then_the_first_name(objective):
+    first, second = candidate(3600, 1.0, name="a"), candidate(3600, 1.0, name="b")
+    two = candidate(3600, 0.5, name="a", num_machines=2)
+    assert search([second, two, first], limits=limits(10, 40), objective=objective).ranked == (
+        first, second, two,
+    )  # fmt: skip
+
+
+def test_the_feasible_are_ranked_with_the_best_first_even_where_it_is_not_the_cheapest():
+    curve = [candidate(36_000, 0.1, name="slow"), candidate(7200, 1.0), candidate(6000, 12.0, name="dear")]
+    slow, middle, dear = curve
+    choice = search(curve, limits=limits(100, 1000), objective="knee")
+    assert choice.ranked == (middle, slow, dear)
+    assert choice.runner_up == "slow: $1.00 rather than $2.00, 10.0 h rather than 2.0 h"
+
+
+def test_the_knee_is_below_the_line_from_the_cheapest_to_the_fastest_by_most():
+    """Of 10 h and $9 saved and paid: (5 h, $1) is 0.5 - 0.11 below the line, and (3 h, $5) is 0.7 - 0.56."""
+    curve = [candidate(36_000, 0.1), candidate(18_000, 0.4), candidate(10_800, 2.0), candidate(3600, 10.0)]
+    assert search(curve, limits=limits(100, 1000), objective="knee").best is curve[1]
+
+
+def test_the_knee_of_one_is_that_one_and_of_two_the_cheaper():
+    one, two = candidate(3600, 1.0), candidate(1800, 4.0)
+    assert search([one], limits=limits(10, 40), objective="knee").best is one
+    assert search([two, one], limits=limits(10, 40), objective="knee").best is one
+
+
+def test_the_frontier_has_what_nothing_beats_in_both_cheapest_first():
+    cheap, fast = candidate(3600, 1.0), candidate(1800, 4.0)
+    beaten, as_slow = candidate(4000, 2.0), candidate(3600, 1.5)
+    assert frontier([fast, beaten, as_slow, cheap]) == [cheap, fast]
+
+
+def test_where_only_one_is_feasible_the_cheapest_of_the_others_is_named_with_its_fault():
+    best, late, later = candidate(3600, 5.0), candidate(9000, 0.1, name="b"), candidate(9000, 0.2, name="c")
+    choice = search([later, best, late], limits=AS_LIKELY_AS_NOT, objective="cost")
+    assert choice.runner_up.startswith("b: in time with a chance of 0.013, below plan.confidence 0.5")
+
+
+def test_the_least_deadline_is_of_what_is_in_the_budget_and_the_least_budget_of_what_is_in_time():
+    slow, dear, both = candidate(9000, 1.0), candidate(3600, 20.0), candidate(8000, 36.0)
+    least = relax([slow, dear, both], limits=AS_LIKELY_AS_NOT)
+    assert (least.deadline_s, least.budget_usd) == (9000, 20)
+    assert least.both == (9000, 2.5)  # an eighth of the deadline more, where the others need twice or more
+
+
+def test_what_is_over_both_limits_is_no_relaxation_on_one_axis():
+    least = relax([candidate(9000, 36.0)], limits=AS_LIKELY_AS_NOT)
+    assert (least.deadline_s, least.budget_usd, least.both) == (None, None, (9000, 90))
+
+
+def test_what_waits_is_no_relaxation():
+    waiting, at_once = candidate(60, 0.1, wait_s=60), candidate(9000, 1.0)
+    assert relax([waiting, at_once], limits=AS_LIKELY_AS_NOT).both == (9000, 2.5)
+
+
+def test_without_a_budget_the_nearest_is_the_one_that_costs_least():
+    free = replace(AS_LIKELY_AS_NOT, budget_usd=0)
+    assert relax([candidate(3600, 0.03), candidate(3600, 0.02)], limits=free).both == (3600, 0.02)
+    assert relax([candidate(36_000, 0.001), candidate(3600, 0.045)], limits=free).both[0] == 3600
+
+
+def test_the_runner_up_is_called_by_what_sets_it_apart():
+    best = candidate(3600, 1.0)
+    assert label(candidate(3600, 1.0, name="b"), best) == "b"
+    assert label(candidate(3600, 1.0, region="us-east4"), best) == "m, in us-east4"
+    assert label(candidate(3600, 1.0, region=""), best) == "m"
+    assert label(candidate(3600, 1.0, batch_size=64, num_machines=2), best) == "2 x m, batch 64"
+
+
+def test_what_cannot_be_run_says_why_before_any_number():
+    best, hindered = candidate(3600, 1.0), replace(candidate(1e6, 1e6), hindrance="no quota")
+    assert why_not(hindered, best=best, limits=AS_LIKELY_AS_NOT, objective="cost") == "no quota"
+    assert why_not(best, best=best, limits=AS_LIKELY_AS_NOT, objective="cost") == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "usd", "words"),
+    [
+        (599, 0.5, "$0.5000 rather than $4.00, 599 s rather than 2.0 h"),
+        (600, 1.0, "$1.00 rather than $4.00, 10.0 min rather than 2.0 h"),
+        (3599, 0.9999, "$0.9999 rather than $4.00, 60.0 min rather than 2.0 h"),
+        (3600, 0.0, "$0.00 rather than $4.00, 1.0 h rather than 2.0 h"),
+    ],
+)
+def test_times_and_dollars_are_said_to_three_figures(seconds, usd, words):
+    other, best = candidate(seconds, usd * 3600 / seconds, name="b"), candidate(7200, 2.0)
+    assert why_not(other, best=best, limits=limits(10, 40), objective="knee") == words
+
+
+def test_where_the_dollars_are_the_same_the_time_decided_and_the_other_way_round():
+    best = candidate(3600, 2.0)
+    slower, dearer = candidate(7200, 1.0, name="b"), candidate(3600, 3.0, name="c")
+    both = candidate(7200, 2.0, name="d")
+    assert why_not(both, best=best, limits=limits(10, 40), objective="cost") == "$4.00 rather than $2.00"
+    assert why_not(both, best=best, limits=limits(10, 40), objective="time") == "2.0 h rather than 1.0 h"
+    assert why_not(slower, best=best, limits=limits(10, 40), objective="cost") == "2.0 h rather than 1.0 h"
+    assert why_not(dearer, best=best, limits=limits(10, 40), objective="time") == "$3.00 rather than $2.00"

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 from datetime import date
-from math import ceil
+from math import ceil, exp
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,12 @@ from hypothesis import strategies as st
 
 from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
-from pipeline.prediction.costs import Estimate, estimate
+from pipeline.machines.startup import FIVEFOLD, TWICE, Part
+from pipeline.prediction.calibration import Known
+from pipeline.prediction.costs import Estimate, estimate, time_to_save_s
+from pipeline.spot.hazard import Hazard
+from pipeline.spot.lifetimes import Exponential
+from pipeline.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_PREEMPTION_S
 from tests.planning.jobs import machine, profile
 
 PROFILE = profile()
@@ -109,3 +115,119 @@ def test_waiting_starting_and_fetching_are_parts_of_the_time():
 def test_a_queue_is_what_is_least_certain():
     there = {part.name: part.spread for part in found(machine()).parts}
     assert there["queue"] == max(there.values())
+
+
+def plain(*parts: Part, deviation_s: float = 0.0, **rented_as) -> Estimate:
+    """An estimate of these parts alone, on a machine of 3 dollars an hour, 1 on spot."""
+    on = replace(machine(), usd_per_hour=3.0, spot=True, spot_usd_per_hour=1.0)
+    return Estimate(
+        machine=on, rental=Rental(machine=on.name, **rented_as), batch_size=256, micro_batch_size=256,
+        num_loaders=0, checkpoint_every_s=60, parts=parts, deviation_s=deviation_s,
+    )  # fmt: skip
+
+
+WORK = Part(seconds=3600, spread=0.2)
+
+
+def test_parts_are_taken_as_late_together():
+    both = plain(WORK, Part(seconds=100, spread=1.0, name="start-up"))
+    assert both.expected_s == both.time_s(0.5) == 3700
+    late = NormalDist().inv_cdf(0.9)
+    assert both.time_s(0.9) == pytest.approx(3600 * exp(0.2 * late) + 100 * exp(late))
+
+
+def test_preemptions_make_it_later_than_expected_but_never_earlier():
+    steady, spot = plain(WORK), plain(WORK, deviation_s=600)
+    assert spot.time_s(0.9) == pytest.approx(steady.time_s(0.9) + 600 * NormalDist().inv_cdf(0.9))
+    assert spot.time_s(0.1) == steady.time_s(0.1)
+
+
+def test_the_interval_has_nine_of_ten():
+    assert plain(WORK).interval == (plain(WORK).time_s(0.05), plain(WORK).time_s(0.95))
+
+
+@pytest.mark.parametrize(("seconds", "chance"), [(3600, 0.5), (3600 * exp(0.2), 0.841345), (1, 0), (1e6, 1)])
+def test_the_chance_is_that_of_the_normal_distribution_of_the_logarithm(seconds, chance):
+    assert plain(WORK).chance(seconds) == pytest.approx(chance, abs=1e-6)
+
+
+def test_a_rental_is_billed_at_its_own_price_for_all_machines_but_not_for_the_queue():
+    parts = (WORK, Part(seconds=1800, spread=1.0, name="queue"))
+    assert plain(*parts).expected_usd == 3
+    assert plain(*parts, num_machines=2, strategy="spot").expected_usd == 2
+    assert plain(*parts).usd(parts[1:]) == 0
+
+
+def test_the_machine_at_hand_costs_nothing():
+    assert found().expected_usd == 0
+
+
+def test_a_checkpoint_takes_the_weights_and_two_moments():
+    assert time_to_save_s(PROFILE) == pytest.approx(0.05 + 3 * 4e7 / 200e6)
+
+
+def test_checkpoints_are_as_far_apart_as_loses_least():
+    """Young's sqrt(2 save mean), of 0.65 s to save and a spot machine lost every 16.9 h."""
+    between_s = MEAN_TIME_TO_PREEMPTION_S / 2
+    spot = found(machine(), strategy="spot", num_machines=2)
+    assert spot.checkpoint_every_s == pytest.approx((2 * 0.65 * between_s) ** 0.5)
+
+
+def test_saves_and_losses_make_the_training_longer_and_nothing_else():
+    """By a save each interval, and a restart and half an interval each loss."""
+    restart_s = 30 + 90 + 60 + 5  # queue, boot, image and data
+    plain_s = []
+    for strategy, between_s in (("spot", MEAN_TIME_TO_PREEMPTION_S), ("on-demand", MEAN_TIME_TO_FAILURE_S)):
+        each = found(machine(), strategy=strategy)
+        named = {part.name: part for part in each.parts}
+        assert (named["queue"].seconds, named["start-up"].seconds, named["data"].seconds) == (30, 150, 5)
+        assert (named["queue"].spread, named["data"].spread) == (FIVEFOLD, TWICE)
+        share = 0.65 / each.checkpoint_every_s + (restart_s + each.checkpoint_every_s / 2) / between_s
+        plain_s.append(named["training"].seconds / (1 + share))
+    assert plain_s[0] == pytest.approx(plain_s[1])
+
+
+def test_only_spot_is_uncertain_by_its_losses():
+    assert found(machine()).deviation_s == 0
+    assert found(machine(), strategy="spot").deviation_s > 0
+
+
+def test_lives_that_nights_have_seen_take_the_place_of_the_prior_on_spot_alone():
+    hourly = Known(hazard=Hazard(lifetime=Exponential(mean_s=3600.0), says="an hour each"))
+    spot = found(machine(), strategy="spot", known=hourly)
+    assert spot.checkpoint_every_s == pytest.approx((2 * 0.65 * 3600) ** 0.5)
+    assert found(machine(), strategy="spot", known=Known()).checkpoint_every_s > 2 * spot.checkpoint_every_s
+    steady = found(machine(), known=hourly)
+    assert steady.checkpoint_every_s == found(machine()).checkpoint_every_s
+
+
+def test_starts_that_nights_have_seen_count_for_their_machine_alone():
+    slow = Known(starts={machine().name: [3.0, 3.0]})
+    named = {part.name: part for part in found(machine(), known=slow).parts}
+    assert (named["queue"].seconds, named["data"].seconds) == pytest.approx((90, 15))
+    assert named["queue"].spread == named["data"].spread
+    other = {part.name: part for part in found(machine(), known=Known(starts={"other": [3.0]})).parts}
+    assert other["queue"].seconds == 30
+
+
+def test_an_interval_is_widened_as_nights_have_shown_that_it_must_be():
+    plain_one, wide = found(machine(), known=Known()), found(machine(), known=Known(widen=1.5))
+    assert (plain_one.widened, wide.widened) == (1.0, 1.5)
+    for before, after in zip(plain_one.parts, wide.parts, strict=True):
+        assert (after.seconds, after.spread) == pytest.approx((before.seconds, 1.5 * before.spread))
+    spot, wide_spot = (found(machine(), strategy="spot", known=Known(widen=w)) for w in (1.0, 1.5))
+    assert wide_spot.deviation_s == pytest.approx(1.5 * spot.deviation_s)
+
+
+def test_an_interval_is_widened_no_further_than_is_needed():
+    """Of a spread that is the mean of all parts', each by its seconds."""
+    parts = found(machine(), known=Known()).parts
+    spread = sum(p.seconds * p.spread for p in parts) / sum(p.seconds for p in parts)
+    enough = found(machine(), known=Known(widen=9.0, needed=1.2 * spread))
+    assert enough.widened == pytest.approx(1.2)
+
+
+def test_updates_are_whole():
+    one, two = found(num_samples=256), found(num_samples=257)
+    work = [next(p.seconds for p in each.parts if p.name == "training") for each in (one, two)]
+    assert work[1] == pytest.approx(2 * work[0], rel=1e-6)

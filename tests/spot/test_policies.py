@@ -1,6 +1,7 @@
 """No deadline is missed that buying at once would have met, and what is dear is not bought without need."""
 
 from dataclasses import replace
+from math import exp
 
 import pytest
 from hypothesis import assume, given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.simulation.baselines import on_demand
 from pipeline.simulation.replay import Luck, replay
-from pipeline.spot.policies import decide, net, value_of_work
+from pipeline.spot.policies import cheapest_on_demand, decide, net, value_of_work, worth
 from pipeline.spot.states import Place, Sightings, State, Zone
 from tests.spot.markets import TICK_S, job, trace
 
@@ -149,3 +150,157 @@ def test_a_throughput_that_is_not_known_yet_is_taken_as_low():
     assert 0.95 < known.low_throughput < 1.0
     slow = replace(known, made_s=7 * HOUR_S)
     assert slow.low_throughput == 0.7
+
+
+NEVER = Sightings(down_s=1e9)  # capacity that is as good as never there
+NOWHERE = {"zones": (replace(CHEAP, sightings=NEVER),), "refused": frozenset({"cheap-1-a"})}
+
+
+def with_spare(spare_s: float, **told) -> State:
+    """A state in which so much time is left beyond the work."""
+    return state(now_s=6 * HOUR_S - spare_s, **told)
+
+
+@pytest.mark.parametrize("place", [None, Place("cheap-1-a", spot=True)])
+def test_what_is_left_of_a_start_is_no_spare_time_where_the_job_is_and_nothing_where_it_is_not(place):
+    assert net(state(place=place, starting_s=300.0)).spare_s == 6 * HOUR_S - (300 if place else 0)
+
+
+@pytest.mark.parametrize(("spare_s", "waits"), [(1800, True), (1799, False)])
+def test_waiting_a_tick_must_leave_two_restarts(spare_s, waits):
+    assert net(with_spare(spare_s)).wait is waits
+    assert net(with_spare(spare_s, at_risk_s=9000.0)).wait is waits  # nothing is lost while nothing runs
+
+
+@pytest.mark.parametrize(("spare_s", "launches"), [(1500, True), (1499, False)])
+def test_going_to_spot_must_survive_its_loss_and_two_restarts(spare_s, launches):
+    assert net(with_spare(spare_s, at_risk_s=300.0)).launch is launches
+
+
+@pytest.mark.parametrize(("spare_s", "stays"), [(900, True), (899, False)])
+def test_staying_on_spot_must_survive_its_loss_and_one_restart(spare_s, stays):
+    assert net(with_spare(spare_s, at_risk_s=300.0)).stay is stays
+
+
+def test_spot_is_waited_for_until_the_margin_and_bought_past_it():
+    assert decide(with_spare(1800, **NOWHERE)) is None
+    assert decide(with_spare(1799, **NOWHERE)) == Place("cheap-1-a", spot=False)
+
+
+def test_spot_is_gone_to_until_the_margin_and_bought_past_it():
+    assert decide(with_spare(1200)) == Place("cheap-1-a", spot=True)
+    assert decide(with_spare(1199)) == Place("cheap-1-a", spot=False)
+
+
+def test_spot_is_held_until_the_margin_and_bought_past_it_where_it_is_cheapest():
+    held = {"place": Place("dear-1-a", spot=True), "home": "dear-1-a"}
+    assert decide(with_spare(600, **held)) == held["place"]
+    assert decide(with_spare(599, **held)) == Place("cheap-1-a", spot=False)
+
+
+def test_what_was_bought_is_kept_past_the_margin_wherever_it_is():
+    held = {"place": Place("dear-1-a", spot=False), "home": "dear-1-a"}
+    assert decide(with_spare(1199, **held)) == held["place"]
+
+
+def test_spot_is_left_for_cheaper_spot_only_for_more_than_the_margin():
+    """A start takes no time here and moves cost nothing, so MARGIN of 5 dollars is all that holds it."""
+    for price, place in ((1.029, "dear-1-a"), (1.031, "cheap-1-a")):
+        zones = (CHEAP, replace(DEARER, spot_usd_per_hour=price))
+        held = state(zones=zones, place=Place("dear-1-a", spot=True), home="dear-1-a", restart_s=0.0)
+        assert decide(held) == Place(place, spot=True), price
+
+
+def test_on_demand_is_left_for_cheaper_only_for_more_than_the_start_and_the_margin():
+    """The start costs 600 / 43,200 of what work is worth, 7 cents an hour, and the margin is 3 cents."""
+    for price, place in ((5.05, "dear-1-a"), (5.2, "cheap-1-a")):
+        zones = tuple(replace(zone, sightings=NEVER) for zone in (CHEAP, DEARER))
+        zones = (zones[0], replace(zones[1], on_demand_usd_per_hour=price))
+        held = with_spare(1500, zones=zones, place=Place("dear-1-a", spot=False), home="dear-1-a",
+                          refused=frozenset({"cheap-1-a", "dear-1-a"}))  # fmt: skip
+        assert decide(held) == Place(place, spot=False), price
+
+
+def test_a_refused_zone_is_not_gone_to():
+    assert decide(state(refused=frozenset({"cheap-1-a"}), now_s=5 * HOUR_S)) == Place("dear-1-a", spot=True)
+
+
+def test_spot_that_costs_more_than_work_is_worth_is_not_left_for_less_than_the_margin():
+    """It is worth nothing, not less; the other gains two cents over waiting, and the margin is three."""
+    zones = (replace(CHEAP, spot_usd_per_hour=4.0), replace(DEARER, spot_usd_per_hour=4.5))
+    here = Place("dear-1-a", spot=True)
+    held = state(zones=zones, place=here, home="dear-1-a", deadline_s=1e9, egress_usd=1.0)
+    assert value_of_work(held, spare_s=1e9) == pytest.approx(3 + 0.25 * 0.75 * 4.5 + 0.0625 * 5)
+    assert decide(held) == here
+
+
+def test_an_hour_of_work_saves_the_price_of_the_cheapest_capacity_later():
+    """Three of four looks see capacity, by the prior: the cheapest first, then the next, else on demand."""
+    assert value_of_work(state(zones=(CHEAP,)), spare_s=1e9) == 0.75 * 1 + 0.25 * 5
+    expected = 0.75 * 1 + 0.25 * (0.75 * 2 + 0.25 * 5)
+    assert value_of_work(state(zones=(DEARER, CHEAP)), spare_s=1e9) == expected
+
+
+def test_an_hour_of_work_is_worth_more_by_the_chance_that_the_spare_time_does_not_last():
+    """Of 12 h outages take 3 h, and losses a restart and half of what is at risk, once and each 16.9 h."""
+    asked = state(zones=(CHEAP,), at_risk_s=1200.0)
+    mean_s = 0.25 * 12 * HOUR_S + 1200 * (1 + 12 / 16.9)
+    for beyond_s, chance in ((0, 1.0), (-500, 1.0), (mean_s, exp(-1))):
+        value = value_of_work(asked, spare_s=1200 + 2 * 600 + beyond_s)
+        assert value == pytest.approx(2 + 3 * chance * 12 * HOUR_S / mean_s)
+
+
+def test_little_work_is_as_dear_as_on_demand_at_most_where_no_time_is_left():
+    asked = state(zones=(CHEAP,), work_s=60.0)
+    assert value_of_work(asked, spare_s=0.0) == pytest.approx(5)
+
+
+def test_the_life_that_counts_is_that_of_the_zone_where_it_is_longest():
+    poor = Sightings()
+    for tick in range(12):
+        poor = poor.look(up=tick % 2 == 0, now_s=0.0)
+    one, other = (CHEAP, replace(DEARER, sightings=poor)), (replace(CHEAP, sightings=poor), DEARER)
+    least = [value_of_work(state(zones=zones), spare_s=0.0) for zones in (one, other)]
+    assert min(least) > value_of_work(state(), spare_s=1e9)
+    assert poor.lifetime_s(now_s=0.0) < CHEAP.sightings.lifetime_s(now_s=0.0) == pytest.approx(16.9 * HOUR_S)
+
+
+HOUR_OF_WORK = {"work_s": HOUR_S, "home": "dear-1-a", "egress_usd": 1.4}
+
+
+def test_spot_that_outlives_the_job_is_worth_all_of_its_work_to_a_job_that_is_nowhere():
+    assert worth(state(work_s=HOUR_S), CHEAP, value=3.0) == pytest.approx(3 - 1)
+
+
+def test_spot_is_worth_less_by_the_start_to_a_job_that_runs_elsewhere():
+    elsewhere = state(work_s=HOUR_S, place=Place("dear-1-a", spot=True))
+    assert worth(elsewhere, CHEAP, value=3.0) == pytest.approx(3 * 3600 / 4200 - 1)
+
+
+def test_spot_is_worth_less_by_the_checkpoint_that_has_to_come_from_another_region():
+    assert worth(state(**HOUR_OF_WORK), CHEAP, value=3.0) == pytest.approx(3 - 1 - 1.4 / (4200 / 3600))
+    assert worth(state(**HOUR_OF_WORK), DEARER, value=3.0) == pytest.approx(3 - 2)
+
+
+def test_spot_that_does_not_outlive_the_job_is_worth_less_by_its_start():
+    """Its life of 16.9 h is shorter than a day of work; a start takes 600 s of it."""
+    assert worth(state(work_s=24 * HOUR_S), CHEAP, value=3.0) == pytest.approx(3 * (1 - 600 / 60_840) - 1)
+
+
+def test_spot_that_is_lost_before_it_has_started_is_worth_nothing():
+    lost = replace(CHEAP, sightings=Sightings(recent_losses=1e6))
+    assert worth(state(), lost, value=3.0) == -1
+
+
+@pytest.mark.parametrize(("price", "zone"), [(5.8, "dear-1-a"), (5.9, "cheap-1-a")])
+def test_on_demand_that_runs_needs_no_start_and_is_left_for_what_is_cheaper_with_one(price, zone):
+    """An hour of work and 600 s of start cost 5.83 dollars at 5 dollars an hour."""
+    running = state(zones=(CHEAP, replace(DEARER, on_demand_usd_per_hour=price)), work_s=HOUR_S,
+                    place=Place("dear-1-a", spot=False))  # fmt: skip
+    assert cheapest_on_demand(running) == Place(zone, spot=False)
+
+
+@pytest.mark.parametrize(("egress_usd", "zone"), [(1.1, "cheap-1-a"), (1.2, "dear-1-a")])
+def test_the_checkpoint_is_paid_for_where_on_demand_is_in_another_region(egress_usd, zone):
+    """70 minutes cost 5.83 and 7.00 dollars."""
+    assert cheapest_on_demand(state(**HOUR_OF_WORK | {"egress_usd": egress_usd})) == Place(zone, spot=False)

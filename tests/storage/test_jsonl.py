@@ -1,8 +1,14 @@
 """Lines of facts: one that was torn by a kill or a full disk costs itself alone."""
 
+import json
 import resource
+import tempfile
+from itertools import accumulate
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.storage import jsonl
 
@@ -55,3 +61,27 @@ def test_of_a_long_file_only_the_newest_lines_are_read(tmp_path, monkeypatch):
     for number in range(100):
         jsonl.add(path, {"number": number})
     assert jsonl.newest(path) == [{"number": 98}, {"number": 99}]
+
+
+FACTS = st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5)), max_size=5)
+
+
+@settings(max_examples=30)
+@given(FACTS, st.integers(0, 200), st.integers(0, 20))
+def test_wherever_a_file_was_cut_or_zeroed_its_whole_lines_and_later_ones_are_kept(facts, lost, zeros):
+    """Where the power fails, the end of a file may be missing, or there and full of zeros."""
+    lines = [f"{json.dumps(fact)}\n" for fact in facts]
+    kept = "".join(lines).encode()
+    kept = kept[: max(0, len(kept) - lost)]
+    ends = accumulate(map(len, lines))
+    whole = [
+        fact
+        for fact, end in zip(facts, ends, strict=True)
+        if end <= len(kept) or (end == len(kept) + 1 and not zeros)  # all but its end is there
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "facts.jsonl"
+        path.write_bytes(kept + bytes(zeros))
+        assert jsonl.whole(path) == whole
+        jsonl.add(path, {"later": 1})
+        assert jsonl.whole(path) == jsonl.newest(path) == [*whole, {"later": 1}]

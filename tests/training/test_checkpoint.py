@@ -1,6 +1,8 @@
 """Checkpoints: there whole or not at all, refused by others, and a full disk stops nothing."""
 
+import errno
 import json
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 from pipeline.contract.errors import JobError
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
+from tests.disk import Disk, Tree, restored
 
 
 def state(value: float, *, size: int = 8) -> State:
@@ -167,3 +170,78 @@ def test_tied_weights_are_saved_twice(tmp_path):
     assert path
     assert set(checkpoint.load(path).tensors["model"]) == {"a", "b"}
     assert "model.safetensors" in json.loads((path / "manifest.json").read_text())
+
+
+def job_in(folder: Path, patch: pytest.MonkeyPatch, *seen: int) -> Disk:
+    """A job's folder on a disk that loses what was not synced, with checkpoints after so many samples."""
+    folder.mkdir()
+    saved(folder, *seen)
+    return Disk(folder, patch)
+
+
+def newest_of(trees: set[Tree], scratch: Path) -> set[float | None]:
+    """What the newest checkpoint holds in each of the folders that may be left; None where there is none."""
+    values: set[float | None] = set()
+    for number, tree in enumerate(trees):
+        path = checkpoint.newest(restored(tree, scratch / str(number)), identity="job")
+        values.add(checkpoint.load(path).scalars["value"] if path else None)
+    return values
+
+
+def test_whenever_the_power_fails_the_newest_checkpoint_is_the_one_before_or_the_new_one(
+    tmp_path, monkeypatch
+):
+    disk = job_in(tmp_path / "job", monkeypatch, 1, 2)
+    left = disk.left_by(lambda: saved(tmp_path / "job", 3))
+    assert newest_of(left, tmp_path / "left") == {2, 3}
+
+
+def test_a_checkpoint_that_was_saved_stays_saved(tmp_path, monkeypatch):
+    disk = job_in(tmp_path / "job", monkeypatch, 1, 2)
+    saved(tmp_path / "job", 3)
+    assert newest_of(disk.left(), tmp_path / "left") == {3}
+
+
+def test_whenever_the_power_fails_a_torn_checkpoint_is_replaced_or_still_passed_over(tmp_path, monkeypatch):
+    disk = job_in(tmp_path / "job", monkeypatch, 1, 2)
+    (tmp_path / "job" / "seen=000000000000002" / "manifest.json").unlink()
+    left = disk.left_by(lambda: saved(tmp_path / "job", 2))
+    assert newest_of(left, tmp_path / "left") == {1, 2}
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_a_folder_that_cannot_be_synced_is_a_bucket_and_a_disk_that_cannot_is_broken(
+    tmp_path, monkeypatch, caplog, number
+):
+    def fail(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    path = checkpoint.save(tmp_path, state(1), seen=1, identity="job")
+    assert (path is None) == (number == errno.EIO)
+    assert ("no checkpoint at 1 samples" in caplog.text) == (number == errno.EIO)
+
+
+def test_the_same_state_again_is_not_written_again(tmp_path):
+    (path,) = saved(tmp_path, 1)
+    before = (path / "state.json").stat().st_ino
+    assert saved(tmp_path, 1) == [path]
+    assert (path / "state.json").stat().st_ino == before
+
+
+def test_what_a_kill_left_of_one_that_was_going_is_in_nobodys_way(tmp_path):
+    (path,) = saved(tmp_path, 1)
+    (path / "manifest.json").unlink()
+    (tmp_path / f".{path.name}.going" / "part").mkdir(parents=True)
+    saved(tmp_path, 1)
+    assert [left.name for left in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_tree_is_packed_and_unpacked_with_its_lists_tuples_and_keys():
+    tree = {"a": [1, (2.5, None)], 3: {"w": torch.ones(2), "v": (torch.zeros(1), "s")}}
+    tensors, packed = checkpoint.pack(tree)
+    again = checkpoint.unpack(tensors, json.loads(json.dumps(packed)))
+    assert again["a"] == [1, (2.5, None)]
+    assert torch.equal(again[3]["w"], torch.ones(2))
+    assert isinstance(again[3]["v"], tuple)
+    assert again[3]["v"][1] == "s"

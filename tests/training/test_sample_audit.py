@@ -173,3 +173,47 @@ def test_more_samples_than_are_hashed_together_come_to_the_same():
     world.save(tallies, n)
     (epoch,) = SampleAudit.load(json.loads(world.saved)).proven()
     assert (epoch.num_samples, epoch.whole) == (n, True)
+
+
+def test_the_samples_that_are_due_are_proven_in_part_and_from_any_position_on():
+    """With a block of one sample, where nothing else is said."""
+    for at, stop in ((0, N - 20), (30, N), (30, 50)):
+        due = indices(seed=5, num_samples=N, start=at, stop=stop, block=1)
+        (epoch,) = settled(due, at=at).proven()
+        assert (epoch.num_samples, epoch.whole) == (stop - at, False)
+
+
+def test_a_part_of_an_epoch_of_more_samples_than_are_hashed_together_is_proven():
+    n = 2 * PART + 5
+    tally = SampleAudit(seed=5, first_sample=0, num_samples=n)
+    tally.add(0, indices(seed=5, num_samples=n, start=0, stop=PART + 7))
+    tally.settle(seen=PART + 7, total=lambda own: own)
+    (epoch,) = tally.proven()
+    assert (epoch.num_samples, epoch.whole) == (PART + 7, False)
+
+
+def test_a_ledger_that_goes_on_after_a_checkpoint_counts_what_came_before_it_once():
+    tally = SampleAudit(seed=5, first_sample=0, num_samples=N)
+    for start, stop in ((0, 40), (40, N)):
+        tally.add(start, indices(seed=5, num_samples=N, start=start, stop=stop))
+        tally.settle(seen=stop, total=lambda own: own)
+    (epoch,) = tally.proven()
+    assert (epoch.num_samples, epoch.whole) == (N, True)
+
+
+def test_an_epoch_is_proven_once_and_a_checkpoint_says_which_are():
+    tally = settled(indices(seed=5, num_samples=N, start=0, stop=N + 3))
+    assert tally.save()["proven"] == 0
+    tally.prove()
+    assert tally.save()["proven"] == 1
+
+
+def test_a_ledger_of_nothing_proves_nothing():
+    assert SampleAudit(seed=5, first_sample=0, num_samples=N).proven() == ()
+
+
+def test_what_is_wrong_in_a_part_is_told_with_the_number_that_was_due_in_it():
+    wrong = indices(seed=5, num_samples=N, start=10, stop=N)[::-1].copy()
+    wrong[0] = wrong[1]
+    with pytest.raises(JobError, match=f"due: {N - 10} with digest .*, due {N - 10} with"):
+        settled(wrong, at=10).proven()

@@ -1,0 +1,71 @@
+"""A home with a real ledger and nothing else, and releases that are ready to be made in it."""
+
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract import records
+from pipeline.contract.records import Night, Release, Verdict
+from pipeline.rollout.saga import Move
+from pipeline.storage import ledger
+
+FIRST = datetime(2025, 1, 10, tzinfo=UTC)
+
+
+def make_home(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """A git repository with one commit, the home of its nights and the current folder."""
+    patch.setenv("PIPELINE_HOME", str(folder))
+    patch.chdir(folder)
+    for who in ("AUTHOR", "COMMITTER"):
+        patch.setenv(f"GIT_{who}_NAME", "A Test")
+        patch.setenv(f"GIT_{who}_EMAIL", "test@example.org")
+    for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message=Begin"]):
+        subprocess.run(["git", *words], check=True)
+    return folder
+
+
+def release_of(number: int) -> Release:
+    """Version `number` in place of the one before it, made by the night of that number."""
+    night = f"{FIRST + timedelta(days=number):%Y-%m-%d}"
+    return Release(version=number, replaced=number - 1, night=night)
+
+
+def promotion(number: int) -> Move:
+    """The promotion of version `number` by its night, which follows the newest."""
+    release, tip = release_of(number), ledger.ledger_tip()
+    return Move(
+        kind="promote", release=release, tip=tip, commit=lambda: close(number, after=tip, release=release)
+    )
+
+
+def close(number: int, *, after: str, release: Release | None = None) -> str:
+    """Commits night `number`, which follows that commit of the ledger, and returns its commit."""
+    started = FIRST + timedelta(days=number)
+    night = Night(
+        id=release_of(number).night, day=started.date(), started_at=started,
+        train_until=started + timedelta(hours=1), decide_until=started + timedelta(hours=2), budget_usd=3,
+        trigger="schedule", code_commit=ledger.git("rev-parse", "HEAD"), previous=after,
+    )  # fmt: skip
+    records.write(night)
+    Path("dvc.lock").write_text(f"data of night {number}\n")
+    return ledger.commit_night(night, message=f"night {number}", release=release)
+
+
+def rolling_back(*, to: int, data_of: int | None = None) -> Move:
+    """The rollback from the newest version to another, with the data of its night or of another one's."""
+    tip, entries = ledger.ledger_tip(), ledger.history()
+    release = Release(version=to, replaced=entries[0].serving.version, night=release_of(to).night)
+    tree_of = release_of(data_of or to).night
+    target = next(entry.commit for entry in entries if entry.night.id == tree_of and not entry.rollback)
+    verdict = Verdict(
+        action="reject", champion=to, challenger=release.replaced, effect=None, low=None, high=None,
+        num_samples=0, reason="rolled back",
+    )  # fmt: skip
+    return Move(
+        kind="rollback",
+        release=release,
+        tip=tip,
+        commit=lambda: ledger.commit_rollback(target, release, verdict, expected_tip=tip, message="back"),
+    )

@@ -1,0 +1,82 @@
+"""What a rollback goes back to, of any ledger; the rollback itself is in tests/release/."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Night, Release
+from pipeline.rollout.rollback import promotion_of, steps_back
+from pipeline.storage.ledger import Entry
+
+AT = datetime(2025, 1, 10, tzinfo=UTC)
+
+
+def history(*versions: int) -> list[Entry]:
+    """The ledger of nights given oldest first: what they promoted, -N: rolled back to N, 0: neither."""
+    return [
+        Entry(
+            commit=f"c{number}", subject="", rollback=version < 0, night=night(number),
+            release=Release(version=abs(version), replaced=0) if version else None,
+        )
+        for number, version in reversed(list(enumerate(versions)))
+    ]  # fmt: skip
+
+
+def night(number: int) -> Night:
+    return Night(
+        id=f"n{number}", day=AT.date(), started_at=AT, train_until=AT, decide_until=AT, budget_usd=1,
+        trigger="schedule", code_commit="c", previous="",
+    )  # fmt: skip
+
+
+def test_one_step_back_is_the_promotion_before() -> None:
+    assert steps_back(history(1, 2, 3), 1) == 2
+
+
+def test_more_steps_go_further_back() -> None:
+    assert steps_back(history(1, 2, 3), 2) == 1
+
+
+def test_nights_that_promoted_nothing_are_no_step() -> None:
+    assert steps_back(history(1, 0, 2, 0), 1) == 1
+
+
+def test_the_step_after_a_rollback_goes_further_back_and_not_forth_again() -> None:
+    assert steps_back(history(1, 2, 3, -2), 1) == 1
+
+
+def test_a_promotion_after_a_rollback_goes_back_to_what_served_before_it() -> None:
+    assert steps_back(history(1, 2, -1, 3), 1) == 1
+
+
+@pytest.mark.parametrize("steps", [0, 2, 3])
+def test_as_many_steps_as_there_were_no_promotions_are_refused(steps: int) -> None:
+    with pytest.raises(ReleaseError, match=rf"cannot take back {steps} promotions?: .* are 1, 2; choose"):
+        steps_back(history(1, 2), steps)
+
+
+def test_where_nothing_was_promoted_there_is_no_step() -> None:
+    with pytest.raises(ReleaseError, match=r"cannot take back 1 promotion: .* served are none"):
+        steps_back(history(0), 1)
+
+
+@given(st.integers(2, 8), st.data())
+def test_steps_one_at_a_time_lead_where_all_at_once_lead(num_versions: int, data: st.DataObject) -> None:
+    steps = data.draw(st.integers(1, num_versions - 1))
+    versions = list(range(1, num_versions + 1))
+    at_once = steps_back(history(*versions), steps)
+    for _ in range(steps):
+        versions.append(-steps_back(history(*versions), 1))
+    assert -versions[-1] == at_once
+
+
+def test_the_promotion_of_a_version_is_its_night_and_not_the_rollback_to_it() -> None:
+    assert promotion_of(history(1, 2, -1), 1).commit == "c0"
+
+
+def test_a_version_that_was_never_promoted_is_refused_with_those_that_were() -> None:
+    with pytest.raises(ReleaseError, match="version 7 was never promoted; choose one of: 1, 3"):
+        promotion_of(history(3, 0, 1), 7)
