@@ -14,14 +14,7 @@ from scipy import sparse
 from torch import Tensor
 
 from pipeline.examples.tables import Array, Lines
-
-TOP = 20
-
-
-def ndcg(ranked: Array, bought: Array) -> float:
-    """Returns the NDCG of the first 20 of `ranked` item numbers; the items in `bought` are relevant."""
-    gain = 1 / np.log2(np.arange(2, TOP + 2))
-    return float(gain[: len(ranked)][np.isin(ranked, bought)].sum() / gain[: len(bought)].sum())
+from pipeline.statistics.ranking import TOP, ndcg
 
 
 def baselines(folder: Path, *, num_items: int = 4000, ridge: float = 300.0) -> dict[str, Tensor]:
@@ -48,7 +41,8 @@ def baselines(folder: Path, *, num_items: int = 4000, ridge: float = 300.0) -> d
         bought = np.unique(lines.item[line[when == day]])
         for name, rule in rules.items():
             score = rule(counts)
-            scores[name].append(ndcg(np.argsort(-score, kind="stable")[:TOP], bought))
+            ranked = np.argsort(-score, kind="stable")[:TOP]
+            scores[name].append(ndcg(np.isin(ranked, bought), num_relevant=len(bought)))
     return {name: torch.tensor(values) for name, values in scores.items()}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.contract.units import DAY_S, HOUR_S
-from pipeline.experiment.observations import Shown, ndcg
+from pipeline.experiment.observations import Shown, list_score
 from pipeline.experiment.ramp import Pace, clock_by
 from pipeline.statistics import unpaired
 
@@ -31,7 +31,7 @@ def volume(exposures: Iterable[Shown], *, now: float, days: float) -> Volume:
     first = now
     for shown in exposures:
         first = min(first, shown.time)
-        score = None if shown.taken is None else ndcg(shown.items, shown.taken)
+        score = None if shown.taken is None else list_score(shown.items, shown.taken)
         scores.setdefault((shown.unit, int((now - shown.time) // DAY_S)), []).append(score)
     users = [[score for score in answers if score is not None] for answers in scores.values()]
     means = np.array([sum(known) / len(known) if known else 0.0 for known in users])

@@ -22,7 +22,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-TOP = 20  # of the list that are looked at, as by the workload offline
+from pipeline.statistics.ranking import TOP, ndcg
+
 CHALLENGER = "challenger"
 Floats = NDArray[np.float64]
 
@@ -85,7 +86,7 @@ class Observation:
         """Mean NDCG@20 of the exposures that an outcome was told of within the window; None: of none."""
         until = self.time + window_s
         reported = [
-            ndcg(shown.items, shown.taken)
+            list_score(shown.items, shown.taken)
             for shown in self.exposures
             if shown.taken is not None and (shown.taken_at or 0.0) <= until
         ]
@@ -127,18 +128,10 @@ class Seen:
         return sum(at), len(at) - sum(at)
 
 
-def ndcg(items: Sequence[str], taken: Sequence[str], top: int = TOP) -> float:
-    """NDCG@top of a list against what was taken; 0 where nothing was.
-
-    >>> ndcg(["a", "b"], ["a"]), round(ndcg(["b", "a"], ["a"]), 4), ndcg(["a"], [])
-    (1.0, 0.6309, 0.0)
-    """
+def list_score(items: Sequence[str], taken: Sequence[str]) -> float:
+    """Returns the NDCG@20 of a list that was shown against what was taken; 0 where nothing was."""
     wanted = set(taken)
-    if not wanted:
-        return 0.0
-    gains = 1 / np.log2(np.arange(2.0, top + 2))
-    hits = [rank for rank, item in enumerate(dict.fromkeys(items[:top])) if item in wanted]
-    return float(gains[hits].sum() / gains[: min(len(wanted), top)].sum())
+    return ndcg([item in wanted for item in dict.fromkeys(items[:TOP])], num_relevant=len(wanted))
 
 
 def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import dcg_score
 
-from pipeline.examples import simple_recommenders
-from pipeline.experiment.observations import ndcg, observe
+from pipeline.experiment.observations import list_score, observe
 from pipeline.statistics.assignment import CHALLENGER, arm_of, place
 from pipeline.storage.traffic_log import Exposure
 from tests.statistics.streams import exposures, users
@@ -24,9 +24,13 @@ def shows(
 
 
 @given(ITEMS, ITEMS.filter(bool))
-def test_a_score_is_that_of_the_workload_offline(items: list[int], taken: list[int]) -> None:
-    offline = simple_recommenders.ndcg(np.array(items[:20]), np.array(taken))
-    assert ndcg([*map(str, items)], [*map(str, taken)]) == pytest.approx(offline)
+def test_the_score_of_a_list_is_its_ndcg_as_scikit_learn_has_it(items: list[int], taken: list[int]) -> None:
+    relevance = [[float(item in taken) for item in range(41)]]
+    ranks = [[-float(items.index(item)) if item in items else -100.0 - item for item in range(41)]]
+    shown = [[one if item in items else 0.0 for item, one in enumerate(relevance[0])]]
+    best = sum(1 / np.log2(rank + 2) for rank in range(min(len(taken), 20)))
+    expected = dcg_score(shown, ranks, k=20) / best
+    assert list_score([*map(str, items)], [*map(str, taken)]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +52,14 @@ def test_a_score_is_that_of_the_workload_offline(items: list[int], taken: list[i
 def test_a_score_is_worth_of_the_places_over_the_best_there_could_be(
     items: str, taken: str, score: float
 ) -> None:
-    assert ndcg([*items], [*taken]) == pytest.approx(score, abs=1e-5)
+    assert list_score([*items], [*taken]) == pytest.approx(score, abs=1e-5)
 
 
 def test_what_stands_below_the_twentieth_place_scores_nothing() -> None:
     items = [str(number) for number in range(30)]
-    assert ndcg(items, ["19"]) > 0
-    assert ndcg(items, ["20"]) == 0
-    assert ndcg(items, items) == 1
+    assert list_score(items, ["19"]) > 0
+    assert list_score(items, ["20"]) == 0
+    assert list_score(items, items) == 1
 
 
 @pytest.mark.slow
