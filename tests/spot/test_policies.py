@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.simulation.baselines import on_demand
 from pipeline.simulation.replay import Luck, replay
-from pipeline.spot.policies import decide, net, value_of_work
+from pipeline.spot.policies import decide, safety_margin, value_of_work
 from pipeline.spot.states import Place, Sightings, State, Zone
 from tests.spot.markets import TICK_S, job, trace
 
@@ -144,7 +144,7 @@ def test_work_is_worth_more_the_less_time_there_is_to_spare(one, other):
 
 def test_a_throughput_that_is_not_known_yet_is_taken_as_low():
     unknown = state(doubt=0.2)
-    assert net(unknown).spare_s == pytest.approx(18 * HOUR_S - 12 * HOUR_S / 0.8 / 0.98)
+    assert safety_margin(unknown).spare_s == pytest.approx(18 * HOUR_S - 12 * HOUR_S / 0.8 / 0.98)
     known = state(doubt=0.2, ran_s=10 * HOUR_S, made_s=10 * HOUR_S, done_s=10 * HOUR_S, now_s=10 * HOUR_S)
     assert 0.95 < known.low_throughput < 1.0
     slow = replace(known, made_s=7 * HOUR_S)
