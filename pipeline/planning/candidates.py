@@ -16,7 +16,7 @@ from pipeline.contract.units import HOUR_S
 from pipeline.machines import catalog
 from pipeline.machines.pricelist import STRATEGIES
 from pipeline.planning.search import Candidate
-from pipeline.prediction.calibration import Known
+from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.costs import Estimate, estimate
 from pipeline.prediction.efficiency import Efficiency
 
@@ -37,7 +37,7 @@ class Job:
     batch_size: int  # that `num_samples` refers to
     num_workers: int  # training processes on the machine at hand
     efficiency: Efficiency
-    known: Known | None = None  # what earlier nights taught
+    known: Calibration | None = None  # what earlier nights taught
 
     def samples(self, num_samples: int, batch_size: int) -> int:
         """Returns the samples that progress as far in this batch size as `num_samples` in the job's own."""

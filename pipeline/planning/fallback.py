@@ -23,7 +23,7 @@ from pipeline.contract.records import Night, Plan, Profile, Rental, Rung
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.planning.candidates import way_of
 from pipeline.planning.search import Candidate, Choice, Limits, by_cost
-from pipeline.prediction.calibration import Known
+from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.costs import time_to_save_s
 from pipeline.prediction.time_budget import Window
 from pipeline.spot import steering
@@ -120,7 +120,13 @@ def _pool(candidate: Candidate) -> tuple[str, str]:
 
 
 def on_spot(
-    made: Plan, best: Candidate, profile: Profile, known: Known | None, *, until_s: float, budget_usd: float
+    made: Plan,
+    best: Candidate,
+    profile: Profile,
+    known: Calibration | None,
+    *,
+    until_s: float,
+    budget_usd: float,
 ) -> Plan:
     """Returns the plan with the checkpoints that spot needs and its worst-case cost.
 

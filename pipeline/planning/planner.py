@@ -28,7 +28,7 @@ from pipeline.planning.infeasible import (
     too_little_memory,
 )
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
-from pipeline.prediction.calibration import Known
+from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.efficiency import Efficiency, alike
 from pipeline.prediction.time_budget import window
 from pipeline.profiling import remedies
@@ -49,7 +49,7 @@ def plan(
     *,
     available: Sequence[Machine],
     listed: Sequence[Machine] = (),
-    known: Known | None = None,
+    known: Calibration | None = None,
     explored_usd: float = 0.0,
 ) -> Plan:
     """Returns the plan of the night on the available machines, given what earlier nights taught.

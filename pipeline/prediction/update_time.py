@@ -18,7 +18,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile
 from pipeline.machines.catalog import HEADROOM
 from pipeline.machines.startup import Z90, Part
-from pipeline.prediction.calibration import Correction, Known, Update
+from pipeline.prediction.calibration import Calibration, Correction, Update
 from pipeline.prediction.measurements import Setting
 
 REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
@@ -49,7 +49,7 @@ def update(
     num_machines: int,
     batch_size: int,
     num_workers: int,
-    known: Known | None = None,
+    known: Calibration | None = None,
 ) -> Found | None:
     """One update on a machine; None if not even one sample fits the memory."""
     workers = num_workers * num_machines
