@@ -82,7 +82,7 @@ def test_a_ratio_that_cannot_be_is_left_out():
     assert [each.ratio for each in known.past] == [1.2]
     assert known.left_out == [
         "a-1: an update of 0.00667 times the predicted time is left out; "
-        "more than 20 times too fast or too slow is of another thing"
+        "at more than 20 times too fast or too slow, something else was measured"
     ]
 
 
