@@ -31,16 +31,16 @@ def options(
     cheapest.
     """
     order = by_time if objective == "time" else by_cost
-    kept = {id(candidate) for candidate in feasible(offered, limits)}
+    feasible_ids = {id(candidate) for candidate in feasible(offered, limits)}
     curve = frontier(offered)
     cheapest: dict[str, Candidate] = {}
-    for candidate in sorted(offered, key=lambda each: (id(each) not in kept, order(each))):
+    for candidate in sorted(offered, key=lambda each: (id(each) not in feasible_ids, order(each))):
         cheapest.setdefault(candidate.machine.name, candidate)
     chosen = {id(c): c for c in (*choice.ranked[: 1 + NUM_NEXT], *_spread(curve, NUM_FRONTIER))}
     chosen |= {id(c): c for c in list(cheapest.values())[:NUM_MACHINES]}
     on_curve = {id(candidate) for candidate in curve}
     best = choice.best
-    ranked = sorted(chosen.values(), key=lambda c: (c is not best, id(c) not in kept, order(c)))
+    ranked = sorted(chosen.values(), key=lambda c: (c is not best, id(c) not in feasible_ids, order(c)))
     return tuple(
         Option(
             rental=c.rental,
@@ -49,7 +49,7 @@ def options(
             interval=c.interval,
             expected_usd=c.expected_usd,
             chance=c.chance(limits.deadline_s),
-            feasible=id(c) in kept,
+            feasible=id(c) in feasible_ids,
             frontier=id(c) in on_curve,
             why_not=why_not(c, best=best, limits=limits, objective=objective, offered=offered),
         )

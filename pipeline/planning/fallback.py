@@ -68,7 +68,7 @@ def ladder(
 
 
 def _bought(candidate: Candidate, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
-    """Returns the same machines on demand; [] where they are already, or would not be in time."""
+    """Returns the same machines on demand; [] if they already are, or would not be in time."""
     if candidate.rental.strategy == "on-demand":
         return []
     way = (candidate.rental.on_demand, candidate.estimate.batch_size)

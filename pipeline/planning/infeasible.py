@@ -51,10 +51,10 @@ def epochs_that_help(
     among: set[Way] | None = None
     while high - low > 1:
         middle = (low + high) // 2 if low else 1
-        still = ways(middle, among)
-        if not still and middle == 1:
+        remaining = ways(middle, among)
+        if not remaining and middle == 1:
             return None
-        low, high, among = (middle, high, still) if still else (low, middle, among)
+        low, high, among = (middle, high, remaining) if remaining else (low, middle, among)
     return low / 100 if low else None
 
 

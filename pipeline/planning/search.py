@@ -120,11 +120,11 @@ class Relaxation:
 
 def search(offered: Sequence[Candidate], *, limits: Limits, objective: Objective) -> Choice | None:
     """Returns the best feasible candidate, or None; ties go to the cheaper, the faster, the first by name."""
-    within = feasible(offered, limits)
-    if not within:
+    in_limits = feasible(offered, limits)
+    if not in_limits:
         return None
     order = by_time if objective == "time" else by_cost
-    ranked = sorted(within, key=order)
+    ranked = sorted(in_limits, key=order)
     best = knee(ranked) if objective == "knee" else ranked[0]
     ranked = [best, *(candidate for candidate in ranked if candidate is not best)]
     other = (

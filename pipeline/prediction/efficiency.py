@@ -74,19 +74,19 @@ def within(one: float, other: float, times: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """Samples for equal quality by batch size, as tonight's noise scale and the nights before say."""
+    """Samples for equal quality by batch size, from tonight's noise scale and the nights before."""
 
     noise_scale: float
     nights: tuple[Reached, ...] = ()
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those that were trained with."""
+        """Batch sizes that these nights trained with, ascending."""
         return tuple(sorted({night.batch_size for night in self.nights}))
 
     @property
     def learned(self) -> bool:
-        """Have nights been trained with two batch sizes, so that they can tell?"""
+        """Whether nights have run with two batch sizes, so that they show how samples depend on it."""
         return len(self.batch_sizes) > 1
 
     def ratio(self, batch_size: int, base_size: int) -> float:

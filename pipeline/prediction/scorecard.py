@@ -118,7 +118,7 @@ def scorecard(outcomes: Sequence[Outcome]) -> Scorecard | None:
 
 
 def _widen(apart: Sequence[float]) -> float:
-    """Returns the factor with which the plain interval had held on 90 % of nights; 1 if it nearly did."""
+    """Returns the factor that widens the plain interval to hold on 90 % of nights; 1 if it nearly did."""
     plain = sum(each <= Z90 for each in apart) / len(apart)
     if plain >= COVERED[0]:
         return 1.0
