@@ -1,9 +1,9 @@
-"""What can be rented, and where? `machines.csv` with the prices of `pricelist`, and the machine at hand.
+"""Lists the machines to choose from: `machines.csv` with the prices of `pricelist`, and the local machine.
 
 Device figures are per device, as vendors state them for dense bf16; a CPU machine counts as one device with
-float32 figures assumed per core. Links between devices, one way, are assumed: `rates_source` says what is. A
-machine is there once for each region that it is offered in. `local` is the machine that was profiled, with
-what the profile measured.
+float32 figures assumed per core. Rates of links between devices, one way, are assumptions: `rates_source`
+names what is assumed. A machine is listed once for each region that it is offered in. `local` is the machine
+that was profiled, with the rates that the profile measured.
 """
 
 import csv
@@ -21,11 +21,11 @@ from pipeline.contract.machine import Machine, Price
 from pipeline.contract.records import LOCAL, Profile, Strategy
 from pipeline.machines import pricelist
 
-HEADROOM = 0.10  # share of a device's memory that is left free
+HEADROOM = 0.10  # share of a device's memory that stays free
 
 
 def rented(refreshed: Path | None = None) -> tuple[Machine, ...]:
-    """All machines in all regions they are offered in; prices in the file `refreshed` go before ours."""
+    """Returns all machines in all regions that offer them; prices in the file `refreshed` take precedence."""
     return _rented(refreshed, pricelist.changed(refreshed))
 
 
@@ -35,13 +35,13 @@ def _rented(refreshed: Path | None, written: int) -> tuple[Machine, ...]:
     for price in pricelist.prices(refreshed):
         offered.setdefault((price.name, price.region), {})[price.strategy] = price
     text = files("pipeline.machines").joinpath("machines.csv").read_text()
-    known = {row["name"]: row for row in csv.DictReader(text.splitlines())}
-    return tuple(_machine(known[name], region, found) for (name, region), found in offered.items())
+    rows = {row["name"]: row for row in csv.DictReader(text.splitlines())}
+    return tuple(_machine(rows[name], region, prices) for (name, region), prices in offered.items())
 
 
-def _machine(row: dict[str, str], region: str, found: dict[Strategy, Price]) -> Machine:
-    usd = {strategy: price.usd_per_hour for strategy, price in found.items()}
-    first = next((p for p in found.values() if p.usd_per_hour is not None), next(iter(found.values())))
+def _machine(row: dict[str, str], region: str, prices: dict[Strategy, Price]) -> Machine:
+    usd = {strategy: price.usd_per_hour for strategy, price in prices.items()}
+    first = next((p for p in prices.values() if p.usd_per_hour is not None), next(iter(prices.values())))
     return Machine(
         name=row["name"],
         machine_type=row["machine_type"],
@@ -65,7 +65,7 @@ def _machine(row: dict[str, str], region: str, found: dict[Strategy, Price]) -> 
         dated=first.dated,
         ssd_bytes=int(row["ssd_bytes"]),
         rates_source=row["rates_source"],
-        prices=tuple(found.values()),
+        prices=tuple(prices.values()),
     )
 
 
@@ -94,7 +94,7 @@ AT_HAND = Machine(
 
 
 def local(profile: Profile, *, today: date) -> Machine:
-    """The machine that was profiled: `AT_HAND` with its measured rates; it costs nothing."""
+    """Returns the machine that was profiled: `AT_HAND` with its measured rates; it costs nothing."""
     measured = profile.evidence["machine"]
     return replace(
         AT_HAND,
@@ -113,9 +113,10 @@ def local(profile: Profile, *, today: date) -> Machine:
 def choose(
     patterns: Sequence[str], *, regions: Sequence[str], machines: Sequence[Machine]
 ) -> tuple[Machine, ...]:
-    """The machines of the regions (and the one at hand) that a name or pattern names, in catalog order.
+    """Returns the machines of the regions (and the local one) that match a name or pattern, in catalog order.
 
-    Raises ParamsError for a pattern that names none, with the nearest names there are.
+    Raises ParamsError for a region that the catalog does not have, and for a pattern that matches no machine,
+    with the nearest names.
     """
     known = sorted({machine.region for machine in machines if machine.region})
     for region in regions:

@@ -1,9 +1,9 @@
-"""What does a machine cost, rented where and how? `prices.csv`, and what was read from the provider since.
+"""Reads the prices of machines: `prices.csv`, and what was read from the provider since.
 
-One row per machine, region and strategy, with whose price it is and of which day. A machine is offered where
-it has a row. An empty price is not known: the row is listed and not planned. Prices are Compute Engine's;
-Vertex AI adds a fee to some. Prices that were read later (`prices --refresh`) are kept in a file of the same
-form and go before these.
+There is one row per machine, region and strategy, with the source and the date of its price. A machine is
+offered where it has a row. Machines without a price are listed and never planned. Prices are Compute
+Engine's; Vertex AI adds a fee to some. Prices that were read later (`prices --refresh`) are kept in a file of
+the same form and take precedence.
 """
 
 import csv
@@ -26,12 +26,12 @@ COLUMNS = ("name", "region", "strategy", "usd_per_hour", "source", "dated")
 
 
 def prices(refreshed: Path | None = None) -> tuple[Price, ...]:
-    """All prices, in the order of `prices.csv`, those in the file `refreshed` in the place of ours."""
+    """Returns all prices in the order of `prices.csv`; those in the file `refreshed` replace ours."""
     return _prices(refreshed, changed(refreshed))
 
 
 def changed(path: Path | None) -> int:
-    """When the file was written, in nanoseconds; 0 where there is none."""
+    """Returns when the file was written, in nanoseconds; 0 where there is no file."""
     return path.stat().st_mtime_ns if path is not None and path.exists() else 0
 
 
@@ -46,43 +46,45 @@ def _prices(refreshed: Path | None, written: int) -> tuple[Price, ...]:
 
 
 def read(text: str, *, source: str) -> Iterator[Price]:
-    """The prices of a table; ParamsError naming the line and the column that cannot be."""
+    """Yields the prices of a table; raises ParamsError naming the line and column that is not valid."""
     reader = csv.DictReader(text.splitlines())
     if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise ParamsError(f"{source} has not the columns {','.join(COLUMNS)}; mend it, or remove it")
+        raise ParamsError(f"{source} does not have the columns {','.join(COLUMNS)}; fix it, or remove it")
     for row in reader:
         yield _price(row, where=f"{source}, line {reader.line_num}")
 
 
 def _price(row: dict[str, str], *, where: str) -> Price:
     if None in row.values() or None in row:
-        raise ParamsError(f"{where} has not one cell for each of {','.join(COLUMNS)}; mend it, or remove it")
+        raise ParamsError(
+            f"{where} does not have one cell for each of {','.join(COLUMNS)}; fix it, or remove it"
+        )
     text, strategy = row["usd_per_hour"], row["strategy"]
     try:
         usd = float(text) if text else None
         dated = date.fromisoformat(row["dated"])
     except ValueError as error:
-        raise ParamsError(f"{where}: {error}; mend that row, or remove it") from None
+        raise ParamsError(f"{where}: {error}; fix that row, or remove it") from None
     if usd is not None and not (usd > 0 and isfinite(usd)):
         raise ParamsError(
-            f"{where}: usd_per_hour of {row['name']} is {text}, which is no price; "
-            f"mend it, or leave it empty where it is not known"
+            f"{where}: usd_per_hour of {row['name']} is {text}, which is not a valid price; "
+            f"fix it, or leave it empty where it is not known"
         )
-    for known in STRATEGIES:
-        if strategy == known:
+    for valid in STRATEGIES:
+        if strategy == valid:
             return Price(
-                name=row["name"], region=row["region"], strategy=known, usd_per_hour=usd,
+                name=row["name"], region=row["region"], strategy=valid, usd_per_hour=usd,
                 source=row["source"], dated=dated,
             )  # fmt: skip
     raise ParamsError(f"{where}: strategy is {strategy!r}; it is one of {', '.join(STRATEGIES)}")
 
 
-def as_table(found: Iterable[Price]) -> str:
-    """The prices as the text of a file that `read` reads."""
+def as_table(priced: Iterable[Price]) -> str:
+    """Returns the prices as the text of a file that `read` reads."""
     text = StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
-    for p in found:
+    for p in priced:
         usd = "" if p.usd_per_hour is None else round(p.usd_per_hour, 6)
         rows.writerow([p.name, p.region, p.strategy, usd, p.source, p.dated])
     return text.getvalue()

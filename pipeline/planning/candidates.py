@@ -1,7 +1,8 @@
-"""Which ways are there to run the job? Machine, region, count, batch size, and how it is rented.
+"""Enumerates the ways to run the job: machine, region, count, batch size, and rental strategy.
 
-What params.yaml allows, has a price and fits the memory. Where `plan.batch_sizes` leaves a choice, each batch
-trains on as many samples as the same quality needs (efficiency.py): a larger one has to pay for itself.
+A candidate is allowed by params.yaml, has a price and fits the memory. Where `plan.batch_sizes` leaves a
+choice, each batch size trains on as many samples as the same quality needs (efficiency.py): a larger one has
+to pay for itself.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,14 +16,14 @@ from pipeline.contract.units import HOUR_S
 from pipeline.machines import catalog
 from pipeline.machines.pricelist import STRATEGIES
 from pipeline.planning.search import Candidate
-from pipeline.prediction.calibration import Known
+from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.costs import Estimate, estimate
 from pipeline.prediction.efficiency import Efficiency
 
 if TYPE_CHECKING:
     from pipeline.contract.params import PlanParams
 
-NAMED = 5  # machines in a sentence, at most
+NAMED = 5  # most machines that a sentence lists
 ONE_CHIP = "the trainer drives one TPU chip a job"  # pipeline/training/tpu.py
 
 
@@ -33,24 +34,24 @@ class Job:
     profile: Profile
     at_hand: Machine  # that the profile was measured on
     dataset: Dataset
-    batch_size: int  # that the number of samples is told for
+    batch_size: int  # that `num_samples` refers to
     num_workers: int  # training processes on the machine at hand
     efficiency: Efficiency
-    known: Known | None = None  # what earlier nights taught
+    known: Calibration | None = None  # what earlier nights taught
 
     def samples(self, num_samples: int, batch_size: int) -> int:
-        """Samples that make as much progress in batches of this size as `num_samples` in the job's own."""
+        """Returns the samples that progress as far in this batch size as `num_samples` in the job's own."""
         if batch_size == self.batch_size:
             return num_samples
         return max(1, round(num_samples * self.efficiency.ratio(batch_size, self.batch_size)))
 
 
-Told = dict[tuple[str, bool, int, int], Estimate | None]  # by machine, spot, batch size, count
+Estimates = dict[tuple[str, bool, int, int], Estimate | None]  # by machine, spot, batch size, count
 Way = tuple[Rental, int]  # what is rented, and the batch size
 
 
 def way_of(candidate: Candidate) -> Way:
-    """Which way to run the job a candidate is, on whatever number of samples."""
+    """Returns a candidate's way to run the job, whatever the number of samples."""
     return candidate.rental, candidate.estimate.batch_size
 
 
@@ -63,26 +64,26 @@ def candidates(
     num_samples: int,
     among: Collection[Way] | None = None,
 ) -> Iterator[Candidate]:
-    """Every way to run the job that has a price and fits the memory, or those `among` the ways given.
+    """Yields every way to run the job that has a price and fits the memory, or only those in `among`.
 
-    Machines that are not `available` are weighed too, and never chosen. `num_samples` is told for the job's
-    own batch.
+    Machines that are not `available` are weighed too, and never chosen. `num_samples` refers to the job's own
+    batch size.
     """
     sizes = params.batch_sizes or (job.batch_size,)
-    told: Told = {}
+    estimates: Estimates = {}
     for machine in machines:
-        told_off = hindrance(machine, available)
+        reason = hindrance(machine, available)
         for strategy in strategies(machine, params):
             for size in sizes:
-                found = _counts(
+                counts = _counts(
                     job, machine, strategy, params,
-                    batch_size=size, num_samples=num_samples, among=among, told=told,
+                    batch_size=size, num_samples=num_samples, among=among, estimates=estimates,
                 )  # fmt: skip
-                yield from (replace(each, hindrance=told_off) for each in found) if told_off else found
+                yield from (replace(each, hindrance=reason) for each in counts) if reason else counts
 
 
 def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
-    """How the machine may be rented: as params allow, and where there is a price."""
+    """Returns how the machine may be rented: the strategies that params allow and that have a price."""
     allowed = {"on-demand": True, "spot": params.spot, "flex-start": params.flex_wait_hours > 0}
     return [each for each in STRATEGIES if allowed[each] and machine.price(each) is not None]
 
@@ -96,9 +97,9 @@ def _counts(
     batch_size: int,
     num_samples: int,
     among: Collection[Way] | None,
-    told: Told,
+    estimates: Estimates,
 ) -> Iterator[Candidate]:
-    """One machine, two machines and so on, as far as each worker has a sample of a batch."""
+    """Yields one machine, two machines and so on, as long as each worker has a sample of a batch."""
     here = machine.is_local
     alone = here or machine.is_tpu
     count = job.samples(num_samples, batch_size)
@@ -115,10 +116,10 @@ def _counts(
         )
         if among is not None and (rental, batch_size) not in among:
             continue
-        # A machine is as fast in every region, and however it is paid for: only what is spot is taken away.
+        # A machine is equally fast in every region and at every price; only spot machines are preempted.
         key = (machine.name, rental.is_spot, batch_size, num_machines)
-        if key not in told:
-            told[key] = estimate(
+        if key not in estimates:
+            estimates[key] = estimate(
                 job.profile,
                 job.at_hand if here else machine,
                 measured=job.at_hand,
@@ -129,37 +130,41 @@ def _counts(
                 num_bytes=job.dataset.num_bytes,
                 known=job.known,
             )
-        found = told[key]
-        if found is not None:
-            if found.rental != rental:
-                found = replace(found, machine=machine, rental=rental)
-            yield Candidate(estimate=found, num_samples=count)
+        estimated = estimates[key]
+        if estimated is not None:
+            if estimated.rental != rental:
+                estimated = replace(estimated, machine=machine, rental=rental)
+            yield Candidate(estimate=estimated, num_samples=count)
 
 
 def hindrance(machine: Machine, available: Collection[Machine]) -> str:
-    """Why no job can be run on that machine; "" where it can."""
+    """Returns why no job can run on that machine; "" where one can."""
     if machine not in available:
         return "the backend does not have it"
     return ONE_CHIP if _of_many_chips(machine) else ""
 
 
 def everything(available: Sequence[Machine], listed: Sequence[Machine]) -> tuple[Machine, ...]:
-    """The machines of the backend, and those of a list that it does not have."""
+    """Returns the machines of the backend, and those of a list that it does not have."""
     places = {(machine.name, machine.region) for machine in available}
     return (*available, *(each for each in listed if (each.name, each.region) not in places))
 
 
 def allowed(
-    known: Sequence[Machine], told: "PlanParams", *, available: Collection[Machine]
+    known: Sequence[Machine], params: "PlanParams", *, available: Collection[Machine]
 ) -> tuple[Machine, ...]:
-    """The machines that params name, in their regions, that have a price; one at least that is available."""
-    named = catalog.choose(told.machines, regions=told.regions, machines=known)
-    priced = tuple(machine for machine in named if strategies(machine, told))
+    """Returns the machines that params name, in their regions, that have a price.
+
+    Raises PlanError if none has a price, if all have several TPU chips, or if none is available.
+    """
+    named = catalog.choose(params.machines, regions=params.regions, machines=known)
+    priced = tuple(machine for machine in named if strategies(machine, params))
     if not priced:
         raise PlanError(
             f"plan.machines names {', '.join(dict.fromkeys(m.name for m in named))}, for which there is no "
-            f"{'' if told.spot else 'on-demand '}price in {', '.join(told.regions)}; name another machine"
-            f"{'' if told.spot else ', or allow plan.spot'}, or read it: python -m pipeline prices --refresh"
+            f"{'' if params.spot else 'on-demand '}price in {', '.join(params.regions)}; name another machine"
+            f"{'' if params.spot else ', or allow plan.spot'}, or read it: "
+            f"python -m pipeline prices --refresh"
         )
     if all(map(_of_many_chips, priced)):
         raise PlanError(
@@ -170,8 +175,9 @@ def allowed(
         names = list(dict.fromkeys(machine.name for machine in available))
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         raise PlanError(
-            f"plan.machines names {', '.join(told.machines)}, and the backend has none of them; add one "
-            f"that it has ({', '.join(names[:NAMED])}{more}) to plan.machines, or set backend to another"
+            f"plan.machines names {', '.join(params.machines)}, and the backend has none of them; "
+            f"add one that it has ({', '.join(names[:NAMED])}{more}) to plan.machines, "
+            f"or set backend to another"
         )
     return priced
 

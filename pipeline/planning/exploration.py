@@ -1,14 +1,14 @@
-"""Which scale to train at tonight: the best that is known, or one that may turn out better?
+"""Decides whether tonight trains at the best known scale or at one that may turn out better.
 
-Retraining repeats every night, so a night is a measurement that was to be paid anyway: only what it costs
-more than the best known scale is the price of exploring. A scale is worth that if what it may save, over the
-nights that will profit, is more (expected improvement, Mockus 1975), and if the price is left of
-`plan.explore_usd`. A search that Scavenger (CCGrid'23) does in one go over four corners is so spread over
-nights, and stops by itself once nothing promises enough.
+Retraining repeats every night, so a night is a measurement that is paid for anyway: the price of exploring is
+only what it costs beyond the best known scale. A scale is worth that price if its expected saving, over the
+nights that will profit, is larger (expected improvement, Mockus 1975), and if that much of `plan.explore_usd`
+is left. The search that Scavenger (CCGrid'23) does in one go over four corners is thus spread over nights,
+and stops by itself once nothing promises enough.
 
-What is known of the ways there are comes as `Prospects`: of a real night's candidates (`of_ways`, by profile,
-roofline, and what history.py and efficiency.py learned of the nights), or of the scales of one machine of
-which nothing but runs is known (`of_scales`, by quality.py).
+`Prospects` hold what is known of the ways to run the job: of a real night's candidates (`of_ways`, by
+profile, roofline, and what ledger_history.py and efficiency.py learned from the nights), or of the scales of
+one machine of which only runs are known (`of_scales`, by quality.py).
 """
 
 from collections.abc import Sequence
@@ -23,46 +23,46 @@ from pipeline.contract.units import HOUR_S
 from pipeline.prediction.calibration import NIGHTS_AHEAD
 from pipeline.prediction.quality import Array, Run, TimeToQuality
 
-CERTAIN = 0.95  # that exploring costs no more than what is left for it, and no more than the budget
+CERTAIN = 0.95  # chance that exploring costs no more than is left for it, and no more than the budget
 
-LEAST = 0.005  # of the best's dollars or hours: what is expected to save less is not worth another way
+LEAST = 0.005  # least expected saving that is worth another way, as a share of the best's cost or time
 
 Objective = Literal["cost", "time"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prospects:
-    """What is expected of some ways to run the job, an entry each."""
+    """What is expected of some ways to run the job, one entry each."""
 
     names: Sequence[str]
     hours: Array  # to the quality, median
     usd: Array
-    spread: Array  # deviation of the logarithm of both, that nights may take away
-    late: Array  # times as dear as expected tonight, at most with CERTAIN
-    saving: Array  # chance that what may be saved can be had, as it is in time
+    spread: Array  # deviation of the logarithm of both, which nights may reduce
+    late: Array  # cost tonight as a multiple of the expected one, at most, with a chance of CERTAIN
+    saving: Array  # chance that the saving can be realized, as the way is in time
     allowed: NDArray[np.bool_]  # tonight
-    best: int  # place of the best that is known
-    basis: str = ""  # what all this rests on
+    best: int  # index of the best known way
+    basis: str = ""  # what these figures rest on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The way for tonight by its place, and what that costs beyond the best that is known."""
+    """The way for tonight by its index, and what it costs beyond the best known way."""
 
     taken: int
-    best: int  # by what is known
+    best: int  # index of the best known way
     explore_usd: float  # expected; 0 where the best is taken
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
-    """What is to be least over scales: dollars or hours; and the hours that there are."""
+    """What to minimize over scales, dollars or hours, and the hours available."""
 
     objective: Objective = "cost"
     usd_per_worker_hour: float
     deadline_hours: float = float("inf")
-    confidence: float = 0.9  # of being done by then
+    confidence: float = 0.9  # of meeting the deadline
 
 
 class Weighed(Protocol):
@@ -77,7 +77,7 @@ class Weighed(Protocol):
         """Dollars for that time."""
 
     def time_s(self, chance: float) -> float:
-        """Seconds in which it is done with this chance."""
+        """Returns the seconds within which it is done with this chance."""
 
 
 def of_ways(
@@ -88,10 +88,10 @@ def of_ways(
     num_nights: Sequence[int],
     budget_usd: float,
 ) -> Prospects:
-    """Prospects of the feasible candidates of a night, the best first; none of them risks the deadline.
+    """Returns the prospects of a night's feasible candidates, best first; none of them risks the deadline.
 
     `doubts` are deviations of the logarithm of the samples that the quality needs, against the best's.
-    `num_nights` is how often each was run: what is still uncertain then, another night will hardly take away.
+    `num_nights` is how often each was run: another night hardly reduces what is still uncertain after those.
     """
     hours: Array = np.array([way.expected_s / HOUR_S for way in ranked], np.float64)
     usd: Array = np.array([way.expected_usd for way in ranked], np.float64)
@@ -110,7 +110,7 @@ def of_ways(
 
 
 def of_scales(model: TimeToQuality, runs: Sequence[Run], aim: Aim) -> Prospects:
-    """Prospects of scales of which nothing but these runs is known; ValueError without any run."""
+    """Returns the prospects of scales of which only these runs are known; ValueError without any run."""
     forecast = model.given(runs)
     hours, spread = forecast.hours, forecast.spread
     workers: Array = np.array([scale.num_workers for scale in model.scales], np.float64)
@@ -133,34 +133,34 @@ def of_scales(model: TimeToQuality, runs: Sequence[Run], aim: Aim) -> Prospects:
 
 
 def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> Step:
-    """The way for tonight, given what is known and what is left to explore with."""
+    """Returns the way for tonight, given what is known and what is left to spend on exploring."""
     best = known.best
     value = known.usd if objective == "cost" else known.hours
     saved = known.saving * _improvement(value, known.spread, float(value[best]))
-    # Of hours there is no price, so an hour saved is worth what an hour of the best costs.
+    # Hours have no price of their own, so an hour saved is worth what an hour of the best costs.
     rate = 1.0 if objective == "cost" else float(known.usd[best] / known.hours[best]) or 1.0
     price = np.maximum(0.0, known.usd - known.usd[best])
-    dear = known.usd * known.late - known.usd[best]  # what it may come to
-    gain = np.where(known.allowed & (dear <= explore_usd), NIGHTS_AHEAD * rate * saved - price, -np.inf)
+    worst = known.usd * known.late - known.usd[best]  # most that exploring may cost
+    gain = np.where(known.allowed & (worst <= explore_usd), NIGHTS_AHEAD * rate * saved - price, -np.inf)
     gain[saved < LEAST * value[best]] = -np.inf
     gain[best] = 0.0
     taken = int(np.argmax(gain))
-    told = "nothing promises more than it costs to try"
+    reason = "nothing promises more than it costs to try"
     if taken != best:
         may = f"${saved[taken]:.2f}" if objective == "cost" else f"{saved[taken]:.2f} h"
-        told = f"{known.names[taken]} may save {may} a night, and trying costs ${price[taken]:.2f}"
+        reason = f"{known.names[taken]} may save {may} a night, and trying costs ${price[taken]:.2f}"
     return Step(
         taken=taken,
         best=best,
         explore_usd=float(price[taken]),
-        reason=f"{told}; {known.basis}" if known.basis else told,
+        reason=f"{reason}; {known.basis}" if known.basis else reason,
     )
 
 
 def _improvement(value: Array, spread: Array, best: float) -> Array:
-    """Expected amount by which a lognormal value is below the best: E[max(0, best - V)]."""
-    if best <= 0:  # nothing is cheaper than for nothing
+    """Returns the expected amount by which a lognormal value is below the best: E[max(0, best - V)]."""
+    if best <= 0:  # nothing is cheaper than free
         return np.zeros(len(value))
     apart = np.log(best / np.maximum(value, 1e-9 * best)) / spread
-    told: Array = best * ndtr(apart) - value * np.exp(spread**2 / 2) * ndtr(apart - spread)
-    return np.maximum(told, 0.0)
+    expected: Array = best * ndtr(apart) - value * np.exp(spread**2 / 2) * ndtr(apart - spread)
+    return np.maximum(expected, 0.0)

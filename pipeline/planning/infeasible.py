@@ -1,4 +1,4 @@
-"""Why is there no plan, and what is the least that helps? Sentences of a PlanError."""
+"""Writes the sentences of a PlanError: why there is no plan, and the least change that helps."""
 
 from collections.abc import Callable, Collection, Sequence
 from math import ceil, floor
@@ -14,18 +14,18 @@ from pipeline.training.recipe import Course
 
 
 def too_little_memory(profile: Profile, machines: Sequence[Machine]) -> str:
-    """One sample alone is too much for every machine."""
+    """Returns the sentence that a single sample does not fit any machine."""
     largest = max(machines, key=lambda machine: machine.device_memory_bytes)
-    there = largest.device_memory_bytes * (1 - HEADROOM)
+    available = largest.device_memory_bytes * (1 - HEADROOM)
     return (
         f"one sample needs {profile.memory_bytes(1) / 1e9:.2f} GB on a device and the most that "
-        f"plan.machines has is {there / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}); "
+        f"plan.machines has is {available / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}); "
         f"name a machine with more memory in plan.machines, or train a smaller model"
     )
 
 
 def nothing_at_once(waiting: Sequence[Candidate]) -> str:
-    """All that could be had is waited for in a queue, and may never come."""
+    """Returns the sentence that every machine has to be waited for in a queue, and may never come."""
     names = ", ".join(dict.fromkeys(candidate.machine.name for candidate in waiting))
     hours = waiting[0].rental.max_wait_s / HOUR_S
     return (
@@ -38,35 +38,38 @@ def nothing_at_once(waiting: Sequence[Candidate]) -> str:
 def epochs_that_help(
     candidates_for: Callable[[int, Collection[Way] | None], list[Candidate]], tonight: Course, limits: Limits
 ) -> float | None:
-    """Most epochs, to 0.01, with which some candidate is feasible; None if one update is too many.
+    """Returns the most epochs, to 0.01, with which some candidate is feasible; None if 0.01 is too many.
 
     More samples take longer and cost more, so only what was feasible with fewer is tried with more.
     """
 
     def ways(hundredths: int, among: Collection[Way] | None) -> set[Way]:
-        found = candidates_for(of_epochs(hundredths / 100, tonight), among)
-        return {way_of(candidate) for candidate in feasible(found, limits)}
+        offered = candidates_for(of_epochs(hundredths / 100, tonight), among)
+        return {way_of(candidate) for candidate in feasible(offered, limits)}
 
     low, high = 0, floor(tonight.epochs * 100)
     among: set[Way] | None = None
     while high - low > 1:
         middle = (low + high) // 2 if low else 1
-        held = ways(middle, among)
-        if not held and middle == 1:
+        remaining = ways(middle, among)
+        if not remaining and middle == 1:
             return None
-        low, high, among = (middle, high, held) if held else (low, middle, among)
+        low, high, among = (middle, high, remaining) if remaining else (low, middle, among)
     return low / 100 if low else None
 
 
 def of_epochs(epochs: float, tonight: Course) -> int:
-    """Samples of so many epochs of tonight's course."""
+    """Returns the samples in so many epochs of tonight's course."""
     return max(1, round(epochs * tonight.num_samples / tonight.epochs))
 
 
 def infeasible(
     night: Night, tonight: Course, window: Window, relaxation: Relaxation, epochs: float | None
 ) -> str:
-    """Nothing is in time and within the budget; what would be, on each axis alone."""
+    """Returns the sentence that nothing is in time and within the budget, with the least that helps.
+
+    It names the least change on each axis alone, or of deadline and budget together where none helps alone.
+    """
     ways = []
     if relaxation.budget_usd is not None:
         ways.append(f"night.budget_usd {_usd(relaxation.budget_usd):.2f}")
@@ -90,9 +93,9 @@ def _usd(dollars: float) -> float:
 
 
 def _hours(window: Window, deadline_s: float) -> str:
-    """The hours that leave so many seconds to training; those to the decision where they are too few."""
+    """Returns `night.train_hours` that leaves so many seconds to training, and `decide_hours` if needed."""
     train_hours, decide_hours = window.hours(deadline_s)
-    told = f"night.train_hours {train_hours:g}"
+    text = f"night.train_hours {train_hours:g}"
     if decide_hours * HOUR_S <= window.decide_s:
-        return told
-    return f"{told} and night.decide_hours {max(train_hours, decide_hours):g}"
+        return text
+    return f"{text} and night.decide_hours {max(train_hours, decide_hours):g}"

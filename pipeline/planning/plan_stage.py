@@ -1,6 +1,6 @@
-"""What does tonight's plan rest on? The stage `plan`: the newest prices and the nights before in.
+"""Runs the stage `plan`: reads the newest prices and the earlier nights, and plans tonight with them.
 
-What decides is `planner.plan`, which knows no clock and no network.
+`planner.plan` decides, without a clock or a network.
 """
 
 from pipeline.contract.backend import Backend
@@ -23,7 +23,7 @@ def plan(
     backend: Backend,
     params: PlanSections,
 ) -> Plan:
-    """The plan of the night; PlanError with the least that helps if nothing is feasible."""
+    """Returns the plan of the night; raises PlanError with the least that helps if nothing is feasible."""
     entries = ledger_history.before(night)
     available, listed = backend.machines(), rented(ledger.home() / REFRESHED)
     machines = everything(available, listed)

@@ -1,10 +1,10 @@
-"""Which machine is the cheapest that is done in time, and why not the next best?
+"""Plans the night: the cheapest machine that is done in time, and why not the next best.
 
 Candidates are all machines, regions, counts, batch sizes and strategies (on-demand, spot, flex-start) that
 params.yaml allows and whose memory suffices (`costs.estimate`); `search.search` picks one that is done by
 `night.train_until` with a chance of at least `plan.confidence` for at most `night.budget_usd`. Time counts
-from `night.started_at`, less what other stages take (window.py), so that the same records give the same plan
-whenever it is made.
+from `night.started_at`, less what other stages take (time_budget.py), so that the same records give the same
+plan whenever it is made.
 """
 
 import logging
@@ -28,7 +28,7 @@ from pipeline.planning.infeasible import (
     too_little_memory,
 )
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
-from pipeline.prediction.calibration import Known
+from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.efficiency import Efficiency, alike
 from pipeline.prediction.time_budget import window
 from pipeline.profiling import remedies
@@ -49,20 +49,21 @@ def plan(
     *,
     available: Sequence[Machine],
     listed: Sequence[Machine] = (),
-    known: Known | None = None,
+    known: Calibration | None = None,
     explored_usd: float = 0.0,
 ) -> Plan:
-    """The plan of the night on what is available, by what is known of earlier nights.
+    """Returns the plan of the night on the available machines, given what earlier nights taught.
 
-    `available` is what the backend has; machines that are only `listed` are weighed to be told of.
+    `available` is what the backend has; machines that are only `listed` are weighed so that the plan can
+    name them, and never chosen.
     `explored_usd` is what the last nights spent of `plan.explore_usd`. Raises PlanError with the least that
     helps if nothing is feasible.
     """
-    told, training = params.plan, params.train
+    planning, training = params.plan, params.train
     at_hand = catalog.local(profile, today=night.day)
     available = tuple(at_hand if machine.is_local else machine for machine in available)
-    machines = allowed(everything(available, (at_hand, *listed)), told, available=available)
-    can_be_had = frozenset(available)
+    machines = allowed(everything(available, (at_hand, *listed)), planning, available=available)
+    obtainable = frozenset(available)
     tonight = _course(night, dataset, champion, params)
     profile, tuning = remedies.apply_kept(profile, epochs=tonight.epochs, num_samples=tonight.num_samples)
     batch_size = training.batch_size
@@ -70,13 +71,13 @@ def plan(
         batch_size = max(1, batch_size // 2)
     there = window(
         night, dataset, profile,
-        test_days=params.prepare.test_days, confidence=told.confidence,
+        test_days=params.prepare.test_days, confidence=planning.confidence,
         decided=known.decided if known else (),
     )  # fmt: skip
     limits = Limits(
         deadline_s=there.deadline_s,
         budget_usd=night.budget_usd,
-        confidence=told.confidence,
+        confidence=planning.confidence,
     )
     nights = alike(
         known.reached if known else (),
@@ -94,33 +95,33 @@ def plan(
     )
 
     def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
-        return list(candidates(job, machines, told, available=can_be_had, num_samples=count, among=among))
+        return list(candidates(job, machines, planning, available=obtainable, num_samples=count, among=among))
 
     offered = candidates_for(tonight.num_samples)
     runnable = [candidate for candidate in offered if not candidate.hindrance]
     if not runnable:
-        had = [machine for machine in machines if not hindrance(machine, can_be_had)]
-        raise PlanError(too_little_memory(profile, had))
+        usable = [machine for machine in machines if not hindrance(machine, obtainable)]
+        raise PlanError(too_little_memory(profile, usable))
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
-    choice = search(offered, limits=limits, objective=told.objective)
+    choice = search(offered, limits=limits, objective=planning.objective)
     if choice is None:
         epochs = epochs_that_help(candidates_for, tonight, limits)
         if epochs is not None and params.profile.quality_remedies == "allow":
             log.warning("%g epochs instead of %g, as profile.quality_remedies allows", epochs, tonight.epochs)
             offered = candidates_for(of_epochs(epochs, tonight))
-            choice = search(offered, limits=limits, objective=told.objective)
+            choice = search(offered, limits=limits, objective=planning.objective)
         if choice is None:
             raise PlanError(infeasible(night, tonight, there, relax(offered, limits=limits), epochs))
-    left_usd = told.explore_usd - explored_usd
-    choice, explore_usd = _tried(choice, told, job=job, left_usd=left_usd, budget_usd=night.budget_usd)
+    left_usd = planning.explore_usd - explored_usd
+    choice, explore_usd = _explored(choice, planning, job=job, left_usd=left_usd, budget_usd=night.budget_usd)
     rungs = ladder(night, choice, offered, limits, there)
     made = _plan(choice, limits, rungs, tuning, checkpoint_every_s=training.checkpoint_every_s)
     portioned = replace(made, portions=portions(choice.best))
     spot = on_spot(portioned, choice.best, profile, known, until_s=there.until_s, budget_usd=night.budget_usd)
     return replace(
         spot,
-        options=options(offered, choice=choice, limits=limits, objective=told.objective),
+        options=options(offered, choice=choice, limits=limits, objective=planning.objective),
         after=tuple(
             Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
         ),
@@ -130,22 +131,22 @@ def plan(
     )
 
 
-def _tried(
+def _explored(
     choice: Choice, params: "PlanParams", *, job: Job, left_usd: float, budget_usd: float
 ) -> tuple[Choice, float]:
-    """The choice with what is worth trying tonight as its best, and what that costs beyond the best known."""
+    """Returns the choice with the way worth exploring tonight as its best, and the extra cost of that."""
     if params.objective == "knee" or left_usd <= 0 or len(choice.ranked) < 2:
         return choice, 0.0
     from pipeline.planning.exploration import next_step, of_ways
 
     ways, runs = choice.ranked, job.known.runs if job.known else {}
     base = choice.best.estimate.batch_size
-    # What another batch size reaches can be told against a size that was run, and against none else.
-    told_apart = base in job.efficiency.batch_sizes
+    # What another batch size reaches can only be compared with a size that was run.
+    comparable = base in job.efficiency.batch_sizes
     known = of_ways(
         ways,
         names=[label(c, choice.best) for c in ways],
-        doubts=[job.efficiency.spread(c.estimate.batch_size, base) * told_apart for c in ways],
+        doubts=[job.efficiency.spread(c.estimate.batch_size, base) * comparable for c in ways],
         num_nights=[
             runs.get((c.machine.name, c.estimate.batch_size, c.rental.num_machines), 0) for c in ways
         ],
@@ -156,9 +157,9 @@ def _tried(
         return choice, 0.0
     taken = choice.ranked[step.taken]
     rest = (each for each in choice.ranked if each is not taken)
-    told = f"{label(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
-    told += f", of ${left_usd:.2f} left of plan.explore_usd"
-    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=told), step.explore_usd
+    reason = f"{label(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
+    reason += f", of ${left_usd:.2f} left of plan.explore_usd"
+    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=reason), step.explore_usd
 
 
 def _plan(
@@ -169,16 +170,16 @@ def _plan(
     *,
     checkpoint_every_s: float | None,
 ) -> Plan:
-    best, found = choice.best, choice.best.estimate
+    best, estimate = choice.best, choice.best.estimate
     source, dated = best.machine.price_source(best.rental.strategy)
-    if not best.rental.is_local:  # how many loaders help is not known of other machines, so it is predicted
-        tuning = replace(tuning, num_loaders=found.num_loaders)
+    if not best.rental.is_local:  # on other machines the useful number of loaders is predicted, not measured
+        tuning = replace(tuning, num_loaders=estimate.num_loaders)
     return Plan(
         rental=best.rental,
-        batch_size=found.batch_size,
-        micro_batch_size=found.micro_batch_size,
+        batch_size=estimate.batch_size,
+        micro_batch_size=estimate.micro_batch_size,
         num_samples=best.num_samples,
-        checkpoint_every_s=checkpoint_every_s or found.checkpoint_every_s,
+        checkpoint_every_s=checkpoint_every_s or estimate.checkpoint_every_s,
         expected_s=best.expected_s,
         expected_usd=best.expected_usd,
         interval=best.interval,
@@ -189,13 +190,16 @@ def _plan(
         usd_per_hour=best.machine.price(best.rental.strategy),
         price_source=source,
         price_dated=dated,
-        widened=found.widened,
+        widened=estimate.widened,
         gpus=best.machine.gpus,
     )
 
 
 def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "PlanSections") -> Course:
-    """How far tonight's training goes; PlanError or DataError where it cannot go anywhere."""
+    """Returns how far tonight trains.
+
+    Raises PlanError if the deadline has passed, and DataError if there is no sample to train on.
+    """
     if night.train_until <= night.started_at:
         raise PlanError(
             f"the deadline {night.train_until:%Y-%m-%d %H:%M} UTC had passed when the night began at "

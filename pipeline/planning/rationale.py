@@ -1,6 +1,6 @@
-"""Why this plan? A sentence, a table of the options, a picture of time and cost, and what both consist of.
+"""Explains a plan: a sentence, a table of the options, a plot of time and cost, and the portions of both.
 
-For the terminal and the task log; the report draws the same from the same record.
+It is for the terminal and the task log; the report draws the same from the same record.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +12,12 @@ from pipeline.contract.records import Night, Option, Plan
 from pipeline.prediction.time_budget import BEFORE_TRAINING
 
 ROWS = 12  # of the table
-WIDTH, HEIGHT = 64, 12  # of the picture, in letters
-BAR = 40  # letters of the longest bar
+WIDTH, HEIGHT = 64, 12  # of the picture, in characters
+BAR = 40  # characters of the longest bar
 
 
 def rationale(plan: Plan, night: Night) -> str:
-    """All of it as text."""
+    """Returns the whole explanation as text."""
     return "\n".join(_lines(plan, night))
 
 
@@ -39,28 +39,28 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
 
 
 def summary(plan: Plan, night: Night) -> str:
-    """What is rented, for how long, at what price, with what chance, and why not the next best."""
+    """Returns what is rented, for how long, at what price, with what chance, and why not the next best."""
     low, high = plan.interval
     chance = f", in time with a chance of {percent(plan.chance)}" if plan.chance is not None else ""
-    told = (
+    text = (
         f"{plan.rental}, batch {count(plan.batch_size)}: {duration(plan.expected_s)} "
         f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
         f"of {dollars(night.budget_usd)}{chance}."
     )
     if plan.price_dated and not plan.rental.is_local:
-        told += f" {price(plan)}."
+        text += f" {price(plan)}."
     if plan.explore_usd > 0:
-        return f"{told} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
-    return f"{told} Next best: {plan.runner_up}." if plan.runner_up else told
+        return f"{text} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
+    return f"{text} Next best: {plan.runner_up}." if plan.runner_up else text
 
 
 def price(plan: Plan) -> str:
-    """What one machine costs, whose price that is, and of which day: each price is dated."""
+    """Returns what one machine costs an hour, with the date and source of that price."""
     return f"{dollars(plan.usd_per_hour)} an hour as of {plan.price_dated} ({plan.price_source})"
 
 
 def percent(chance: float) -> str:
-    """A chance in percent, never rounded up to certainty.
+    """Returns a chance in percent, never rounded up to certainty.
 
     >>> percent(0.9999), percent(0.985), percent(1.0), percent(0.0)
     ('> 99.9 %', '98.5 %', '> 99.9 %', '< 0.1 %')
@@ -71,7 +71,7 @@ def percent(chance: float) -> str:
 
 
 def rows(options: Sequence[Option]) -> list[tuple[str, ...]]:
-    """The cells of the table: how, region, batch, time, its interval, dollars, chance, why not."""
+    """Returns the cells of the table: rental, region, batch, time, its interval, dollars, chance, why not."""
     return [
         (
             str(replace(option.rental.on_demand, region="")),
@@ -101,7 +101,7 @@ def _table(options: Sequence[Option]) -> Iterator[str]:
 
 
 def picture(options: Sequence[Option]) -> list[str]:
-    """Dollars over time, both logarithmic above zero: X the plan, o the frontier, · the others."""
+    """Draws dollars over time, both logarithmic above zero: X the plan, o the frontier, · the others."""
     points = [(option.expected_s, option.expected_usd) for option in options]
     across, up = _scale([s for s, _ in points], WIDTH), _scale([usd for _, usd in points], HEIGHT)
     grid = [[" "] * WIDTH for _ in range(HEIGHT)]
@@ -122,7 +122,7 @@ def picture(options: Sequence[Option]) -> list[str]:
 
 
 def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:
-    """From a value to one of so many places, logarithmic; what is zero has the first for itself."""
+    """Returns a map from values to so many places, logarithmic; the first is reserved for zero, if any."""
     above = [value for value in values if value > 0] or [1.0]
     low, high = min(above), max(above)
     first = 1 if any(value <= 0 for value in values) else 0
@@ -136,11 +136,11 @@ def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:
 
 
 def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], ...]:
-    """The night beside the plan's own portions: what, seconds, dollars (None where none are meant)."""
+    """Returns the rest of the night around the plan's portions: name, seconds, dollars (None: not billed)."""
     window_s = (night.train_until - night.started_at).total_seconds()
     before_s = window_s * BEFORE_TRAINING
     after_s = (night.decide_until - night.train_until).total_seconds()
-    after = "kept for evaluation and gate"  # by plans of earlier nights, which did not predict them
+    after = "kept for evaluation and gate"  # in plans of earlier nights, which did not predict them
     if plan.after:
         after_s -= sum(portion.expected_s for portion in plan.after)
         after = "left to the decision"
@@ -152,7 +152,7 @@ def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], .
 
 
 def _waterfall(plan: Plan, night: Night) -> Iterator[str]:
-    """A bar a portion of the time, each beginning where the one before ends; dollars beside it."""
+    """Yields a bar per portion of the time, each beginning where the last one ends; dollars beside it."""
     portions, rest = (*plan.portions, *plan.after), around(plan, night)
     total_s = sum(portion.expected_s for portion in portions) or 1.0
     wide = max(len(label) for label in [p.name for p in portions] + [label for label, _, _ in rest])

@@ -1,10 +1,10 @@
-"""Which of the candidates is best under a deadline and a budget, why not the next, and what would help?
+"""Chooses the best candidate under a deadline and a budget, and says why not the next and what would help.
 
-A candidate is feasible if it is done by the deadline with at least the chance asked for and its expected
-cost is within the budget. One that waits in a queue (flex-start) may never start: it is feasible only where
+A candidate is feasible if it is done by the deadline with at least the required chance and its expected cost
+is within the budget. One that waits in a queue (flex-start) may never start: it is feasible only where
 another, rented at once, could still be in time and within the budget after the longest wait. A longer
 deadline or a larger budget only adds feasible candidates, so neither ever makes the best one worse; and since
-what waits needs another to fall back on, it never makes feasible what is not.
+a queued candidate needs another to fall back on, allowing a queue never turns an infeasible night feasible.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,10 +26,10 @@ class Candidate:
 
     estimate: Estimate
     num_samples: int = 0
-    hindrance: str = ""  # why it cannot be run here at all
+    hindrance: str = ""  # why it cannot run here at all
     times: dict[float, float] = field(
         default_factory=dict, init=False, compare=False, repr=False
-    )  # told before
+    )  # seconds by chance, as computed before
 
     @property
     def machine(self) -> Machine:
@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def rental(self) -> Rental:
-        """What is rented; its wait is not billed, and counted in full."""
+        """What is rented; its wait is not billed, but counted in full."""
         return self.estimate.rental
 
     @cached_property
@@ -48,7 +48,7 @@ class Candidate:
 
     @cached_property
     def expected_usd(self) -> float:
-        """Dollars for the time it is billed."""
+        """Expected cost of the billed time, in dollars."""
         return self.estimate.expected_usd
 
     @property
@@ -58,45 +58,45 @@ class Candidate:
         return low, self.rental.max_wait_s + high
 
     def time_s(self, chance: float) -> float:
-        """Seconds in which it is done with this chance, after the longest wait."""
+        """Returns the seconds within which it is done with this chance, the longest wait included."""
         if chance not in self.times:
             self.times[chance] = self.rental.max_wait_s + self.estimate.time_s(chance)
         return self.times[chance]
 
     def chance(self, seconds: float) -> float:
-        """Probability that it is done within `seconds`, after the longest wait."""
+        """Returns the probability that it is done within `seconds`, the longest wait included."""
         left = seconds - self.rental.max_wait_s
         return self.estimate.chance(left) if left > 0 else 0.0
 
     @cached_property
     def place(self) -> tuple[int, str]:
-        """What decides between two that are as good: fewest machines, first name."""
+        """Tie-breaker between two equally good ones: fewest machines, first name."""
         return self.rental.num_machines, f"{self.name} {self.machine.region}"
 
     @cached_property
     def name(self) -> str:
-        """How a person calls it, without its region: `2 x g2-standard-8, spot`."""
+        """Readable name without its region: `2 x g2-standard-8, spot`."""
         return str(replace(self.rental, region=""))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a candidate must keep to."""
+    """The limits that a candidate must keep."""
 
     deadline_s: float
     budget_usd: float
     confidence: float
 
     def in_time(self, candidate: Candidate) -> bool:
-        """Is it done by the deadline with the confidence asked for?"""
+        """Returns whether it is done by the deadline with the required confidence."""
         return candidate.time_s(self.confidence) <= self.deadline_s
 
     def in_budget(self, candidate: Candidate) -> bool:
-        """Is its expected cost within the budget?"""
+        """Returns whether its expected cost is within the budget."""
         return candidate.expected_usd <= self.budget_usd
 
     def hold(self, candidate: Candidate) -> bool:
-        """Both, and it can be run here."""
+        """Returns whether it keeps both limits and can run here."""
         return not candidate.hindrance and self.in_budget(candidate) and self.in_time(candidate)
 
 
@@ -119,12 +119,12 @@ class Relaxation:
 
 
 def search(offered: Sequence[Candidate], *, limits: Limits, objective: Objective) -> Choice | None:
-    """The best feasible candidate, or None; ties go to the cheaper, the faster, the first by name."""
-    found = feasible(offered, limits)
-    if not found:
+    """Returns the best feasible candidate, or None; ties go to the cheaper, the faster, the first by name."""
+    in_limits = feasible(offered, limits)
+    if not in_limits:
         return None
     order = by_time if objective == "time" else by_cost
-    ranked = sorted(found, key=order)
+    ranked = sorted(in_limits, key=order)
     best = knee(ranked) if objective == "knee" else ranked[0]
     ranked = [best, *(candidate for candidate in ranked if candidate is not best)]
     other = (
@@ -132,32 +132,32 @@ def search(offered: Sequence[Candidate], *, limits: Limits, objective: Objective
     )
     runner_up = "no other machine is named by plan.machines"
     if other is not None:
-        told = why_not(other, best=best, limits=limits, objective=objective, offered=offered)
-        runner_up = f"{label(other, best)}: {told}"
+        reason = why_not(other, best=best, limits=limits, objective=objective, offered=offered)
+        runner_up = f"{label(other, best)}: {reason}"
     return Choice(best=best, ranked=tuple(ranked), runner_up=runner_up)
 
 
 def feasible(offered: Iterable[Candidate], limits: Limits) -> list[Candidate]:
-    """Those that keep to the limits, in the order they were offered."""
+    """Returns the candidates that keep to the limits, in the order they were offered."""
     held = [candidate for candidate in offered if limits.hold(candidate)]
     latest_s = _latest_s(held, limits)
     return [c for c in held if not c.rental.is_queued or c.rental.max_wait_s <= latest_s]
 
 
 def _latest_s(held: Iterable[Candidate], limits: Limits) -> float:
-    """How late something rented at once may begin: the longest that another may wait before it."""
+    """Returns the latest start of a candidate rented at once: the longest that another may wait before it."""
     needed = (c.time_s(limits.confidence) for c in held if not c.rental.is_queued)
     return limits.deadline_s - min(needed, default=float("inf"))
 
 
 def relax(offered: Sequence[Candidate], *, limits: Limits) -> Relaxation:
-    """The smallest deadline, budget, or both together, with which some candidate is feasible.
+    """Returns the smallest deadline, budget, or both together, with which some candidate is feasible.
 
-    At least one of the candidates has to be one that can be run here and is rented at once.
+    At least one of the candidates must be able to run here and be rented at once.
     """
     at_once = [candidate for candidate in offered if not (candidate.rental.is_queued or candidate.hindrance)]
-    late = [c.time_s(limits.confidence) for c in at_once if limits.in_budget(c)]
-    dear = [c.expected_usd for c in at_once if limits.in_time(c)]
+    times_s = [c.time_s(limits.confidence) for c in at_once if limits.in_budget(c)]
+    costs_usd = [c.expected_usd for c in at_once if limits.in_time(c)]
     nearest = min(
         at_once,
         key=lambda c: max(
@@ -166,33 +166,33 @@ def relax(offered: Sequence[Candidate], *, limits: Limits) -> Relaxation:
         ),
     )
     return Relaxation(
-        deadline_s=min(late, default=None),
-        budget_usd=min(dear, default=None),
+        deadline_s=min(times_s, default=None),
+        budget_usd=min(costs_usd, default=None),
         both=(nearest.time_s(limits.confidence), nearest.expected_usd),
     )
 
 
 def by_cost(candidate: Candidate) -> tuple[float, float, int, str]:
-    """Order of candidates: cheapest first, then fastest, fewest machines, first name."""
+    """Returns a sort key: cheapest first, then fastest, fewest machines, first name."""
     return (candidate.expected_usd, candidate.expected_s, *candidate.place)
 
 
 def by_time(candidate: Candidate) -> tuple[float, float, int, str]:
-    """Order of candidates: fastest first, then cheapest, fewest machines, first name."""
+    """Returns a sort key: fastest first, then cheapest, fewest machines, first name."""
     return (candidate.expected_s, candidate.expected_usd, *candidate.place)
 
 
 def frontier(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Those that nothing beats in both time and cost, cheapest first."""
-    found: list[Candidate] = []
+    """Returns the candidates that nothing beats in both time and cost, cheapest first."""
+    curve: list[Candidate] = []
     for candidate in sorted(candidates, key=by_cost):
-        if not found or candidate.expected_s < found[-1].expected_s:
-            found.append(candidate)
-    return found
+        if not curve or candidate.expected_s < curve[-1].expected_s:
+            curve.append(candidate)
+    return curve
 
 
 def knee(candidates: Iterable[Candidate]) -> Candidate:
-    """Where the cost-time frontier bends most: farthest below its chord (Kneedle, Satopaa 2011)."""
+    """Returns where the cost-time frontier bends most: farthest below its chord (Kneedle, Satopaa 2011)."""
     curve = frontier(candidates)
     first, last = curve[0], curve[-1]
     dollars = last.expected_usd - first.expected_usd or 1.0
@@ -206,7 +206,7 @@ def knee(candidates: Iterable[Candidate]) -> Candidate:
 
 
 def label(candidate: Candidate, best: Candidate) -> str:
-    """Its name, with what else sets it apart from the best: region and batch."""
+    """Returns its name, with the region and batch size where they differ from the best one's."""
     parts = [candidate.name]
     if candidate.machine.region and candidate.machine.region != best.machine.region:
         parts.append(f"in {candidate.machine.region}")
@@ -223,7 +223,7 @@ def why_not(
     objective: Objective,
     offered: Iterable[Candidate] = (),
 ) -> str:
-    """The number that decided against it, as words after its name; "" for the best itself."""
+    """Returns the number that decided against it, as words after its name; "" for the best itself."""
     if candidate is best:
         return ""
     if fault := candidate.hindrance or _fault(candidate, limits, offered):
@@ -240,7 +240,7 @@ def why_not(
 
 
 def _fault(candidate: Candidate, limits: Limits, offered: Iterable[Candidate]) -> str:
-    """The limit that it does not keep, with the number; "" for a feasible one."""
+    """Returns the limit that it does not keep, with the number; "" for a feasible one."""
     if not limits.in_budget(candidate):
         return f"{_dollars(candidate.expected_usd)} is over night.budget_usd {limits.budget_usd:.2f}"
     if not limits.in_time(candidate):

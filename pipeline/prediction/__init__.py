@@ -1,1 +1,1 @@
-"""What a night will take and cost, with intervals. Pure, but for reading the ledger."""
+"""Predicts how long a night takes and what it costs, with intervals; pure except for reading the ledger."""

@@ -1,11 +1,11 @@
-"""How long does the job take on a machine, and what does it cost?
+"""Estimates how long a job takes on a machine, and what it costs.
 
-Waiting for the machine, starting it and fetching the data (startup.py), then all updates (updates.py), and
-what saving and preemptions add to them (spot/preemptions.py). A machine is billed once it is there, so the
-queue for it is not.
+The time is that of waiting for the machine, starting it and fetching the data (startup.py), then of all
+updates (update_time.py), plus what saving and preemptions add to them (spot/preemptions.py). A machine is
+billed once it is there, so the queue for it is not.
 
 A time is a sum of parts, each lognormal with its median and its spread (standard deviation of the
-logarithm). Parts are taken as late together, which is on the safe side: a quantile of the sum is the sum
+logarithm). Parts are assumed to be late together, which is on the safe side: a quantile of the sum is the sum
 of the quantiles.
 """
 
@@ -18,7 +18,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile, Rental
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.startup import DATA, QUEUE, START, Part, wait
-from pipeline.prediction.calibration import Known
+from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.update_time import update
 from pipeline.spot.preemptions import (
     checkpoint_interval_s,
@@ -44,8 +44,8 @@ class Estimate:
     num_loaders: int
     checkpoint_every_s: float
     parts: tuple[Part, ...]
-    deviation_s: float  # standard deviation of what preemptions add
-    widened: float = 1.0  # times the plain interval (scorecard.py)
+    deviation_s: float  # standard deviation of the time that preemptions add
+    widened: float = 1.0  # multiple of the plain interval (scorecard.py)
 
     @property
     def expected_s(self) -> float:
@@ -54,7 +54,7 @@ class Estimate:
 
     @property
     def expected_usd(self) -> float:
-        """Dollars for what of `expected_s` is billed."""
+        """Cost of the billed part of `expected_s`, in dollars."""
         return self.usd(self.parts)
 
     @property
@@ -63,18 +63,18 @@ class Estimate:
         return self.time_s(0.05), self.time_s(0.95)
 
     def usd(self, parts: Iterable[Part]) -> float:
-        """Dollars for some of the parts, of all machines; none for the queue."""
+        """Returns the dollars for some of the parts on all machines; the queue costs nothing."""
         billed_s = sum(part.seconds for part in parts if part.name != QUEUE)
         return (
             billed_s / HOUR_S * self.rental.num_machines * (self.machine.price(self.rental.strategy) or 0.0)
         )
 
     def time_s(self, chance: float) -> float:
-        """Seconds in which the job is done with this chance."""
+        """Returns the seconds within which the job is done with this chance."""
         return self._at(NORMAL.inv_cdf(chance))
 
     def chance(self, seconds: float) -> float:
-        """Probability that the job is done within `seconds`; inverse of `time_s`, to 1e-6."""
+        """Returns the probability that the job is done within `seconds`; inverse of `time_s`, to 1e-6."""
         low, high = -8.0, 8.0
         while high - low > 1e-6:
             middle = (low + high) / 2
@@ -97,21 +97,21 @@ def estimate(
     num_workers: int,
     num_samples: int,
     num_bytes: int,
-    known: Known | None = None,
+    known: Calibration | None = None,
 ) -> Estimate | None:
-    """Time and cost of training on `num_samples`; None if not even one sample fits the memory.
+    """Returns time and cost of training on `num_samples`; None if not even one sample fits the memory.
 
     `measured` is the machine that the profile was measured on, `num_workers` the training processes per
     machine, `num_bytes` the size of the arrays, `known` what earlier nights taught.
     """
-    found = update(
+    timed = update(
         profile, machine, measured=measured, num_machines=rental.num_machines, batch_size=batch_size,
         num_workers=num_workers, known=known,
     )  # fmt: skip
-    if found is None:
+    if timed is None:
         return None
     num_updates = ceil(num_samples / batch_size)
-    work = [part.times(num_updates) for part in found.parts]
+    work = [part.times(num_updates) for part in timed.parts]
     before = wait(machine, num_bytes=num_bytes, ratios=known.starts.get(machine.name, ()) if known else ())
     work_s, save_s = sum(part.seconds for part in work), time_to_save_s(profile)
     between_s = mean_time_to_loss_s(rental)
@@ -137,8 +137,8 @@ def estimate(
         machine=machine,
         rental=rental,
         batch_size=batch_size,
-        micro_batch_size=ceil(found.setting.micro_batch_size),
-        num_loaders=found.num_loaders,
+        micro_batch_size=ceil(timed.setting.micro_batch_size),
+        num_loaders=timed.num_loaders,
         checkpoint_every_s=every_s,
         parts=tuple(
             Part(seconds=p.seconds, spread=p.spread * widened, name=p.name) for p in parts if p.seconds
@@ -149,5 +149,5 @@ def estimate(
 
 
 def time_to_save_s(profile: Profile) -> float:
-    """Seconds that a checkpoint takes: weights and two moments."""
+    """Returns the seconds to save a checkpoint: weights and two moments."""
     return SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S

@@ -1,4 +1,4 @@
-"""How many samples does another batch size need for the same quality? Theory first, then what nights reached.
+"""Predicts how many samples another batch size needs for the same quality: by theory, then by earlier nights.
 
 By noise-scale theory (McCandlish 2018; Pollux, OSDI'21) a batch of B makes (phi + B0) / (phi + B) as much of
 a sample as one of B0, which is often wrong (Scavenger, CCGrid'23: epochs fall as B grows). So samples are
@@ -43,7 +43,7 @@ ANOTHER_MODEL = 1.2  # times the FLOPs of a sample
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """What a night's training came to."""
+    """The quality that a night's training reached."""
 
     batch_size: int
     num_samples: int  # trained on
@@ -56,7 +56,7 @@ class Reached:
 def alike(
     nights: Sequence[Reached], *, profile: Profile, num_samples: int, batch_size: int
 ) -> tuple[Reached, ...]:
-    """The nights that trained a model like tonight's about as far: not warm ones for a cold start."""
+    """Returns the nights that trained a model like tonight's about as far: no warm ones for a cold start."""
     return tuple(
         night
         for night in nights
@@ -68,41 +68,41 @@ def alike(
 
 
 def within(one: float, other: float, times: float) -> bool:
-    """Are they at most so many times apart?"""
+    """Returns whether one is at most so many times the other."""
     return one <= other * times and other <= one * times
 
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """Samples for equal quality by batch size, as tonight's noise scale and the nights before say."""
+    """Samples for equal quality by batch size, from tonight's noise scale and the nights before."""
 
     noise_scale: float
     nights: tuple[Reached, ...] = ()
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those that were trained with."""
+        """Batch sizes that these nights trained with, ascending."""
         return tuple(sorted({night.batch_size for night in self.nights}))
 
     @property
     def learned(self) -> bool:
-        """Have nights been trained with two batch sizes, so that they can tell?"""
+        """Whether nights have run with two batch sizes, so that they show how samples depend on it."""
         return len(self.batch_sizes) > 1
 
     def ratio(self, batch_size: int, base_size: int) -> float:
-        """Samples that a batch size needs over those of another; the median."""
+        """Returns the samples that a batch size needs over those of another; the median."""
         beyond = exp(self.slope[0] * log(batch_size / base_size))
         return theory(self.noise_scale, batch_size, base_size) * beyond
 
     def spread(self, batch_size: int, base_size: int) -> float:
-        """Deviation of the logarithm of that."""
+        """Returns the deviation of the logarithm of `ratio`."""
         return self.slope[1] * abs(log(batch_size / base_size))
 
     def says(self, batch_size: int, base_size: int) -> str:
-        """What the samples of a batch size rest on, with the prior by its name, as words."""
+        """Returns in words what the samples of a batch size rest on, naming the prior."""
         times, factor = self.ratio(batch_size, base_size), self.spread(batch_size, base_size)
         low, high = times * exp(-Z90 * factor), times * exp(Z90 * factor)
-        told = (
+        text = (
             f"{times:.2f} ({low:.2f} to {high:.2f}) times the samples in batches of {batch_size} rather than "
             f"{base_size}, by "
         )
@@ -111,8 +111,8 @@ class Efficiency:
             prior = "the prior of noise-scale theory (no gradient above the noise)"
         if self.learned:
             sizes = ", ".join(map(str, self.batch_sizes))
-            return f"{told}{len(self.nights)} nights with batches of {sizes}, and {prior}"
-        return f"{told}{prior}; no nights with two batch sizes can tell yet"
+            return f"{text}{len(self.nights)} nights with batches of {sizes}, and {prior}"
+        return f"{text}{prior}; no nights with two batch sizes can tell yet"
 
     @cached_property
     def slope(self) -> tuple[float, float]:
@@ -145,6 +145,6 @@ class Efficiency:
 
 
 def theory(noise_scale: float, batch_size: int, base_size: int) -> float:
-    """(phi + B) / (phi + B0); one where noise hides the gradient."""
+    """Returns (phi + B) / (phi + B0); 1 where noise hides the gradient."""
     noise = max(0.0, noise_scale)
     return (noise + batch_size) / (noise + base_size) if isfinite(noise) else 1.0

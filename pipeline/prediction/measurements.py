@@ -1,10 +1,10 @@
-"""What was measured of a step, and can it be true? Bounds that reject what no machine does.
+"""Holds measured steps, and rejects those that no machine can achieve.
 
-Measurements come from profiles, logs and earlier nights, and now and then one is of something else: a clock
-that jumped, a step that was skipped, a unit that was mixed up. Such a row may claim a throughput 150 times
-above that of as many single devices, and one of them spoils a fit. Bounds that hold on any machine:
+Measurements come from profiles, logs and earlier nights, and now and then one is wrong: a clock jumped, a
+step was skipped, a unit was mixed up. Such a row may claim 150 times the throughput of as many single
+devices, and one of them spoils a fit. These bounds hold on any machine:
 
-    a step takes longer than nothing, and at least flops / peak rate where both are known;
+    a step takes more than zero seconds, and at least flops / peak rate where both are known;
     R workers do at most `SUPERLINEAR` * R times what a single one does (caches may help a little).
 """
 
@@ -49,37 +49,37 @@ class Measurement(Setting):
 def believable(
     measurements: Sequence[Measurement], *, least_s_per_sample: float = 0.0
 ) -> tuple[list[Measurement], list[str]]:
-    """The measurements that can be true, and a sentence for each that cannot.
+    """Returns the measurements that can be true, and a sentence for each that cannot.
 
     `least_s_per_sample` is what a device needs at its peak rate, 0 where that is not known.
     """
     kept: list[Measurement] = []
-    told: list[str] = []
+    rejected: list[str] = []
     for each in measurements:
         reason = _impossible(each, least_s_per_sample)
         if reason:
-            told.append(f"{_name(each)} is left out: {reason}")
+            rejected.append(f"{_name(each)} is left out: {reason}")
         else:
             kept.append(each)
     rate = _single_rate(kept)
     if rate is None:
-        return kept, told
+        return kept, rejected
     linear: list[Measurement] = []
     for each in kept:
         times = each.samples_per_s / (rate * each.num_workers)
         if times > SUPERLINEAR:
-            told.append(
+            rejected.append(
                 f"{_name(each)} is left out: {times:.3g} times the throughput of as many single devices, "
                 f"and more than {SUPERLINEAR:g} cannot be"
             )
         else:
             linear.append(each)
-    return linear, told
+    return linear, rejected
 
 
 def _impossible(each: Measurement, least_s_per_sample: float) -> str:
     if not (isfinite(each.step_s) and each.step_s > 0):
-        return f"{each.step_s:g} s is no time"
+        return f"{each.step_s:g} s is not a valid time"
     if not each.workers or min(each.workers) < 1 or each.micro_batch_size <= 0 or each.num_passes < 1:
         return "there is a machine without workers, or a pass without samples"
     least_s = least_s_per_sample * each.micro_batch_size * each.num_passes
@@ -89,7 +89,7 @@ def _impossible(each: Measurement, least_s_per_sample: float) -> str:
 
 
 def _single_rate(kept: Sequence[Measurement]) -> float | None:
-    """Samples per second of one device: the median of the best three, so that one cannot set it."""
+    """Returns the samples per second of one device: the median of the best three, robust to one outlier."""
     alone = sorted((each.samples_per_s for each in kept if each.num_workers == 1), reverse=True)[:3]
     return alone[len(alone) // 2] if alone else None
 

@@ -1,15 +1,15 @@
-"""How long until a quality is reached, at a batch size and with so many workers?
+"""Predicts the time to a quality, by batch size and number of workers.
 
     T(B, K) = e(B) * (c(K)^g + s(B, K)^g)^(1/g),   c = 1 / K,   s = s0 K^a / B^b,   e = e0 B^-q
 
 e: epochs to the quality; the rest: time of an epoch, whose gradients and their sum overlap (Pollux, OSDI'21,
 with Scavenger's tau = c b + s K as one case; CCGrid'23). By noise-scale theory a larger batch needs more
-epochs: samples are proportional to phi + B (McCandlish 2018), so q = -B / (phi + B). Measured, it is often
-the other way round (Scavenger: 231 epochs at 384, 172 at 1024). So q is learned from the nights, and theory
-is no more than where it begins.
+epochs: samples are proportional to phi + B (McCandlish 2018), so q = -B / (phi + B). Measurements often show
+the opposite (Scavenger: 231 epochs at 384, 172 at 1024). So q is learned from the nights, and theory is only
+its prior.
 
-What is not known is drawn from its prior, and mean and covariance of the draws are a Gaussian process over
-log T: conditioning on what was run is then closed form, and the interval comes with it.
+Unknown constants are drawn from their priors, and mean and covariance of the draws define a Gaussian process
+over log T: conditioning on the runs is then closed form, and yields the interval too.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ Array = NDArray[np.float64]
 
 NUM_DRAWS = 40_000
 NOISE = 0.03  # of the logarithm of a time, from one run to the next
-BEYOND, BEYOND_REACH = 0.02, 0.4  # what the form leaves, smooth in log B and log K
+BEYOND, BEYOND_REACH = 0.02, 0.4  # residual of the form, smooth in log B and log K
 LEVEL = 20.0  # deviation of the logarithm of all times
 WITHOUT_THEORY = (0.2, 0.4)  # mean and deviation of q where no noise scale is known
-SYNC_SHARE, SYNC_SPREAD = 0.3, 0.8  # of s / c in the middle of the settings, and of its logarithm
-POWER, WITH_BATCH, OVERLAP = (0.0, 2.0), (0.0, 1.0), (1.0, 3.0)  # a, b and g, uniform between
+SYNC_SHARE, SYNC_SPREAD = 0.3, 0.8  # s / c in the middle of the settings, and the deviation of its logarithm
+POWER, WITH_BATCH, OVERLAP = (0.0, 2.0), (0.0, 1.0), (1.0, 3.0)  # a, b and g, uniform between these
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """A batch size and a number of workers: what a plan may choose of a job's scale."""
+    """A batch size and a number of workers, as a plan may choose them."""
 
     batch_size: int
     num_workers: int
@@ -57,7 +57,7 @@ class Forecast:
 
 
 def epochs_slope(*, batch_size: float, noise_scale: float) -> float:
-    """Q of noise-scale theory: d log e / d log B is B / (phi + B), and q is minus that.
+    """Returns q of noise-scale theory: d log e / d log B is B / (phi + B), and q is minus that.
 
     >>> epochs_slope(batch_size=1000, noise_scale=1000)
     -0.5
@@ -66,7 +66,7 @@ def epochs_slope(*, batch_size: float, noise_scale: float) -> float:
 
 
 class TimeToQuality:
-    """What is expected of T over some scales, before and after runs."""
+    """Prior of T over some scales, and its forecasts after runs."""
 
     def __init__(self, scales: Sequence[Scale], *, noise_scale: float | None = None, seed: int = 0) -> None:
         self.scales = tuple(scales)
@@ -84,7 +84,7 @@ class TimeToQuality:
         power, with_batch, overlap = (rng.uniform(*ends, one) for ends in (POWER, WITH_BATCH, OVERLAP))
         sync = share + power * workers - with_batch * batch
         log = -q * batch + np.logaddexp(-overlap * workers, overlap * sync) / overlap
-        drawn = np.concatenate([log, q], axis=1)  # q is one more thing to learn of
+        drawn = np.concatenate([log, q], axis=1)  # q is learned along with T
         self._mean: Array = drawn.mean(axis=0)
         self._covariance: Array = np.asarray(np.cov(drawn.T), np.float64)
         self._covariance[:-1, :-1] += LEVEL**2
@@ -92,7 +92,10 @@ class TimeToQuality:
         self._covariance[:-1, :-1] += BEYOND**2 * np.exp(-apart / 2 / BEYOND_REACH**2)
 
     def given(self, runs: Sequence[Run]) -> Forecast:
-        """What is expected at each scale after these runs; ValueError without any: nothing sets the level."""
+        """Returns the forecast at each scale after these runs.
+
+        Raises ValueError without any, as nothing sets the level.
+        """
         if not runs:
             raise ValueError("nothing was measured, so there is no level to start from")
         at = [self.scales.index(run.scale) for run in runs]
@@ -110,7 +113,7 @@ class TimeToQuality:
         )
 
     def _says(self, power: float, spread: float, num_sizes: int) -> str:
-        """Which prior e(B) rests on: theory until two batch sizes were run, then what they taught."""
+        """Returns which prior e(B) rests on: theory until two batch sizes were run, then what they taught."""
         epochs = f"epochs as B^{power:+.2f} +- {spread:.2f}"
         if num_sizes < 2:
             return f"{self._theory}: {epochs}; one batch size was run"

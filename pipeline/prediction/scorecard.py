@@ -1,12 +1,12 @@
-"""How good were the predictions of earlier nights, and how often did the interval hold?
+"""Scores the predictions of earlier nights, and widens the interval where it held too rarely.
 
 An interval of 90 % should hold on nine of ten nights. Where it held on fewer than 85 % of the last 60 it was
 too narrow, and is widened by the factor with which it would have held on 90 % of them (split conformal
-prediction, Vovk 2005), but no further than those would have been: tonight's may have learned. Plans say by
-how much they were widened, so the factor is always that of the plain interval.
+prediction, Vovk 2005), but never beyond the width that those would have had: tonight's interval may already
+be wider. Plans record by how much they were widened, so the factor is always that of the plain interval.
 
 Where it held on more than 95 %, and more often than an interval of 90 % does by chance, it is too wide. That
-is noted and left, without a warning: a steady machine is no fault, and early costs less than late.
+is noted without a warning and not corrected: a steady machine is not a fault, and early costs less than late.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from statistics import median
 from pipeline.contract.records import Plan, Training
 from pipeline.machines.startup import Z90
 
-NIGHTS = 60  # looked back
-LEAST_NIGHTS = 10  # fewer say nothing of one in ten
+NIGHTS = 60  # most that are scored
+LEAST_NIGHTS = 10  # fewer say nothing about one in ten
 NOMINAL, COVERED = 0.9, (0.85, 0.95)
 UNLIKELY = 0.05
 
@@ -34,17 +34,17 @@ class Outcome:
     actual_s: float
     predicted_usd: float
     actual_usd: float
-    finished: bool = True  # else it was stopped, and would have taken longer
-    widened: float = 1.0  # times the plain interval
+    finished: bool = True  # otherwise it was stopped, and would have taken longer
+    widened: float = 1.0  # multiple of the plain interval
 
     @property
     def held(self) -> bool:
-        """Did it take as long as the interval says?"""
+        """Whether the actual time lies in the interval."""
         return self.finished and self.low_s <= self.actual_s <= self.high_s
 
     @property
     def deviation(self) -> float:
-        """What the plain interval takes as the deviation of the logarithm, on the side of what happened."""
+        """Deviation of the logarithm that the plain interval implies, on the side of the actual time."""
         late = self.actual_s > self.predicted_s or not self.finished
         bound_s = self.high_s if late else self.low_s
         return abs(log(bound_s / self.predicted_s)) / Z90 / self.widened
@@ -60,25 +60,25 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Scorecard:
-    """How the predictions of the last nights stand."""
+    """How good the predictions of the last nights were."""
 
     outcomes: tuple[Outcome, ...]  # oldest first
     coverage: float  # share of nights whose interval held
     error: float  # median of |actual / predicted - 1|
     bias: float  # median of actual / predicted - 1
     widen: float  # factor for the next plain interval; 1: none
-    needed: float  # deviation of the logarithm that is wide enough, and needs no more widening
+    needed: float  # deviation of the logarithm that is wide enough without widening
     warning: str  # "" where nothing is wrong
-    note: str = ""  # of what is no fault
+    note: str = ""  # on what is not a fault
 
     @property
     def num_nights(self) -> int:
-        """Nights that were looked at."""
+        """Number of nights that were scored."""
         return len(self.outcomes)
 
 
 def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
-    """What came of a plan; None where there is nothing to compare."""
+    """Returns what was predicted and what happened; None where there is nothing to compare."""
     if min(plan.expected_s, *plan.interval, training.elapsed_s) <= 0:
         return None
     return Outcome(
@@ -95,7 +95,7 @@ def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
 
 
 def scorecard(outcomes: Sequence[Outcome]) -> Scorecard | None:
-    """The card of the last nights, given oldest first; None without any."""
+    """Returns the scorecard of the last nights, given oldest first; None without any."""
     last = tuple(outcomes)[-NIGHTS:]
     if not last:
         return None
@@ -118,7 +118,7 @@ def scorecard(outcomes: Sequence[Outcome]) -> Scorecard | None:
 
 
 def _widen(apart: Sequence[float]) -> float:
-    """Factor with which the plain interval would have held on 90 % of the nights; 1 if it nearly did."""
+    """Returns the factor that widens the plain interval to hold on 90 % of nights; 1 if it nearly did."""
     plain = sum(each <= Z90 for each in apart) / len(apart)
     if plain >= COVERED[0]:
         return 1.0
@@ -129,8 +129,8 @@ def _widen(apart: Sequence[float]) -> float:
 def _warning(coverage: float, widen: float, num_nights: int) -> str:
     held = f"the 90 % interval held on {coverage:.0%} of the last {num_nights} nights"
     if coverage < COVERED[0]:
-        told = f"it is {widen:.2g} times as wide from now on" if widen > 1 else "it has been widened since"
-        return f"{held}, fewer than {COVERED[0]:.0%}; {told}: look at what changed on the machine"
+        change = f"it is {widen:.2g} times as wide from now on" if widen > 1 else "it has been widened since"
+        return f"{held}, fewer than {COVERED[0]:.0%}; {change}: look at what changed on the machine"
     return ""
 
 

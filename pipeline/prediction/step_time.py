@@ -1,4 +1,4 @@
-"""What form has the time of an update, and what is known of its constants before anything is measured?
+"""Defines the form of an update's time, and the prior of its constants before anything is measured.
 
 The form is that of Pollux (OSDI'21). With m samples a pass and s passes an update, on N machines with K
 workers,
@@ -7,7 +7,7 @@ workers,
 
 G computes gradients (w: most workers on one machine, which share its buses), S sums them: nothing for one
 worker, and with constants of its own on one machine, on two, and on more. Powers of K instead of Pollux'
-straight lines: those grow too fast beyond what was measured. Constants are logarithms, so none is negative.
+straight lines, which grow too fast beyond what was measured. Constants are logarithms, so all are positive.
 """
 
 from collections.abc import Sequence
@@ -33,20 +33,20 @@ class Prior:
     deviation: tuple[float, ...]
 
     def moments(self) -> tuple[Array, Array]:
-        """Mean and covariance of the constants themselves."""
+        """Returns mean and covariance of the constants themselves."""
         mix = np.eye(len(self.mean))
         mix[ONE, MANY] = mix[TWO, MANY] = 1.0
         return mix @ np.array(self.mean), mix @ np.diag(np.square(self.deviation)) @ mix.T
 
     def scaled(self, changes: dict[int, tuple[float, float]]) -> "Prior":
-        """The prior with other means and deviations for some constants."""
+        """Returns the prior with other means and deviations for some constants."""
         mean, deviation = list(self.mean), list(self.deviation)
         for place, (value, spread) in changes.items():
             mean[place], deviation[place] = value, spread
         return Prior(mean=tuple(mean), deviation=tuple(deviation))
 
 
-# Before any job is known. The first two and MANY are set from the measurements at hand.
+# Before any job is known. The first two and MANY are set from the measurements.
 UNINFORMED = Prior(
     mean=(0.0, 0.0, -2.0, 0.4, 0.2, 0.4, 0.0, 0.3, 0.5, 0.1),
     deviation=(2.0, 2.0, 1.5, 0.3, 0.5, 0.3, 2.0, 0.2, 0.8, 0.1),
@@ -71,7 +71,7 @@ class Points:
 
     @classmethod
     def of(cls, settings: Sequence[Setting]) -> "Points":
-        """The settings, one an entry."""
+        """Returns the settings as arrays, one entry each."""
         names = ["".join(map(str, s.workers)) for s in settings]
         return cls(
             np.array([s.num_workers for s in settings], float),
@@ -84,9 +84,9 @@ class Points:
 
 
 def form(constants: Array, at: Points) -> tuple[Array, Array]:
-    """Log T of the form, and the share of it that follows the sum of gradients.
+    """Returns log T of the form, and the share of T that depends on summing gradients.
 
-    `constants` is [..., constants], what is returned [..., points].
+    `constants` is [..., constants]; both results are [..., points].
     """
     c = np.moveaxis(constants, -1, 0)[..., None]
     two = np.log(np.maximum(at.workers, 2) / 2)
@@ -103,15 +103,18 @@ def form(constants: Array, at: Points) -> tuple[Array, Array]:
 
 
 def slopes(constants: Array, at: Points) -> Array:
-    """Derivatives of log T by the constants, [points, constants]."""
+    """Returns the derivatives of log T by the constants, [points, constants]."""
     step = 1e-4 * np.eye(len(constants))
     up, down = form(constants + np.stack([step, -step]), at)[0]
-    told: Array = (up - down).T / 2e-4
-    return told
+    derivatives: Array = (up - down).T / 2e-4
+    return derivatives
 
 
 def centred(prior: Prior, measurements: Sequence[Measurement]) -> Prior:
-    """The prior with scales that fit the measurements: gradients and their sum of about a third of a step."""
+    """Returns the prior with scales that fit the measurements: a third of a step for each part.
+
+    Raises ValueError without measurements.
+    """
     if not measurements:
         raise ValueError("there are no measurements to take the scales of a prior from")
     step = float(np.median(np.log([each.step_s / each.num_passes for each in measurements])))

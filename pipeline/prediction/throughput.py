@@ -1,11 +1,11 @@
-"""How long does an update take in a setting that was not measured, and how sure is that?
+"""Predicts the time of an update in a setting that was not measured, and how certain that is.
 
-`form.py` has the form, fitted by the error of log T. What it leaves is a Gaussian process over log T
-(Rasmussen & Williams 2006). With f the share of T that follows the sum of gradients, it is
+`step_time.py` has the form, fitted by the error of log T. Its residual is a Gaussian process over log T
+(Rasmussen & Williams 2006). With f the share of T that depends on summing gradients, it is
 (1 - f) u(m) + f v(K, N, w, m): u and v are smooth, each placement has an offset, and both have noise. The
 constants are linear in the same process through their derivatives, with a prior that was learned from other
-jobs. So one covariance holds what is known of form, machine and noise, and an interval widens by itself with
-the distance from what was measured.
+jobs. So one covariance holds what is known of form, machine and noise, and intervals widen with the distance
+from what was measured.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from pipeline.prediction.step_time import (
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """Amplitudes and reaches of what the form leaves, in log T; set once, on steps of T4 machines."""
+    """Amplitudes and length scales of the form's residual, in log T; set once, on steps of T4 machines."""
 
     compute: float = 0.04
     compute_reach: float = 1.0  # in log m
@@ -48,14 +48,14 @@ class Process:
 
 
 PROCESS = Process()
-NOISES = tuple(float(x) for x in np.exp(np.arange(-1.2, 1.01, 0.2)))  # times the noise of PROCESS
+NOISES = tuple(float(x) for x in np.exp(np.arange(-1.2, 1.01, 0.2)))  # multiples of the noise of PROCESS
 NOISE_SPREAD = 0.5  # of the logarithm of that factor, before anything is measured
-FAR = 2.5  # deviations; what is farther from what all others say counts less
-PSEUDO = 10  # measurements that behaved as they should, with which the calibration begins
+FAR = 2.5  # deviations; a measurement farther from what the others predict weighs less
+PSEUDO = 10  # measurements that behave as predicted, with which the calibration begins
 
 
 class _Covariance:
-    """What two sets of points have in common beyond the form; the noise factor and shares come later."""
+    """Covariance of two sets of points beyond the form; the noise factor and shares are given later."""
 
     def __init__(self, one: Points, other: Points) -> None:
         p = PROCESS
@@ -73,22 +73,22 @@ class _Covariance:
         self._batch: Array = np.exp(-batch / 2 / p.sync_batch_reach**2)
 
     def __call__(self, noise: float, one: Array, other: Array) -> Array:
-        """Covariance, [one, other], given the shares of sync of both."""
+        """Returns the covariance, [one, other], given the shares of sync of both."""
         p = PROCESS
         compute = self._compute + (noise * p.compute_offset) ** 2 * self._same
         sync = (self._sync + (noise * p.sync_offset) ** 2 * self._same) * self._batch
-        told: Array = np.outer(1 - one, 1 - other) * compute + np.outer(one, other) * sync
-        return told
+        covariance: Array = np.outer(1 - one, 1 - other) * compute + np.outer(one, other) * sync
+        return covariance
 
 
 def _variance(noise: float, share: Array) -> Array:
-    """Of what comes anew with each measurement."""
-    told: Array = noise**2 * (PROCESS.noise**2 + np.square(PROCESS.sync_noise * share))
-    return told
+    """Returns the variance of the noise that is independent in each measurement."""
+    variance: Array = noise**2 * (PROCESS.noise**2 + np.square(PROCESS.sync_noise * share))
+    return variance
 
 
 class StepTime:
-    """Log T of a job on one kind of machine, fitted; see the top of this file."""
+    """Fitted model of log T of a job on one kind of machine; see the module docstring."""
 
     def __init__(self, measurements: Sequence[Measurement], prior: Prior) -> None:
         self._at = Points.of(measurements)
@@ -105,14 +105,14 @@ class StepTime:
     def _fit(self) -> None:
         self._choose_noise()
         apart = self._left_out(each=True)
-        if np.any(np.abs(apart) > FAR):  # a step that was disturbed is not what the others are judged by
+        if np.any(np.abs(apart) > FAR):  # a disturbed step must not set the standard for the others
             self._extra = np.square(np.maximum(1, np.abs(apart) / FAR))
             self._choose_noise()
         self.stretch = _stretch(self._left_out(each=True))
         self.stretch_beyond = _stretch(self._left_out(each=False))
 
     def _choose_noise(self) -> None:
-        """The noise factor under which the measurements are likeliest, with its own prior."""
+        """Sets the noise factor under which the measurements are most likely, given its prior."""
         self.noise = 1.0
         self._settle(rounds=25)
         start, best = self.constants, (np.inf, 1.0, self.constants)
@@ -127,7 +127,7 @@ class StepTime:
         self._settle(rounds=10)
 
     def _settle(self, *, rounds: int) -> float:
-        """Gauss-Newton on the constants under the whole covariance; minus the log evidence."""
+        """Fits the constants by Gauss-Newton under the whole covariance; returns minus the log evidence."""
         for _ in range(rounds):
             self._solve()
             step = self._mean + self._spread @ self._slopes.T @ self._weights - self.constants
@@ -149,7 +149,7 @@ class StepTime:
         self._weights: Array = cho_solve(self._factor, self._left)
 
     def _left_out(self, *, each: bool) -> Array:
-        """Deviations from what the others say, left out one by one or with all of their placement."""
+        """Returns deviations from the others' prediction, left out singly or with all of their placement."""
         inverse: Array = cho_solve(self._factor, np.eye(len(self._log)))
         if each:
             return np.asarray(self._weights / np.sqrt(np.diag(inverse)))
@@ -161,9 +161,9 @@ class StepTime:
         return apart
 
     def predict(self, settings: Sequence[Setting], *, noisy: bool = True) -> tuple[Array, Array]:
-        """Seconds of an update (median) and the standard deviation of their logarithm, a setting each.
+        """Returns the median seconds of an update and the standard deviation of their logarithm, per setting.
 
-        That of one more measurement, or without noise that of what many would have as their mean.
+        The deviation is that of one more measurement, or, without noise, of the mean of many.
         """
         at = Points.of(settings)
         fitted, share = form(self.constants, at)
@@ -185,17 +185,17 @@ class StepTime:
 
 
 def _stretch(apart: Array) -> float:
-    """Half way, as a ratio, to the factor with which intervals cover 90 % of what was left out.
+    """Returns the square root of the factor with which intervals cover 90 % of what was left out.
 
-    Conformal prediction (Vovk 2005) with a prior. Half way, since what is asked is farther from the
-    measurements than they are from one another.
+    It is conformal prediction (Vovk 2005) with a prior. The root goes half way on a logarithmic scale, since
+    the settings to predict are farther from the measurements than those are from one another.
     """
     as_they_should = ndtri(0.5 + 0.5 * (np.arange(PSEUDO) + 0.5) / PSEUDO)
     return float(np.sqrt(np.quantile(np.concatenate([np.abs(apart), as_they_should]), 0.9) / ndtri(0.95)))
 
 
 def fit(measurements: Sequence[Measurement], prior: Prior | None = None) -> StepTime:
-    """The model fitted to measurements of one job on one kind of machine.
+    """Returns the model fitted to measurements of one job on one kind of machine.
 
     Without a prior the scales come from the measurements, and the rest from other jobs (`LEARNED`).
     """
@@ -203,9 +203,9 @@ def fit(measurements: Sequence[Measurement], prior: Prior | None = None) -> Step
 
 
 def learn(jobs: Sequence[Sequence[Measurement]]) -> Prior:
-    """What jobs have in common: mean of their constants, and a deviation that allows for one more job.
+    """Returns what jobs have in common: mean constants, and a deviation that allows for one more job.
 
-    Empirical Bayes with one pseudo-job of `UNINFORMED`, so that few jobs do not look too alike.
+    It is empirical Bayes with one pseudo-job of `UNINFORMED`, so that few jobs do not look too alike.
     """
     fitted = np.stack([StepTime(job, centred(UNINFORMED, job)).constants for job in jobs])
     fitted[:, [ONE, TWO]] -= fitted[:, [MANY]]

@@ -1,4 +1,4 @@
-"""How long does an update take on a machine, how is it taken, and how sure is that?
+"""Predicts how long an update takes on a machine, how it is split into passes, and how certain that is.
 
 With R workers, b = batch / R samples each in s micro-batches of m, an update takes
 
@@ -7,8 +7,8 @@ With R workers, b = batch / R samples each in s micro-batches of m, an update ta
 (no gradient is sent in the micro-steps before the last; Pollux, OSDI'21, without overlap). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
-other, expected at their geometric mean; the part that does not grow is the host's and stays. What earlier
-nights took beyond that corrects it (history.py), and leaves less to doubt.
+other, expected at their geometric mean; the part that does not grow is the host's and stays. Earlier nights
+correct the result (calibration.py) and reduce its uncertainty.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile
 from pipeline.machines.catalog import HEADROOM
 from pipeline.machines.startup import Z90, Part
-from pipeline.prediction.calibration import Correction, Known, Update
+from pipeline.prediction.calibration import Calibration, Correction, Update
 from pipeline.prediction.measurements import Setting
 
 REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
 UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
 NETWORK = log(1.5) / Z90
-LATENCY_S = 50e-6  # of one message between machines; a fifth of it within one
+LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """How an update is taken on a machine, and what it is made of."""
+class TimedUpdate:
+    """How an update is split into passes on a machine, and the parts of its time."""
 
     setting: Setting
     num_loaders: int
@@ -37,7 +37,7 @@ class Found:
 
     @property
     def seconds(self) -> float:
-        """Median of its time."""
+        """Median of the time, in seconds."""
         return sum(part.seconds for part in self.parts)
 
 
@@ -49,9 +49,9 @@ def update(
     num_machines: int,
     batch_size: int,
     num_workers: int,
-    known: Known | None = None,
-) -> Found | None:
-    """One update on a machine; None if not even one sample fits the memory."""
+    known: Calibration | None = None,
+) -> TimedUpdate | None:
+    """Returns one update on a machine; None if not even one sample fits the memory."""
     workers = num_workers * num_machines
     samples = ceil(batch_size / workers)
     sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
@@ -79,16 +79,16 @@ def update(
     sync_s = _sync_s(profile, machine, workers=workers, num_machines=num_machines)
     if sync_s:
         parts = (*parts, Part(name="all-reduce", seconds=sync_s, spread=NETWORK))
-    if corrected and corrected.num_nights:  # the whole update was measured, so its parts are as sure as it
+    if corrected and corrected.num_nights:  # the whole update was measured, so its parts are as certain
         late = exp(corrected.shift)
         parts = tuple(Part(seconds=p.seconds * late, spread=spread, name=p.name) for p in parts)
     elif corrected and machine is not measured:
         parts = tuple(part.times(exp(corrected.shift)) for part in parts)
-    return Found(setting=setting, num_loaders=num_loaders, parts=parts)
+    return TimedUpdate(setting=setting, num_loaders=num_loaders, parts=parts)
 
 
 def _doubt(corrected: Correction | None, *, seen: bool, apart: float) -> tuple[float, float]:
-    """Spread of an update's parts, and what the two extremes of the roofline add to it."""
+    """Returns the spread of an update's parts, and what the two extremes of the roofline add to it."""
     if corrected and corrected.num_nights:
         return corrected.spread, 0.0
     if corrected and not seen:
@@ -97,7 +97,7 @@ def _doubt(corrected: Correction | None, *, seen: bool, apart: float) -> tuple[f
 
 
 def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[float, float]:
-    """Factor by which what grows with the batch takes longer there, and the spread of its extremes."""
+    """Returns the slowdown of the part that grows with the batch, and the spread of its two extremes."""
     if machine is measured:
         return sharing, 0.0
     by_flops = measured.flops_per_s / machine.flops_per_s
@@ -106,10 +106,13 @@ def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[floa
 
 
 def _micro_batch_size(profile: Profile, machine: Machine, *, samples: int, sharing: float) -> int | None:
-    """Samples per pass: halved until the predicted peak leaves the headroom free."""
-    there = machine.device_memory_bytes * (1 - HEADROOM) / sharing
+    """Returns the samples per pass, halved until the predicted peak leaves the headroom free.
+
+    Returns None if not even one sample fits.
+    """
+    available = machine.device_memory_bytes * (1 - HEADROOM) / sharing
     micro = samples
-    while profile.memory_bytes(micro) > there:
+    while profile.memory_bytes(micro) > available:
         if micro == 1:
             return None
         micro = ceil(micro / 2)
@@ -127,7 +130,7 @@ def _passes(
     spread: float,
     apart: float,
 ) -> tuple[int, tuple[Part, ...]]:
-    """Loaders, and the parts of an update before the gradients are summed."""
+    """Returns the number of loaders, and the parts of an update before the gradients are summed."""
     num_passes = setting.num_passes
     line = profile.step_s
     fixed = Part(
@@ -142,28 +145,28 @@ def _passes(
         seconds=num_passes * profile.load_s.fixed + samples * profile.load_s.per_sample,
         spread=spread,
     )
-    # Where the CPU is the device, loaders would take the step's own cores; on the measured machine the lines
-    # have in them what loaders save.
+    # Where the CPU is the device, loaders would take the step's own cores; on the measured machine the
+    # measured lines already include what loaders save.
     spare = machine.vcpus // machine.num_devices - 1 if machine.num_devices and not seen else 0
     step_s = fixed.seconds + grows.seconds
     num_loaders = min(spare, ceil(load.seconds / step_s) if step_s else 1)
-    if num_loaders < 1 or load.seconds < 0.05 * step_s:  # too little to be worth a process
+    if num_loaders < 1 or load.seconds < 0.05 * step_s:  # too short to be worth a process
         return 0, (load, fixed, grows)
     loading = Part(seconds=load.seconds / num_loaders, spread=load.spread)
     return num_loaders, (loading,) if loading.seconds > step_s else (fixed, grows)
 
 
 def _relative(error: float, value: float) -> float:
-    """Spread of a value whose 90 % interval has this half-width; none where there is no value."""
+    """Returns the spread of a value whose 90 % interval has this half-width; 0 where there is no value."""
     return log(1 + error / value) / Z90 if value > 0 else 0.0
 
 
 def _sync_s(profile: Profile, machine: Machine, *, workers: int, num_machines: int) -> float:
-    """Seconds of a ring all-reduce: each worker sends and receives 2 (R-1)/R of the gradient."""
+    """Returns the seconds of a ring all-reduce: each worker sends and receives 2 (R-1)/R of the gradient."""
     if workers == 1:
         return 0.0
     across = num_machines > 1
-    rates = machine.network_bytes_per_s, machine.link_bytes_per_s  # 0: there is no such thing
+    rates = machine.network_bytes_per_s, machine.link_bytes_per_s  # 0: there is no such link
     rate = (rates[0] or rates[1]) if across else (rates[1] or rates[0])
     message_s = LATENCY_S if across else LATENCY_S / 5
     num_bytes = 2 * (workers - 1) / workers * profile.sync_bytes.fixed

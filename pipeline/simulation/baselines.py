@@ -54,7 +54,7 @@ def skynomad(state: State) -> Place | None:
         return here
     if _must_buy(state, restarts=1):
         return cheapest_on_demand(state)
-    on_demand_price = state.dear_usd_per_hour
+    on_demand_price = state.on_demand_usd_per_hour
     value = on_demand_price
     if state.done_s > 0:
         value = on_demand_price * state.now_s / state.left_s * state.todo_s / state.done_s

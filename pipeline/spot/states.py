@@ -1,4 +1,4 @@
-"""What is known at a tick about a job and the places where it may be? The state that a policy decides on."""
+"""Defines the state that a spot policy decides on: what is known at a tick about a job and its zones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,10 @@ from math import exp, sqrt
 from pipeline.contract.units import HOUR_S
 from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
 
-MEMORY_S = 6 * HOUR_S  # of losses: how fast a zone that was taken away often is trusted again
-PRIOR_LOSSES = 0.2  # the mean time to preemption counts as much as having seen so many
-PRIOR_UP_S, PRIOR_DOWN_S = 3 * HOUR_S, 1 * HOUR_S  # as if capacity had been seen and missed for so long
-DOUBT = 0.2  # of the throughput before any of it was measured; less where earlier nights measured it
+MEMORY_S = 6 * HOUR_S  # of losses: how fast a zone with many preemptions is trusted again
+PRIOR_LOSSES = 0.2  # the prior mean time to preemption weighs as much as this many losses
+PRIOR_UP_S, PRIOR_DOWN_S = 3 * HOUR_S, 1 * HOUR_S  # as if capacity had been up and down for so long
+DOUBT = 0.2  # share of the throughput, before it is measured; less where earlier nights measured it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Sightings:
     recent_losses: float = 0.0
 
     def look(self, *, up: bool, now_s: float) -> "Sightings":
-        """The same with one more look; between two looks all was as at the first."""
+        """Returns the sightings with one more look; capacity is taken as unchanged between two looks."""
         between_s = now_s - self.seen_at_s if self.up is not None else 0.0
         kept = exp(-between_s / MEMORY_S)
         lost = bool(self.up) and not up
@@ -49,14 +49,17 @@ class Sightings:
         )
 
     def lifetime_s(self, *, now_s: float) -> float:
-        """Expected time until capacity is lost: time over losses, by a gamma prior and a short memory."""
+        """Returns the expected seconds until capacity is lost.
+
+        It is time over losses, with a gamma prior and a short memory.
+        """
         kept = exp(-(now_s - self.seen_at_s) / MEMORY_S)
         seen_s = self.recent_up_s * kept + PRIOR_LOSSES * MEAN_TIME_TO_PREEMPTION_S
         return seen_s / (self.recent_losses * kept + PRIOR_LOSSES)
 
     @property
     def availability(self) -> float:
-        """Share of time with capacity, by a beta prior."""
+        """Share of time with capacity, with a beta prior."""
         return (self.up_s + PRIOR_UP_S) / (self.up_s + self.down_s + PRIOR_UP_S + PRIOR_DOWN_S)
 
 
@@ -71,7 +74,7 @@ class Zone:
 
     @property
     def region(self) -> str:
-        """The zone's name without its last part: within a region data moves for nothing."""
+        """The zone's name without its last part; data moves free of charge within a region."""
         return self.name.rpartition("-")[0]
 
 
@@ -83,17 +86,17 @@ class State:
     deadline_s: float
     tick_s: float
     work_s: float
-    done_s: float  # if the job is told to save now
+    done_s: float  # work that a checkpoint saved now would hold
     zones: tuple[Zone, ...]
     place: Place | None = None
-    starting_s: float = 0.0  # what is left of the start at `place`
+    starting_s: float = 0.0  # remaining time of the start at `place`
     home: str = ""  # zone that holds the checkpoint
     refused: frozenset[str] = frozenset()  # zones without spot capacity at this tick
-    ran_s: float = 0.0  # in which `made_s` of work came about: the measured throughput
+    ran_s: float = 0.0  # seconds in which `made_s` of work was done: the measured throughput
     made_s: float = 0.0
-    restart_s: float  # 95th percentile of what a start takes until work goes on
-    at_risk_s: float = 0.0  # what a loss takes back at most: none with notice
-    egress_usd: float = 0.0  # of the checkpoint, to another region
+    restart_s: float  # 95th percentile of the time from a start until work resumes
+    at_risk_s: float = 0.0  # most work that a preemption loses: none with notice
+    egress_usd: float = 0.0  # for moving the checkpoint to another region
     doubt: float = DOUBT
 
     @property
@@ -103,19 +106,19 @@ class State:
 
     @property
     def todo_s(self) -> float:
-        """Work that is left."""
+        """Remaining work, in seconds at the planned throughput."""
         return self.work_s - self.done_s
 
     @property
     def throughput(self) -> float:
-        """Work per second: as measured, or as planned before there is anything to go by."""
+        """Work per second: as measured, or as planned before enough was measured."""
         return self.made_s / self.ran_s if self.ran_s > self.tick_s / 2 and self.made_s else 1.0
 
     @property
     def low_throughput(self) -> float:
-        """The least that it may be: as doubted before anything was measured, or what measuring says.
+        """Lower bound of the throughput: from the doubt alone, or from what was measured.
 
-        The doubt falls with the root of the time measured; a tenth of it is left for the noise of ticks.
+        The doubt falls with the root of the time measured; a tenth of it remains for the noise of ticks.
         """
         share = self.tick_s / (self.tick_s + self.ran_s)
         noise = self.doubt / 10
@@ -123,17 +126,17 @@ class State:
         return min(self.throughput, max((1 - self.doubt) * (1 - noise), measured))
 
     @property
-    def dear_usd_per_hour(self) -> float:
-        """The least that a machine costs on demand."""
+    def on_demand_usd_per_hour(self) -> float:
+        """Lowest on-demand price of all zones."""
         return min(zone.on_demand_usd_per_hour for zone in self.zones)
 
     def egress(self, zone: Zone) -> float:
-        """Dollars for bringing the checkpoint to a zone."""
+        """Returns the dollars for moving the checkpoint to a zone."""
         region = self.home.rpartition("-")[0]
         return self.egress_usd if self.home and region != zone.region else 0.0
 
     def zone(self, name: str) -> Zone:
-        """The zone of that name."""
+        """Returns the zone of that name."""
         return next(zone for zone in self.zones if zone.name == name)
 
 
@@ -141,13 +144,13 @@ Policy = Callable[[State], Place | None]
 
 
 def refuse(state: State, zone: str) -> State:
-    """The state after it was found that a zone has no spot capacity now."""
+    """Returns the state after a zone turned out to have no spot capacity now."""
     return replace(state, zones=look(state.zones, zone, up=False, now_s=state.now_s),
                    refused=state.refused | {zone})  # fmt: skip
 
 
 def look(zones: Sequence[Zone], name: str, *, up: bool, now_s: float) -> tuple[Zone, ...]:
-    """The zones with one more look at one of them."""
+    """Returns the zones with one more look at one of them."""
     return tuple(
         replace(zone, sightings=zone.sightings.look(up=up, now_s=now_s)) if zone.name == name else zone
         for zone in zones

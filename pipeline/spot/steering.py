@@ -1,9 +1,10 @@
-"""Shall tonight's job go to spot now, be bought, or wait? What the launcher knows, as a state to decide on.
+"""Decides whether tonight's job goes to spot now, to on-demand machines, or waits.
 
-The plan names one machine of one region, so there is one zone; buying means the ladder's rung of the same
-machines on demand. A job that waits in the queue for spot has found no capacity. Spot that runs is left for
-on demand once its loss could not be borne any more. What runs on demand is not asked about: whether there is
-spot cannot be seen without giving up the machine that is held.
+It puts what the launcher knows into the state that `policies.decide` takes. The plan names one machine of one
+region, so there is one zone; buying means the ladder's rung of the same machines on demand. A job that waits
+in the queue for spot counts as a zone without capacity. A running spot machine is given up for on demand once
+the deadline could not be met after its loss. A job on demand is left where it is: whether there is spot
+capacity cannot be seen without giving up the machine that is held.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from pipeline.machines.startup import BEFORE_WORK
 from pipeline.spot.policies import decide
 from pipeline.spot.states import Place, Sightings, State, Zone
 
-TICK_S = 120.0  # the launcher is asked at least so often
+TICK_S = 120.0  # the launcher decides at least this often
 RESTART_S = (
     840.0  # 95th percentile of a start: twice the median of the slowest kind (startup.py), without data
 )
@@ -23,7 +24,7 @@ RESTART_S = (
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One time the job was submitted."""
+    """One submission of the job."""
 
     at: float
     strategy: Strategy
@@ -31,20 +32,20 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """How far the job is, and what became of asking for machines."""
+    """How far the job is, and what became of its submissions."""
 
     now: float  # all times in seconds since the same moment
     deadline: float
-    seen: int  # samples trained on, as last heard
+    seen: int  # samples trained on, as last reported
     samples_per_s: float | None  # as trained so far
     attempts: Sequence[Attempt]
     queued: bool  # the last of them is not running yet
     running: bool = False  # on spot
-    starting_s: float = 0.0  # what is left of its start
+    starting_s: float = 0.0  # remaining time of its start
 
 
 def place(plan: Plan, facts: Facts) -> Place | None:
-    """Where the job shall be; None: nowhere yet, or in the queue for spot that it is in."""
+    """Returns where the job should run; None: nowhere yet, or in the queue for spot that it is in."""
     bought = on_demand(plan)
     if not plan.rental.is_spot or bought is None:
         return None if facts.queued else Place(plan.rental.machine, spot=plan.rental.is_spot)
@@ -54,7 +55,7 @@ def place(plan: Plan, facts: Facts) -> Place | None:
         on_demand_usd_per_hour=usd_per_hour(bought),
         sightings=_sightings(facts),
     )
-    # What a lost machine had saved is not known here: the work of an interval is taken as gone.
+    # What a lost machine had saved is not known here: the work since a whole interval counts as lost.
     unsaved_s = 0.0 if facts.running else plan.checkpoint_every_s
     done_s = max(0.0, facts.seen / plan.num_samples * plan.expected_s - unsaved_s)
     planned = plan.num_samples / plan.expected_s
@@ -79,26 +80,29 @@ def place(plan: Plan, facts: Facts) -> Place | None:
 
 
 def restart_s(plan: Plan) -> float:
-    """95th percentile of what a start takes until work goes on: the data is brought anew, too."""
+    """Returns the 95th percentile of seconds from a start until work resumes, fetching the data included."""
     median_s = sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
     return max(RESTART_S, 2 * median_s)
 
 
 def on_demand(plan: Plan) -> Rung | None:
-    """The ladder's rung of the same machines on demand."""
+    """Returns the ladder's rung of the same machines on demand; None where it has none."""
     bought = plan.rental.on_demand
     return next((rung for rung in plan.ladder if rung.rental == bought), None)
 
 
 def usd_per_hour(way: Plan | Rung) -> float:
-    """What all machines cost; plans of earlier nights do not say, but billed all of their time."""
+    """Returns the price per hour of all machines.
+
+    Plans of earlier nights do not record it; their cost covers all of their time, so it follows from both.
+    """
     if way.usd_per_hour is not None:
         return way.usd_per_hour * way.rental.num_machines
     return way.expected_usd / way.expected_s * HOUR_S if way.expected_s else 0.0
 
 
 def _sightings(facts: Facts) -> Sightings:
-    """A spot machine that was asked for again had been lost; one that is queued for is not there."""
+    """Derives sightings from the spot attempts: a new attempt means a loss, a queued one no capacity."""
     seen = Sightings()
     asked = [attempt for attempt in facts.attempts if attempt.strategy == "spot"]
     for number, attempt in enumerate(asked):

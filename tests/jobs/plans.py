@@ -14,7 +14,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params
 from pipeline.contract.records import Night, Plan
 from pipeline.planning.planner import plan
-from pipeline.prediction.calibration import Known, Past
+from pipeline.prediction.calibration import Calibration, Past
 from pipeline.prediction.measurements import Setting
 from tests.planning import jobs
 from tests.training import nights
@@ -69,10 +69,10 @@ def rented() -> tuple[Machine, ...]:
     )  # fmt: skip
 
 
-def known() -> Known:
+def known() -> Calibration:
     """What earlier nights on each machine taught: that they are as fast as the catalog says."""
     setting = Setting(workers=(1,), micro_batch_size=BATCH_SIZE, num_passes=1)
-    return Known(
+    return Calibration(
         past=[
             Past(machine=name, device=name.upper(), measured_here=False, setting=setting, ratio=1.0)
             for name in PRICES

@@ -158,11 +158,11 @@ def test_a_machine_that_nobody_knows_is_told(home, caplog):
     ("row", "sentence"),
     [
         ("g2-standard-4,us-central1,spot,-0.4,me,2026-01-01",
-         r"line 2: usd_per_hour of g2-standard-4 is -0.4, which is no price; mend it"),
-        ("g2-standard-4,us-central1,spot,nan,me,2026-01-01", r"is nan, which is no price"),
-        ("g2-standard-4,us-central1,spot,cheap,me,2026-01-01", r"line 2: could not convert .*'cheap'; mend"),
-        ("g2-standard-4,us-central1,spot,0.4,me,soon", r"line 2: Invalid isoformat string: 'soon'; mend"),
-        ("g2-standard-4,us-central1,spot", r"line 2 has not one cell for each of name,region,"),
+         r"line 2: usd_per_hour of g2-standard-4 is -0.4, which is not a valid price; fix it"),
+        ("g2-standard-4,us-central1,spot,nan,me,2026-01-01", r"is nan, which is not a valid price"),
+        ("g2-standard-4,us-central1,spot,cheap,me,2026-01-01", r"line 2: could not convert .*'cheap'; fix"),
+        ("g2-standard-4,us-central1,spot,0.4,me,soon", r"line 2: Invalid isoformat string: 'soon'; fix"),
+        ("g2-standard-4,us-central1,spot", r"line 2 does not have one cell for each of name,region,"),
         ("g2-standard-4,us-central1,lease,0.4,me,2026-01-01", r"strategy is 'lease'; it is one of on-demand"),
     ],
 )  # fmt: skip
@@ -176,7 +176,7 @@ def test_a_price_that_was_written_wrong_is_told_with_its_line_and_column(home, r
 def test_a_file_of_other_columns_is_told(home):
     kept = home / "prices.csv"
     kept.write_text("machine,usd\n")
-    with pytest.raises(ParamsError, match="has not the columns name,region,strategy"):
+    with pytest.raises(ParamsError, match="does not have the columns name,region,strategy"):
         pricelist.prices(kept)
 
 

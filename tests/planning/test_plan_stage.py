@@ -67,7 +67,7 @@ def test_a_negative_price_is_told_with_its_line_and_nothing_is_planned(home, cap
         f"{','.join(pricelist.COLUMNS)}\ng2-standard-8,us-central1,on-demand,-1,a test,2026-11-21\n"
     )
     assert cli.main(["plan"]) == 1
-    assert "line 2: usd_per_hour of g2-standard-8 is -1, which is no price" in caplog.text
+    assert "line 2: usd_per_hour of g2-standard-8 is -1, which is not a valid price" in caplog.text
     assert records.find(Plan) is None
 
 

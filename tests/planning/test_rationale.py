@@ -8,7 +8,7 @@ from pipeline.contract.params import Params, PlanParams, TrainParams
 from pipeline.contract.records import Plan
 from pipeline.planning.planner import plan
 from pipeline.planning.rationale import around, picture, rationale, rows
-from pipeline.prediction.calibration import Known, Past
+from pipeline.prediction.calibration import Calibration, Past
 from pipeline.prediction.efficiency import Reached
 from pipeline.prediction.measurements import Setting
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
@@ -94,7 +94,7 @@ def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
         flops_per_sample=profile().flops_per_sample,
     )  # fmt: skip
     told = plan(
-        night(), DATASET, profile(), None, params, available=EVERYTHING, known=Known(reached=[reached])
+        night(), DATASET, profile(), None, params, available=EVERYTHING, known=Calibration(reached=[reached])
     )
     assert "(noise scale 4,000)" in told.basis
     assert told.num_samples < asked.num_samples
@@ -105,6 +105,6 @@ def test_earlier_nights_take_the_place_of_the_prior():
     past = Past(machine="local", device="cpu", measured_here=True, setting=setting, ratio=1.1)
     params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(batch_size=256))
     told = plan(
-        night(), DATASET, profile(), None, params, available=EVERYTHING, known=Known(past=(past, past))
+        night(), DATASET, profile(), None, params, available=EVERYTHING, known=Calibration(past=(past, past))
     )
     assert told.basis == "the profile on cpu, corrected by 2 nights on it"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
-from pipeline.prediction.calibration import Known, Past, Update, ratio
+from pipeline.prediction.calibration import Calibration, Past, Update, ratio
 from pipeline.prediction.costs import estimate
 from pipeline.prediction.measurements import Setting
 from pipeline.prediction.update_time import update
@@ -27,7 +27,7 @@ def night(ratio_: float, *, name="a-1", device="A", here=False, setting=ONE) -> 
 
 
 def correction(past, *, name="a-1", device="A", setting=ONE):
-    return Known(past=past).correction(name, device, setting, UPDATE)
+    return Calibration(past=past).correction(name, device, setting, UPDATE)
 
 
 def test_a_machine_that_took_longer_is_expected_to_take_longer():
@@ -72,23 +72,23 @@ def test_without_nights_nothing_is_corrected():
             num_workers=1,
             num_samples=10**6, num_bytes=10**9, known=known,
         )
-        for known in (Known(), None)
+        for known in (Calibration(), None)
     )  # fmt: skip
     assert known == plain
 
 
 def test_a_ratio_that_cannot_be_is_left_out():
-    known = Known(past=[night(1 / 150), night(1.2)])
+    known = Calibration(past=[night(1 / 150), night(1.2)])
     assert [each.ratio for each in known.past] == [1.2]
     assert known.left_out == [
         "a-1: an update of 0.00667 times the predicted time is left out; "
-        "more than 20 times too fast or too slow is of another thing"
+        "at more than 20 times too fast or too slow, something else was measured"
     ]
 
 
 def test_a_night_that_scaled_beyond_what_can_be_is_left_out():
     many = Setting(workers=(4, 4), micro_batch_size=256)
-    known = Known(past=[night(1.0), night(1.0), night(0.08, setting=many)])
+    known = Calibration(past=[night(1.0), night(1.0), night(0.08, setting=many)])
     assert known.correction("a-1", "A", ONE, UPDATE).shift == pytest.approx(0, abs=0.05)
     assert len(known.left_out) == 1
     assert "times the throughput of as many single devices" in known.left_out[0]
@@ -129,7 +129,7 @@ def hours(where, past=(), *, widen=1.0, count=1):
         PROFILE, where, measured=LOCAL, batch_size=256,
         rental=Rental(machine=where.name, num_machines=count, region=where.region),
         num_workers=where.num_workers, num_samples=10**7, num_bytes=10**9,
-        known=Known(past=past, widen=widen),
+        known=Calibration(past=past, widen=widen),
     )  # fmt: skip
 
 
@@ -165,5 +165,6 @@ def test_a_night_that_was_mostly_its_start_tells_nothing():
 
 
 def test_an_interval_that_is_wide_enough_is_not_widened_twice():
-    narrow, wide, unneeded = (Known(widen=4.0, needed=0.3).widened(spread) for spread in (0.01, 0.2, 0.5))
+    calibration = Calibration(widen=4.0, needed=0.3)
+    narrow, wide, unneeded = (calibration.widened(spread) for spread in (0.01, 0.2, 0.5))
     assert (narrow, wide, unneeded) == (4.0, pytest.approx(1.5), 1.0)

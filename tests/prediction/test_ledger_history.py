@@ -15,7 +15,7 @@ from pipeline.machines.startup import BEFORE_WORK
 from pipeline.planning import planner
 from pipeline.planning.plan_stage import plan
 from pipeline.prediction import ledger_history
-from pipeline.prediction.calibration import Known
+from pipeline.prediction.calibration import Calibration
 from pipeline.storage import ledger
 from tests.fakes import ScriptedBackend
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
@@ -28,7 +28,7 @@ PARAMS = Params(
 )
 
 
-def learned(entries: Sequence[ledger.Entry]) -> Known:
+def learned(entries: Sequence[ledger.Entry]) -> Calibration:
     return ledger_history.known(entries, machines=EVERYTHING, num_workers=1)
 
 
@@ -167,7 +167,7 @@ def after(told: Plan, *, number: int, **changes: object) -> ledger.Entry:
     )  # fmt: skip
 
 
-def on_spot(known: Known | None = None) -> Plan:
+def on_spot(known: Calibration | None = None) -> Plan:
     job = profile(step_s=0.1, sample_bytes=1e3)
     return planner.plan(night(), DATASET, job, None, SPOT, available=EVERYTHING, known=known)
 

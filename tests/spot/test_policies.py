@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.simulation.baselines import on_demand
 from pipeline.simulation.replay import Luck, replay
-from pipeline.spot.policies import cheapest_on_demand, decide, net, value_of_work, worth
+from pipeline.spot.policies import cheapest_on_demand, decide, safety_margin, value_of_work, worth
 from pipeline.spot.states import Place, Sightings, State, Zone
 from tests.spot.markets import TICK_S, job, trace
 
@@ -145,7 +145,7 @@ def test_work_is_worth_more_the_less_time_there_is_to_spare(one, other):
 
 def test_a_throughput_that_is_not_known_yet_is_taken_as_low():
     unknown = state(doubt=0.2)
-    assert net(unknown).spare_s == pytest.approx(18 * HOUR_S - 12 * HOUR_S / 0.8 / 0.98)
+    assert safety_margin(unknown).spare_s == pytest.approx(18 * HOUR_S - 12 * HOUR_S / 0.8 / 0.98)
     known = state(doubt=0.2, ran_s=10 * HOUR_S, made_s=10 * HOUR_S, done_s=10 * HOUR_S, now_s=10 * HOUR_S)
     assert 0.95 < known.low_throughput < 1.0
     slow = replace(known, made_s=7 * HOUR_S)
@@ -163,23 +163,25 @@ def with_spare(spare_s: float, **told) -> State:
 
 @pytest.mark.parametrize("place", [None, Place("cheap-1-a", spot=True)])
 def test_what_is_left_of_a_start_is_no_spare_time_where_the_job_is_and_nothing_where_it_is_not(place):
-    assert net(state(place=place, starting_s=300.0)).spare_s == 6 * HOUR_S - (300 if place else 0)
+    assert safety_margin(state(place=place, starting_s=300.0)).spare_s == 6 * HOUR_S - (300 if place else 0)
 
 
 @pytest.mark.parametrize(("spare_s", "waits"), [(1800, True), (1799, False)])
 def test_waiting_a_tick_must_leave_two_restarts(spare_s, waits):
-    assert net(with_spare(spare_s)).wait is waits
-    assert net(with_spare(spare_s, at_risk_s=9000.0)).wait is waits  # nothing is lost while nothing runs
+    assert safety_margin(with_spare(spare_s)).wait is waits
+    assert (
+        safety_margin(with_spare(spare_s, at_risk_s=9000.0)).wait is waits
+    )  # nothing is lost while nothing runs
 
 
 @pytest.mark.parametrize(("spare_s", "launches"), [(1500, True), (1499, False)])
 def test_going_to_spot_must_survive_its_loss_and_two_restarts(spare_s, launches):
-    assert net(with_spare(spare_s, at_risk_s=300.0)).launch is launches
+    assert safety_margin(with_spare(spare_s, at_risk_s=300.0)).launch is launches
 
 
 @pytest.mark.parametrize(("spare_s", "stays"), [(900, True), (899, False)])
 def test_staying_on_spot_must_survive_its_loss_and_one_restart(spare_s, stays):
-    assert net(with_spare(spare_s, at_risk_s=300.0)).stay is stays
+    assert safety_margin(with_spare(spare_s, at_risk_s=300.0)).stay is stays
 
 
 def test_spot_is_waited_for_until_the_margin_and_bought_past_it():
