@@ -40,7 +40,7 @@ _FAILED = re.compile(
 )
 _VERSION = re.compile(r"\bversion (\d+)\b")
 # Records that carry a rental now, and by which name each of its fields stood in them; `spot` said the rest.
-RENTED = frozenset({"Plan", "Rung", "Option", "Order"})
+RENTED = frozenset({"Plan", "Rung", "Option", "Submission"})
 RENTAL = {
     "machine": "machine", "num_machines": "num_machines", "region": "region", "strategy": "strategy",
     "wait_s": "max_wait_s",

@@ -14,7 +14,7 @@ from pipeline.storage.journal import Journal
 FILE = "meter.json"
 
 
-class Meter:
+class CostTracker:
     """The dollars of one job."""
 
     def __init__(self, folder: Path, *, night: str = "") -> None:

@@ -12,7 +12,7 @@ QUIET_UPDATES = 20  # and so many updates
 IN_PLACE_S = 120.0  # more, in which torchrun may have started the workers again
 
 
-class Pulse:
+class Heartbeats:
     """The newest heartbeats of a job; times are seconds since 1970."""
 
     def __init__(self, lines: Sequence[Mapping[str, Any]], *, moved_at: float = 0.0) -> None:

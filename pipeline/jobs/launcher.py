@@ -22,7 +22,7 @@ from pipeline.contract.source_code import source_digest
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import escalation, submissions
 from pipeline.jobs.backend_job import job_of
-from pipeline.jobs.cost_tracker import Meter
+from pipeline.jobs.cost_tracker import CostTracker
 from pipeline.jobs.reconciler import Reconciler
 from pipeline.jobs.submissions import Attempt, Attempts
 from pipeline.spot.preemptions import mean_time_to_loss_s
@@ -191,7 +191,7 @@ def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = ti
             log.warning("job %s is ended: %s", folder.name, why)
             backend.cancel(last.handle)
         state = backend.state(last.handle)
-        Meter(folder).move(clock(), usd_per_s=usd_per_hour(last.rung) / HOUR_S)
+        CostTracker(folder).move(clock(), usd_per_s=usd_per_hour(last.rung) / HOUR_S)
         if state in LIVE:
             alive.append(folder.name)
             continue

@@ -21,9 +21,9 @@ from pipeline.contract.records import Plan, Rental, Rung, Taken, Training
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import collector, escalation
 from pipeline.jobs.backend_job import job_of
-from pipeline.jobs.cost_tracker import Meter, spent_usd
+from pipeline.jobs.cost_tracker import CostTracker, spent_usd
 from pipeline.jobs.escalation import Sight, Standing
-from pipeline.jobs.heartbeats import Pulse
+from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.submissions import Attempts
 from pipeline.spot import steering
 from pipeline.spot.steering import usd_per_hour
@@ -61,9 +61,9 @@ class Reconciler:
         self.confidence, self.budget_usd = confidence, budget_usd
         self.deadline = recipe.train_until.timestamp()
         self.attempts = Attempts(folder)
-        self.meter = Meter(folder, night=recipe.night)
+        self.cost = CostTracker(folder, night=recipe.night)
         moving = folder / MOVING
-        self.pulse = Pulse(
+        self.heartbeats = Heartbeats(
             jsonl.newest(folder / "progress.jsonl"),
             moved_at=moving.stat().st_mtime if moving.exists() else 0.0,
         )
@@ -94,7 +94,7 @@ class Reconciler:
 
     def _watch(self, now: float, state: State | None) -> NoReturn:
         """The job is there: leave it as it is, or take it off the machines that it is on."""
-        last, beat = self.attempts.last, self.pulse.last
+        last, beat = self.attempts.last, self.heartbeats.last
         assert last
         hang = self._hang(now) if state == "running" else ""
         if hang:
@@ -112,7 +112,7 @@ class Reconciler:
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
         total, ahead = self.recipe.num_samples, escalation.forecast(self.plan, sight, sight.rung)
-        told = self.pulse.sentence(num_samples=total, ahead=ahead)
+        told = self.heartbeats.sentence(num_samples=total, ahead=ahead)
         raise NotYet(f"job {self.folder.name}: {told}", share=beat.seen / total)
 
     def _cancel(self, now: float) -> NoReturn:
@@ -198,7 +198,7 @@ class Reconciler:
         until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
         billed_usd = self.backend.usd(self.folder)
         usd_per_s = usd_per_hour(held.rung) / HOUR_S if held else 0.0
-        self.meter.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
+        self.cost.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
 
     @property
     def _left_usd(self) -> float:
@@ -232,7 +232,7 @@ class Reconciler:
                 at: Standing = state
             case _:
                 at = "refused" if self._refused(now) else "none"
-        heard = last is not None and bool(self.pulse.since(last.at))
+        heard = last is not None and bool(self.heartbeats.since(last.at))
         return Sight(
             now=now,
             deadline=self.deadline,
@@ -242,9 +242,9 @@ class Reconciler:
             rung=last.rung if last else self.first,
             state=at,
             since=began,
-            seen=self.pulse.seen,
+            seen=self.heartbeats.seen,
             starting_s=0.0 if heard else max(0.0, escalation.start_s(self.plan) - (now - began)),
-            rate=self.pulse.rate(since=here[0].at) if here else None,
+            rate=self.heartbeats.rate(since=here[0].at) if here else None,
             attempts=[
                 steering.Attempt(at=each.at, strategy=each.rung.rental.strategy)
                 for each in self.attempts.all
@@ -256,7 +256,7 @@ class Reconciler:
     def _hang(self, now: float) -> str:
         last = self.attempts.last
         assert last
-        return self.pulse.hang(
+        return self.heartbeats.hang(
             now,
             asked_at=last.at,
             run_at=last.run_at,

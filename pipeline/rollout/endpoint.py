@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.backends.vertex import preflight
-from pipeline.backends.vertex.client import Denied, Patience, Unanswered
+from pipeline.backends.vertex.client import Denied, RetryPolicy, Unreachable
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.backends.vertex.job_spec import Site
 from pipeline.backends.vertex.service import Service
@@ -69,7 +69,7 @@ class Endpoint:
         log: str = "",  # file in which the containers find the URL of serving.log; "": they keep none
         command: Sequence[str] = CONTAINER,
         endpoint: str = "",  # of the service; the region's own if left out
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         self.project, self.image, self.region, self.address = project, image, region, endpoint
         self.bucket, self.account, self.spare, self.command = (
@@ -78,7 +78,7 @@ class Endpoint:
             spare,
             command,
         )
-        self.log, self.patience = log, patience or Patience()
+        self.log, self.retry = log, retry or RetryPolicy()
         self.machine = {
             "machine_spec": {"machine_type": machine},
             "min_replica_count": replicas,
@@ -89,7 +89,7 @@ class Endpoint:
         """What the endpoint needs: what was looked at, whether it is well, and what is to be done."""
         site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket.url)
         service = Service(
-            project=self.project, endpoint=self.address, patience=replace(self.patience, give_up_s=5.0)
+            project=self.project, endpoint=self.address, retry=replace(self.retry, give_up_s=5.0)
         )
         for what, well, text in preflight.preflight(site, service, regions=[self.region]):
             yield f"endpoint's {what}", well, text.replace("backend.", "serving.endpoint.")
@@ -119,13 +119,13 @@ class OnVertex:
         """Vertex AI."""
         return Deployments(
             project=self.told.project, region=self.told.region, model=self.model, home=home_token(),
-            endpoint=self.told.address, patience=self.told.patience,
+            endpoint=self.told.address, retry=self.told.retry,
         )  # fmt: skip
 
     @cached_property
     def begun(self) -> Begun:
         """What takes long there."""
-        return Begun(self.book, self.there, who=self.name, settle_s=self.told.patience.settle_s)
+        return Begun(self.book, self.there, who=self.name, settle_s=self.told.retry.settle_s)
 
     def prepare(self, release: Release) -> None:
         """Have the version deployed where nobody meets it.
@@ -193,7 +193,7 @@ class OnVertex:
             self.book.unwant(release.version)
             try:
                 self._sweep()
-            except (Unanswered, Denied) as error:
+            except (Unreachable, Denied) as error:
                 log.warning("version %d is taken down later: %s", release.version, error)
 
     # One step a call
@@ -241,7 +241,7 @@ class OnVertex:
         elif not self.log or self.log.followed(name)[0] == revision:
             return
         if self.log:
-            self.log.follow(name, revision, since=time.time() + self.told.patience.settle_s)
+            self.log.follow(name, revision, since=time.time() + self.told.retry.settle_s)
 
     def _sweep(self) -> None:
         """Begin to take down what is not wanted and has no traffic; forget what is gone."""
@@ -263,7 +263,7 @@ class OnVertex:
         try:
             self.there.undeploy(number)
             log.info("version %d of %s is taken down", number, self.model)
-        except (Denied, Unanswered) as error:
+        except (Denied, Unreachable) as error:
             log.info("version %d is not taken down now: %s", number, error)  # it may be on its way
 
     @contextmanager
@@ -272,7 +272,7 @@ class OnVertex:
         with self.book.alone():
             try:
                 yield
-            except Unanswered as error:
+            except Unreachable as error:
                 raise NotYet(f"{self.name}: {error}") from error
             except Denied as error:
                 raise ReleaseError(f"{self.name}: {error}") from error

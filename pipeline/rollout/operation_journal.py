@@ -13,7 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import NoReturn
 
-from pipeline.backends.vertex.client import Denied, TurnedAway
+from pipeline.backends.vertex.client import Denied, Throttled
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.storage.journal import Journal
@@ -104,7 +104,7 @@ class Begun:
         self.book.ask(name, asked)
         try:
             operation = call()
-        except (TurnedAway, Denied) as error:
+        except (Throttled, Denied) as error:
             self.book.drop(name)
             if isinstance(error, Denied) and error.status != HTTPStatus.CONFLICT:
                 raise
