@@ -61,7 +61,7 @@ class Heartbeats:
             most_s = IN_PLACE_S + max(QUIET_HANGS * hang_after_s, QUIET_UPDATES * update_s)
         if quiet_s <= most_s:
             return ""
-        return f"nothing was heard of it for {quiet_s:,.0f} s, though it runs; it is started again"
+        return f"nothing was heard of it for {quiet_s:,.0f} s, though it runs; it is restarted"
 
     def sentence(self, *, num_samples: int, ahead: Outlook) -> str:
         """Returns for a person how far the job is and how long the rest takes."""

@@ -1,4 +1,4 @@
-"""Jobs for Vertex AI, and a backend without patience."""
+"""Jobs for Vertex AI, and a backend that retries after moments."""
 
 import time
 from collections.abc import Callable

@@ -49,6 +49,6 @@ def rate(rental: Rental, *, known: Sequence[Machine]) -> float:
     if price is None:
         raise ParamsError(
             f"the catalog has no price for {rental.machine} in {rental.region}, which was rented; "
-            f"read prices anew (python -m pipeline prices --refresh)"
+            f"refresh the prices (python -m pipeline prices --refresh)"
         )
     return price

@@ -54,7 +54,7 @@ class Unreachable(JobError):
 
 
 class Throttled(Unreachable):
-    """The service asked to retry later, and has done nothing."""
+    """The service refused the request by its rate limit, and has done nothing."""
 
 
 class Denied(JobError):

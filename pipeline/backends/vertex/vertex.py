@@ -127,7 +127,7 @@ class Vertex(Backend):
         except Unreachable as error:
             state = submission.state if submission else "running"  # so that no second one is submitted
             log.warning(
-                "%s; job %s was %s when last heard of",
+                "%s; the last known state of job %s is %s",
                 error,
                 submission.job if submission else resource,
                 state,
