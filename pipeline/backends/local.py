@@ -1,12 +1,12 @@
-"""How does a job run on this machine? torchrun in a session of its own, which outlives who asked for it.
+"""Runs a job on this machine: torchrun in a session of its own, which outlives its submitter.
 
 A job is its folder. A supervisor (this module, run with the night's code) starts torchrun, waits, and writes
-the exit status. `alive` is locked by the supervisor and by torchrun, which inherits the lock: the kernel lets
-go of it when the last of them is dead, however they died, so it is the truth on whether the job runs.
+the exit status. `alive` is locked by the supervisor and by torchrun, which inherits the lock: the kernel
+releases it when the last of them is dead, however they died, so the lock says whether the job runs.
 
     folder/alive      locked while the job runs       folder/pid    process group of the job
-    folder/attempt    token of the newest start       folder/exit   how that one ended
-    folder/log.txt    output of all starts
+    folder/attempt    token of the newest start       folder/exit   exit status of that start
+    folder/log.txt    output of all starts            folder/asking locked while the job is looked at
 """
 
 import fcntl
@@ -18,8 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,18 +29,20 @@ from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import LOCAL, Rental, replace_text
 from pipeline.machines.catalog import AT_HAND
+from pipeline.storage.journal import alone
 
 LOG = "log.txt"
-STOP_S = 30.0  # from the request to end to the kill; torchrun asks its workers meanwhile
+STOP_S = 30.0  # from SIGTERM to SIGKILL; torchrun ends its workers meanwhile
 
 
 class Local(Backend):
     """This machine."""
 
     def submit(self, job: Job) -> str:
-        """Start the job unless it runs or has succeeded; its folder is the handle.
+        """Starts the job unless it runs or has succeeded; returns its folder as the handle.
 
-        Raises JobError for a job that is meant for another machine: run here, it would pass for that one.
+        Raises JobError for a job that is meant for another machine: its result here would be mistaken for one
+        from there.
         """
         if job.rental != Rental(machine=LOCAL):
             raise JobError(
@@ -49,7 +51,7 @@ class Local(Backend):
             )
         folder = Path(job.folder).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        with _asking(folder), (folder / "alive").open("ab") as alive:
+        with alone(folder / "asking"), (folder / "alive").open("ab") as alive:
             if not _locked(alive) or _exit_status(folder) == 0:
                 return str(folder)
             for name in ("pid", "exit"):
@@ -57,8 +59,8 @@ class Local(Backend):
             token = secrets.token_hex(8)
             replace_text(folder / "attempt", token)
             command = torchrun.command(job.module, job.arguments, num_workers=job.num_workers)
-            order = {"command": command, "timeout_s": job.timeout_s}
-            replace_text(folder / "supervisor.json", json.dumps(order))
+            settings = {"command": command, "timeout_s": job.timeout_s}
+            replace_text(folder / "supervisor.json", json.dumps(settings))
             threads = torchrun.threads(job.num_workers)
             environment = {**os.environ, **threads, **job.environment, "PIPELINE_ATTEMPT": token}
             supervisor = [sys.executable, "-m", "pipeline.backends.local", str(folder), str(alive.fileno())]
@@ -67,11 +69,13 @@ class Local(Backend):
                     supervisor, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     pass_fds=[alive.fileno()], start_new_session=True,
                 )  # fmt: skip
-            threading.Thread(target=process.wait, daemon=True).start()  # no zombie, if we live on
+            threading.Thread(
+                target=process.wait, daemon=True
+            ).start()  # so that no zombie is left while we live
         return str(folder)
 
     def state(self, handle: str) -> State:
-        """What the job is doing; preempted if it was killed rather than failed."""
+        """Returns what the job is doing; preempted if it was killed rather than failed."""
         folder = Path(handle)
         if not folder.exists():
             return "preempted"
@@ -83,13 +87,13 @@ class Local(Backend):
         return "preempted" if status is None or status < 0 or status > 128 else "failed"
 
     def cancel(self, handle: str) -> None:
-        """Ask the job to end, kill it if it does not within half a minute; returns when it is dead."""
+        """Ends the job with SIGTERM, and with SIGKILL after half a minute; returns when it is dead."""
         folder = Path(handle)
-        asked = time.monotonic()
+        began = time.monotonic()
         number: signal.Signals = signal.SIGTERM
         sent = False
         while folder.exists() and _runs(folder):
-            if time.monotonic() > asked + STOP_S and number is not signal.SIGKILL:
+            if time.monotonic() > began + STOP_S and number is not signal.SIGKILL:
                 number, sent = signal.SIGKILL, False
             with suppress(FileNotFoundError, ValueError, ProcessLookupError):  # just started, or just gone
                 group = int((folder / "pid").read_text())
@@ -99,24 +103,16 @@ class Local(Backend):
             time.sleep(0.05)
 
     def machines(self) -> Sequence[Machine]:
-        """The machine at hand."""
+        """Returns the machine at hand."""
         return (AT_HAND,)
 
     def logs(self, handle: str) -> str:
-        """The file that all starts write to."""
+        """Returns the file that all starts write to."""
         return str(Path(handle) / LOG)
 
 
-@contextmanager
-def _asking(folder: Path) -> Iterator[None]:
-    """Only one looks at or changes the job at a time."""
-    with (folder / "asking").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _locked(file: BinaryIO) -> bool:
-    """Take the lock if nobody has it."""
+    """Takes the lock if nobody holds it, and returns whether it did."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -125,12 +121,12 @@ def _locked(file: BinaryIO) -> bool:
 
 
 def _runs(folder: Path) -> bool:
-    with _asking(folder), (folder / "alive").open("ab") as file:
+    with alone(folder / "asking"), (folder / "alive").open("ab") as file:
         return not _locked(file)
 
 
 def _exit_status(folder: Path) -> int | None:
-    """Status of the newest start, negative for a signal; None if nobody lived to write it."""
+    """Returns the status of the newest start, negative for a signal; None if its supervisor was killed."""
     try:
         return int((folder / "exit").read_text())
     except FileNotFoundError:
@@ -138,14 +134,14 @@ def _exit_status(folder: Path) -> int | None:
 
 
 def supervise(folder: Path, alive: int) -> None:
-    """Run the command of the job, end it after its time, and write how it ended."""
-    told_to_end: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: told_to_end.append(number))  # torchrun gets it too
+    """Runs the command of the job, ends it after its time limit, and writes its exit status."""
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))  # torchrun gets it too
     replace_text(folder / "pid", str(os.getpid()))
-    told = json.loads((folder / "supervisor.json").read_text())
-    process = subprocess.Popen(told["command"], pass_fds=[alive])
+    settings = json.loads((folder / "supervisor.json").read_text())
+    process = subprocess.Popen(settings["command"], pass_fds=[alive])
     try:
-        status = process.wait(told["timeout_s"])
+        status = process.wait(settings["timeout_s"])
     except subprocess.TimeoutExpired:
         process.terminate()
         try:
@@ -153,7 +149,7 @@ def supervise(folder: Path, alive: int) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             status = process.wait()
-    replace_text(folder / "exit", str(-told_to_end[0] if status and told_to_end else status))
+    replace_text(folder / "exit", str(-signals[0] if status and signals else status))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Renders the command of a job: a module by torchrun, or by itself. Nothing else knows torchrun's options.
+"""Builds the command of a job: a module under torchrun, or by itself. Nothing else knows torchrun's options.
 
-Its workers meet at a store on the first machine by c10d, so that after a loss all of them meet anew.
+Workers rendezvous at a c10d store on the first machine, so that after a loss all of them do so again.
 """
 
 import os
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 RESTARTS = 3  # by torchrun, of the workers in a job
-SHUTDOWN_S = 20  # for workers to save when told to end
+SHUTDOWN_S = 20  # for workers to save after SIGTERM
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where this machine stands among those of the job."""
+    """The place of this machine among those of the job."""
 
     num_nodes: int
     rank: int
@@ -25,14 +25,14 @@ class Place:
 def command(
     module: str, arguments: Sequence[str], *, num_workers: int, place: Place | None = None, meeting: str = ""
 ) -> list[str]:
-    """Returns the command by this interpreter, on this machine alone or in its place among others.
+    """Returns the command for this machine, alone or in its place among others, with this interpreter.
 
     Args:
         module: what each worker runs.
         arguments: of the module.
         num_workers: on this machine; 0: the module itself, without torchrun.
         place: None where there is no other machine.
-        meeting: name under which the workers of all machines meet.
+        meeting: id of the rendezvous of the workers of all machines.
     """
     if not num_workers:
         return [sys.executable, "-m", module, *arguments]
@@ -51,6 +51,9 @@ def command(
 
 
 def threads(num_workers: int) -> dict[str, str]:
-    """Cores shared out to workers: as many threads on each start, so that sums are the same, bit for bit."""
+    """Returns the environment that divides the cores among the workers.
+
+    The number of threads is the same on each start, so that sums are the same, bit for bit.
+    """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return {"OMP_NUM_THREADS": str(max(1, cores // max(1, num_workers)))}

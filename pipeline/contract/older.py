@@ -41,7 +41,7 @@ _FAILED = re.compile(
 )
 _VERSION = re.compile(r"\bversion (\d+)\b")
 # Records that have a rental now, and the names that its fields had in them; a field `spot` said the rest.
-RENTED = frozenset({"Plan", "Rung", "Option", "Order"})
+RENTED = frozenset({"Plan", "Rung", "Option", "Submission"})
 RENTAL = {
     "machine": "machine", "num_machines": "num_machines", "region": "region", "strategy": "strategy",
     "wait_s": "max_wait_s",

@@ -1,1 +1,1 @@
-"""Who looks after the job: where it shall be, when it is done, what it costs, and what came back."""
+"""Supervises the training job: where it runs, when it is done, what it costs, and what came back."""

@@ -1,4 +1,4 @@
-"""What exactly is handed to a backend? The same workers for every rung, under a name of its own."""
+"""Builds the job that a backend gets: the same workers on every rung, under a name of its own."""
 
 import os
 from pathlib import Path
@@ -10,10 +10,10 @@ from pipeline.training import gpus
 
 
 def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout_s: float) -> Job:
-    """The job in `folder` on a rung; `planned`: the one that the plan names."""
+    """Returns the job in `folder` on a rung; `planned`: it is the rung that the plan names."""
     place = str(folder.resolve())
     return Job(
-        # Another name for another way to hold machines: a backend attaches to a job of the same.
+        # Another rental gets another name, as a backend attaches to a job of the same name.
         name=folder.name if planned else "-".join([folder.name, *_words(rung.rental)]),
         module="pipeline.training.worker",
         arguments=(place,),
@@ -31,11 +31,19 @@ def _words(rental: Rental) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """The night's own code comes first; live metrics go where the night's do (nowhere, if set to "")."""
-    told = {name: os.environ[name] for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID") if name in os.environ}
-    if "MLFLOW_TRACKING_URI" not in told:
-        told["MLFLOW_TRACKING_URI"] = mlflow_client.tracking_uri()
+    """Returns the variables of the workers.
+
+    The night's own code comes first; live metrics go where the night's do (nowhere, if set to "").
+    """
+    mlflow = {
+        name: os.environ[name] for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID") if name in os.environ
+    }
+    if "MLFLOW_TRACKING_URI" not in mlflow:
+        mlflow["MLFLOW_TRACKING_URI"] = mlflow_client.tracking_uri()
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # Else workers that were started again may meet by addresses of the dead (pytorch issue 135712).
-    told["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    return {"PYTHONPATH": os.pathsep.join(paths), **told}
+    return {
+        **mlflow,
+        "PYTHONPATH": os.pathsep.join(paths),
+        # Else restarted workers may rendezvous by addresses of dead ones (pytorch issue 135712).
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }

@@ -1,4 +1,4 @@
-"""What came back from the job? Its own model, or past the time for it the newest good checkpoint as one."""
+"""Collects what came back from the job: its own model, or past its deadline the newest good checkpoint."""
 
 import logging
 import shutil
@@ -26,16 +26,16 @@ def has_ended(folder: Path) -> bool:
 
 
 def ended_at(folder: Path) -> float:
-    """When it did, in seconds since 1970."""
+    """Returns when the job ended, in seconds since 1970."""
     return records.read(Result, folder).ended_at.timestamp()
 
 
 def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
-    """Make the newest good checkpoint the result of a job that has run out of time or money.
+    """Makes the newest good checkpoint the result of a job that ran out of time or money, and returns it.
 
-    Raises JobError if there is none: the decision to keep the champion.
+    Raises JobError if there is no checkpoint: the current champion stays.
     """
-    _bring_copies(folder, recipe)
+    _fetch_copies(folder, recipe)
     path = checkpoint.newest(folder / "checkpoints", identity=recipe.identity)
     by = ended_early_by(folder, recipe)
     if path is None:
@@ -48,28 +48,28 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
         )
     from pipeline.training.sample_audit import SampleAudit
 
-    told = checkpoint.scalars(path)
+    scalars = checkpoint.scalars(path)
     model = folder / "model"
     shutil.rmtree(model, ignore_errors=True)
     model.mkdir()
     shutil.copy(path / "model.safetensors", model)
-    write_facts(model, recipe, seen=told["seen"])
+    write_facts(model, recipe, seen=scalars["seen"])
     result = Result(
         model_digest=records.digest(model),
-        num_samples=told["seen"],
-        num_updates=told["num_updates"],
+        num_samples=scalars["seen"],
+        num_updates=scalars["num_updates"],
         stopped_by=by,
         warm=bool(recipe.warm_from),
         ended_at=datetime.fromtimestamp(now, UTC),
-        epochs=SampleAudit.load(told["tally"]).proven() if "tally" in told else (),
-        device=told.get("device", ""),
+        epochs=SampleAudit.load(scalars["tally"]).proven() if "tally" in scalars else (),
+        device=scalars.get("device", ""),
     )
     records.write(result, folder)
     return result
 
 
-def _bring_copies(folder: Path, recipe: Recipe) -> None:
-    """What a machine has saved that is gone; without it, the newest here has to do."""
+def _fetch_copies(folder: Path, recipe: Recipe) -> None:
+    """Fetches what a machine saved before it was lost; if that fails, the newest checkpoint here is used."""
     if not recipe.copies:
         return
     from pipeline.training.checkpoint_copies import CheckpointCopies
@@ -80,8 +80,11 @@ def _bring_copies(folder: Path, recipe: Recipe) -> None:
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 
 
-def collect(folder: Path, asked: Attempts, *, cost_usd: float, logs: str) -> Training:
-    """Bring the model to the night's folder, whole or not at all."""
+def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str) -> Training:
+    """Copies the model to the night's folder, whole or not at all, and returns the record of the training.
+
+    Raises JobError if the model does not match the digest in its result.
+    """
     result = records.read(Result, folder)
     source = folder / "model"
     if records.digest(source) != result.model_digest:
@@ -99,8 +102,10 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float, logs: str) -> Tra
     starts = jsonl.whole(folder / "starts.jsonl")
     began = datetime.fromisoformat(starts[0]["time"]) if starts else result.ended_at
     elapsed_s = max(0.0, (result.ended_at - began).total_seconds())
-    submissions = [{"time": each.at, "strategy": each.rung.rental.strategy} for each in asked.all]
-    losses = [{"time": each.ended_at} for each in asked.all if each.ended == "preempted" and not each.leaving]
+    submissions = [{"time": each.at, "strategy": each.rung.rental.strategy} for each in attempts.all]
+    losses = [
+        {"time": each.ended_at} for each in attempts.all if each.ended == "preempted" and not each.leaving
+    ]
     beats = jsonl.whole(folder / "progress.jsonl")
     return Training(
         model_digest=result.model_digest,
@@ -117,6 +122,6 @@ def collect(folder: Path, asked: Attempts, *, cost_usd: float, logs: str) -> Tra
         noise_scale=result.noise_scale,
         device=result.device,
         logs=logs,
-        # An early end that was put off again was none.
-        rungs=tuple(t for t in asked.taken if t.name != "finish early" or result.stopped_by != "finished"),
+        # An early end that was later revoked does not count.
+        rungs=tuple(t for t in attempts.taken if t.name != "finish early" or result.stopped_by != "finished"),
     )

@@ -1,9 +1,9 @@
-"""What has training cost so far? `meter.json` in the folder of a job, moved on at each look at it.
+"""Tracks what training has cost so far, in `meter.json` in the folder of a job, at each look at it.
 
-Where the backend can tell what the job has cost, attempts that were taken away included, that is it. Else it
-is estimated: a machine is paid for from the last look at which it was only queued for until the look that
-finds it ended, whatever was billed in between: so the meter is never behind, and ahead by two looks at most
-for each time that machines were asked for. Where the job itself tells when it ended, that is taken.
+If the backend knows what the job has cost, preempted attempts included, that counts. Else the cost is
+estimated: a machine is paid for from the last look at which it was still queued until the look that sees it
+ended, whatever was billed in between. So the estimate is never too low, and too high by two looks at most per
+attempt. If the job itself reports when it ended, that time counts.
 """
 
 import json
@@ -14,20 +14,20 @@ from pipeline.storage.journal import Journal
 FILE = "meter.json"
 
 
-class Meter:
-    """The dollars of one job."""
+class CostTracker:
+    """The cost of one job, in dollars."""
 
     def __init__(self, folder: Path, *, night: str = "") -> None:
         self._journal = Journal(folder / FILE, empty={})
-        told = self._journal.read()
-        self._night: str = told.get("night", night)
-        self.usd: float = told.get("usd", 0.0)
-        self._time: float | None = told.get("time")
+        before = self._journal.read()
+        self._night: str = before.get("night", night)
+        self.usd: float = before.get("usd", 0.0)
+        self._time: float | None = before.get("time")
 
     def move(self, now: float, *, usd_per_s: float, billed_usd: float | None = None) -> None:
-        """It is `now`; since the last look, a second has cost so much: 0 where no machine was held.
+        """Adds the cost since the last look; `usd_per_s` is 0 while no machine was held.
 
-        `billed_usd` counts instead where it is known: all that the job has cost until now.
+        `billed_usd`, all that the job has cost until `now`, replaces the estimate where it is known.
         """
         since_s = now - self._time if self._time is not None else 0.0
         if usd_per_s and since_s > 0:
@@ -38,6 +38,6 @@ class Meter:
 
 
 def spent_usd(jobs: Path, *, night: str) -> float:
-    """What all jobs of a night have cost so far; other nights may have run in the same folder."""
-    told = [json.loads(path.read_text()) for path in jobs.glob(f"*/{FILE}")]
-    return float(sum(each["usd"] for each in told if each["night"] == night))
+    """Returns what all jobs of a night have cost so far; other nights may have run in the same folder."""
+    costs = [json.loads(path.read_text()) for path in jobs.glob(f"*/{FILE}")]
+    return float(sum(each["usd"] for each in costs if each["night"] == night))

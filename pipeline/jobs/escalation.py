@@ -1,24 +1,25 @@
-"""Where shall tonight's job be, so that it is done in time and within the budget? The rungs, in order.
+"""Chooses where tonight's job runs, so that it is done in time and within the budget.
 
-    on-demand       a plan of spot leaves spot for the same machines bought, as `spot.policies.decide` has it
-    next rung       where machines cannot be had: refused, or long waited for in a queue
-    scale up        to the next rung of the plan's ladder that is faster and still has the time for the rest
+The rungs, in order:
+
+    on-demand       a spot plan moves to the same machines on demand, when `spot.policies.decide` says so
+    next rung       machines are unavailable: refused, or waited for too long in a queue
+    scale up        to the next rung of the plan's ladder that is faster and still has time for the rest
     finish early    the trainer lets the rate decay as late as it can (trainer._end_in), for both limits
     checkpoint      time is up, and the job has not ended: its newest good checkpoint is the model
-    champion        there is none: the one who serves goes on to serve
+    champion        no checkpoint: the current champion stays
 
-"Shorten the evaluation" is no rung here: it comes after `train_until`, in a time of its own, and would give
-training nothing. This module decides on the first three. A faster rung is taken as late as it can be: work
-that may be late goes on where it is, and is measured, until `PATIENCE_S` before the last rung that would
-still be in time could no longer be begun, or the trainer would begin to finish early. A queue is left in the
-same way, so early that each of the others can be waited for as long.
+"Shorten the evaluation" is not a rung: evaluation comes after `train_until`, in its own time, so that a
+shorter one would not help training. This module decides on the first three. A faster rung is taken as late
+as possible: work that may be late stays where it is, and is measured, until `PATIENCE_S` before the last
+moment to start the last rung that would be in time, or until the trainer would begin to finish early. A queue
+is left in the same way, so early that each of the other rungs can be waited for as long.
 
-Machines that are refused are left at once, for the cheapest of those that were not refused too and still keep
-to both limits, slower or dearer as they may be. Where all of them were, the one that was refused the longest
-ago is asked for again, one every `PATIENCE_S`, until the deadline: capacity comes back. While there is time
-to wait for spot, only spot elsewhere is gone to, and what is bought is not gone back from to spot if it can
-be bought elsewhere.
-What training was slower than planned on one machine, it is taken to be on the others.
+Refused machines are left at once, for the cheapest rung that was not refused and keeps both limits, even if
+it is slower or costs more. If all were refused, the one refused longest ago is tried again, one every
+`PATIENCE_S`, until the deadline, as capacity comes back. While there is time to wait for spot, the job moves
+only to other spot machines, and it does not return from on demand to spot if it can be bought elsewhere.
+If training was slower than planned on one machine, the others are assumed to be slower by the same factor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,34 +37,34 @@ from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, on_demand, usd_per_hour
 from pipeline.training.learning_rate import MARGIN
 
-Standing = Literal["none", "queued", "running", "refused"]  # refused: some minutes ago at most
+Standing = Literal["none", "queued", "running", "refused"]  # refused: a few minutes ago at most
 PATIENCE_S = 2 * TICK_S
-FORGET_S = HOUR_S  # after which machines that were refused count as ones that never were
-LEAST_SPREAD = 0.02  # of the logarithm of a time that a plan is sure of
+FORGET_S = HOUR_S  # after which a refusal no longer counts
+LEAST_SPREAD = 0.02  # lower bound of the standard deviation of the logarithm of a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What is known of a job at a call of the launcher; times in seconds since the same moment."""
+    """What is known of a job when the launcher is called; times in seconds since the same moment."""
 
     now: float
     deadline: float
-    confidence: float  # with which it is to be done in time
+    confidence: float  # the required chance that it is done in time
     left_usd: float
     decay: float  # share of the samples over which the rate decays
-    rung: Rung  # that it is on, was on last, or is to begin on
+    rung: Rung  # that it is on, was on last, or starts on
     state: Standing
-    since: float  # when it came into that state
-    seen: int = 0  # samples trained on, as last heard
-    starting_s: float = 0.0  # what is left of the start of the machines it is on
+    since: float  # when it entered that state
+    seen: int = 0  # samples trained on, by the last heartbeat
+    starting_s: float = 0.0  # until its machines have started
     rate: Rate | None = None  # measured on this rung
     attempts: Sequence[steering.Attempt] = ()  # on the machines of this rung, spot or not
-    refused: Mapping[Rental, float] = field(default_factory=dict)  # when: asked for last, and not to be had
+    refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The rung to be on; None: nowhere yet. With a name, what it costs and why, if it is a rung taken now."""
+    """The rung to be on; None: wait. If it is a change of rung, its name, cost and reason, too."""
 
     rung: Rung | None
     name: Literal["", "on-demand", "next rung", "scale up"] = ""
@@ -72,7 +73,7 @@ class Choice:
 
 
 def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
-    """What the plan itself names, as a rung."""
+    """Returns what the plan itself names, as a rung."""
     spread = max(LEAST_SPREAD, log(plan.interval[1] / plan.expected_s) / Z90 if plan.expected_s else 0.0)
     longest_s = plan.expected_s * exp(NORMAL.inv_cdf(max(0.5, confidence)) * spread)
     return Rung(
@@ -91,22 +92,22 @@ def choose(plan: Plan, sight: Sight) -> Choice:
     best = _steered(plan, sight)
     other = _elsewhere(plan, sight, best)
     if other:
-        told = (
+        reason = (
             f"{here.rental} cannot be had; {other.rental} takes {_rest_s(plan, sight, other):,.0f} s at most"
         )
-        return Choice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=told)
+        return Choice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=reason)
     if best is None:
         return Choice(rung=None)
     if not (best.rental.is_spot and on_demand(_named(plan, best))):
         faster = _up(plan, sight, best)
         if faster:
             chance = forecast(plan, sight, best).chance
-            told = f"{best.rental} would be done in time with a chance of {chance:.0%}"
+            reason = f"{best.rental} would be done in time with a chance of {chance:.0%}"
             if sight.state == "queued":
-                told = f"{best.rental} was waited for {sight.now - sight.since:,.0f} s"
-            told += f"; {faster.rental} takes {_rest_s(plan, sight, faster):,.0f} s at most"
+                reason = f"{best.rental} was waited for {sight.now - sight.since:,.0f} s"
+            reason += f"; {faster.rental} takes {_rest_s(plan, sight, faster):,.0f} s at most"
             name: Literal["next rung", "scale up"] = "next rung" if sight.state == "queued" else "scale up"
-            return Choice(rung=faster, name=name, usd=_more_usd(plan, sight, faster), reason=told)
+            return Choice(rung=faster, name=name, usd=_more_usd(plan, sight, faster), reason=reason)
     if best.rental == here.rental or best.rental.strategy != "on-demand":
         return Choice(rung=best)
     return Choice(
@@ -119,7 +120,7 @@ def choose(plan: Plan, sight: Sight) -> Choice:
 
 
 def forecast(plan: Plan, sight: Sight, rung: Rung) -> Outlook:
-    """When the job is done on a rung, from now on."""
+    """Forecasts when the job is done on a rung, from now on."""
     as_planned = rung.rental == sight.rung.rental and plan.rental.is_spot == rung.rental.is_spot
     every_s = plan.mean_time_to_loss_s if as_planned else None
     if every_s is None:
@@ -134,7 +135,7 @@ def forecast(plan: Plan, sight: Sight, rung: Rung) -> Outlook:
 
 
 def _rate(plan: Plan, sight: Sight, rung: Rung) -> Rate:
-    """Samples per second on a rung, as planned and as measured."""
+    """Returns samples per second on a rung, from the plan and the measurement."""
     planned = Rate(samples_per_s=_planned(plan, rung), error=_spread(sight, rung))
     if rung.rental == sight.rung.rental:
         return weighed(planned, sight.rate)
@@ -142,16 +143,16 @@ def _rate(plan: Plan, sight: Sight, rung: Rung) -> Rate:
 
 
 def _before_s(plan: Plan, sight: Sight, rung: Rung) -> float:
-    """Until training goes on, there."""
+    """Returns the seconds until training can go on there."""
     runs = sight.state == "running" and rung.rental == sight.rung.rental
     return sight.starting_s if runs else start_s(plan)
 
 
 def _steered(plan: Plan, sight: Sight) -> Rung | None:
-    """Returns spot or the same machines bought, where the plan leaves that choice; else where the job is."""
+    """Returns spot or the same machines on demand, if the plan leaves that choice; else the current rung."""
     here, running = sight.rung, sight.state == "running"
     spot = here if here.rental.is_spot else _same_on_spot(plan, sight)
-    held = not here.rental.is_spot and sight.state in ("running", "queued")  # and not left for spot again
+    held = not here.rental.is_spot and sight.state in ("running", "queued")  # and not left for spot
     if not plan.rental.is_spot or spot is None or held:
         return here
     there = _named(plan, spot)
@@ -165,7 +166,7 @@ def _steered(plan: Plan, sight: Sight) -> Rung | None:
         return spot
     if _rest_usd(plan, sight, bought) <= sight.left_usd:
         return bought
-    # Money does not suffice to buy the rest, so it is spot until the time comes to spend what is left of it.
+    # The budget cannot pay for the rest on demand, so spot is used until it is time to spend what is left.
     lasts_s = sight.left_usd / usd_per_hour(bought) * HOUR_S + steering.restart_s(plan) + PATIENCE_S
     return spot if running or sight.deadline - sight.now > lasts_s else bought
 
@@ -190,7 +191,7 @@ def _facts(sight: Sight) -> steering.Facts:
 
 
 def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
-    """Returns the rung to ask for instead of machines that were refused; None to stay, or to wait."""
+    """Returns the rung to request instead of refused machines; None to stay, or to wait."""
     if sight.state not in ("none", "refused"):
         return None
     if (
@@ -203,12 +204,14 @@ def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
     if wanted.rental not in sight.refused:
         return None
     others = [rung for rung in _rungs(plan, sight) if rung.rental != wanted.rental]
-    if wanted.rental.is_spot and on_demand(_named(plan, wanted)):  # which is gone over to in time
+    if wanted.rental.is_spot and on_demand(_named(plan, wanted)):  # which the job moves to in time
         others = [rung for rung in others if rung.rental.is_spot]
     kept = [rung for rung in others if _keeps(plan, sight, rung)]
-    if not kept and forecast(plan, sight, wanted).chance < sight.confidence:  # so some of the work is more
+    if (
+        not kept and forecast(plan, sight, wanted).chance < sight.confidence
+    ):  # then the largest share of the work first
         kept = sorted(others, key=lambda rung: -_share(plan, sight, rung))
-    else:  # cheapest first, and what is bought is not left for spot
+    else:  # cheapest first, and on demand is not left for spot
         bought = not wanted.rental.is_spot
         kept.sort(key=lambda rung: (bought and rung.rental.is_spot, _rest_usd(plan, sight, rung)))
     fresh = [rung for rung in kept if rung.rental not in sight.refused]
@@ -219,7 +222,7 @@ def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
 
 
 def _spot_elsewhere(plan: Plan, sight: Sight) -> Rung | None:
-    """Returns the cheapest spot that was not refused and is as safe there as the policy wants it."""
+    """Returns the cheapest spot rung that was not refused and that the policy accepts."""
     on_spot = (rung for rung in _rungs(plan, sight) if rung.rental.is_spot)
     left = [rung for rung in on_spot if rung.rental not in sight.refused and _keeps(plan, sight, rung)]
     facts = replace(_facts(sight), attempts=(), queued=False, running=False)
@@ -245,19 +248,19 @@ def _up(plan: Plan, sight: Sight, best: Rung) -> Rung | None:
     left_s = sight.deadline - sight.now
     in_time = [rung for rung in later if _keeps(plan, sight, rung)]
     if in_time:
-        # Those that come to be waited for, too, each get as long.
+        # Each of the rungs to wait for later gets as long.
         patience_s = PATIENCE_S * (len(in_time) if queued else 1)
         last = left_s - min(_rest_s(plan, sight, rung) for rung in in_time) < patience_s
         if last or _finishes_early(plan, sight, best):
             return min(in_time, key=lambda rung: _rest_usd(plan, sight, rung))
         return None
-    if queued and late and later:  # part of the work, on what can be had
+    if queued and late and later:  # part of the work, on what is available
         return max(later, key=lambda rung: _share(plan, sight, rung))
     return None
 
 
 def _keeps(plan: Plan, sight: Sight, rung: Rung) -> bool:
-    """Whether the rest is done there in time and within what is left of the budget."""
+    """Whether the rest fits there into the time and the budget that are left."""
     in_time = _rest_s(plan, sight, rung) <= sight.deadline - sight.now
     return in_time and _rest_usd(plan, sight, rung) <= sight.left_usd
 
@@ -265,21 +268,21 @@ def _keeps(plan: Plan, sight: Sight, rung: Rung) -> bool:
 def _finishes_early(plan: Plan, sight: Sight, rung: Rung) -> bool:
     """Whether the trainer will soon let the rate decay for the deadline, as `trainer._end_in` does."""
     left_s = sight.deadline - sight.now - _before_s(plan, sight, rung) - PATIENCE_S
-    # Twice the trainer's margin, as it goes by the rate of the last second, which is seldom the mean.
+    # Twice the trainer's margin, as the trainer uses the rate of the last second, which is rarely the mean.
     reach = max(0.0, (1 - 2 * MARGIN) * left_s * _rate(plan, sight, rung).samples_per_s)
     end = sight.seen + reach
     return end < plan.num_samples and reach <= sight.decay * end
 
 
 def _share(plan: Plan, sight: Sight, rung: Rung) -> float:
-    """Share of the rest that time and money suffice for on a rung."""
+    """Returns the share of the rest that time and money suffice for on a rung."""
     start, rest_s = start_s(plan), _rest_s(plan, sight, rung, at_most=False)
     time_s = min(sight.deadline - sight.now, sight.left_usd / max(usd_per_hour(rung), 1e-9) * HOUR_S)
     return (time_s - start) / max(rest_s - start, 1e-9)
 
 
 def _rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
-    """Returns what the plan itself names and its ladder; nothing that is waited for in a queue of its own."""
+    """Returns what the plan itself names and its ladder, without machines that have a queue of their own."""
     until = datetime.fromtimestamp(sight.deadline, UTC)
     ways = (first(plan, train_until=until, confidence=sight.confidence), *plan.ladder)
     return [rung for rung in ways if not rung.rental.is_queued]
@@ -294,34 +297,34 @@ def _named(plan: Plan, rung: Rung) -> Plan:
 
 
 def start_s(plan: Plan) -> float:
-    """What a start is expected to take until work goes on."""
+    """Returns how long a start is expected to take until training goes on, in seconds."""
     return sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
 
 
 def _planned(plan: Plan, rung: Rung) -> float:
-    """Samples per second that the plan expects on a rung."""
+    """Returns the samples per second that the plan expects on a rung."""
     return plan.num_samples / max(rung.expected_s - start_s(plan), rung.expected_s / 10, 1e-9)
 
 
 def _slower(plan: Plan, sight: Sight) -> float:
-    """How many times longer than planned the samples take, as measured; 1 at least."""
+    """Returns how many times longer than planned the samples take, as measured; at least 1."""
     planned = Rate(samples_per_s=_planned(plan, sight.rung), error=_spread(sight, sight.rung))
     return max(1.0, planned.samples_per_s / weighed(planned, sight.rate).samples_per_s)
 
 
 def _longest_s(sight: Sight, rung: Rung) -> float:
-    """What all of the job takes on a rung at most, as its latest start tells."""
+    """Returns the seconds that the whole job takes on a rung at most, by its latest start."""
     return max(rung.expected_s, sight.deadline - rung.latest_start.timestamp())
 
 
 def _spread(sight: Sight, rung: Rung) -> float:
-    """Standard deviation of the logarithm of the time on a rung, as its latest start tells."""
+    """Returns the standard deviation of the logarithm of the time on a rung, by its latest start."""
     most = log(_longest_s(sight, rung) / rung.expected_s) if rung.expected_s else 0.0
     return max(LEAST_SPREAD, most / max(0.5, NORMAL.inv_cdf(sight.confidence)))
 
 
 def _rest_s(plan: Plan, sight: Sight, rung: Rung, *, at_most: bool = True) -> float:
-    """What is left takes so long on a rung that is begun now."""
+    """Returns how long the rest takes on a rung that is started now, in seconds."""
     whole_s = _longest_s(sight, rung) if at_most else rung.expected_s
     share = 1 - sight.seen / plan.num_samples
     before_s = min(start_s(plan), whole_s)
@@ -333,5 +336,5 @@ def _rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
 
 
 def _more_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
-    """What the rest costs on a rung beyond what it would where the job is."""
+    """Returns what the rest costs on a rung beyond its cost on the current one."""
     return _rest_usd(plan, sight, rung) - _rest_usd(plan, sight, sight.rung)

@@ -1,4 +1,4 @@
-"""What do the heartbeats of a job say: how far is it, how fast, and does it still move? `progress.jsonl`."""
+"""Reads the heartbeats of a job (`progress.jsonl`): how far it is, how fast, and whether it hangs."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,16 +7,16 @@ from typing import Any
 from pipeline.jobs.outlook import Outlook, Rate, measured
 from pipeline.training.recipe import Progress
 
-QUIET_HANGS = 5  # times train.hang_after_s without a heartbeat: the watchdogs of the workers hang, too
-QUIET_UPDATES = 20  # and so many updates
-IN_PLACE_S = 120.0  # more, in which torchrun may have started the workers again
+QUIET_HANGS = 5  # times train.hang_after_s without a heartbeat: the workers' own watchdogs hang, too
+QUIET_UPDATES = 20  # and the time of as many updates
+IN_PLACE_S = 120.0  # on top, in which torchrun may have restarted the workers
 
 
-class Pulse:
+class Heartbeats:
     """The newest heartbeats of a job; times are seconds since 1970."""
 
     def __init__(self, lines: Sequence[Mapping[str, Any]], *, moved_at: float = 0.0) -> None:
-        """`moved_at`: when a heartbeat was last lost for want of room on the disk."""
+        """`moved_at`: when a heartbeat was last lost because the disk was full."""
         self._moved_at = moved_at
         self.beats = [
             Progress(**{**line, "time": datetime.fromisoformat(str(line["time"]))}) for line in lines
@@ -24,31 +24,32 @@ class Pulse:
 
     @property
     def last(self) -> Progress | None:
-        """The newest."""
+        """The newest heartbeat."""
         return self.beats[-1] if self.beats else None
 
     @property
     def seen(self) -> int:
-        """Samples trained on."""
+        """Number of samples trained on."""
         return self.beats[-1].seen if self.beats else 0
 
     def since(self, at: float) -> list[Progress]:
-        """Those from that time on."""
+        """Returns the heartbeats from that time on."""
         return [beat for beat in self.beats if beat.time.timestamp() >= at]
 
     def rate(self, *, since: float) -> Rate | None:
-        """The rate of those from that time on, since the batch last grew: larger ones are faster."""
-        found: list[Progress] = []
+        """Returns the rate from that time on, since the batch last grew, as larger batches are faster."""
+        alike: list[Progress] = []
         for beat in reversed(self.since(since)):
-            if found and beat.batch_size != found[0].batch_size:
+            if alike and beat.batch_size != alike[0].batch_size:
                 break
-            found.append(beat)
-        return measured(found[::-1])
+            alike.append(beat)
+        return measured(alike[::-1])
 
     def hang(self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float) -> str:
-        """The sentence of a job of which nothing is heard any more, or "".
+        """Returns a sentence that says that the job hangs, or "" if it does not.
 
-        It was asked for and first seen running then; its first heartbeat may take `start_s`.
+        It was submitted at `asked_at` and first seen running at `run_at`; its first heartbeat may take
+        `start_s`.
         """
         beats = self.since(asked_at)
         quiet_s = now - max(run_at, self._moved_at, beats[-1].time.timestamp() if beats else 0.0)
@@ -60,16 +61,16 @@ class Pulse:
             most_s = IN_PLACE_S + max(QUIET_HANGS * hang_after_s, QUIET_UPDATES * update_s)
         if quiet_s <= most_s:
             return ""
-        return f"nothing was heard of it for {quiet_s:,.0f} s, though it runs; it is started again"
+        return f"nothing was heard of it for {quiet_s:,.0f} s, though it runs; it is restarted"
 
     def sentence(self, *, num_samples: int, ahead: Outlook) -> str:
-        """How far it is and how long it takes, for a person."""
+        """Returns for a person how far the job is and how long the rest takes."""
         beat = self.beats[-1]
         low, high = ahead.interval
-        told = f"ETA {ahead.rest_s:,.0f} s ({low:,.0f} to {high:,.0f}), in time with {ahead.chance:.0%}"
+        end = f"ETA {ahead.rest_s:,.0f} s ({low:,.0f} to {high:,.0f}), in time with {ahead.chance:.0%}"
         if 0 < beat.end < num_samples:
-            told = f"ends early, at {beat.end / num_samples:.0%}"
+            end = f"ends early, at {beat.end / num_samples:.0%}"
         return (
             f"{beat.seen / num_samples:.0%} of {num_samples:,} samples, {beat.samples_per_s:,.0f} samples/s, "
-            f"{told}; loss {beat.loss:.4g}"
+            f"{end}; loss {beat.loss:.4g}"
         )

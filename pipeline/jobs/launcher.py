@@ -1,8 +1,8 @@
-"""Which job is tonight's, and is it alone? Stage train: a reconciler, called until training is done.
+"""Stage train: makes sure that tonight's job runs, and runs alone; it is called until training is done.
 
-Each call looks at the job and takes the one next action (`reconciler`). Killed at any line and called again,
-it comes to the same end. All it knows is in files: `data/work/jobs/NAME/`, and the name of the job is a
-digest of all that goes in.
+Each call looks at the job and takes the one next action (`reconciler`). If it is killed at any line and
+called again, the outcome is the same. Its whole state is in files, `data/work/jobs/NAME/`, and the name of
+the job is a digest of all its inputs.
 """
 
 import logging
@@ -22,7 +22,7 @@ from pipeline.contract.source_code import source_digest
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import escalation, submissions
 from pipeline.jobs.backend_job import job_of
-from pipeline.jobs.cost_tracker import Meter
+from pipeline.jobs.cost_tracker import CostTracker
 from pipeline.jobs.reconciler import Reconciler
 from pipeline.jobs.submissions import Attempt, Attempts
 from pipeline.spot.preemptions import mean_time_to_loss_s
@@ -44,9 +44,9 @@ def train(
     backend: Backend,
     params: TrainSections,
 ) -> Training:
-    """Train by the plan and return what came back; the model is in data/run/model.
+    """Trains by the plan and returns the record of it; the model is in data/run/model.
 
-    Raises NotYet while the job runs, and JobError if it cannot be brought to an end with a model.
+    Raises NotYet while the job runs, and JobError if it cannot end with a model.
     """
     return look_after(night, dataset, plan, champion, backend=backend, params=params, clock=time.time)
 
@@ -61,7 +61,7 @@ def look_after(
     params: TrainSections,
     clock: Callable[[], float],
 ) -> Training:
-    """`train` by another clock, in seconds since 1970."""
+    """Does what `train` does, with a given clock (seconds since 1970)."""
     recipe = recipe_of(night, dataset, plan, champion, params)
     workers, confidence = params.train.num_workers, params.plan.confidence
     first = escalation.first(plan, train_until=recipe.train_until, confidence=confidence)
@@ -88,8 +88,8 @@ def look_after(
 def recipe_of(
     night: Night, dataset: Dataset, plan: Plan, champion: Champion | None, params: TrainSections
 ) -> Recipe:
-    """What is to be trained tonight: from the champion, or cold every `train.cold_every` nights."""
-    told = params.train
+    """Returns what to train tonight: from the champion, or cold every `train.cold_every` nights."""
+    settings = params.train
     arguments = params.workload.model_extra or {}
     tonight = course(night, dataset, champion, params)
     return Recipe(
@@ -102,48 +102,50 @@ def recipe_of(
         last_day=dataset.last_day,
         warm_from=str(CHAMPION) if tonight.warm else "",
         warm_digest=champion.model_digest if champion and tonight.warm else "",
-        seed=told.seed,
+        seed=settings.seed,
         first_sample=tonight.first_sample,
         num_samples=plan.num_samples,
         batch_size=plan.batch_size,
         micro_batch_size=plan.micro_batch_size,
         tuning=plan.tuning,
-        batching=_batching(told.batching, num_machines=plan.rental.num_machines),
+        batching=_batching(settings.batching, num_machines=plan.rental.num_machines),
         rate=tonight.rate,
-        base_batch_size=told.batch_size,
+        base_batch_size=settings.batch_size,
         base_samples=tonight.num_samples,
-        scaling=told.scaling,
-        sync_every=told.sync_every if told.sync == "every_h_updates" else 1,
+        scaling=settings.scaling,
+        sync_every=settings.sync_every if settings.sync == "every_h_updates" else 1,
         sizes=plan.sizes,
-        warmup=told.warmup,
-        decay=told.decay,
-        checkpoint_every_s=told.checkpoint_every_s or plan.checkpoint_every_s,
-        hang_after_s=told.hang_after_s,
+        warmup=settings.warmup,
+        decay=settings.decay,
+        checkpoint_every_s=settings.checkpoint_every_s or plan.checkpoint_every_s,
+        hang_after_s=settings.hang_after_s,
         mean_time_to_loss_s=None
-        if told.checkpoint_every_s
+        if settings.checkpoint_every_s
         else plan.mean_time_to_loss_s or mean_time_to_loss_s(plan.rental),
-        checkpoints_s=() if told.checkpoint_every_s else plan.checkpoints_s,
+        checkpoints_s=() if settings.checkpoint_every_s else plan.checkpoints_s,
         train_until=_until(night, plan),
-        checkpoints=told.checkpoints,
+        checkpoints=settings.checkpoints,
         source_digest=source_digest(params.workload.use),
     )
 
 
 def _until(night: Night, plan: Plan) -> datetime:
-    """When training has to be done: earlier than the night says, where what follows needs that to decide."""
+    """Returns when training has to end: earlier than the night says if the later stages need the time."""
     after_s = sum(portion.expected_s for portion in plan.after)
     return min(night.train_until, night.decide_until - timedelta(seconds=ceil(after_s)))
 
 
-def _batching(told: Literal["auto", "by_speed", "even"], *, num_machines: int) -> Literal["by_speed", "even"]:
-    if told == "auto":
+def _batching(
+    wanted: Literal["auto", "by_speed", "even"], *, num_machines: int
+) -> Literal["by_speed", "even"]:
+    if wanted == "auto":
         return "by_speed" if num_machines > 1 else "even"
-    return told
+    return wanted
 
 
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """One call at a time looks after the jobs of a night."""
+    """Holds the lock of the jobs of a night; NotYet if another call holds it."""
     lock = alone(JOBS / "lock", wait=False)
     try:
         lock.acquire()
@@ -153,49 +155,49 @@ def _alone(name: str) -> Iterator[None]:
         yield
 
 
-def _attached(backend: Backend, folder: Path, asked: Attempts, *, now: float) -> Attempt | None:
-    """The newest attempt with its handle, where the one who asked was killed before it had that.
+def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float) -> Attempt | None:
+    """Returns the newest attempt with its handle, if its submitter was killed before it got the handle.
 
-    Asking again tells, as a backend attaches to a job of the same name; if none is there, one begins, to be
-    ended at once. None where the backend refuses: nobody can tell.
+    A second submission gets it, as a backend attaches to a job of the same name; if there is no such job, one
+    starts, and is ended at once. None if the backend refuses, so that nobody can know.
     """
-    last = asked.last
+    last = attempts.last
     assert last
     planned = last.name == folder.name
     job = job_of(folder, last.rung, planned=planned, num_workers=1, timeout_s=TICK_S)
     try:
-        asked.submit(now, handle=backend.submit(job))
+        attempts.submit(now, handle=backend.submit(job))
     except JobError as error:
-        log.warning("job %s was asked for, and whether it is there is not known: %s", last.name, error)
+        log.warning("job %s was submitted, and whether it exists is not known: %s", last.name, error)
         return None
-    return asked.last
+    return attempts.last
 
 
 def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = time.time) -> list[str]:
-    """End the jobs of the night in this folder, except the one named; what they saved is kept.
+    """Ends the jobs of the night in this folder, except the one named `but`; what they saved is kept.
 
-    Returns the names of those that were told to end and have not yet.
+    Returns the names of those that were cancelled and have not ended yet.
     """
     alive = []
     for path in JOBS.glob(f"*/{submissions.FILE}"):
-        folder, asked = path.parent, Attempts(path.parent)
-        last = asked.last
+        folder, attempts = path.parent, Attempts(path.parent)
+        last = attempts.last
         if folder.name == but or last is None or not last.live:
             continue
         if not last.handle:
-            last = _attached(backend, folder, asked, now=clock())
+            last = _attached(backend, folder, attempts, now=clock())
         if last is None:
             continue
         if backend.state(last.handle) in LIVE:
             why = "plan or params were changed" if but else "interrupted"
-            log.warning("job %s is ended: %s", folder.name, why)
+            log.warning("ending job %s: %s", folder.name, why)
             backend.cancel(last.handle)
         state = backend.state(last.handle)
-        Meter(folder).move(clock(), usd_per_s=usd_per_hour(last.rung) / HOUR_S)
+        CostTracker(folder).move(clock(), usd_per_s=usd_per_hour(last.rung) / HOUR_S)
         if state in LIVE:
             alive.append(folder.name)
             continue
         if not last.leaving:
-            asked.leave(clock(), "told")
-        asked.end(clock(), state=state)
+            attempts.leave(clock(), "told")
+        attempts.end(clock(), state=state)
     return alive

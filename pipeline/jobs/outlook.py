@@ -1,15 +1,15 @@
-"""When will training be done, and with what chance in time? From the heartbeats, and the plan before them.
+"""Forecasts when training is done, and the chance that it is in time, from the heartbeats and the plan.
 
-The time left is `todo / rate`, stretched by what losses of machines will take, and taken as lognormal. The
+The time left is `todo / rate`, plus what losses of machines will cost, and is modelled as lognormal. The
 rate is the mean over the heartbeats of the machines in use. Its error has three parts:
 
     error     of the mean so far: deviation of the means of blocks / sqrt(their number), as neighbours are
               alike (method of batch means), in as many blocks of `BLOCKS` as make it largest
-    noise     to come: the same deviation / sqrt(how many such blocks the rest lasts)
-    doubt     that the machine stays as it is: `DOUBT` at first, less with the root of the time measured
+    noise     still to come: the same deviation / sqrt(number of such blocks in the rest)
+    doubt     whether the machine stays as fast: `DOUBT` at first, less with the root of the time measured
 
-What the plan expected is a second measurement, with the spread of its interval, weighed by the inverse of
-the variance; where both disagree by more than that spread, the plan is taken to be wrong by so much.
+The plan's expectation is a second measurement, with the spread of its interval, weighted by the inverse of
+the variance; where both disagree by more than that spread, the difference is taken as the plan's error.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from pipeline.training.recipe import Progress
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.95)  # half-width of a 90 % interval, in standard deviations
 BLOCKS = (4, 6, 8, 16)
-SOME_S = 120.0  # of measuring halve what is doubted, four times as much halves it again
+SOME_S = 120.0  # of measuring halve the doubt, four times as much halves it again
 GAP = 1.5  # times what a heartbeat says it covers: machines were lost in between
 
 
@@ -38,13 +38,13 @@ class Rate:
     noise: float = 0.0  # of a second to come; it falls with the root of how many come
 
     def spread(self, horizon_s: float) -> float:
-        """Of the mean rate over so many seconds to come."""
+        """Returns the standard deviation of the mean rate over the next `horizon_s` seconds."""
         return sqrt(self.error**2 + self.noise**2 / max(horizon_s, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Risk:
-    """How often machines are lost, and what each loss takes."""
+    """How often machines are lost, and the time that each loss costs."""
 
     mean_time_to_loss_s: float
     restart_s: float
@@ -61,7 +61,7 @@ class Outlook:
 
 
 def measured(beats: Sequence[Progress]) -> Rate | None:
-    """The rate of the heartbeats of one kind of machines; None before two of them."""
+    """Returns the rate by the heartbeats of one kind of machines; None before two of them."""
     steps = [
         (b.seen - a.seen, (b.time - a.time).total_seconds(), b.samples_per_s) for a, b in pairwise(beats)
     ]
@@ -75,20 +75,22 @@ def measured(beats: Sequence[Progress]) -> Rate | None:
     return Rate(samples_per_s=rate, error=sqrt(error**2 + doubt**2), noise=error * sqrt(ran_s))
 
 
-def weighed(plan: Rate, found: Rate | None) -> Rate:
-    """What the plan expected and what was measured, as one."""
-    if found is None:
+def weighed(plan: Rate, observed: Rate | None) -> Rate:
+    """Returns the mean of the plan's rate and the measured one, weighted by their precision."""
+    if observed is None:
         return plan
-    apart = log(found.samples_per_s / plan.samples_per_s)
-    precise = 1 / max(plan.error, abs(apart), 1e-6) ** 2, 1 / max(found.error, 1e-6) ** 2
+    apart = log(observed.samples_per_s / plan.samples_per_s)
+    precise = 1 / max(plan.error, abs(apart), 1e-6) ** 2, 1 / max(observed.error, 1e-6) ** 2
     share = precise[1] / sum(precise)
     return Rate(
-        samples_per_s=plan.samples_per_s * exp(share * apart), error=sum(precise) ** -0.5, noise=found.noise
+        samples_per_s=plan.samples_per_s * exp(share * apart),
+        error=sum(precise) ** -0.5,
+        noise=observed.noise,
     )
 
 
 def outlook(rate: Rate, *, todo: float, left_s: float, start_s: float, risk: Risk) -> Outlook:
-    """When `todo` samples are done, `start_s` before the first of them, with `left_s` until the deadline."""
+    """Returns when `todo` samples are done, with `start_s` before the first and `left_s` to the deadline."""
     work_s = todo / rate.samples_per_s
     lost = loss(
         work_s=work_s,
@@ -109,7 +111,7 @@ def outlook(rate: Rate, *, todo: float, left_s: float, start_s: float, risk: Ris
 
 
 def _error(steps: Sequence[tuple[int, float]], count: int) -> float:
-    """Standard deviation of the mean rate, from the means of so many blocks."""
+    """Returns the standard deviation of the mean rate, from the means of `count` blocks."""
     if len(steps) < count:
         return 0.0
     means = [log(_rate(steps[i * len(steps) // count : (i + 1) * len(steps) // count])) for i in range(count)]

@@ -1,9 +1,9 @@
-"""Which jobs still cost money though no night wants them, and who ends them? `close`, and `reap` each hour.
+"""Ends jobs that cost money though no open night needs them: at `close`, and by `reap` each hour.
 
-A job belongs to an open night: one whose folder is here, whose time to decide is not over, and that has
-not been closed since the job was made. (A night that was closed may be gone on with: its new jobs are its
-own.) All others are orphans: of a process that was killed before it could write down what it had asked
-for, of a night whose `close` could not reach the service, of a folder that was removed.
+A job belongs to an open night: one whose folder is here, whose deadline to decide has not passed, and that
+has not been closed since the job was made. (A closed night may be resumed: its new jobs are its own.) All
+others are orphans: of a process that was killed before it could record its submission, of a night whose
+`close` could not reach the service, of a folder that was removed.
 """
 
 import logging
@@ -26,14 +26,14 @@ YOUNG = timedelta(minutes=5)  # clocks differ, and a night is opened before its 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What decides whether a night may have jobs."""
+    """The facts that decide whether a night may have jobs."""
 
     until: datetime
     closed_at: datetime | None = None
 
 
 def orphans(jobs: Iterable[LiveJob], nights: Mapping[str, Standing], *, now: datetime) -> list[LiveJob]:
-    """The jobs that belong to no open night; `nights` by their labels."""
+    """Returns the jobs that belong to no open night; `nights` by their labels."""
     return [job for job in jobs if not _wanted(job, nights.get(label(job.night)), now=now)]
 
 
@@ -46,15 +46,15 @@ def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:
 
 
 def reap(*, backend: Backend) -> None:
-    """End the jobs that belong to no open night. JobError where the service does not say what runs."""
+    """Ends the jobs that belong to no open night; JobError if the service cannot list the jobs."""
     _end(orphans(backend.live(), standings(), now=datetime.now(UTC)), backend)
 
 
 def end_night(night: Night, plug: Plug) -> None:
-    """End all jobs of a night that is being closed.
+    """Ends all jobs of a night that is being closed.
 
-    A service that does not answer, or a backend that cannot be made, is no reason for a night to stay open:
-    the hourly look ends what is left.
+    A service that does not answer, or a backend that cannot be made, does not keep a night open: the hourly
+    `reap` ends what is left.
     """
     try:
         backend: Backend = plug.make()
@@ -65,24 +65,24 @@ def end_night(night: Night, plug: Plug) -> None:
 
 def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
     for job in jobs:
-        log.warning("job %s of night %s belongs to no open night; it is ended", job.job, job.night)
+        log.warning("job %s of night %s belongs to no open night; ending it", job.job, job.night)
         backend.cancel(job.handle)
 
 
 def standings() -> dict[str, Standing]:
-    """The nights whose folders are here, by their labels."""
+    """Returns the nights whose folders are here, by their labels."""
     home = ledger.home()
     closed: dict[str, datetime] = {}
     for entry in ledger.history():
         if not entry.rollback and entry.night.id not in closed:
             stamp = int(ledger.git("show", "-s", "--format=%ct", entry.commit, folder=home))
             closed[entry.night.id] = datetime.fromtimestamp(stamp, UTC)
-    found = {}
+    nights = {}
     for folder in [home, *_folders(home / "nights")]:
         night = records.find(Night, folder / records.RUN)
         if night:
-            found[label(night.id)] = Standing(until=night.decide_until, closed_at=closed.get(night.id))
-    return found
+            nights[label(night.id)] = Standing(until=night.decide_until, closed_at=closed.get(night.id))
+    return nights
 
 
 def _folders(path: Path) -> list[Path]:

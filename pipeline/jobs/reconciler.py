@@ -1,9 +1,9 @@
-"""What is the next thing to do about the job of this night? One look at it, and one action.
+"""Takes the next action for the job of this night: one look at it, and one action.
 
-Submit, wait, submit again, go on to another rung (`ladder` chooses), end it when time or money is up, or
-collect. A job is left in three steps, each of which may be the last of a call: written down, cancelled, seen
-ended; only then another is asked for, so there are never two. Preemptions are no failures: a job is started
-again as often as machines are taken away, and `MAX_RESTARTS` times after faults of its own.
+The actions: submit, wait, resubmit, move to another rung (`escalation` chooses), end the job when time or
+money is up, or collect. A job is left in three steps, each of which may be the last of a call: recorded,
+cancelled, seen ended. Only then the next one is submitted, so there are never two. Preemptions are not
+failures: a job is restarted as often as it is preempted, and `MAX_RESTARTS` times after faults of its own.
 """
 
 import json
@@ -21,9 +21,9 @@ from pipeline.contract.records import Plan, Rental, Rung, Taken, Training
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import collector, escalation
 from pipeline.jobs.backend_job import job_of
-from pipeline.jobs.cost_tracker import Meter, spent_usd
+from pipeline.jobs.cost_tracker import CostTracker, spent_usd
 from pipeline.jobs.escalation import Sight, Standing
-from pipeline.jobs.heartbeats import Pulse
+from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.submissions import Attempts
 from pipeline.spot import steering
 from pipeline.spot.steering import usd_per_hour
@@ -34,9 +34,9 @@ from pipeline.training.worker import ended_early_by
 
 log = logging.getLogger(__name__)
 
-MAX_RESTARTS = 5  # by us, of the whole job, after faults of its own
+MAX_RESTARTS = 5  # of the whole job, after faults of its own
 GRACE_S = 20.0  # after train_until, for the job to end by itself
-ENDING_S = 30.0  # after that, for a job that was cancelled to be gone
+ENDING_S = 30.0  # after that, for a cancelled job to end
 LOCAL_START_S = 600.0  # to the first heartbeat, on a machine that is not rented
 
 
@@ -61,18 +61,21 @@ class Reconciler:
         self.confidence, self.budget_usd = confidence, budget_usd
         self.deadline = recipe.train_until.timestamp()
         self.attempts = Attempts(folder)
-        self.meter = Meter(folder, night=recipe.night)
+        self.cost = CostTracker(folder, night=recipe.night)
         moving = folder / MOVING
-        self.pulse = Pulse(
+        self.heartbeats = Heartbeats(
             jsonl.newest(folder / "progress.jsonl"),
             moved_at=moving.stat().st_mtime if moving.exists() else 0.0,
         )
 
     def act(self) -> Training:
-        """Collect, or do what is next and raise NotYet."""
+        """Collects the model and returns its record, or takes the next action and raises NotYet.
+
+        Raises JobError if the job cannot end with a model.
+        """
         now, last = self.clock(), self.attempts.last
         if last and last.live and not last.handle and now < self.deadline:
-            # Killed while it was submitted, or not answered: attach to it.
+            # The submitter was killed, or got no reply: attach to the job.
             self._submit(now, self._job(last.rung, now))
             last = self.attempts.last
         state = self.backend.state(last.handle) if last and last.live and last.handle else None
@@ -80,7 +83,7 @@ class Reconciler:
         if collector.has_ended(self.folder):
             self._note(now, "succeeded")
             return self._collect(now)
-        end_by = self._tell_end_by(now)
+        end_by = self._send_end_by(now)
         self._note(now, state)
         limit = min(end_by, self.deadline + GRACE_S)
         last_start = min(end_by - escalation.start_s(self.plan), self.deadline)
@@ -93,8 +96,8 @@ class Reconciler:
         return self._go_on(now)
 
     def _watch(self, now: float, state: State | None) -> NoReturn:
-        """The job is there: leave it as it is, or take it off the machines that it is on."""
-        last, beat = self.attempts.last, self.pulse.last
+        """Lets a live job go on, or moves it off its machines; always raises NotYet."""
+        last, beat = self.attempts.last, self.heartbeats.last
         assert last
         hang = self._hang(now) if state == "running" else ""
         if hang:
@@ -112,24 +115,24 @@ class Reconciler:
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
         total, ahead = self.recipe.num_samples, escalation.forecast(self.plan, sight, sight.rung)
-        told = self.pulse.sentence(num_samples=total, ahead=ahead)
-        raise NotYet(f"job {self.folder.name}: {told}", share=beat.seen / total)
+        progress = self.heartbeats.sentence(num_samples=total, ahead=ahead)
+        raise NotYet(f"job {self.folder.name}: {progress}", share=beat.seen / total)
 
     def _cancel(self, now: float) -> NoReturn:
-        """End the job that is to be left; once it is gone, go on."""
+        """Cancels the job; once it has ended, goes on to the next."""
         last = self.attempts.last
         assert last
         self.backend.cancel(last.handle)
         state = self.backend.state(last.handle)
         if state in LIVE:
-            raise NotYet(f"job {self.folder.name} is told to end, and has not yet")
+            raise NotYet(f"job {self.folder.name} was cancelled, and has not ended yet")
         self._note(now, state)
         if collector.has_ended(self.folder):
-            raise NotYet(f"job {self.folder.name} has come to its end meanwhile")
+            raise NotYet(f"job {self.folder.name} has ended meanwhile")
         self._go_on(now)
 
     def _go_on(self, now: float) -> NoReturn:
-        """No job is there: submit one, or wait."""
+        """Submits a job where none is alive, or waits; always raises NotYet."""
         last = self.attempts.last
         self._give_up_if_hopeless()
         if now >= self.deadline:
@@ -137,17 +140,17 @@ class Reconciler:
         rung: Rung | None = last.to if last else None
         if rung is None:
             choice = escalation.choose(self.plan, self._sight(now, None))
-            rung, told = choice.rung, self._taken(now, choice)
-            if told:
-                self.attempts.take(now, told)
+            rung, taken = choice.rung, self._taken(now, choice)
+            if taken:
+                self.attempts.take(now, taken)
             if last and rung:
                 why = worker_errors.reason(self.folder)
-                log.warning("job %s was ended: %s; starting it again", self.folder.name, why)
+                log.warning("job %s was ended: %s; restarting it", self.folder.name, why)
         if rung is None:
             raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
         if last and self._refused(now) and rung.rental == last.rung.rental:
             raise NotYet(
-                f"job {self.folder.name}: {worker_errors.reason(self.folder)}; asks again in some minutes"
+                f"job {self.folder.name}: {worker_errors.reason(self.folder)}; retries in a few minutes"
             )
         if not (self.folder / "job.json").exists():
             records.replace_text(self.folder / "job.json", records.dumps(self.recipe))
@@ -157,11 +160,11 @@ class Reconciler:
         raise NotYet(f"job {self.folder.name}: queued")
 
     def _submit(self, now: float, job: Job) -> None:
-        """Submit the job, or attach to it; NotYet where its time has passed meanwhile."""
+        """Submits the job, or attaches to it; NotYet if its deadline has passed meanwhile."""
         try:
             handle = self.backend.submit(job)
         except OutOfTime as error:
-            # What is trained already still counts: the next look takes the newest checkpoint.
+            # What was trained so far still counts: the next call takes the newest checkpoint.
             raise NotYet(str(error)) from error
         self.attempts.submit(now, handle=handle)
 
@@ -175,12 +178,12 @@ class Reconciler:
         )
 
     def _workers_on(self, rental: Rental) -> int:
-        """Training processes a machine: one per device, or as params say on the machine at hand."""
+        """Returns the number of workers per machine: one per device, or as params say on this machine."""
         machine = next((each for each in self.backend.machines() if each.name == rental.machine), None)
         return self.num_workers if rental.is_local or machine is None else machine.num_workers
 
     def _note(self, now: float, state: State | None) -> None:
-        """Write down what was seen for the first time."""
+        """Records a state that was seen for the first time."""
         last = self.attempts.last
         if not last or not last.live or state is None:
             return
@@ -190,35 +193,38 @@ class Reconciler:
             self.attempts.run(now)
 
     def _pay(self, now: float, state: State | None) -> None:
-        """Move the meter on: to what is billed, else by what was held until now, or until it ended."""
+        """Updates the cost: what is billed, else that of the machines held until now or the job's end."""
         last = self.attempts.last
         if not usd_per_hour(last.rung if last else self.first):
-            return  # one's own machine
+            return  # a machine that is not rented
         held = last if last and last.live and state != "queued" else None
         until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
         billed_usd = self.backend.usd(self.folder)
         usd_per_s = usd_per_hour(held.rung) / HOUR_S if held else 0.0
-        self.meter.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
+        self.cost.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
 
     @property
     def _left_usd(self) -> float:
         return self.budget_usd - spent_usd(self.folder.parent, night=self.recipe.night)
 
-    def _tell_end_by(self, now: float) -> float:
-        """A tick before money ends on the machines held; the job is told, where that is before time does."""
+    def _send_end_by(self, now: float) -> float:
+        """Returns when training has to end for the budget: a tick before it is spent on the machines held.
+
+        The job gets this time if it is before the deadline.
+        """
         last = self.attempts.last
         usd_per_s = usd_per_hour(last.rung if last else self.first) / HOUR_S
         end_by = now + self._left_usd / usd_per_s - steering.TICK_S if usd_per_s else inf
         path = self.folder / END_BY
-        told = json.loads(path.read_text())["time"] if path.exists() else inf
+        sent = json.loads(path.read_text())["time"] if path.exists() else inf
         if end_by >= self.deadline:
             path.unlink(missing_ok=True)
-        elif abs(end_by - told) > 1:
+        elif abs(end_by - sent) > 1:
             records.replace_text(path, json.dumps({"time": end_by}) + "\n")
         return end_by
 
     def _refused(self, now: float) -> bool:
-        """Whether the machines last asked for could just now not be had."""
+        """Whether the last request for machines was refused a short time ago."""
         last = self.attempts.last
         return last is not None and last.ended == "refused" and now < last.ended_at + escalation.PATIENCE_S
 
@@ -232,7 +238,7 @@ class Reconciler:
                 at: Standing = state
             case _:
                 at = "refused" if self._refused(now) else "none"
-        heard = last is not None and bool(self.pulse.since(last.at))
+        heard = last is not None and bool(self.heartbeats.since(last.at))
         return Sight(
             now=now,
             deadline=self.deadline,
@@ -242,9 +248,9 @@ class Reconciler:
             rung=last.rung if last else self.first,
             state=at,
             since=began,
-            seen=self.pulse.seen,
+            seen=self.heartbeats.seen,
             starting_s=0.0 if heard else max(0.0, escalation.start_s(self.plan) - (now - began)),
-            rate=self.pulse.rate(since=here[0].at) if here else None,
+            rate=self.heartbeats.rate(since=here[0].at) if here else None,
             attempts=[
                 steering.Attempt(at=each.at, strategy=each.rung.rental.strategy)
                 for each in self.attempts.all
@@ -256,7 +262,7 @@ class Reconciler:
     def _hang(self, now: float) -> str:
         last = self.attempts.last
         assert last
-        return self.pulse.hang(
+        return self.heartbeats.hang(
             now,
             asked_at=last.at,
             run_at=last.run_at,
@@ -265,7 +271,7 @@ class Reconciler:
         )
 
     def _give_up_if_hopeless(self) -> None:
-        """Raise the worker's reason if starting again would not help; the next call begins to count anew."""
+        """Raises the worker's reason if a restart would not help; the next call counts from zero again."""
         final, failed = worker_errors.final(self.folder), sum(each.failed for each in self.attempts.all)
         if not final and failed <= MAX_RESTARTS:
             return
@@ -293,7 +299,7 @@ class Reconciler:
         return any(each.name == name for each in self.attempts.taken)
 
     def _note_early_end(self, now: float, end: int) -> None:
-        """The trainer lets the rate decay to be done by a limit: a rung that it takes by itself."""
+        """Records that the trainer lets the rate decay to end by a limit: a rung that it takes by itself."""
         total = self.recipe.num_samples
         if end < total and not self._has_taken("finish early"):
             limit = ended_early_by(self.folder, self.recipe)
@@ -301,15 +307,15 @@ class Reconciler:
             self.attempts.take(now, self._rung(now, "finish early", usd=0.0, reason=reason))
 
     def _end(self, now: float, *, limit: float) -> Training:
-        """Time or money is up: end the job and take the last good checkpoint as the model."""
+        """Ends the job, as time or money is up, and takes the last good checkpoint as the model."""
         last = self.attempts.last
         if last and last.live and last.handle:
             self.backend.cancel(last.handle)
             state = self.backend.state(last.handle)
             if state in LIVE:
                 if now < limit + ENDING_S:
-                    raise NotYet(f"job {self.folder.name} is told to end, and has not yet")
-                self._pay(now + ENDING_S, state)  # nobody looks again
+                    raise NotYet(f"job {self.folder.name} was cancelled, and has not ended yet")
+                self._pay(now + ENDING_S, state)  # no later call looks at it
             self._note(now, state)
         if not collector.has_ended(self.folder):
             result = collector.from_checkpoint(self.folder, self.recipe, now=now)
@@ -321,11 +327,11 @@ class Reconciler:
         result = records.read(Result, self.folder)
         if result.stopped_by != "finished" and not self._has_taken("checkpoint"):
             self._note_early_end(now, result.num_samples)
-        self._pay(now, None)  # what has ended since costs no more
+        self._pay(now, None)  # the job costs nothing after its end
         usd = spent_usd(self.folder.parent, night=self.recipe.night)
         return collector.collect(self.folder, self.attempts, cost_usd=usd, logs=self._logs())
 
     def _logs(self) -> str:
-        """Where a person reads what the last job printed; "" where none came to be."""
+        """Returns where a person reads what the last job printed; "" if no job was submitted."""
         last = self.attempts.last
         return self.backend.logs(last.handle) if last and last.handle else ""

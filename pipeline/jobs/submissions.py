@@ -1,11 +1,11 @@
-"""What became of asking for machines? `submissions.jsonl` of a job, one event a line, never changed.
+"""Log of a job's requests for machines: `submissions.jsonl`, one event per line, append-only.
 
     ask      a job is about to be submitted, by this name, on this rung     submit   it was; its handle
     run      it was first seen running                                      end      it was seen ended
-    leave    it is to end: it hangs, goes on to another rung, or was told   rung     of the ladder, taken
+    leave    it is to end: it hangs, changes its rung, or was cancelled     rung     of the ladder, taken
 
-What is to be done is written before it is done: who is killed in between is followed by one who does it.
-Handles and names are told by whoever runs jobs, so no two live jobs are asked for before the first has ended.
+An action is written down before it is taken, so that a process restarted after a kill takes it. Names and
+handles identify jobs at the backend, and no job is submitted before the one before it has ended.
 """
 
 import json
@@ -24,7 +24,7 @@ Why = Literal["rung", "hang", "told"]
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One time that machines were asked for. Times are seconds since 1970; "", None and 0: not yet."""
+    """One request for machines. Times are seconds since 1970; "", None and 0 mean not yet."""
 
     name: str
     rung: Rung
@@ -33,18 +33,18 @@ class Attempt:
     run_at: float = 0.0
     leaving: bool = False
     hung: bool = False
-    to: Rung | None = None  # where it leaves for
+    to: Rung | None = None  # the rung that it leaves for
     ended: str = ""  # the state it ended in
-    ended_at: float = 0.0  # when that was seen
+    ended_at: float = 0.0  # when the end was seen
 
     @property
     def live(self) -> bool:
-        """Whether a job of it may be there."""
+        """Whether its job may exist."""
         return not self.ended
 
     @property
     def failed(self) -> bool:
-        """Whether it ended by a fault of its own, and not since a machine was taken away or left."""
+        """Whether it ended by a fault of its own, not because its machines were lost or given up."""
         return self.hung or (not self.leaving and self.ended in ("failed", "succeeded"))
 
 
@@ -60,58 +60,58 @@ class Attempts:
 
     @property
     def last(self) -> Attempt | None:
-        """The newest."""
+        """The newest attempt."""
         return self.all[-1] if self.all else None
 
     @property
     def on_this_rung(self) -> Sequence[Attempt]:
-        """The newest ones, back to where the rung was another."""
-        found: list[Attempt] = []
+        """The newest attempts, as far back as they were on the same rung."""
+        here: list[Attempt] = []
         for attempt in reversed(self.all):
-            if found and attempt.rung.rental != found[0].rung.rental:
+            if here and attempt.rung.rental != here[0].rung.rental:
                 break
-            found.append(attempt)
-        return found[::-1]
+            here.append(attempt)
+        return here[::-1]
 
     def refused(self, *, since: float) -> dict[Rental, float]:
-        """Returns when machines were last asked for that could not be had: refused, or waited for in vain."""
-        found: dict[Rental, float] = {}
+        """Returns when each rental was last unavailable: refused, or waited for in vain."""
+        refused: dict[Rental, float] = {}
         for attempt in self.all:
             in_vain = attempt.to is not None and not attempt.run_at
             if attempt.run_at or attempt.live:
-                found.pop(attempt.rung.rental, None)
+                refused.pop(attempt.rung.rental, None)
             elif (attempt.ended == "refused" or in_vain) and attempt.ended_at > since:
-                found[attempt.rung.rental] = attempt.ended_at
-        return found
+                refused[attempt.rung.rental] = attempt.ended_at
+        return refused
 
     def ask(self, now: float, *, name: str, rung: Rung) -> None:
-        """A job is about to be submitted."""
+        """Records that a job is about to be submitted."""
         self._add(now, "ask", name=name, rung=_plain(rung))
 
     def submit(self, now: float, *, handle: str) -> None:
-        """It was."""
+        """Records that the job was submitted, with the backend's handle."""
         self._add(now, "submit", handle=handle)
 
     def run(self, now: float) -> None:
-        """It is seen running for the first time."""
+        """Records that the job was seen running for the first time."""
         self._add(now, "run")
 
     def leave(self, now: float, why: Why, *, to: Rung | None = None, taken: Taken | None = None) -> None:
-        """It is to end."""
+        """Records that the job is to end, why, and for which rung."""
         facts = {"to": _plain(to) if to else None, "taken": _plain(taken) if taken else None}
         self._add(now, "leave", why=why, **facts)
 
     def end(self, now: float, *, state: str) -> None:
-        """It was seen ended."""
+        """Records that the job was seen ended, and in which state."""
         self._add(now, "end", state=state)
 
     def take(self, now: float, taken: Taken) -> None:
-        """A rung that is not left for was taken; each of its name counts once."""
+        """Records a rung that keeps the machines; only the first of each name counts."""
         if all(each.name != taken.name for each in self.taken):
             self._add(now, "rung", taken=_plain(taken))
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Removes all events, so that attempts count from zero again."""
         self._path.unlink(missing_ok=True)
         self.all, self.taken = [], []
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.backends.vertex import preflight
-from pipeline.backends.vertex.client import Denied, Patience, Unanswered
+from pipeline.backends.vertex.client import Denied, RetryPolicy, Unreachable
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.backends.vertex.job_spec import Site
 from pipeline.backends.vertex.service import Service
@@ -69,7 +69,7 @@ class Endpoint:
         log: str = "",  # file with the URL of serving.log, read by the containers; "": they keep no log
         command: Sequence[str] = CONTAINER,
         endpoint: str = "",  # of the service; the region's own if left out
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         self.project, self.image, self.region, self.address = project, image, region, endpoint
         self.bucket, self.account, self.spare, self.command = (
@@ -78,7 +78,7 @@ class Endpoint:
             spare,
             command,
         )
-        self.log, self.patience = log, patience or Patience()
+        self.log, self.retry = log, retry or RetryPolicy()
         self.machine = {
             "machine_spec": {"machine_type": machine},
             "min_replica_count": replicas,
@@ -89,7 +89,7 @@ class Endpoint:
         """Yields what the endpoint needs: what was checked, whether it is well, and what to do otherwise."""
         site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket.url)
         service = Service(
-            project=self.project, endpoint=self.address, patience=replace(self.patience, give_up_s=5.0)
+            project=self.project, endpoint=self.address, retry=replace(self.retry, give_up_s=5.0)
         )
         for what, well, text in preflight.preflight(site, service, regions=[self.region]):
             yield f"endpoint's {what}", well, text.replace("backend.", "serving.endpoint.")
@@ -119,15 +119,13 @@ class OnVertex:
         """The model and its deployments at Vertex AI."""
         return Deployments(
             project=self.config.project, region=self.config.region, model=self.model, home=home_token(),
-            endpoint=self.config.address, patience=self.config.patience,
+            endpoint=self.config.address, retry=self.config.retry,
         )  # fmt: skip
 
     @cached_property
     def operations(self) -> Operations:
         """The long-running operations at Vertex AI."""
-        return Operations(
-            self.journal, self.deployments, who=self.name, settle_s=self.config.patience.settle_s
-        )
+        return Operations(self.journal, self.deployments, who=self.name, settle_s=self.config.retry.settle_s)
 
     def prepare(self, release: Release) -> None:
         """Deploys the version without traffic.
@@ -198,7 +196,7 @@ class OnVertex:
             self.journal.undeploy(release.version)
             try:
                 self._sweep()
-            except (Unanswered, Denied) as error:
+            except (Unreachable, Denied) as error:
                 log.warning("version %d will be undeployed later: %s", release.version, error)
 
     # One step a call
@@ -249,7 +247,7 @@ class OnVertex:
         elif not self.log or self.log.followed(name)[0] == revision:
             return
         if self.log:
-            self.log.follow(name, revision, since=time.time() + self.config.patience.settle_s)
+            self.log.follow(name, revision, since=time.time() + self.config.retry.settle_s)
 
     def _sweep(self) -> None:
         """Starts to undeploy the unwanted versions without traffic, and clears those that are gone."""
@@ -271,7 +269,7 @@ class OnVertex:
         try:
             self.deployments.undeploy(number)
             log.info("version %d of %s is undeployed", number, self.model)
-        except (Denied, Unanswered) as error:
+        except (Denied, Unreachable) as error:
             log.info("version %d is not undeployed now: %s", number, error)  # it may be under way
 
     @contextmanager
@@ -280,7 +278,7 @@ class OnVertex:
         with self.journal.alone():
             try:
                 yield
-            except Unanswered as error:
+            except Unreachable as error:
                 raise NotYet(f"{self.name}: {error}") from error
             except Denied as error:
                 raise ReleaseError(f"{self.name}: {error}") from error

@@ -16,7 +16,7 @@ PLACES = tuple(
     str(Path(__file__).parents[2] / "pipeline" / name)
     for name in ("backends/vertex/vertex.py", "backends/vertex/service.py", "backends/vertex/client.py",
                  "backends/vertex/submission_journal.py", "backends/vertex/job_spec.py",
-                 "contract/records.py")
+                 "contract/records.py", "storage/journal.py")
 )  # fmt: skip
 KILLED = 9
 

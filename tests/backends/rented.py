@@ -1,4 +1,4 @@
-"""Jobs for Vertex AI, and a backend without patience."""
+"""Jobs for Vertex AI, and a backend that retries after moments."""
 
 import time
 from collections.abc import Callable
@@ -6,18 +6,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.vertex.client import Patience
+from pipeline.backends.vertex.client import RetryPolicy
 from pipeline.backends.vertex.vertex import Vertex
 from pipeline.contract.backend import Job, State
 from pipeline.contract.records import Rental
 
 OF_RENTAL = {field.name for field in fields(Rental)}
-QUICK = Patience(call_s=5.0, first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, error_s=5.0, cancel_s=10.0)
+QUICK = RetryPolicy(call_s=5.0, first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, error_s=5.0, cancel_s=10.0)
 
 
-def vertex(url: str, *, patience: Patience = QUICK, **told: Any) -> Vertex:
+def vertex(url: str, *, retry: RetryPolicy = QUICK, **told: Any) -> Vertex:
     return Vertex(
-        **{"project": "p", "image": "eu.example/daybreak:1", "endpoint": url, "patience": patience, **told}
+        **{"project": "p", "image": "eu.example/daybreak:1", "endpoint": url, "retry": retry, **told}
     )
 
 

@@ -40,7 +40,9 @@ def test_the_queue_costs_nothing_and_what_still_runs_is_paid_until_now():
 
 
 def test_a_machine_without_a_price_is_not_free():
-    with pytest.raises(ParamsError, match="no price for b7-imaginary in us-central1, which was rented; read"):
+    with pytest.raises(
+        ParamsError, match="no price for b7-imaginary in us-central1, which was rented; refresh"
+    ):
         cost(stretch(machine="b7-imaginary"))
 
 

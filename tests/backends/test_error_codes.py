@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from pipeline.backends.vertex.error_codes import Asked, classify, is_device_quota
+from pipeline.backends.vertex.error_codes import Request, classify, is_device_quota
 from pipeline.contract.records import Rental
 
-ASKED = Asked(
+ASKED = Request(
     job="j",
     rental=Rental(
         machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", max_wait_s=3600

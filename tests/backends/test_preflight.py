@@ -104,7 +104,7 @@ def test_a_wrong_project_a_bucket_that_is_not_writable_and_an_image_that_is_not_
 @pytest.mark.parametrize(
     ("image", "sentence"),
     [
-        ("nothing:7", "does not exist; push it (docs/vertex.md), or mend its tag"),
+        ("nothing:7", "does not exist; push it (docs/vertex.md), or fix its tag"),
         (
             "secret:1",
             "may not be read with the credentials that are here; give them, and ",

@@ -8,8 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline.backends.vertex.staging import CODE, come_home, hear, pack, tell, unpack
-from pipeline.backends.vertex.sync import Courier
+from pipeline.backends.vertex.staging import CODE, pack, pull_results, pull_updates, push_updates, unpack
+from pipeline.backends.vertex.sync import BucketSync
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.storage.bucket import BucketFolder
@@ -119,10 +119,10 @@ def left(folder: Path, *, weights: bytes = b"weights") -> Result:
 def test_model_and_result_come_home_together(tmp_path, depot, job):
     machine = tmp_path / "machine"
     result = left(machine)
-    courier = Courier(depot, "j", machine, node=0)
-    courier.start()
-    courier.finish()
-    come_home(depot, "j", job)
+    sync = BucketSync(depot, "j", machine, node=0)
+    sync.start()
+    sync.finish()
+    pull_results(depot, "j", job)
     assert records.read(Result, job) == result
     assert records.digest(job / "model") == result.model_digest
 
@@ -130,11 +130,11 @@ def test_model_and_result_come_home_together(tmp_path, depot, job):
 def test_a_model_that_is_not_the_results_stays_away(tmp_path, depot, job):
     machine = tmp_path / "machine"
     left(machine)
-    courier = Courier(depot, "j", machine, node=0)
-    courier.start()
-    courier.finish()
+    sync = BucketSync(depot, "j", machine, node=0)
+    sync.start()
+    sync.finish()
     depot.files.pipe_file(depot.at("jobs", "j", "up", "0", "model", "model.safetensors"), b"torn")
-    come_home(depot, "j", job)
+    pull_results(depot, "j", job)
     assert not (job / "result.json").exists()
     assert not (job / "model").exists()
 
@@ -145,9 +145,9 @@ def test_lines_of_all_machines_come_home_once_and_those_of_home_stay(tmp_path, d
         machine = tmp_path / f"machine{node}"
         machine.mkdir()
         (machine / "errors.jsonl").write_text(json.dumps({"error": f"of {node}"}) + '\n{"half')
-        Courier(depot, "j", machine, node=node).send()
+        BucketSync(depot, "j", machine, node=node).send()
     for _ in range(2):
-        come_home(depot, "j", job)
+        pull_results(depot, "j", job)
     assert [line["error"] for line in read_lines(job / "errors.jsonl")] == ["of home", "of 0", "of 1"]
 
 
@@ -159,8 +159,8 @@ def test_a_new_machine_knows_what_the_one_before_left(tmp_path, depot, job):
         unpack(depot, "j", machine, folder)
         with (folder / "starts.jsonl").open("a") as file:
             file.write(json.dumps({"time": number}) + "\n")
-        Courier(depot, "j", folder, node=0).send()
-    come_home(depot, "j", job)
+        BucketSync(depot, "j", folder, node=0).send()
+    pull_results(depot, "j", job)
     assert [line["time"] for line in read_lines(job / "starts.jsonl")] == [1, 2]
 
 
@@ -169,8 +169,8 @@ def test_the_machine_hears_of_a_newer_attempt(tmp_path, depot, job):
     machine = tmp_path / "machine"
     machine.mkdir()
     (job / "attempt").write_text("second")
-    tell(depot, "j", job)
-    hear(depot, "j", machine)
+    push_updates(depot, "j", job)
+    pull_updates(depot, "j", machine)
     assert (machine / "attempt").read_text() == "second"
 
 
@@ -178,8 +178,8 @@ def test_a_profile_comes_home(tmp_path, depot, job):
     machine = tmp_path / "machine"
     machine.mkdir()
     (machine / "profile.json").write_text("{}\n")
-    courier = Courier(depot, "j", machine, node=0)
-    courier.start()
-    courier.finish()
-    come_home(depot, "j", job)
+    sync = BucketSync(depot, "j", machine, node=0)
+    sync.start()
+    sync.finish()
+    pull_results(depot, "j", job)
     assert (job / "profile.json").read_text() == "{}\n"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.backends.vertex.client import Patience
-from pipeline.backends.vertex.submission_journal import Book, stretches
+from pipeline.backends.vertex.client import RetryPolicy
+from pipeline.backends.vertex.submission_journal import SubmissionJournal, stretches
 from pipeline.contract.errors import JobError, NotYet
 from tests.backends.rented import QUICK, end, job, vertex, wait
 from tests.fakes import read_lines
@@ -37,7 +37,7 @@ def reasons(folder: Path) -> list[str]:
 @pytest.mark.parametrize("how", ["refuse", "cut before", "cut after", "hang after"])
 @pytest.mark.parametrize("method", ["create_custom_job", "list_custom_jobs"])
 def test_whatever_becomes_of_a_call_there_is_one_job(service, tmp_path, method, how):
-    backend = vertex(service.url, patience=replace(QUICK, call_s=0.3))
+    backend = vertex(service.url, retry=replace(QUICK, call_s=0.3))
     with service.troubled(cut(how), cut(how), method=method):
         handle = backend.submit(job(tmp_path, SLEEP))
     assert service.only().job.name == handle.partition(" ")[0]
@@ -54,7 +54,7 @@ def test_too_many_requests_a_minute_are_waited_out(service, tmp_path):
 
 
 def test_a_service_that_never_answers_ends_the_call_and_the_next_one_goes_on(service, tmp_path):
-    backend = vertex(service.url, patience=replace(QUICK, call_s=0.1, give_up_s=0.4))
+    backend = vertex(service.url, retry=replace(QUICK, call_s=0.1, give_up_s=0.4))
     told = "job j is not known to be taken: Vertex AI in us-central1 does not answer"
     with service.troubled(*[cut("hang")] * 99), pytest.raises(NotYet, match=told):
         backend.submit(job(tmp_path, SLEEP))
@@ -64,7 +64,7 @@ def test_a_service_that_never_answers_ends_the_call_and_the_next_one_goes_on(ser
 
 
 def test_a_job_that_came_although_all_replies_were_lost_is_adopted(service, tmp_path):
-    backend = vertex(service.url, patience=replace(QUICK, give_up_s=0.4))
+    backend = vertex(service.url, retry=replace(QUICK, give_up_s=0.4))
     with service.troubled(cut("cut after"), *[cut("refuse")] * 99), pytest.raises(NotYet):
         backend.submit(job(tmp_path, SLEEP))  # the list calls before it fail
     with service.troubled(None, cut("cut after"), *[cut("refuse")] * 99), pytest.raises(NotYet):
@@ -93,7 +93,7 @@ def test_of_two_live_jobs_of_a_name_the_younger_is_ended(service, tmp_path):
 
 
 def test_while_the_service_is_away_the_state_is_as_last_heard(service, tmp_path):
-    backend = vertex(service.url, patience=replace(QUICK, give_up_s=0.1))
+    backend = vertex(service.url, retry=replace(QUICK, give_up_s=0.1))
     handle = backend.submit(job(tmp_path, SLEEP))
     wait(lambda: backend.state(handle) == "running")
     with service.troubled(*[cut("refuse")] * 99):
@@ -165,7 +165,7 @@ def test_the_reason_may_come_later_than_the_end(service, tmp_path):
     assert backend.state(handle) == "running"
     assert end(backend, handle) == "refused"
     service.custom.late_error_s = 99
-    impatient = vertex(service.url, patience=replace(QUICK, error_s=0.1))
+    impatient = vertex(service.url, retry=replace(QUICK, error_s=0.1))
     handle = impatient.submit(job(tmp_path))
     assert end(impatient, handle) == "preempted"  # no reason was given: submitted again
     assert "lost job j by a fault of its own" in reasons(tmp_path)[-1]
@@ -282,7 +282,7 @@ def test_labels_tell_home_night_model_and_job(service, tmp_path):
     assert labels["night"] == "2026-01-02"
     assert labels["model"].startswith("shop_model-")
     assert (labels["job"], labels["daybreak"]) == ("j", vertex(service.url).home)
-    assert labels["attempt"] == Book(tmp_path / "job").orders()[0].attempt
+    assert labels["attempt"] == SubmissionJournal(tmp_path / "job").submissions()[0].attempt
 
 
 def test_a_job_that_would_outlive_the_night_is_asked_for_with_the_time_that_is_left(service, tmp_path):
@@ -332,7 +332,7 @@ def test_no_client_is_made_before_something_is_asked(service):
 
 
 def test_patience_has_an_end():
-    pauses = list(Patience(first_pause_s=0.001, give_up_s=0.0).pauses())
+    pauses = list(RetryPolicy(first_pause_s=0.001, give_up_s=0.0).pauses())
     assert pauses == []
 
 

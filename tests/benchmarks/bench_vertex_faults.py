@@ -33,7 +33,7 @@ from tests.backends.fake_vertex import FakeVertex, Trouble
 from tests.backends.rented import QUICK, job, vertex
 from tests.benchmarks import frame
 
-PATIENCE = replace(QUICK, call_s=0.3, give_up_s=0.8, settle_s=0.1, first_pause_s=0.01)
+RETRY = replace(QUICK, call_s=0.3, give_up_s=0.8, settle_s=0.1, first_pause_s=0.01)
 HOWS = ("refuse", "busy", "cut before", "cut after", "hang", "hang after")
 TRIALS = 20 if frame.QUICK else 200
 LOOKS = 50
@@ -91,7 +91,7 @@ def at_each_call(service: FakeVertex, folder: Path, part: int) -> dict[str, floa
                 told = job(folder / name, name=name)
                 script = [None] * number + [trouble(how)] * (2 if twice else 1)
                 with service.troubled(*script):
-                    killed.submit(service.url, told, patience=PATIENCE)
+                    killed.submit(service.url, told, retry=RETRY)
                 vertex(service.url).submit(told)
                 tried, wrong = tried + 1, wrong + (made(service, name) != 1)
     return {"calls disturbed": tried, "a call disturbed, not one job": wrong}
@@ -110,9 +110,7 @@ def at_random(service: FakeVertex, folder: Path, part: int) -> dict[str, float]:
             away = rng.random() < 0.1  # all of it
             share = 1.0 if away else 1 / 3
             service.trouble = _disturbing(rng, share)
-            killed.submit(
-                service.url, told, line=rng.choice([0, rng.randint(1, 2 * lines)]), patience=PATIENCE
-            )
+            killed.submit(service.url, told, line=rng.choice([0, rng.randint(1, 2 * lines)]), retry=RETRY)
             service.trouble = lambda method: None
         handle = vertex(service.url).submit(told)
         wrong += made(service, name) != 1

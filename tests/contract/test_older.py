@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline import cli
-from pipeline.backends.vertex.submission_journal import Book
+from pipeline.backends.vertex.submission_journal import SubmissionJournal
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import DataError
 from pipeline.contract.records import Champion, Option, Plan, Release, Rental, Rung, Verdict
@@ -235,7 +235,7 @@ def test_a_job_that_the_release_before_submitted_is_looked_after(tmp_path: Path)
     assert last
     assert (last.handle, last.rung.rental, last.to) == ("h", SPOT.on_demand, last.rung)
     (tmp_path / "orders.json").write_text(ORDERS)
-    (order,) = Book(tmp_path).orders()
+    (order,) = SubmissionJournal(tmp_path).submissions()
     assert order.rental == replace(SPOT, strategy="flex-start", max_wait_s=600)
     assert order.state == "running"
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import Rental, Training
-from pipeline.jobs.heartbeats import Pulse
+from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.reconciler import ENDING_S, GRACE_S
 from tests.jobs import plans
 from tests.jobs.cloud import BEGUN, HOUR_S, TICK_S, Cloud, Luck, bad_night, night_of, plan_of, play
@@ -182,20 +182,20 @@ def test_a_launcher_that_is_killed_in_every_third_call_to_the_cloud_never_has_tw
 
 def test_a_job_of_which_nothing_is_heard_is_given_time_to_start_and_to_start_again():
     """600 s for a hang and 120 s for workers that are started in place; a first start may take longer."""
-    pulse = Pulse([])
+    heartbeats = Heartbeats([])
     told = {"asked_at": 0.0, "run_at": 100.0, "start_s": 1680.0, "hang_after_s": 120.0}
-    assert not pulse.hang(1780.0, **told)
-    assert "for 1,681 s" in pulse.hang(1781.0, **told)
+    assert not heartbeats.hang(1780.0, **told)
+    assert "for 1,681 s" in heartbeats.hang(1781.0, **told)
     beats = [
         {"time": datetime.fromtimestamp(1000.0 + 40 * n, UTC).isoformat(), "seen": 32 * n, "num_updates": n,
          "loss": 1.0, "rate": 0.1, "samples_per_s": 0.8, "memory_bytes": 1}
         for n in range(5)
     ]  # fmt: skip
-    slow = Pulse(beats)
+    slow = Heartbeats(beats)
     assert not slow.hang(1160 + 120 + 800.0, **told)  # 20 updates of 40 s
     assert slow.hang(1160 + 120 + 801.0, **told)
     assert not slow.hang(3000.0, **{**told, "asked_at": 1500.0, "run_at": 1600.0})
-    without_room = Pulse(beats, moved_at=2000.0)
+    without_room = Heartbeats(beats, moved_at=2000.0)
     assert not without_room.hang(2000 + 120 + 800.0, **told)
     assert without_room.hang(2000 + 120 + 801.0, **told)
 
@@ -211,9 +211,9 @@ def test_the_rate_is_that_of_batches_as_large_as_they_are_now():
              "num_updates": second, "loss": 1.0, "rate": 0.1, "samples_per_s": 480.0, "memory_bytes": 1,
              "batch_size": size}
         )  # fmt: skip
-    assert Pulse(beats[:80]).rate(since=0).samples_per_s == pytest.approx(320)
-    assert Pulse(beats).rate(since=0).samples_per_s == pytest.approx(480)
-    assert Pulse(beats[:81]).rate(since=0) is None
+    assert Heartbeats(beats[:80]).rate(since=0).samples_per_s == pytest.approx(320)
+    assert Heartbeats(beats).rate(since=0).samples_per_s == pytest.approx(480)
+    assert Heartbeats(beats[:81]).rate(since=0) is None
 
 
 @pytest.mark.slow

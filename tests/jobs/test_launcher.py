@@ -191,7 +191,7 @@ def test_what_a_backend_refuses_to_attach_to_is_in_nobodys_way(caplog):
     log.write_text(log.read_text().splitlines(keepends=True)[0])
     with pytest.raises(NotYet, match="queued"):
         call(Other("running"), plan=nights.plan(num_samples=64))
-    assert "whether it is there is not known: it rents no such machine" in caplog.text
+    assert "whether it exists is not known: it rents no such machine" in caplog.text
 
 
 def test_two_calls_at_once_do_not_both_act():

@@ -75,7 +75,7 @@ def test_a_job_that_runs_on_spot_is_left_in_steps_and_only_then_bought():
         with pytest.raises(NotYet):
             call(backend, plan=on_spot(), night=night, at_s=at_s)
     assert [job.rental.strategy for job in backend.jobs] == ["spot"]
-    with pytest.raises(NotYet, match="is told to end, and has not yet"):
+    with pytest.raises(NotYet, match="was cancelled, and has not ended yet"):
         call(backend, plan=on_spot(), night=night, at_s=1500)
     assert len(backend.jobs) == 1
     with pytest.raises(NotYet, match="queued"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
 from pipeline.machines.startup import FIVEFOLD, TWICE, Part
-from pipeline.prediction.calibration import Known
+from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.costs import Estimate, estimate, time_to_save_s
 from pipeline.spot.hazard import Hazard
 from pipeline.spot.lifetimes import Exponential
@@ -193,37 +193,40 @@ def test_only_spot_is_uncertain_by_its_losses():
 
 
 def test_lives_that_nights_have_seen_take_the_place_of_the_prior_on_spot_alone():
-    hourly = Known(hazard=Hazard(lifetime=Exponential(mean_s=3600.0), says="an hour each"))
+    hourly = Calibration(hazard=Hazard(lifetime=Exponential(mean_s=3600.0), says="an hour each"))
     spot = found(machine(), strategy="spot", known=hourly)
     assert spot.checkpoint_every_s == pytest.approx((2 * 0.65 * 3600) ** 0.5)
-    assert found(machine(), strategy="spot", known=Known()).checkpoint_every_s > 2 * spot.checkpoint_every_s
+    assert (
+        found(machine(), strategy="spot", known=Calibration()).checkpoint_every_s
+        > 2 * spot.checkpoint_every_s
+    )
     steady = found(machine(), known=hourly)
     assert steady.checkpoint_every_s == found(machine()).checkpoint_every_s
 
 
 def test_starts_that_nights_have_seen_count_for_their_machine_alone():
-    slow = Known(starts={machine().name: [3.0, 3.0]})
+    slow = Calibration(starts={machine().name: [3.0, 3.0]})
     named = {part.name: part for part in found(machine(), known=slow).parts}
     assert (named["queue"].seconds, named["data"].seconds) == pytest.approx((90, 15))
     assert named["queue"].spread == named["data"].spread
-    other = {part.name: part for part in found(machine(), known=Known(starts={"other": [3.0]})).parts}
+    other = {part.name: part for part in found(machine(), known=Calibration(starts={"other": [3.0]})).parts}
     assert other["queue"].seconds == 30
 
 
 def test_an_interval_is_widened_as_nights_have_shown_that_it_must_be():
-    plain_one, wide = found(machine(), known=Known()), found(machine(), known=Known(widen=1.5))
+    plain_one, wide = found(machine(), known=Calibration()), found(machine(), known=Calibration(widen=1.5))
     assert (plain_one.widened, wide.widened) == (1.0, 1.5)
     for before, after in zip(plain_one.parts, wide.parts, strict=True):
         assert (after.seconds, after.spread) == pytest.approx((before.seconds, 1.5 * before.spread))
-    spot, wide_spot = (found(machine(), strategy="spot", known=Known(widen=w)) for w in (1.0, 1.5))
+    spot, wide_spot = (found(machine(), strategy="spot", known=Calibration(widen=w)) for w in (1.0, 1.5))
     assert wide_spot.deviation_s == pytest.approx(1.5 * spot.deviation_s)
 
 
 def test_an_interval_is_widened_no_further_than_is_needed():
     """Of a spread that is the mean of all parts', each by its seconds."""
-    parts = found(machine(), known=Known()).parts
+    parts = found(machine(), known=Calibration()).parts
     spread = sum(p.seconds * p.spread for p in parts) / sum(p.seconds for p in parts)
-    enough = found(machine(), known=Known(widen=9.0, needed=1.2 * spread))
+    enough = found(machine(), known=Calibration(widen=9.0, needed=1.2 * spread))
     assert enough.widened == pytest.approx(1.2)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from pipeline.backends.vertex.client import Patience
+from pipeline.backends.vertex.client import RetryPolicy
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet
 from pipeline.contract.records import Release
 from pipeline.rollout.endpoint import Endpoint, OnVertex
 from pipeline.storage.traffic_log import Log
 
-QUICK = Patience(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
+QUICK = RetryPolicy(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
 ANSWERING = ("python", "-m", "tests.backends.fake.answering")
 MODEL = "daybreak"
 
@@ -25,7 +25,7 @@ def arguments(service: Any, folder: Path, **told: Any) -> dict[str, Any]:
     """What params.yaml says of the endpoint."""
     return {
         "project": "p", "image": "eu.example/daybreak:1", "bucket": str(folder / "bucket"),
-        "endpoint": service.url, "command": ANSWERING, "patience": QUICK, **told,
+        "endpoint": service.url, "command": ANSWERING, "retry": QUICK, **told,
     }  # fmt: skip
 
 

@@ -53,14 +53,12 @@ def deployed(service: Any) -> list[str]:
 @pytest.fixture
 def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repository of nights, served on Vertex AI; its containers start at once."""
-    text = json.dumps(
-        {key: value for key, value in arguments(service, tmp_path).items() if key != "patience"}
-    )
+    text = json.dumps({key: value for key, value in arguments(service, tmp_path).items() if key != "retry"})
     endpoint = f'{{"use": "pipeline.rollout.endpoint:Endpoint", {text[1:]}'
     told = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
     monkeypatch.setattr("tests.release.folders.PARAMS", told)
     (home / "params.yaml").write_text(told)
-    monkeypatch.setattr("pipeline.rollout.endpoint.Patience", lambda: QUICK)
+    monkeypatch.setattr("pipeline.rollout.endpoint.RetryPolicy", lambda: QUICK)
     return home
 
 

@@ -1,10 +1,10 @@
-"""What did the machines of a job cost? Each attempt from its start to its end, by the catalog's price.
+"""Computes what the machines of a job cost: each attempt from its start to its end, at the catalog's price.
 
     usd = sum over attempts of num_machines * usd_per_hour * (ended - started) / 3600
 
-Attempts that were taken away are paid like the others; the queue before a start is not. The service tells
-when a job began and ended, not when it waited for a new spot machine in between, so of a job that it
-restarted by itself this is the most that it can have cost. jobs/cost_tracker.py takes what is found here.
+Preempted attempts are paid like the others; waiting in the queue before a start is not. The service reports
+when a job began and ended, not when it waited for a new spot machine in between, so for a job that it
+restarted by itself this is an upper bound. jobs/cost_tracker.py records the result.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,15 +19,15 @@ from pipeline.contract.units import HOUR_S
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """Machines rented from one moment to another; `started` is None where none were had."""
+    """Machines rented from one moment to another; `started` is None if none were obtained."""
 
     rental: Rental
     started: datetime | None
-    ended: datetime | None  # None: they still are
+    ended: datetime | None  # None: they are still rented
 
 
 def usd(stretches: Iterable[Stretch], *, now: datetime, known: Sequence[Machine]) -> float:
-    """Dollars of all stretches until `now`."""
+    """Returns the dollars of all stretches until `now`."""
     return sum(_usd(stretch, now=now, known=known) for stretch in stretches)
 
 
@@ -39,16 +39,16 @@ def _usd(stretch: Stretch, *, now: datetime, known: Sequence[Machine]) -> float:
 
 
 def rate(rental: Rental, *, known: Sequence[Machine]) -> float:
-    """Dollars an hour of one machine; on demand's where the strategy has no price, so never too little.
+    """Returns the dollars per hour of one machine; the on-demand price where the strategy has none.
 
-    Raises ParamsError where the catalog has no price at all.
+    The result is so never too low. Raises ParamsError where the catalog has no price at all.
     """
-    found = next((m for m in known if (m.name, m.region) == (rental.machine, rental.region)), None)
-    price = found.price(rental.strategy) if found else None
-    price = price if price is not None or found is None else found.usd_per_hour
+    machine = next((m for m in known if (m.name, m.region) == (rental.machine, rental.region)), None)
+    price = machine.price(rental.strategy) if machine else None
+    price = price if price is not None or machine is None else machine.usd_per_hour
     if price is None:
         raise ParamsError(
             f"the catalog has no price for {rental.machine} in {rental.region}, which was rented; "
-            f"read prices anew (python -m pipeline prices --refresh)"
+            f"refresh the prices (python -m pipeline prices --refresh)"
         )
     return price

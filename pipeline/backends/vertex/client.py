@@ -1,8 +1,8 @@
-"""How is a service asked that may not answer? Each call with a deadline, and again with back-off.
+"""Calls a service that may not answer: each call with a deadline, and retried with back-off.
 
-No call of Google's clients has a deadline by itself, and only getters are tried again. Here a call ends in an
-answer, in `Unanswered` (it may have been done or not), or in `Denied`. Calls that
-change the world are not tried again here: whoever makes one first looks at what became of it.
+Google's clients set no deadline by themselves, and retry getters only. Here a call ends in an answer, in
+`Unreachable` (it may have been done or not), or in `Denied`. Calls that change something are not retried
+here: the caller first looks at what became of the call before.
 """
 
 import logging
@@ -30,18 +30,18 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long to wait for what."""
+class RetryPolicy:
+    """Deadlines of calls, and how long to retry."""
 
-    call_s: float = 30.0  # for the answer to one call
+    call_s: float = 30.0  # deadline of one call
     first_pause_s: float = 1.0  # between two calls; twice as long each time, up to 32 times
-    give_up_s: float = 240.0  # for any answer
+    give_up_s: float = 240.0  # of retrying
     settle_s: float = 60.0  # until a request whose reply was lost has made its job, or never will
     error_s: float = 90.0  # until a job that has ended says why
-    cancel_s: float = 60.0  # at most, until a job that was cancelled has ended
+    cancel_s: float = 60.0  # at most, until a cancelled job has ended
 
     def pauses(self) -> Iterator[float]:
-        """Seconds to wait before each further try, until giving up; a fifth is left to chance."""
+        """Yields the seconds to wait before each retry, with a jitter of a fifth, until giving up."""
         until = time.monotonic() + self.give_up_s
         pause_s = self.first_pause_s
         while time.monotonic() + pause_s < until:
@@ -49,54 +49,54 @@ class Patience:
             pause_s = min(2 * pause_s, 32 * self.first_pause_s)
 
 
-class Unanswered(JobError):
-    """The service did not answer, or not in time; it may have done what it was asked."""
+class Unreachable(JobError):
+    """The service did not answer, or not in time; it may have carried out the request all the same."""
 
 
-class TurnedAway(Unanswered):
-    """The service asked to come back later, and has done nothing."""
+class Throttled(Unreachable):
+    """The service refused the request by its rate limit, and has done nothing."""
 
 
 class Denied(JobError):
-    """The service answered no, and asking again will not help; `status` is HTTP's."""
+    """The service refused the request, and a retry will not help; `status` is HTTP's."""
 
     def __init__(self, text: str, *, status: int, message: str) -> None:
         super().__init__(text)
         self.status, self.message = status, message
 
 
-class Calls:
-    """The calls to Vertex AI in one region. A client is made at the first: their import takes seconds."""
+class Client:
+    """Calls Vertex AI in one region; makes Google's clients at first use, as their import takes seconds."""
 
-    def __init__(self, *, region: str, endpoint: str, patience: Patience) -> None:
-        self.region, self.endpoint, self.patience = region, endpoint, patience
+    def __init__(self, *, region: str, endpoint: str, retry: RetryPolicy) -> None:
+        self.region, self.endpoint, self.retry = region, endpoint, retry
 
     @cached_property
-    def client(self) -> "JobServiceClient":
-        """The client for jobs; ParamsError without credentials."""
+    def jobs(self) -> "JobServiceClient":
+        """Google's client for jobs; ParamsError without credentials."""
         from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
 
         return self._made(JobServiceClient)
 
     @cached_property
     def models(self) -> "ModelServiceClient":
-        """The client for models."""
+        """Google's client for models."""
         from google.cloud.aiplatform_v1.services.model_service import ModelServiceClient
 
         return self._made(ModelServiceClient)
 
     @cached_property
     def endpoints(self) -> "EndpointServiceClient":
-        """The client for endpoints."""
+        """Google's client for endpoints."""
         from google.cloud.aiplatform_v1.services.endpoint_service import EndpointServiceClient
 
         return self._made(EndpointServiceClient)
 
     @cached_property
     def operations(self) -> "AbstractOperationsClient":
-        """The client for long-running operations, at /v1, where the service documents them.
+        """Google's client for long-running operations, at /v1, where the service documents them.
 
-        Those of the clients above ask at /ui, which it does not.
+        Those of the clients above call /ui, which the service does not document.
         """
         from google.api_core.operations_v1 import AbstractOperationsClient, OperationsRestTransport
 
@@ -120,7 +120,7 @@ class Calls:
         return self.endpoint or f"{self.region}-aiplatform.googleapis.com"
 
     def _made(self, kind: type[A]) -> A:
-        """A client of that kind; REST unless the endpoint begins with grpc:// (on loopback, without TLS)."""
+        """Makes a client: by REST, unless the endpoint starts with grpc:// (on loopback, without TLS)."""
         from google.api_core.client_options import ClientOptions
 
         made: Any = kind
@@ -133,54 +133,60 @@ class Calls:
         return cast(A, made(credentials=credentials(self.endpoint), client_options=options, transport="rest"))
 
     def once(self, call: Callable[..., A], **request: Any) -> A:
-        """The answer to one call; Unanswered without one, Denied if it is no."""
+        """Makes the call once and returns its answer.
+
+        Raises Unreachable if there is none, and Denied if the call was refused.
+        """
         from google.api_core import exceptions
         from google.auth.exceptions import GoogleAuthError
         from requests.exceptions import RequestException
 
         try:
-            return call(timeout=self.patience.call_s, retry=None, **request)
+            return call(timeout=self.retry.call_s, retry=None, **request)
         except exceptions.TooManyRequests as error:
-            if not is_device_quota(_told(error)):
-                raise TurnedAway(self._away(error)) from None
+            if not is_device_quota(_message(error)):
+                raise Throttled(self._unreachable(error)) from None
             raise self._denied(error) from None
         except (exceptions.ServerError, exceptions.RetryError, RequestException) as error:
-            raise Unanswered(self._away(error)) from None
+            raise Unreachable(self._unreachable(error)) from None
         except exceptions.GoogleAPICallError as error:
             raise self._denied(error) from None
         except GoogleAuthError as error:
             if getattr(error, "retryable", False):
-                raise Unanswered(self._away(error)) from None
+                raise Unreachable(self._unreachable(error)) from None
             raise ParamsError(
-                f"Google Cloud does not take the credentials that are here ({_told(error)}); "
-                f"run gcloud auth application-default login, or mend GOOGLE_APPLICATION_CREDENTIALS"
+                f"Google Cloud does not accept the credentials that are here ({_message(error)}); "
+                f"run gcloud auth application-default login, or fix GOOGLE_APPLICATION_CREDENTIALS"
             ) from None
 
     def ask(self, call: Callable[..., A], **request: Any) -> A:
-        """The answer to a call that may be made any number of times; Unanswered after all patience."""
-        for pause_s in self.patience.pauses():
+        """Returns the answer to a call that is safe to repeat; Unreachable when all retries have failed."""
+        for pause_s in self.retry.pauses():
             try:
                 return self.once(call, **request)
-            except Unanswered as error:
-                log.info("%s; asked again in %.1f s", error, pause_s)
+            except Unreachable as error:
+                log.info("%s; retrying in %.1f s", error, pause_s)
                 time.sleep(pause_s)
         return self.once(call, **request)
 
-    def _away(self, error: Exception) -> str:
+    def _unreachable(self, error: Exception) -> str:
         kind = type(error).__name__
-        return f"Vertex AI in {self.region} does not answer ({kind}: {_told(error)}); try again"
+        return f"Vertex AI in {self.region} does not answer ({kind}: {_message(error)}); try again"
 
     def _denied(self, error: "GoogleAPICallError") -> Denied:
-        told = _told(error)
+        message = _message(error)
         text = (
-            f"Vertex AI in {self.region} refuses ({told}); "
+            f"Vertex AI in {self.region} refuses ({message}); "
             f"look at backend in params.yaml, and at what python -m pipeline check says"
         )
-        return Denied(text, status=int(error.code or 0), message=told)
+        return Denied(text, status=int(error.code or 0), message=message)
 
 
 def credentials(endpoint: str) -> Any:
-    """Who asks: the default of this machine, nobody for a service on loopback; ParamsError without any."""
+    """Returns the credentials of this machine, anonymous ones for a service on loopback.
+
+    Raises ParamsError if this machine has none.
+    """
     from google.auth import default
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
@@ -188,16 +194,16 @@ def credentials(endpoint: str) -> Any:
     if endpoint.startswith(("http://", "grpc://")):
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     try:
-        found, _ = default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+        given, _ = default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
     except DefaultCredentialsError:
         raise ParamsError(
             "there are no credentials for Google Cloud here; run gcloud auth application-default login, "
             "or name the key file of a service account in GOOGLE_APPLICATION_CREDENTIALS"
         ) from None
-    return found
+    return given
 
 
-def _told(error: Exception) -> str:
-    """What the service says, without the address that the client puts before it."""
+def _message(error: Exception) -> str:
+    """Returns what the service says, without the address that the client puts before it."""
     text = " ".join(str(getattr(error, "message", "") or error).split())
     return re.sub(r"^[A-Z]+ http\S+: ", "", text).rstrip(".")[:300]

@@ -1,9 +1,9 @@
-"""Which versions does Vertex AI hold and serve? Its registry, an endpoint, and what is deployed to it.
+"""Registers and deploys versions on Vertex AI: its registry, an endpoint, and what is deployed to it.
 
-Making a model, an endpoint or a deployment takes minutes, so a call here only begins it and returns the name
-of its operation; whoever wants to know looks again. Names are ours as far as the service lets them be: the
-model and the endpoint have one name for a home and a model of MLflow, and a deployment has the number of its
-version, so that a request that is sent twice is refused the second time.
+Making a model, an endpoint or a deployment takes minutes, so a call here only starts it and returns the name
+of its operation, which the caller polls. We choose names where the service allows it: the model and the
+endpoint have one name per home and MLflow model, and a deployment has the number of its version, so that
+a request that is sent twice is refused the second time.
 """
 
 import re
@@ -13,7 +13,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from pipeline.backends.vertex.client import Calls, Denied, Patience
+from pipeline.backends.vertex.client import Client, Denied, RetryPolicy
 from pipeline.contract.backend import label
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """How far something is that takes long; `code` is of google.rpc, 0 unless it failed."""
+    """State of a long-running operation; `code` is of google.rpc, 0 unless it failed."""
 
     name: str
     done: bool
@@ -32,12 +32,15 @@ class Operation:
 
 
 class Deployments:
-    """One model of ours with all its versions, and the endpoint that serves some of them."""
+    """A model with all its versions, and the endpoint that serves some of them.
+
+    Every method raises Unreachable and Denied, as `Client` does.
+    """
 
     def __init__(
-        self, *, project: str, region: str, model: str, home: str, endpoint: str, patience: Patience
+        self, *, project: str, region: str, model: str, home: str, endpoint: str, retry: RetryPolicy
     ) -> None:
-        self._calls = Calls(region=region, endpoint=endpoint, patience=patience)
+        self._client = Client(region=region, endpoint=endpoint, retry=retry)
         self._labels = {"daybreak": home, "model": label(model)}
         self._parent = f"projects/{project}/locations/{region}"
         plain = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:30]
@@ -46,18 +49,18 @@ class Deployments:
         self.endpoint = f"{self._parent}/endpoints/{self._id}"
 
     def served(self) -> "Endpoint | None":
-        """The endpoint as it is now; None where there is none. Raises Unanswered and Denied, as all here."""
-        found: Endpoint | None = self._found(self._calls.endpoints.get_endpoint, name=self.endpoint)
-        return found
+        """Returns the endpoint as it is now; None if it does not exist."""
+        endpoint: Endpoint | None = self._get(self._client.endpoints.get_endpoint, name=self.endpoint)
+        return endpoint
 
     def version(self, number: int) -> "Model | None":
-        """The version that has that number in MLflow; of two the older."""
+        """Returns the version that has that number in MLflow; of two the older."""
         wanted = {"name": self.model, "filter": f'labels.version="{number}"', "page_size": 100}
-        page = self._found(self._calls.models.list_model_versions, request=wanted)
-        return min(page.models if page else (), key=lambda one: int(one.version_id), default=None)
+        page = self._get(self._client.models.list_model_versions, request=wanted)
+        return min(page.models if page else (), key=lambda each: int(each.version_id), default=None)
 
     def upload(self, number: int, *, night: str, artifacts: str, container: Mapping[str, Any]) -> str:
-        """Begin to register a version."""
+        """Starts to register a version, and returns the name of the operation."""
         model = {
             "display_name": self._labels["model"],
             "labels": {**self._labels, "night": label(night), "version": str(number)},
@@ -66,73 +69,73 @@ class Deployments:
             "version_description": f"version {number} of night {night}",
         }
         request = {"parent": self._parent, "model": model}
-        if self._found(self._calls.models.get_model, name=self.model):
+        if self._get(self._client.models.get_model, name=self.model):
             request["parent_model"] = self.model
         else:
             request["model_id"] = self._id
-        return self._begun(self._calls.models.upload_model, request)
+        return self._start(self._client.models.upload_model, request)
 
     def make_endpoint(self) -> str:
-        """Begin to make the endpoint, which serves nothing at first."""
+        """Starts to make the endpoint, which serves nothing at first; returns the name of the operation."""
         endpoint = {"display_name": self._id, "labels": self._labels}
         request = {"parent": self._parent, "endpoint": endpoint, "endpoint_id": self._id}
-        return self._begun(self._calls.endpoints.create_endpoint, request)
+        return self._start(self._client.endpoints.create_endpoint, request)
 
     def deploy(self, number: int, *, version: str, machine: Mapping[str, Any], account: str) -> str:
-        """Begin to deploy a version; nobody meets it yet.
+        """Starts to deploy a version, without traffic; returns the name of the operation.
 
-        No traffic split is sent: it would be set when the deployment is done, minutes later, whatever was
-        promoted or rolled back in between.
+        No traffic split is sent: the service would set it when the deployment is done, minutes later,
+        whatever was promoted or rolled back in between.
         """
         deployed = {
             "id": str(number), "display_name": f"version {number}", "model": version,
             "dedicated_resources": machine, "service_account": account,
         }  # fmt: skip
         request = {"endpoint": self.endpoint, "deployed_model": deployed}
-        return self._begun(self._calls.endpoints.deploy_model, request)
+        return self._start(self._client.endpoints.deploy_model, request)
 
     def undeploy(self, number: int) -> str:
-        """Begin to take a version down that has no traffic."""
+        """Starts to undeploy a version that has no traffic; returns the name of the operation."""
         request = {"endpoint": self.endpoint, "deployed_model_id": str(number)}
-        return self._begun(self._calls.endpoints.undeploy_model, request)
+        return self._start(self._client.endpoints.undeploy_model, request)
 
     def split(self, parts: Mapping[str, int]) -> None:
-        """Set what part of the traffic each version gets; they add up to 100. Twice is as once."""
+        """Sets the percentage of the traffic that each version gets; they add up to 100. It is idempotent."""
         request = {
             "endpoint": {"name": self.endpoint, "traffic_split": dict(parts)},
             "update_mask": {"paths": ["traffic_split"]},
         }
-        self._calls.ask(self._calls.endpoints.update_endpoint, request=request)
+        self._client.ask(self._client.endpoints.update_endpoint, request=request)
 
     def operation(self, name: str) -> Operation | None:
-        """How far it is; None where the service knows nothing of it (any more)."""
-        found = self._found(self._calls.operations.get_operation, name=name)
-        return None if found is None else _told(found)
+        """Returns the state of an operation; None if the service does not know it (any more)."""
+        operation = self._get(self._client.operations.get_operation, name=name)
+        return None if operation is None else _operation(operation)
 
     def going_on(self, parent: str) -> list[Operation]:
-        """What is being done to the model or the endpoint and has not ended, oldest first."""
-        page = self._found(self._calls.operations.list_operations, name=parent)
-        found = [_told(one) for one in page] if page is not None else []
-        return sorted((one for one in found if not one.done), key=lambda one: one.name)
+        """Returns the operations on the model or the endpoint that have not ended, oldest first."""
+        page = self._get(self._client.operations.list_operations, name=parent)
+        operations = [_operation(each) for each in page] if page is not None else []
+        return sorted((each for each in operations if not each.done), key=lambda each: each.name)
 
-    def _begun(self, call: Any, request: Mapping[str, Any]) -> str:
-        """Ask once, as the reply may be lost; the name of the operation."""
-        return str(self._calls.once(call, request=request).operation.name)
+    def _start(self, call: Any, request: Mapping[str, Any]) -> str:
+        """Makes the call once, as its reply may be lost, and returns the name of the operation."""
+        return str(self._client.once(call, request=request).operation.name)
 
-    def _found(self, call: Any, **request: Any) -> Any:
-        """The answer; None where there is no such thing."""
+    def _get(self, call: Any, **request: Any) -> Any:
+        """Returns the answer; None if what the call names does not exist."""
         try:
-            return self._calls.ask(call, **request)
+            return self._client.ask(call, **request)
         except Denied as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
 
 
-def _told(operation: Any) -> Operation:
+def _operation(operation: Any) -> Operation:
     from google.cloud.aiplatform_v1.types import DeployModelOperationMetadata
 
-    # All of them begin with the same field, so one kind reads the time of any.
+    # The metadata of all kinds start with the same field, so one kind reads the time of any.
     metadata = DeployModelOperationMetadata.deserialize(operation.metadata.value)
     return Operation(
         name=operation.name,

@@ -6,8 +6,8 @@ Several machines find each other by CLUSTER_SPEC, which the service sets: the ma
 master, those of workerpool1 follow. torchrun gets nodes, place and master from there; RANK and MASTER_ADDR
 are not promised by the service.
 
-The module ends at T (seconds since 1970) at the latest, whoever else is alive to end it. Told to end, it has
-half a minute to save, and its exit status is then 143.
+The module ends at T (seconds since 1970) at the latest, even if nobody else is alive to end it. On SIGTERM it
+has half a minute to save, and its exit status is then 143.
 
 With `--bucket`, what the job needs is fetched from there first, and what it leaves is sent there
 (staging.py).
@@ -33,7 +33,7 @@ SPEC = "CLUSTER_SPEC"
 
 
 def place(text: str) -> Place | None:
-    """The place by the JSON of CLUSTER_SPEC; None where there is no other machine.
+    """Returns the place of this machine by the JSON of CLUSTER_SPEC; None if it is the only machine.
 
     >>> place('{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]},'
     ...       ' "task": {"type": "workerpool1", "index": 1}}')
@@ -41,8 +41,8 @@ def place(text: str) -> Place | None:
     """
     if not text:
         return None
-    told = json.loads(text)
-    cluster, pool, index = told["cluster"], told["task"]["type"], int(told["task"]["index"])
+    spec = json.loads(text)
+    cluster, pool, index = spec["cluster"], spec["task"]["type"], int(spec["task"]["index"])
     followers = cluster.get("workerpool1", [])
     if not followers:
         return None
@@ -56,7 +56,7 @@ def place(text: str) -> Place | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a machine of the job is to run."""
+    """What a machine of the job runs."""
 
     module: str
     arguments: tuple[str, ...]
@@ -65,39 +65,39 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Luggage:
-    """Where what the job needs is found, and where what it leaves goes."""
+class Staging:
+    """Where the job fetches what it needs, and sends what it leaves."""
 
     bucket: str  # URL
     job: str
     folder: str  # of the job, as its arguments name it
 
 
-def run_away(task: Task, luggage: Luggage) -> int:
-    """Run the module on a machine that has nothing of the night but what it fetches from the bucket."""
+def run_staged(task: Task, staging: Staging) -> int:
+    """Runs the module on a machine that has to fetch the night from the bucket; returns its exit status."""
     from pipeline.backends.vertex.staging import CODE, unpack
-    from pipeline.backends.vertex.sync import Courier
+    from pipeline.backends.vertex.sync import BucketSync
     from pipeline.storage.bucket import BucketFolder
 
     root = Path(tempfile.gettempdir()) / "daybreak"
-    folder = root / "data" / "work" / "jobs" / luggage.job
+    folder = root / "data" / "work" / "jobs" / staging.job
     folder.mkdir(parents=True, exist_ok=True)
-    bucket = BucketFolder(url=luggage.bucket)
-    unpack(bucket, luggage.job, root, folder)
-    found = place(os.environ.get(SPEC, ""))
-    courier = Courier(bucket, luggage.job, folder, node=found.rank if found else 0)
-    courier.start()
+    bucket = BucketFolder(url=staging.bucket)
+    unpack(bucket, staging.job, root, folder)
+    node = place(os.environ.get(SPEC, ""))
+    sync = BucketSync(bucket, staging.job, folder, node=node.rank if node else 0)
+    sync.start()
     os.chdir(root)
     paths = [str(root / CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PIPELINE_HOME": str(root)}
-    arguments = (str(folder) if word == luggage.folder else word for word in task.arguments)
+    arguments = (str(folder) if word == staging.folder else word for word in task.arguments)
     status = run(replace(task, arguments=tuple(arguments)))
-    courier.finish()
+    sync.finish()
     return status
 
 
 def run(task: Task) -> int:
-    """Run the module to its end, or until its time has come; its exit status as a shell tells it."""
+    """Runs the module to its end, or until its deadline; returns its exit status as a shell reports it."""
     words = torchrun.command(
         task.module,
         task.arguments,
@@ -105,11 +105,11 @@ def run(task: Task) -> int:
         place=place(os.environ.get(SPEC, "")),
         meeting=os.environ.get("PIPELINE_ATTEMPT", "job"),
     )
-    told: list[float] = []
+    stopped: list[float] = []  # when it was asked to end
     started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: object) -> None:
-        told.append(time.time())
+        stopped.append(time.time())
         for process in started:
             process.send_signal(number)
 
@@ -117,41 +117,44 @@ def run(task: Task) -> int:
         signal.signal(number, pass_on)
     process = subprocess.Popen(words, env={**torchrun.threads(task.num_workers), **os.environ})
     started.append(process)
-    if told:
+    if stopped:
         process.terminate()
     while True:
-        end = told[0] + STOP_S if told else task.until
+        end = stopped[0] + STOP_S if stopped else task.until
         try:
             status = process.wait(min(1.0, max(0.01, end - time.time())))
-            if told and status:
-                return 128 + signal.SIGTERM  # however the module takes being told
+            if stopped and status:
+                return 128 + signal.SIGTERM  # whatever the module itself returns on it
             return status if status >= 0 else 128 - status
         except subprocess.TimeoutExpired:
             if time.time() < end:
                 continue
-            if told:
+            if stopped:
                 process.kill()
             else:
                 pass_on(signal.SIGTERM, None)
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what the command line says."""
+    """Runs what the command line says; returns the exit status."""
     parser = argparse.ArgumentParser(description="Run a module as one machine of a job.")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970")
     parser.add_argument("--workers", type=int, default=0, help="by torchrun; 0: the module itself")
-    parser.add_argument("--bucket", default="", help="URL of the folder by which things come and go")
+    parser.add_argument("--bucket", default="", help="URL of the folder for staging")
     parser.add_argument("--job", default="", help="its name there")
-    parser.add_argument("--folder", default="", help="what the arguments call the folder of the job")
+    parser.add_argument("--folder", default="", help="the folder of the job, as the arguments name it")
     parser.add_argument("module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    told = parser.parse_args(words)
+    options = parser.parse_args(words)
     task = Task(
-        module=told.module, arguments=tuple(told.arguments), num_workers=told.workers, until=told.until
+        module=options.module,
+        arguments=tuple(options.arguments),
+        num_workers=options.workers,
+        until=options.until,
     )
-    if not told.bucket:
+    if not options.bucket:
         return run(task)
-    return run_away(task, Luggage(bucket=told.bucket, job=told.job, folder=told.folder))
+    return run_staged(task, Staging(bucket=options.bucket, job=options.job, folder=options.folder))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What is asked of Vertex AI? A job as a custom job: machines, strategy, times, labels, module.
+"""Builds the custom job that Vertex AI gets: machines, strategy, time limits, labels, module.
 
-The service's own times are longer than a night (a job may run 7 days and wait 24 h for flex-start), so both
-are always set, and cut to what is left until the end of training: a service that was slow to answer has used
-up some of it since the job was drawn up, which is no reason to go without the job.
+The service's default limits are longer than a night (a job may run 7 days and wait 24 h for flex-start), so
+both are always set, and cut to the time left until the end of training: a service that was slow to answer has
+used up some of it since the job was planned, which is no reason to give up the job.
 """
 
 import re
@@ -19,24 +19,24 @@ from pipeline.contract.records import Strategy
 
 STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
 SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
-REPLICA = ("python", "-m", "pipeline.backends.vertex.entrypoint")
+ENTRYPOINT = ("python", "-m", "pipeline.backends.vertex.entrypoint")
 TORUS = re.compile(r"^(?:ct\dp|tpu\dx)-")  # chips joined in three dimensions
 TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
-# What means something on this machine only.
+# Variables that have a meaning on this machine only.
 AT_HOME = ("PYTHONPATH",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where jobs run and as whom: what params.yaml says of the backend."""
+    """Where jobs run and under which account: the settings of the backend in params.yaml."""
 
     project: str
-    region: str  # of jobs that name none
+    region: str  # default of jobs
     image: str
-    tpu_image: str = ""  # the one that was built for TPUs; needed where one is to be rented
+    tpu_image: str = ""  # the image built for TPUs; needed to rent one
     bucket: str = ""  # gs://BUCKET/FOLDER
-    service_account: str = ""  # the project's default if left out
+    service_account: str = ""  # the project's default if empty
     reservation: str = ""  # full name of a Compute Engine reservation to draw on
     persistent_resource: str = ""  # id of machines that are kept between jobs
     network: str = ""
@@ -44,7 +44,7 @@ class Site:
 
 
 def machine_of(job: Job, *, known: Sequence[Machine]) -> Machine:
-    """The machine of the catalog that the job is for; JobError where it is not to be had that way."""
+    """Returns the machine of the catalog that the job is for; JobError if it is not rented that way."""
     rental = job.rental
     named = [machine for machine in known if machine.name == rental.machine]
     if not named:
@@ -78,7 +78,7 @@ def custom_job(
 ) -> dict[str, Any]:
     """Returns the custom job, as a mapping that `CustomJob` of the client takes.
 
-    It neither runs nor waits beyond `job.until`. Raises OutOfTime where that has passed.
+    The job neither runs nor waits beyond `job.until`. Raises OutOfTime if that has passed.
     """
     timeout, wait = _times(job, now=now)
     scheduling: dict[str, Any] = {
@@ -103,9 +103,9 @@ def custom_job(
 
 
 def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
-    """Returns how long it may run, and wait for flex-start; whole seconds, rounded down."""
+    """Returns how long the job may run, and wait for flex-start; whole seconds, rounded down."""
     flex = job.rental.is_queued
-    if job.timeout_s < 1 or (flex and job.rental.max_wait_s < 1):  # the service takes 0 for: without end
+    if job.timeout_s < 1 or (flex and job.rental.max_wait_s < 1):  # the service reads 0 as no limit
         raise JobError(
             f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.rental.max_wait_s:,.0f} s, "
             f"which is no time; allow more by night.train_hours or plan.flex_wait_hours"
@@ -121,15 +121,15 @@ def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
 
 
 def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -> list[dict[str, Any]]:
-    """One machine in the first pool, the others in the second; TPU machines are one pool of one."""
+    """Returns the pools: one machine in the first, the others in the second; for TPUs one pool of one."""
     environment = {name: value for name, value in job.environment.items() if name not in AT_HOME}
     store = environment.get("MLFLOW_TRACKING_URI", "")
     if not store.startswith(("http://", "https://")) or "@" in store:
-        environment["MLFLOW_TRACKING_URI"] = ""  # on this machine's disk, or with a password in it
+        environment["MLFLOW_TRACKING_URI"] = ""  # on this machine's disk, or with a password
     environment["PIPELINE_ATTEMPT"] = attempt
     if machine.is_tpu:
         environment["PJRT_DEVICE"] = "TPU"
-    away = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
+    staging = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
     pool = {
         "machine_spec": _machine(job, machine, site),
         "replica_count": 1,
@@ -137,12 +137,12 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
         "container_spec": {
             "image_uri": _image(job, machine, site),
             "command": [
-                *REPLICA,
+                *ENTRYPOINT,
                 "--until",
                 f"{end.timestamp():.0f}",
                 "--workers",
                 str(job.num_workers),
-                *away,
+                *staging,
                 "--",
                 job.module,
                 *job.arguments,
@@ -158,7 +158,7 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
 
 
 def key_of(job: Job) -> str:
-    """The name of the job in a bucket: that of its folder, whatever the way it is rented."""
+    """Returns the name of the job in a bucket: that of its folder, however it is rented."""
     return PurePath(job.folder).name
 
 
@@ -189,7 +189,7 @@ def _image(job: Job, machine: Machine, site: Site) -> str:
 
 
 def _topology(job: Job, machine: Machine) -> str:
-    """How the chips of all machines are joined; the service infers the machines from it."""
+    """Returns how the chips of all machines are joined; the service infers the machines from it."""
     known = CUBES if TORUS.match(machine.machine_type) else TOPOLOGIES
     chips = machine.num_devices * job.rental.num_machines
     if chips not in known:

@@ -1,8 +1,7 @@
-"""Would Vertex AI take a job as params.yaml has it? Looked at before a cent is spent.
+"""Checks whether Vertex AI would accept a job as params.yaml has it, before any money is spent.
 
-`python -m pipeline check` looks at credentials, the project in each region that is planned for, the
-bucket, and the image. Each look is a call that changes nothing but an empty file in the bucket, which is
-removed again.
+`python -m pipeline check` checks the credentials, the project in each region of the plan, the bucket, and the
+image. Each check is a call that changes nothing but an empty file in the bucket, which is removed again.
 """
 
 import secrets
@@ -23,18 +22,21 @@ TIMEOUT_S = (10, 30)  # to connect, to answer
 
 
 def preflight(site: Site, service: Service, *, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-    """What was looked at, whether it is well, and what was found or is to be done; the rest after a miss."""
-    looks: list[tuple[str, Callable[[], str]]] = [
+    """Yields for each check its name, whether it passed, and the result or what to do.
+
+    Without credentials nothing else is checked; other failures do not stop the checks after them.
+    """
+    checks: list[tuple[str, Callable[[], str]]] = [
         ("credentials", lambda: _who(service.endpoint)),
         *((f"vertex in {region}", _reach(site, service, region)) for region in regions),
         ("bucket", lambda: _bucket(site.bucket)),
         ("image", lambda: _image(site.image, endpoint=service.endpoint)),
     ]
     if site.tpu_image:
-        looks.append(("image for TPUs", lambda: _image(site.tpu_image, endpoint=service.endpoint)))
-    for name, look in looks:
+        checks.append(("image for TPUs", lambda: _image(site.tpu_image, endpoint=service.endpoint)))
+    for name, check in checks:
         try:
-            yield name, True, look()
+            yield name, True, check()
         except PipelineError as error:
             yield name, False, str(error)
             if name == "credentials":
@@ -42,20 +44,20 @@ def preflight(site: Site, service: Service, *, regions: Sequence[str]) -> Iterat
 
 
 def _who(endpoint: str) -> str:
-    found = credentials(endpoint)
-    return str(getattr(found, "service_account_email", "") or type(found).__module__)
+    given = credentials(endpoint)
+    return str(getattr(given, "service_account_email", "") or type(given).__module__)
 
 
 def _reach(site: Site, service: Service, region: str) -> Callable[[], str]:
-    def look() -> str:
+    def check() -> str:
         service.find(region, daybreak="check")
         return f"project {site.project} answers"
 
-    return look
+    return check
 
 
 def _bucket(url: str) -> str:
-    """Whether a file can be written there, and removed again."""
+    """Checks that a file can be written there, and removed again."""
     if not url:
         return "none is named; jobs run in the folder of the night, which their machines have to share"
     import fsspec
@@ -80,7 +82,7 @@ def _bucket(url: str) -> str:
 
 
 def _image(image: str, *, endpoint: str) -> str:
-    """Whether the registry has the image."""
+    """Checks that the registry has the image."""
     import requests
 
     address = manifest_of(image)
@@ -94,7 +96,7 @@ def _image(image: str, *, endpoint: str) -> str:
             f"or look at the name of its host"
         ) from None
     if answer.status_code == 404:
-        raise ParamsError(f"backend.image {image} does not exist; push it (docs/vertex.md), or mend its tag")
+        raise ParamsError(f"backend.image {image} does not exist; push it (docs/vertex.md), or fix its tag")
     if answer.status_code in (401, 403):
         raise ParamsError(
             f"backend.image {image} may not be read with the credentials that are here; give them, and "
@@ -106,7 +108,7 @@ def _image(image: str, *, endpoint: str) -> str:
 
 
 def manifest_of(image: str) -> str:
-    """Where the registry keeps what an image consists of; ParamsError where the name has no host.
+    """Returns the address of the manifest of an image in its registry; ParamsError if the name has no host.
 
     >>> manifest_of("europe-west4-docker.pkg.dev/shop/images/daybreak:7")
     'https://europe-west4-docker.pkg.dev/v2/shop/images/daybreak/manifests/7'
@@ -124,22 +126,22 @@ def manifest_of(image: str) -> str:
 
 
 def _token(image: str, endpoint: str) -> dict[str, str]:
-    """Who asks, where the registry is Google's."""
+    """Returns the header that authorizes the request, where the registry is Google's."""
     host = image.partition("/")[0]
     if not host.endswith((".pkg.dev", "gcr.io")):
         return {}
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 
-    found = credentials(endpoint)
+    given = credentials(endpoint)
     try:
-        found.refresh(Request())
+        given.refresh(Request())
     except GoogleAuthError as error:
         raise ParamsError(
-            f"Google Cloud does not take the credentials that are here ({_brief(error)}); "
+            f"Google Cloud does not accept the credentials that are here ({_brief(error)}); "
             f"run gcloud auth application-default login"
         ) from None
-    return {"Authorization": f"Bearer {found.token}"}
+    return {"Authorization": f"Bearer {given.token}"}
 
 
 def _brief(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""Which jobs of ours does Vertex AI have? Making, finding, watching and ending them, in any region.
+"""Creates, finds, watches and cancels our jobs on Vertex AI, in any region.
 
-CreateCustomJob is not idempotent and its reply can be lost, so a job carries a token as a label: whether a
-request has become a job is seen by looking for it. A request is given time to become one before another is
+CreateCustomJob is not idempotent and its reply can be lost, so a job carries a token as a label: a search for
+the label shows whether a request has become a job. A request is given time to become one before the next is
 sent.
 """
 
@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from pipeline.backends.vertex.client import Calls, Denied, Patience, TurnedAway, Unanswered
-from pipeline.backends.vertex.submission_journal import Order
+from pipeline.backends.vertex.client import Client, Denied, RetryPolicy, Throttled, Unreachable
+from pipeline.backends.vertex.submission_journal import Submission
 from pipeline.contract.backend import State, label
 from pipeline.contract.errors import JobError
 
@@ -32,27 +32,27 @@ ALIVE = frozenset(name for name, state in STATES.items() if state != "succeeded"
 
 
 class NoQuota(JobError):
-    """The project may not have so many devices; not even a job was made."""
+    """The quota of the project does not allow so many devices; no job was created."""
 
 
 class Service:
     """Vertex AI, as one home of nights sees it."""
 
-    def __init__(self, *, project: str, endpoint: str, patience: Patience) -> None:
-        self.project, self.endpoint, self.patience = project, endpoint, patience
-        self._calls: dict[str, Calls] = {}
+    def __init__(self, *, project: str, endpoint: str, retry: RetryPolicy) -> None:
+        self.project, self.endpoint, self.retry = project, endpoint, retry
+        self._clients: dict[str, Client] = {}
 
-    def of(self, region: str) -> Calls:
-        """The calls to that region."""
-        if region not in self._calls:
-            self._calls[region] = Calls(region=region, endpoint=self.endpoint, patience=self.patience)
-        return self._calls[region]
+    def of(self, region: str) -> Client:
+        """Returns the client of that region."""
+        if region not in self._clients:
+            self._clients[region] = Client(region=region, endpoint=self.endpoint, retry=self.retry)
+        return self._clients[region]
 
     def get(self, resource: str) -> "CustomJob | None":
-        """The job of that name; None where there is none. Raises Unanswered."""
-        calls = self.of(region_of(resource))
+        """Returns the job of that name; None if it does not exist. Raises Unreachable."""
+        client = self.of(region_of(resource))
         try:
-            job: CustomJob = calls.ask(calls.client.get_custom_job, name=resource)
+            job: CustomJob = client.ask(client.jobs.get_custom_job, name=resource)
         except Denied as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
@@ -60,90 +60,89 @@ class Service:
         return job
 
     def find(self, region: str, **labels: str) -> "list[CustomJob]":
-        """All jobs with those labels, whatever became of them, oldest first. Raises Unanswered."""
+        """Returns all jobs with those labels, in any state, oldest first. Raises Unreachable."""
         wanted = " AND ".join(f'labels.{key}="{label(value)}"' for key, value in labels.items())
         return sorted(self._pages(region, wanted), key=_age)
 
     def _pages(self, region: str, wanted: str) -> "Iterator[CustomJob]":
-        calls = self.of(region)
-        token = ""
+        client, parent, token = self.of(region), self._parent(region), ""
         while True:
-            asked = {"parent": self._parent(region), "filter": wanted, "page_size": 100, "page_token": token}
-            page = calls.ask(calls.client.list_custom_jobs, request=asked)
+            request = {"parent": parent, "filter": wanted, "page_size": 100, "page_token": token}
+            page = client.ask(client.jobs.list_custom_jobs, request=request)
             yield from page.custom_jobs
             token = page.next_page_token
             if not token:
                 return
 
     def standing(self, name: str, *, home: str, regions: Iterable[str]) -> "CustomJob | None":
-        """The job of that name that has succeeded, or lives; of two that live the younger is ended."""
+        """Returns the job of that name that has succeeded or is alive; of two alive it ends the younger."""
         jobs = [job for region in sorted(regions) for job in self.find(region, job=name, daybreak=home)]
         done = [job for job in jobs if state_name(job) == "SUCCEEDED"]
         alive = sorted((job for job in jobs if state_name(job) in ALIVE), key=_age)
         kept = (done or alive)[:1]
         for extra in alive:
             if extra not in kept:
-                log.warning("job %s is there twice; %s is ended", name, extra.name)
+                log.warning("job %s exists twice; ending %s", name, extra.name)
                 self.end(extra.name)
         return kept[0] if kept else None
 
-    def arrived(self, order: Order) -> "CustomJob | None":
-        """The job that came of the order, once it is sure whether one did."""
-        settled = datetime.fromisoformat(order.asked_at).timestamp() + self.patience.settle_s
-        pause_s = self.patience.first_pause_s / 4
+    def arrived(self, submission: Submission) -> "CustomJob | None":
+        """Returns the job that the submission became, once it is certain whether there is one; else None."""
+        settled = datetime.fromisoformat(submission.asked_at).timestamp() + self.retry.settle_s
+        pause_s = self.retry.first_pause_s / 4
         while True:
-            over = time.time() >= settled  # before the look: what has come until then is seen
-            if found := self.find(order.rental.region, attempt=order.attempt):
-                return found[0]
+            over = time.time() >= settled  # before the search, which sees all that has arrived by then
+            if jobs := self.find(submission.rental.region, attempt=submission.attempt):
+                return jobs[0]
             if over:
                 return None
             time.sleep(min(pause_s, max(0.0, settled - time.time())))
             pause_s *= 2
 
-    def make(self, asked: dict[str, Any], order: Order) -> "CustomJob":
-        """The job, made once.
+    def make(self, custom_job: dict[str, Any], submission: Submission) -> "CustomJob":
+        """Creates the job, once, and returns it.
 
-        Raises NoQuota; Denied; Unanswered where the service does not let itself be asked, which leaves open
-        whether there will be a job.
+        Raises NoQuota; Denied; Unreachable if the service does not answer, which leaves open whether there
+        will be a job.
         """
-        calls = self.of(order.rental.region)
-        request = {"parent": self._parent(order.rental.region), "custom_job": asked}
-        pauses = self.patience.pauses()
+        client = self.of(submission.rental.region)
+        request = {"parent": self._parent(submission.rental.region), "custom_job": custom_job}
+        pauses = self.retry.pauses()
         while True:
             try:
-                made: CustomJob = calls.once(calls.client.create_custom_job, request=request)
+                made: CustomJob = client.once(client.jobs.create_custom_job, request=request)
                 return made
             except Denied as error:
                 if error.status == HTTPStatus.TOO_MANY_REQUESTS:
                     raise NoQuota(error.message) from None
                 raise
-            except Unanswered as error:
-                if not isinstance(error, TurnedAway) and (found := self._late(order)):
-                    return found
+            except Unreachable as error:
+                if not isinstance(error, Throttled) and (job := self._late(submission)):
+                    return job
                 pause_s = next(pauses, None)
                 if pause_s is None:
                     raise
-                log.info("%s; asked again in %.1f s", error, pause_s)
+                log.info("%s; retrying in %.1f s", error, pause_s)
                 time.sleep(pause_s)
 
-    def _late(self, order: Order) -> "CustomJob | None":
-        """What came of a request just made."""
-        return self.arrived(replace(order, asked_at=datetime.now(UTC).isoformat()))
+    def _late(self, submission: Submission) -> "CustomJob | None":
+        """Returns the job that the last request became, if it did."""
+        return self.arrived(replace(submission, asked_at=datetime.now(UTC).isoformat()))
 
     def end(self, resource: str) -> "CustomJob | None":
-        """The job, cancelled, and mostly ended; None where there is none."""
-        calls = self.of(region_of(resource))
-        until = time.monotonic() + self.patience.cancel_s
+        """Cancels the job and returns it, ended in most cases; None if it does not exist."""
+        client = self.of(region_of(resource))
+        until = time.monotonic() + self.retry.cancel_s
         try:
-            calls.ask(calls.client.cancel_custom_job, name=resource)
+            client.ask(client.jobs.cancel_custom_job, name=resource)
         except Denied as error:
             if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST):
                 raise
             log.info("job %s has ended already, or never was", resource)
-        pause_s = self.patience.first_pause_s / 4
+        pause_s = self.retry.first_pause_s / 4
         while (job := self.get(resource)) and state_name(job) in ALIVE:
             if time.monotonic() > until:
-                log.warning("job %s is told to end, and has not yet", resource)
+                log.warning("job %s was cancelled, and has not ended yet", resource)
                 break
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 8.0)
@@ -154,12 +153,12 @@ class Service:
 
 
 def state_name(job: "CustomJob") -> str:
-    """The state of the job by the service's name of it."""
+    """Returns the service's name of the state of the job."""
     return str(job.state.name).removeprefix("JOB_STATE_")
 
 
 def region_of(resource: str) -> str:
-    """Where a job is, by its full name."""
+    """Returns the region of a job, from its full name."""
     return resource.split("/")[3]
 
 

@@ -1,15 +1,15 @@
-"""How does what a job needs reach its machine, and how does what it leaves come home? By way of a bucket.
+"""Sends what a job needs to its machine, and fetches what it leaves, by way of a bucket.
 
     BUCKET/things/DIGEST/    a folder that does not change: arrays, a model to start from, code; `whole.json`,
                              its files with their sizes and digests, is written last
-    BUCKET/jobs/NAME/        needs.json   which things the job needs, and where they are to lie
-                             down/        what home tells the job: job.json, attempt, end_by.json
+    BUCKET/jobs/NAME/        needs.json   which things the job needs, and at which paths
+                             down/        updates for the job: job.json, attempt, end_by.json
                              up/NODE/     what a machine left: heartbeats, starts, errors, model, result
 
-Any URL of fsspec is a bucket: gs://..., or a path. Nothing is locked or renamed there; what is not listed
-in a `whole.json` that was written last, or does not match it, is not believed. On the machine all lies
-under one folder, paths as they are in the folder of the night; result.json comes home last, after the
-model that it speaks of.
+Any URL of fsspec is a bucket: gs://..., or a path. Nothing is locked or renamed there; a file that
+`whole.json` does not list, or that does not match it, is not trusted. On the machine everything is in one
+folder, under the same paths as in the folder of the night; result.json is written last, after the model that
+it describes.
 """
 
 import hashlib
@@ -30,21 +30,21 @@ from pipeline.storage.bucket import BucketFolder
 log = logging.getLogger(__name__)
 
 DOWN = ("job.json", "attempt", "end_by.json")
-PROFILE = "profile.json"  # of a job that measures
-LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # only ever added to
+PROFILE = "profile.json"  # of a profiling job
+LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # append-only
 CODE = "code"  # on the machine, beside data/
 
 
 def pack(bucket: BucketFolder, name: str, folder: Path, *, night: Path) -> None:
-    """Send what the job in `folder` needs, from the folder of its night."""
-    told = json.loads((folder / "job.json").read_text())
-    things = {"data/arrays": told["data_digest"]} if "data_digest" in told else {}
-    if "dataset" in told:  # of a profile
-        things = {"data/arrays": told["dataset"]["digest"]}
-    if told.get("warm_from"):
-        things[told["warm_from"]] = told["warm_digest"]
-    if told.get("arrays"):
-        things[told["arrays"]] = things.pop("data/arrays")
+    """Sends what the job in `folder` needs, from the folder of its night."""
+    recipe = json.loads((folder / "job.json").read_text())
+    things = {"data/arrays": recipe["data_digest"]} if "data_digest" in recipe else {}
+    if "dataset" in recipe:  # of a profile
+        things = {"data/arrays": recipe["dataset"]["digest"]}
+    if recipe.get("warm_from"):
+        things[recipe["warm_from"]] = recipe["warm_digest"]
+    if recipe.get("arrays"):
+        things[recipe["arrays"]] = things.pop("data/arrays")
     for path, name_of in things.items():
         bucket.send_thing(night / path, name_of)
     with tempfile.TemporaryDirectory() as scratch:
@@ -53,11 +53,11 @@ def pack(bucket: BucketFolder, name: str, folder: Path, *, night: Path) -> None:
             bucket.send_thing(Path(scratch), code)
             things[CODE] = code
     bucket.write(json.dumps(things), "jobs", name, "needs.json")
-    tell(bucket, name, folder)
+    push_updates(bucket, name, folder)
 
 
 def _pack_code(night: Path, path: Path) -> str:
-    """Zip the code of the night, uncommitted changes and all; its digest, "" where there is no checkout."""
+    """Zips the code of the night with uncommitted changes; returns its digest, "" outside a checkout."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "*.py", "*.yaml",
               "*.csv", "*.html"]  # fmt: skip
     done = subprocess.run(listed, cwd=night, capture_output=True, check=False)
@@ -73,8 +73,8 @@ def _pack_code(night: Path, path: Path) -> str:
     return seen.hexdigest()
 
 
-def tell(bucket: BucketFolder, name: str, folder: Path) -> None:
-    """Send what home tells the job, where it has changed."""
+def push_updates(bucket: BucketFolder, name: str, folder: Path) -> None:
+    """Sends the files that update the job, where they have changed."""
     for file in DOWN:
         path = folder / file
         if path.exists() and path.read_text() != bucket.text("jobs", name, "down", file):
@@ -82,7 +82,10 @@ def tell(bucket: BucketFolder, name: str, folder: Path) -> None:
 
 
 def unpack(bucket: BucketFolder, name: str, root: Path, folder: Path) -> None:
-    """Lay out under `root`, on the machine, what the job needs, and in `folder` what is known of it."""
+    """Fetches on the machine what the job needs to `root`, and the state of the job to `folder`.
+
+    Raises DataError if the bucket does not have the job.
+    """
     text = bucket.text("jobs", name, "needs.json")
     if text is None:
         raise DataError(f"{bucket.url} has no jobs/{name}; run train again, which sends it")
@@ -91,47 +94,47 @@ def unpack(bucket: BucketFolder, name: str, root: Path, folder: Path) -> None:
     if (root / CODE / "code.zip").exists():
         with zipfile.ZipFile(root / CODE / "code.zip") as packed:
             packed.extractall(root / CODE)
-    come_home(bucket, name, folder)
-    hear(bucket, name, folder)
+    pull_results(bucket, name, folder)
+    pull_updates(bucket, name, folder)
 
 
-def hear(bucket: BucketFolder, name: str, folder: Path) -> None:
-    """Bring what home tells the job."""
+def pull_updates(bucket: BucketFolder, name: str, folder: Path) -> None:
+    """Fetches the files that update the job."""
     for file in DOWN:
         text = bucket.text("jobs", name, "down", file)
         if text is not None and not ((folder / file).exists() and (folder / file).read_text() == text):
             replace_text(folder / file, text)
 
 
-def come_home(bucket: BucketFolder, name: str, folder: Path) -> None:
-    """Bring what all machines of the job left; lines that are here already are not added again."""
+def pull_results(bucket: BucketFolder, name: str, folder: Path) -> None:
+    """Fetches what all machines of the job left; lines that are here already are not added again."""
     folder.mkdir(parents=True, exist_ok=True)
     files, root = bucket.files, bucket.at("jobs", name, "up")
     with suppress(FileNotFoundError):
-        found = sorted(str(path) for path in files.find(root))
-        for path in found:
+        paths = sorted(str(path) for path in files.find(root))
+        for path in paths:
             if path.rpartition("/")[2] in LINES:
                 _add_lines(folder / path.rpartition("/")[2], files.cat_file(path).decode())
             elif path.endswith(f"/{PROFILE}"):
                 replace_text(folder / PROFILE, files.cat_file(path).decode())
-        results = [path for path in found if path.endswith("/result.json")]
+        results = [path for path in paths if path.endswith("/result.json")]
         if results and not (folder / "result.json").exists():
-            _bring_model(files, results[0], found, folder)
+            _fetch_model(files, results[0], paths, folder)
 
 
-def _bring_model(files: Any, result: str, found: list[str], folder: Path) -> None:
-    """The model first, then the result that vouches for it; neither if they do not match."""
+def _fetch_model(files: Any, result: str, paths: list[str], folder: Path) -> None:
+    """Fetches the model and then its result; neither if the model does not match the digest in it."""
     model = result.removesuffix("result.json") + "model/"
     fresh = folder / ".model.new"
     shutil.rmtree(fresh, ignore_errors=True)
-    for path in found:
+    for path in paths:
         if path.startswith(model):
             target = fresh / path.removeprefix(model)
             target.parent.mkdir(parents=True, exist_ok=True)
             files.get_file(path, str(target))
     text = files.cat_file(result).decode()
     if not fresh.exists() or digest(fresh) != json.loads(text)["model_digest"]:
-        log.warning("%s is not the model that its result speaks of; it is left there", model)
+        log.warning("%s does not match the digest in its result; it is not fetched", model)
         return
     shutil.rmtree(folder / "model", ignore_errors=True)
     fresh.rename(folder / "model")

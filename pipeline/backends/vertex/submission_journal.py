@@ -1,14 +1,12 @@
-"""What was asked of a service that rents, and what became of it? `orders.json` in the folder of the job.
+"""Journal of what was submitted to a service that rents: `orders.json` in the folder of the job.
 
-An order is written before the service is asked, so that whoever comes after a kill knows that a job may be
-on its way. It is found there by its token, which is a label of the job. Orders are also what the bill is
-made from.
+A submission is written before the service gets the request, so that a process restarted after a kill knows
+that a job may exist. It finds the job by the submission's token, which is a label of the job. The bill is
+computed from the submissions, too.
 """
 
-import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -16,14 +14,15 @@ from pathlib import Path
 from pipeline.backends.vertex.billing import Stretch
 from pipeline.contract import records
 from pipeline.contract.backend import State
-from pipeline.contract.records import Record, Rental, replace_text
+from pipeline.contract.records import Record, Rental
+from pipeline.storage.journal import Journal, alone
 
 FILE = "orders.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order(Record):
-    """One time that machines were asked for."""
+class Submission(Record):
+    """One request for machines."""
 
     attempt: str  # token, a label of the job
     job: str
@@ -37,62 +36,58 @@ class Order(Record):
 
     @property
     def stretch(self) -> Stretch:
-        """What is paid for."""
+        """The time that machines were rented for, and is paid for."""
         return Stretch(rental=self.rental, started=_time(self.started_at), ended=_time(self.ended_at))
 
 
-class Book:
-    """The orders of a job, oldest first."""
+class SubmissionJournal:
+    """The submissions of a job, oldest first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._journal = Journal(folder / FILE, empty=[])
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """One at a time asks for machines; the kernel lets go of the lock of a killed one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "ordering").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def alone(self) -> AbstractContextManager[object]:
+        """Returns a lock, to be held by `with`, so that one process at a time submits the job."""
+        return alone(self.folder / "ordering")
 
-    def orders(self) -> list[Order]:
-        """All of them."""
-        path = self.folder / FILE
-        kept = json.loads(path.read_text()) if path.exists() else []
-        return [records.loads(Order, json.dumps(order), source=str(path)) for order in kept]
+    def submissions(self) -> list[Submission]:
+        """Returns all submissions."""
+        source = str(self._journal.path)
+        return [records.loads(Submission, json.dumps(each), source=source) for each in self._journal.read()]
 
-    def put(self, order: Order) -> Order:
-        """Add the order, or put it in the place of the one of that attempt."""
-        kept = self.orders()
-        places = [number for number, other in enumerate(kept) if other.attempt == order.attempt]
+    def put(self, submission: Submission) -> Submission:
+        """Adds the submission, or replaces the one of the same attempt."""
+        kept = self.submissions()
+        places = [number for number, other in enumerate(kept) if other.attempt == submission.attempt]
         if places:
-            kept[places[0]] = order
+            kept[places[0]] = submission
         else:
-            kept.append(order)
-        replace_text(self.folder / FILE, json.dumps([asdict(one) for one in kept], indent=1) + "\n")
-        return order
+            kept.append(submission)
+        self._journal.write([asdict(each) for each in kept])
+        return submission
 
-    def change(self, attempt: str, **changes: str) -> Order | None:
-        """The order of that attempt, with these values from now on; None where it is not ours."""
-        found = next((order for order in self.orders() if order.attempt == attempt), None)
-        if found is None:
+    def change(self, attempt: str, **changes: str) -> Submission | None:
+        """Sets these values of the submission of that attempt, and returns it; None if it is not here."""
+        before = next((each for each in self.submissions() if each.attempt == attempt), None)
+        if before is None:
             return None
-        changed = replace(found, **changes)  # type: ignore[arg-type]
-        return changed if changed == found else self.put(changed)
+        changed = replace(before, **changes)  # type: ignore[arg-type]
+        return changed if changed == before else self.put(changed)
 
-    def unanswered(self, job: str) -> Order | None:
-        """The newest order of the job, if it is not known what came of it."""
-        mine = [order for order in self.orders() if order.job == job]
+    def pending(self, job: str) -> Submission | None:
+        """Returns the newest submission of the job, if it is not known what came of it."""
+        mine = [each for each in self.submissions() if each.job == job]
         return mine[-1] if mine and not mine[-1].resource else None
 
-    def of(self, resource: str) -> Order | None:
-        """The order that came to be that job of the service."""
-        return next((order for order in self.orders() if order.resource == resource), None)
+    def of(self, resource: str) -> Submission | None:
+        """Returns the submission that became that job of the service."""
+        return next((each for each in self.submissions() if each.resource == resource), None)
 
 
 def stretches(folder: Path) -> list[Stretch]:
-    """What was rented for the job in `folder`, all attempts."""
-    return [order.stretch for order in Book(folder).orders()]
+    """Returns what was rented for the job in `folder`, in all attempts."""
+    return [each.stretch for each in SubmissionJournal(folder).submissions()]
 
 
 def _time(text: str) -> datetime | None:

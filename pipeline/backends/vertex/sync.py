@@ -1,21 +1,21 @@
-"""Who carries what a job leaves to the bucket, and what it is told to its machine? A thread beside it."""
+"""Syncs what a job leaves to the bucket, and updates from the bucket to the job, in a thread beside it."""
 
 import logging
 import threading
 from pathlib import Path
 
-from pipeline.backends.vertex.staging import LINES, PROFILE, hear
+from pipeline.backends.vertex.staging import LINES, PROFILE, pull_updates
 from pipeline.storage.bucket import BucketFolder
 
 log = logging.getLogger(__name__)
 
-FIRST_S, EVERY_S = 1.0, 10.0  # twice as long each time: a machine may be lost soon
+FIRST_S, EVERY_S = 1.0, 10.0  # doubled each time; short at first, as a machine may be lost soon
 
 
-class Courier:
-    """On the machine, beside the job: sends what it leaves and brings what it is told, every few seconds.
+class BucketSync:
+    """Runs on the machine, beside the job: sends what it leaves and fetches updates, every few seconds.
 
-    A bucket that refuses is warned of and asked again; only the last time is it an error.
+    A failure of the bucket is logged and retried; only in `finish` it is an error.
     """
 
     def __init__(self, bucket: BucketFolder, name: str, folder: Path, *, node: int) -> None:
@@ -25,11 +25,11 @@ class Courier:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Starts the thread."""
         self._thread.start()
 
     def finish(self) -> None:
-        """Send what is left, the model and its result; raises what the bucket does."""
+        """Ends the thread and sends what is left, the result last; raises what the bucket raises."""
         self._over.set()
         self._thread.join()
         self.send()
@@ -45,7 +45,7 @@ class Courier:
             self._put("result.json")
 
     def send(self) -> None:
-        """Send the lines that are new."""
+        """Sends the files of lines that have grown."""
         for file in LINES:
             path = self.folder / file
             size = path.stat().st_size if path.exists() else 0
@@ -58,10 +58,10 @@ class Courier:
         while not self._over.wait(every_s):
             every_s = min(2 * every_s, EVERY_S)
             try:
-                hear(self.bucket, self.name, self.folder)
+                pull_updates(self.bucket, self.name, self.folder)
                 self.send()
-            except Exception as error:  # noqa: BLE001 each system has its own, none is a reason to end training
-                log.warning("%s does not take what the job leaves: %s; trying again", self.bucket.url, error)
+            except Exception as error:  # noqa: BLE001 each filesystem has its own, none is a reason to end training
+                log.warning("%s does not accept what the job leaves: %s; retrying", self.bucket.url, error)
 
     def _put(self, file: str) -> None:
         files, target = self.bucket.files, self._up(file)

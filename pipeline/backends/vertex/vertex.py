@@ -1,11 +1,10 @@
-"""How does a job run on Vertex AI? As a custom job, one at most, whoever asks.
+"""Runs a job on Vertex AI as a custom job, one at most, however often it is submitted.
 
-An order is written before the service is asked (submission_journal.py), and carries a token that becomes a
-label of the job. Whoever asks again, after a kill or a lost reply, looks for the job by its labels first and
-takes what is there. A handle is the service's name of the job, a space, and the folder of the job.
+A submission is written down before the service gets the request (submission_journal.py), with a token that
+becomes a label of the job. A retry, after a kill or a lost reply, first looks for the job by its labels and
+attaches to it. A handle is the service's name of the job, a space, and the folder of the job.
 
-What the service does not say is answered from the book: the state as last heard, so that a night goes on, and
-ends, while the service is away.
+While the service does not answer, the journal gives the last known state, so that a night goes on and ends.
 """
 
 import json
@@ -21,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.backends.vertex import billing, error_codes, preflight, staging, submission_journal
-from pipeline.backends.vertex.client import Patience, Unanswered
+from pipeline.backends.vertex.client import RetryPolicy, Unreachable
 from pipeline.backends.vertex.job_spec import Site, custom_job, key_of, machine_of
 from pipeline.backends.vertex.service import ALIVE, STATES, NoQuota, Service, state_name
-from pipeline.backends.vertex.submission_journal import Book, Order, stretches
+from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal, stretches
 from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State, label
 from pipeline.contract.errors import JobError, NotYet, ParamsError
 from pipeline.contract.machine import Machine
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOME = Path("var/home")  # under the home of the nights: tells its jobs from those of other homes
+HOME = Path("var/home")  # holds the token that tells the jobs of this home from those of others
 CONSOLE = "https://console.cloud.google.com/ai/platform"
-REFUSED = "refused"  # instead of the service's name, for what did not even become a job
+REFUSED = "refused"  # instead of the service's name, for a request that did not become a job
 
 
 class Vertex(Backend):
@@ -60,7 +59,7 @@ class Vertex(Backend):
         network: str = "",
         disk_gb: int = 200,
         endpoint: str = "",  # of the service; the region's own if left out
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         self.site = Site(
             project=project, region=region, image=image, bucket=bucket, service_account=service_account,
@@ -68,86 +67,92 @@ class Vertex(Backend):
             disk_gb=disk_gb, tpu_image=tpu_image,
         )  # fmt: skip
         self.bucket = BucketFolder(url=bucket) if bucket else None
-        self.patience = patience or Patience()
-        self.service = Service(project=project, endpoint=endpoint, patience=self.patience)
+        self.retry = retry or RetryPolicy()
+        self.service = Service(project=project, endpoint=endpoint, retry=self.retry)
 
     def submit(self, job: Job) -> str:
-        """Order the job unless it is there: alive, done, or on its way from an order that nobody saw taken.
+        """Submits the job, unless it is alive, done, or on its way from a submission without a reply.
 
-        Raises JobError where it cannot be had that way, OutOfTime where training has to end before it could
-        run; NotYet where the service does not let itself be asked: calling again goes on from the book.
+        Returns its handle. Raises JobError if it cannot be rented that way, OutOfTime if training has to end
+        before it could run, and NotYet if the service does not answer: a retry goes on from the journal.
         """
         try:
-            return self._submit(_told(job, region=self.site.region))
-        except Unanswered as error:
+            return self._submit(_completed(job, region=self.site.region))
+        except Unreachable as error:
             raise NotYet(f"job {job.name} is not known to be taken: {error}") from error
 
     def _submit(self, job: Job) -> str:
         machine = machine_of(job, known=self.machines())
-        book = Book(Path(job.folder))
-        with book.alone():
-            before = book.unanswered(job.name)
+        journal = SubmissionJournal(Path(job.folder))
+        with journal.alone():
+            before = journal.pending(job.name)
             regions = {job.rental.region, *([before.rental.region] if before else [])}
-            found = self.service.standing(job.name, home=self.home, regions=regions)
-            if found is None and before:
-                found = self.service.arrived(before)
-            if found is None:
+            custom = self.service.standing(job.name, home=self.home, regions=regions)
+            if custom is None and before:
+                custom = self.service.arrived(before)
+            if custom is None:
                 attempt = before.attempt if before else secrets.token_hex(8)
-                order = _order(job, attempt=attempt, asked_at=datetime.now(UTC))
+                submission = _submission(job, attempt=attempt, asked_at=datetime.now(UTC))
                 labels = self._labels(job, attempt)
                 now = datetime.now(UTC)
-                asked = custom_job(job, machine, site=self.site, labels=labels, attempt=attempt, now=now)
-                replace_text(book.folder / "attempt", attempt)
-                if self.bucket and (book.folder / "job.json").exists():
-                    staging.pack(self.bucket, key_of(job), book.folder, night=Path())
-                book.put(order)
+                request = custom_job(job, machine, site=self.site, labels=labels, attempt=attempt, now=now)
+                replace_text(journal.folder / "attempt", attempt)
+                if self.bucket and (journal.folder / "job.json").exists():
+                    staging.pack(self.bucket, key_of(job), journal.folder, night=Path())
+                journal.put(submission)
                 try:
-                    found = self.service.make(asked, order)
+                    custom = self.service.make(request, submission)
                 except NoQuota as error:
-                    return self._refused(book, order, str(error))
-            attempt = found.labels["attempt"]
-            if book.change(attempt, resource=found.name) is None:  # the book was lost
-                order = _order(job, attempt=attempt, asked_at=found.create_time)
-                book.put(order)
-                book.change(attempt, resource=found.name)
-            return f"{found.name} {book.folder}"
+                    return self._refused(journal, submission, str(error))
+            attempt = custom.labels["attempt"]
+            if journal.change(attempt, resource=custom.name) is None:  # the journal was lost
+                submission = _submission(job, attempt=attempt, asked_at=custom.create_time)
+                journal.put(submission)
+                journal.change(attempt, resource=custom.name)
+            return f"{custom.name} {journal.folder}"
 
     def state(self, handle: str) -> State:
-        """What the job is doing; as last heard where the service does not answer, running if never heard."""
-        resource, book = _parted(handle)
-        order = book.of(resource)
-        if order and order.state not in LIVE:
-            return order.state
+        """Returns what the job is doing.
+
+        If the service does not answer, it is the last known state, or `running` if none is known.
+        """
+        resource, journal = _parted(handle)
+        submission = journal.of(resource)
+        if submission and submission.state not in LIVE:
+            return submission.state
         if resource.startswith(REFUSED):
             return "refused"
         try:
             job = self.service.get(resource)
-        except Unanswered as error:
-            state = order.state if order else "running"  # so that nobody asks for another
+        except Unreachable as error:
+            state = submission.state if submission else "running"  # so that no second one is submitted
             log.warning(
-                "%s; job %s was %s when last heard of", error, order.job if order else resource, state
+                "%s; the last known state of job %s is %s",
+                error,
+                submission.job if submission else resource,
+                state,
             )
             return state
-        return self._heard(book, job) if job else "preempted"
+        return self._record(journal, job) if job else "preempted"
 
     def cancel(self, handle: str) -> None:
-        """Have the job ended, and return when it is, or will be soon; no error if it has, or never was.
+        """Cancels the job, and returns when it has ended or soon will; no error if it has, or never existed.
 
-        Where the service does not answer, the job lives on by what `state` says; the hourly look ends it.
+        If the service does not answer, `state` goes on to report the job as alive; the hourly `reap` ends it.
         """
-        resource, book = _parted(handle)
+        resource, journal = _parted(handle)
         if resource.startswith(REFUSED):
             return
         try:
             job = self.service.end(resource)
-        except Unanswered as error:
-            log.warning("whether %s was told to end is not known: %s", resource, error)
+        except Unreachable as error:
+            log.warning("whether %s was cancelled is not known: %s", resource, error)
             return
         if job:
-            self._heard(book, job)
+            self._record(journal, job)
 
     def live(self) -> list[LiveJob]:
-        """The jobs of this home that are queued or running, in all regions that are rented in."""
+        """Returns the jobs of this home that are queued or running, in all regions of the catalog."""
         regions = dict.fromkeys([self.site.region, *(machine.region for machine in self.machines())])
         return [
             LiveJob(handle=f"{job.name} ", job=job.labels.get("job", ""), night=job.labels.get("night", ""),
@@ -158,14 +163,14 @@ class Vertex(Backend):
         ]  # fmt: skip
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""
+        """Yields for each check of what a job needs its name, whether it passed, and what to do."""
         everywhere = list(dict.fromkeys([self.site.region, *regions]))
-        brief = replace(self.patience, call_s=min(10.0, self.patience.call_s), give_up_s=5.0)
-        service = Service(project=self.site.project, endpoint=self.service.endpoint, patience=brief)
+        brief = replace(self.retry, call_s=min(10.0, self.retry.call_s), give_up_s=5.0)
+        service = Service(project=self.site.project, endpoint=self.service.endpoint, retry=brief)
         return preflight.preflight(self.site, service, regions=everywhere)
 
     def usd(self, folder: Path) -> float | None:
-        """What the job in `folder` has cost until now; None where there is no order or no price."""
+        """Returns what the job in `folder` has cost so far; None without a submission or a price."""
         rented = stretches(folder)
         try:
             return billing.usd(rented, now=datetime.now(UTC), known=self.machines()) if rented else None
@@ -174,130 +179,139 @@ class Vertex(Backend):
             return None
 
     def machines(self) -> Sequence[Machine]:
-        """The machines there are, with the newest prices."""
+        """Returns the machines on offer, with the newest prices."""
         try:
             return catalog.rented(ledger.home() / pricelist.REFRESHED)
-        except ParamsError:  # in no home
+        except ParamsError:  # outside a home
             return catalog.rented()
 
     def logs(self, handle: str) -> str:
-        """The job's page in the console of Google Cloud; its orders, where it did not even become a job."""
-        resource, book = _parted(handle)
+        """Returns the job's page in the console of Google Cloud, or the journal of one that was refused."""
+        resource, journal = _parted(handle)
         if resource.startswith(REFUSED):
-            return str(book.folder / submission_journal.FILE)
+            return str(journal.folder / submission_journal.FILE)
         _, project, _, region, _, number = resource.split("/")
         return f"{CONSOLE}/locations/{region}/training/{number}?project={project}"
 
     @cached_property
     def home(self) -> str:
-        """A token of the home of the nights."""
+        """The token of the home of the nights."""
         return home_token()
 
     def _labels(self, job: Job, attempt: str) -> dict[str, str]:
-        told = {"night": job.night, "model": job.model, "job": job.name, "attempt": attempt}
-        return {"daybreak": self.home, **{key: label(value) for key, value in told.items()}}
+        labels = {"night": job.night, "model": job.model, "job": job.name, "attempt": attempt}
+        return {"daybreak": self.home, **{key: label(value) for key, value in labels.items()}}
 
-    def _refused(self, book: Book, order: Order, message: str) -> str:
-        """Write down that there is no quota, and return a handle that says so."""
-        resource = f"{REFUSED}/{order.attempt}"
-        self._explain(book, order, state="FAILED", code=8, message=message, ran=False)
-        book.change(order.attempt, resource=resource)
-        return f"{resource} {book.folder}"
+    def _refused(self, journal: SubmissionJournal, submission: Submission, message: str) -> str:
+        """Records that there is no quota, and returns a handle that says so."""
+        resource = f"{REFUSED}/{submission.attempt}"
+        self._explain(journal, submission, state="FAILED", code=8, message=message, ran=False)
+        journal.change(submission.attempt, resource=resource)
+        return f"{resource} {journal.folder}"
 
-    def _heard(self, book: Book, job: "CustomJob") -> State:
-        """The state of the job as the service tells it, written down."""
+    def _record(self, journal: SubmissionJournal, job: "CustomJob") -> State:
+        """Records the state of the job as the service reports it, and returns it."""
         name, attempt = state_name(job), job.labels.get("attempt", "")
-        self._exchange(book, alive=name in ALIVE)
+        self._exchange(journal, alive=name in ALIVE)
         times = {"started_at": _iso(job.start_time), "ended_at": _iso(job.end_time)}
         if state := STATES.get(name):
-            book.change(attempt, state=state, **times)
+            journal.change(attempt, state=state, **times)
             return state
         known = bool(job.error.code or job.error.message) or name != "FAILED"
         ended = job.end_time or job.update_time
-        if not known and ended and time.time() < ended.timestamp() + self.patience.error_s:
+        if not known and ended and time.time() < ended.timestamp() + self.retry.error_s:
             return "running"  # the reason comes later than the end
-        order = book.change(attempt, **times)
-        if order is None:  # somebody else's book has it
+        submission = journal.change(attempt, **times)
+        if submission is None:  # it is in another journal
             return "preempted"
         code, message = job.error.code, job.error.message
         return self._explain(
-            book, order, state=name, code=code, message=message, ran=bool(job.start_time)
+            journal, submission, state=name, code=code, message=message, ran=bool(job.start_time)
         )  # fmt: skip
 
-    def _exchange(self, book: Book, *, alive: bool) -> None:
-        """Bring home what the job has left, and tell it what is new."""
-        if not self.bucket or not book.folder.name:
+    def _exchange(self, journal: SubmissionJournal, *, alive: bool) -> None:
+        """Fetches what the job has left, and sends it what has changed."""
+        if not self.bucket or not journal.folder.name:
             return
         try:
             if alive:
-                staging.tell(self.bucket, book.folder.name, book.folder)
-            staging.come_home(self.bucket, book.folder.name, book.folder)
+                staging.push_updates(self.bucket, journal.folder.name, journal.folder)
+            staging.pull_results(self.bucket, journal.folder.name, journal.folder)
         except Exception as error:
             if not alive:
                 raise JobError(
-                    f"what job {book.folder.name} left is in {self.bucket.url}, which does not answer "
+                    f"what job {journal.folder.name} left is in {self.bucket.url}, which does not answer "
                     f"({type(error).__name__}: {error}); try again"
                 ) from error
-            log.warning("%s does not answer: %s; another look brings it", self.bucket.url, error)
+            log.warning("%s does not answer: %s; the next look fetches it", self.bucket.url, error)
 
-    def _explain(self, book: Book, order: Order, *, state: str, code: int, message: str, ran: bool) -> State:
-        """Tell why a job ended, in its order and where the launcher looks for reasons."""
-        logs = self.logs(f"{order.resource} {book.folder}") if order.resource else ""
-        asked = error_codes.Asked(job=order.job, rental=order.rental, logs=logs)
-        fault = error_codes.classify(asked, state=state, code=code, message=message, ran=ran)
+    def _explain(
+        self,
+        journal: SubmissionJournal,
+        submission: Submission,
+        *,
+        state: str,
+        code: int,
+        message: str,
+        ran: bool,
+    ) -> State:
+        """Records why a job ended, in its submission and where the launcher looks for reasons."""
+        logs = self.logs(f"{submission.resource} {journal.folder}") if submission.resource else ""
+        request = error_codes.Request(job=submission.job, rental=submission.rental, logs=logs)
+        fault = error_codes.classify(request, state=state, code=code, message=message, ran=ran)
         log.warning("%s", fault.text)
         if fault.kind != "cancelled":
-            told = {"attempt": order.attempt, "rank": -1, "error": fault.text, "final": fault.final}
-            with (book.folder / "errors.jsonl").open("ab", buffering=0) as file:
-                file.write((json.dumps(told) + "\n").encode())
-        book.change(order.attempt, state=fault.state, reason=fault.text)
+            line = {"attempt": submission.attempt, "rank": -1, "error": fault.text, "final": fault.final}
+            with (journal.folder / "errors.jsonl").open("ab", buffering=0) as file:
+                file.write((json.dumps(line) + "\n").encode())
+        journal.change(submission.attempt, state=fault.state, reason=fault.text)
         return fault.state
 
 
 def home_token() -> str:
-    """A token of the home of the nights, made once, which tells its things from those of other homes."""
+    """Returns the token of the home of the nights; it is made once, and labels what belongs to this home."""
     try:
         path = ledger.home() / HOME
     except ParamsError:
         return "none"
     if not path.exists():
-        mine = path.with_name(f".home.{os.getpid()}")
-        replace_text(mine, secrets.token_hex(8))
+        fresh = path.with_name(f".home.{os.getpid()}")
+        replace_text(fresh, secrets.token_hex(8))
         try:
-            os.link(mine, path)
+            os.link(fresh, path)
         except FileExistsError:
-            log.info("%s was made meanwhile", path)
-        mine.unlink()
+            log.info("another process has made %s", path)
+        fresh.unlink()
     return path.read_text().strip()
 
 
-def _told(job: Job, *, region: str) -> Job:
-    """The job with its region, and what its own file says of the night, where the job itself does not."""
+def _completed(job: Job, *, region: str) -> Job:
+    """Returns the job with its region, and with the night, model and end that only its job.json says."""
     path = Path(job.folder) / "job.json"
-    told = json.loads(path.read_text()) if path.exists() else {}
-    until, workload = told.get("train_until"), told.get("workload", "")
+    recipe = json.loads(path.read_text()) if path.exists() else {}
+    until, workload = recipe.get("train_until"), recipe.get("workload", "")
     use = workload if isinstance(workload, str) else workload["use"]
     return replace(
         job,
         rental=job.rental if job.rental.region else replace(job.rental, region=region),
-        night=job.night or told.get("night", ""),
+        night=job.night or recipe.get("night", ""),
         model=job.model or use.rpartition(":")[2],
         until=job.until or (datetime.fromisoformat(until) if until else None),
     )
 
 
-def _order(job: Job, *, attempt: str, asked_at: datetime) -> Order:
-    return Order(attempt=attempt, job=job.name, rental=job.rental, asked_at=asked_at.isoformat())
+def _submission(job: Job, *, attempt: str, asked_at: datetime) -> Submission:
+    return Submission(attempt=attempt, job=job.name, rental=job.rental, asked_at=asked_at.isoformat())
 
 
-def _parted(handle: str) -> tuple[str, Book]:
+def _parted(handle: str) -> tuple[str, SubmissionJournal]:
     resource, _, folder = handle.partition(" ")
     if resource.count("/") != 5 and not resource.startswith(REFUSED):
         raise JobError(
-            f"{handle!r} is no job of Vertex AI; a backend was changed in params.yaml while a job ran: "
+            f"{handle!r} is not a job of Vertex AI; a backend was changed in params.yaml while a job ran: "
             f"set backend back until the night is over"
         )
-    return resource, Book(Path(folder))
+    return resource, SubmissionJournal(Path(folder))
 
 
 def _iso(moment: datetime | None) -> str:
