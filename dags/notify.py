@@ -1,4 +1,4 @@
-"""How does a DAG call the command line, and who hears when that fails or takes too long?
+"""Calls the command line from a DAG, and notifies people of what fails or takes too long.
 
 A message goes to the task log and to the notifier named in params.yaml (`notify.command`).
 """
@@ -21,12 +21,12 @@ HOME = Path(os.environ.get("PIPELINE_HOME", Path(__file__).resolve().parents[1])
 
 
 def night_of(run_id: str) -> str:
-    """Name of the night that a run of the DAG is; the same after a clear."""
+    """Returns the name of the night that a run of the DAG is; the same after a clear."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).strip(".-_") or "night"
 
 
 def record_of(run_id: str, name: str) -> dict[str, Any]:
-    """Returns a record of the night that a run of the DAG is; nothing before its stage wrote it."""
+    """Returns a record of the night that a run of the DAG is; {} before its stage wrote it."""
     call = [sys.executable, "-m", "pipeline", "show", name, "--night", night_of(run_id)]
     done = subprocess.run(call, cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode not in (0, NOTHING_TO_DO):
@@ -36,9 +36,9 @@ def record_of(run_id: str, name: str) -> dict[str, Any]:
 
 
 def command(arguments: str, folder: str = "") -> str:
-    """Shell command that runs the command line of the pipeline in a folder below PIPELINE_HOME.
+    """Returns a shell command that runs the command line of the pipeline in a folder below PIPELINE_HOME.
 
-    By this interpreter: the standard input of a task is a socket, for which bash may take itself for a remote
+    It runs this interpreter: the standard input of a task is a socket, so bash may take itself for a remote
     shell and read ~/.bashrc, which may put another python first.
     """
     path = f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
@@ -46,7 +46,7 @@ def command(arguments: str, folder: str = "") -> str:
 
 
 def tell(text: str, *options: str) -> None:
-    """Log the text and hand it to the notifier; a notifier that fails is logged, not raised."""
+    """Logs the text and hands it to the notifier; a failure of the notifier is logged, not raised."""
     log.error(text)
     call = [sys.executable, "-m", "pipeline", "notify", *options]
     try:
@@ -58,13 +58,13 @@ def tell(text: str, *options: str) -> None:
 
 
 def failed(context: Any) -> None:
-    """Callback of a task that failed for good; the command line adds the sentence that the stage left."""
+    """Notifies of a task that failed for good; the command line adds the sentence that the stage left."""
     task = context["ti"]
     text = f"Daybreak: {task.dag_id}.{task.task_id} failed in run {task.run_id}"
     tell(text, "--night", night_of(task.run_id), "--stage", task.task_id)
 
 
 def late(*, context: Any, hours: float) -> None:
-    """Callback of Airflow's deadline. It only tells: the night ends itself by its own deadline."""
+    """Notifies that Airflow's deadline has passed; the night ends by its own deadline, not by this one."""
     run = context["dag_run"]["dag_run_id"]
     tell(f"Daybreak: run {run} was not done {hours:g} hours after it was due; look at its tasks")

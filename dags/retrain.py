@@ -1,13 +1,13 @@
-"""One night: a straight line of `python -m pipeline STAGE`, at 03:00 UTC or when somebody asks.
+"""Runs one night: a straight line of `python -m pipeline STAGE`, at 03:00 UTC or on request.
 
-Exit status is control flow: 0 done, 99 skipped, 75 ask again later, 1 failed. No worker is held
+Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed. No worker is held
 while a job trains, a gate waits or an endpoint gets a version ready: those three are sensors, which give
-their slot back between asks. Between `gate` and `promote`, `review` asks a person where one is to be asked,
+their slot back between calls. Between `gate` and `promote`, `review` asks a person where one is to be asked,
 and is skipped otherwise.
 What stages tell each other are the records in the folder of the night; a task's log ends with the
 record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed.
 
-Run as a script, this file is one night in the terminal, without a scheduler.
+Run as a script, this file runs one night in the terminal, without a scheduler.
 """
 
 import os
@@ -31,7 +31,7 @@ from airflow.sdk import (
     chain,
 )
 from airflow.sdk.exceptions import ParamValidationError
-from asked import Asked
+from command_sensor import CommandSensor
 
 HOURS = 18  # Airflow's alert only; the deadline that acts is night.train_hours
 
@@ -67,7 +67,7 @@ FORM = {
     ),
 }  # fmt: skip
 
-# What somebody typed reaches the shell as the value of a variable, never as text of the command.
+# What a person typed reaches the shell as the value of a variable, never as text of the command.
 TYPED = {
     "DAY": "{{ params.day or ('' if dag_run.run_type == 'manual' else macros.ds_add(ds, -1)) }}",
     "TRAIN_HOURS": "{{ params.train_hours or '' }}",
@@ -97,64 +97,66 @@ ONLY_PLAN = "{{ ' && exit 99' if params.plan_only }}"
 
 
 class MlflowLink(BaseOperatorLink):
-    """From a task to a page of the night's run in MLflow."""
+    """Link from a task to a page of the night's run in MLflow."""
 
     page = "runs/{run_id}"
 
     @property
     def name(self) -> str:
-        """Label of the button."""
+        """Returns the label of the button."""
         return "MLflow run"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Address of the page; of the list of runs while the night has no registered version."""
+        """Returns the address of the page; of the list of runs while the night has no registered version."""
         version = notify.record_of(ti_key.run_id, "version")
         page = self.page.format(**version) if version else "experiments"
         return f"{notify.MLFLOW_UI}/#/{page}"
 
 
 class ReportLink(MlflowLink):
-    """From a task to the report of the night, as MLflow shows it."""
+    """Link from a task to the report of the night, as MLflow shows it."""
 
     page = "experiments/0/runs/{run_id}/artifacts/report.html"  # MLflow finds the run by its id alone
 
     @property
     def name(self) -> str:
-        """Label of the button."""
+        """Returns the label of the button."""
         return "Report"
 
 
 def stage(name: str, **given: Any) -> BashOperator:
-    """Task of a stage that runs once."""
+    """Returns the task of a stage that runs once."""
     return BashOperator(task_id=name, bash_command=notify.command(name, IN_NIGHT), **given)
 
 
-def reconciler(name: str) -> Asked:
-    """Task of a stage that is asked again until it is done.
+def reconciler(name: str) -> CommandSensor:
+    """Returns the task of a stage that is called again until it is done.
 
-    Where it fails it says so, and Airflow does not retry; retries are for asks that were lost.
+    A failure of the stage is final; Airflow retries only calls that were lost.
     """
-    ask = f"{notify.command(name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
-    return Asked(task_id=name, bash_command=ask, retries=100, timeout=timedelta(hours=24).total_seconds())
+    call = f"{notify.command(name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
+    return CommandSensor(
+        task_id=name, bash_command=call, retries=100, timeout=timedelta(hours=24).total_seconds()
+    )
 
 
 with DAG(
     "retrain",
     description="Retrain tonight, judge, and promote only on proof",
     doc_md=__doc__,
-    # False would begin, in Airflow 3.3, with a night of up to 2.4 hours ago: beside one asked for by hand.
+    # False would begin, in Airflow 3.3, with a night of up to 2.4 hours ago: beside one started by hand.
     schedule=CronTriggerTimetable("0 3 * * *", timezone="UTC", run_immediately=timedelta(0)),
     catchup=False,
     max_active_runs=1,
     params=FORM,
-    user_defined_filters={"night": notify.night_of, "asked": review.asked},
+    user_defined_filters={"night": notify.night_of, "question": review.question},
     default_args={
         "retries": 2,
         "retry_delay": timedelta(seconds=30),
         "on_failure_callback": notify.failed,
     },
     deadline=DeadlineAlert(
-        # A clear queues a run anew, and Airflow 3.3 cannot clear a run whose alert counts from there.
+        # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
         reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
         interval=timedelta(hours=HOURS),
         callback=SyncCallback("notify.late", kwargs={"hours": HOURS}),
@@ -166,10 +168,10 @@ with DAG(
     )
     close.operator_extra_links = (MlflowLink(), ReportLink())
     gate = reconciler("gate")
-    promote = Asked(
+    promote = CommandSensor(
         task_id="promote",
         bash_command=notify.command("promote", IN_NIGHT),
-        tried_again=True,
+        retry_failures=True,
         trigger_rule="none_failed_min_one_success",  # also where nobody was asked
         timeout=timedelta(hours=3).total_seconds(),
     )
@@ -194,12 +196,10 @@ with DAG(
 
 if __name__ == "__main__":
     dag.deadline = None  # dag.test() of Airflow 3.3 cannot look its own alert up again
-    dag.get_task(
-        "review"
-    ).pre_execute = review.skip  # nor end a wait; who is asked answers by the command line
+    dag.get_task("review").pre_execute = review.skip  # nor end a wait; a person answers by the command line
     promote.bash_command = notify.command("promote --wait", IN_NIGHT)
     for task in dag.tasks:
-        task.retries = 0  # who reads the sentence tries again
+        task.retries = 0  # the person who reads the sentence tries again
     try:
         run = dag.test(
             run_conf={"day": os.environ.get("DAY") or None, "reason": " ".join(sys.argv[1:]) or None}

@@ -1,9 +1,9 @@
-"""Going back: `rollback` lets an earlier version serve again; `drill` sees every night that it could.
+"""Rolls back: `rollback` lets an earlier version serve again; `drill` checks every night that it could.
 
 A rollback needs no proof, only a reason. Serving, registry and data revision go back together, or not at
-all. It is tried once: a second try after one that was done would go back twice, and what was interrupted the
-hourly watch finishes. While an endpoint gets the version ready it is asked again. The log ends with the
-release.
+all. Its task has no retries: a second try after a finished one would go back twice, and the hourly watch
+finishes an interrupted one. The task is called again while an endpoint gets the version ready. Its log ends
+with the release.
 """
 
 from datetime import timedelta
@@ -11,7 +11,7 @@ from datetime import timedelta
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable, Param
-from asked import Asked
+from command_sensor import CommandSensor
 
 FORM = {
     "to": Param(
@@ -28,7 +28,7 @@ FORM = {
     ),
 }  # fmt: skip
 
-# What somebody typed reaches the shell as the value of a variable, never as text of the command.
+# What a person typed reaches the shell as the value of a variable, never as text of the command.
 TYPED = {
     "TO": "{{ params.to or '' }}",
     "STEPS": "{{ params.steps }}",
@@ -46,7 +46,7 @@ with DAG(
     default_args={"retries": 0, "on_failure_callback": notify.failed},
     tags=["daybreak"],
 ) as rollback:
-    Asked(
+    CommandSensor(
         task_id="rollback",
         bash_command=notify.command('rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON"'),
         env=TYPED,
@@ -55,7 +55,7 @@ with DAG(
 
 with DAG(
     "drill",
-    description="See that the version before the champion could be restored",
+    description="Check that the version before the champion could be restored",
     doc_md=__doc__,
     schedule=CronTriggerTimetable("0 5 * * *", timezone="UTC"),
     catchup=False,

@@ -1,15 +1,15 @@
-"""The hourly look: does the champion still serve, and as well as then; does a job run that nobody wants?"""
+"""Watches every hour that the champion serves as well as it did, and ends jobs that no open night needs."""
 
 from datetime import timedelta
 
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable
-from asked import Asked
+from command_sensor import CommandSensor
 
 with DAG(
     "watch",
-    description="Look at the champion that serves, and at the jobs that run",
+    description="Watch the champion that serves, and the jobs that run",
     doc_md=__doc__,
     schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
     catchup=False,
@@ -21,10 +21,10 @@ with DAG(
     },
     tags=["daybreak"],
 ) as dag:
-    Asked(
+    CommandSensor(
         task_id="watch",
         bash_command=notify.command("watch"),
-        tried_again=True,
+        retry_failures=True,
         timeout=timedelta(minutes=50).total_seconds(),
     )
     BashOperator(task_id="reap", bash_command=notify.command("reap"))

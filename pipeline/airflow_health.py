@@ -1,6 +1,6 @@
-"""Are the processes of Airflow alive? Their heartbeats, as its interface tells them.
+"""Checks that the processes of Airflow are alive, by the heartbeats that its interface reports.
 
-`python -m pipeline.airflow_health --wait SECONDS` ends well once all of them are.
+`python -m pipeline.airflow_health --wait SECONDS` exits with 0 once all of them are.
 """
 
 import argparse
@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 
 
 def address() -> str:
-    """URL of the Airflow that `make up` keeps running for this home; "" where there is none."""
+    """Returns the URL of the Airflow that `make up` keeps running for this home; "" where there is none."""
     import psutil
 
     home = ledger.home()
@@ -28,12 +28,12 @@ def address() -> str:
         environment = supervisor.environ()
     except (OSError, ValueError, psutil.Error):
         return ""
-    up_here = Path(environment.get("DAYBREAK_UP", "/")).resolve() == home  # or its id is another's by now
+    up_here = Path(environment.get("DAYBREAK_UP", "/")).resolve() == home  # else a reused id
     return environment.get("AIRFLOW__API__BASE_URL", "") if up_here else ""
 
 
 def late(url: str) -> list[str]:
-    """One sentence for each process whose heartbeat is old; none where all are alive."""
+    """Returns a sentence for each process whose heartbeat is old; none where all are alive."""
     try:
         with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=TIMEOUT_S) as answer:
             health: dict[str, Any] = json.loads(answer.read())
@@ -49,24 +49,23 @@ def late(url: str) -> list[str]:
     ]
 
 
-def _age(told: str | None) -> str:
-    """How old a heartbeat is, in words."""
-    if told is None:
+def _age(heartbeat: str | None) -> str:
+    """Returns how old a heartbeat is, in words."""
+    if heartbeat is None:
         return "missing"
-    age_s = (datetime.now(UTC) - datetime.fromisoformat(told)).total_seconds()
+    age_s = (datetime.now(UTC) - datetime.fromisoformat(heartbeat)).total_seconds()
     return f"{age_s:.0f} s old" if age_s < 120 else f"{age_s / 60:.0f} min old"
 
 
 def wait(url: str, *, timeout_s: float) -> list[str]:
-    """Wait until all are alive; what `late` says of those that are not after `timeout_s`."""
+    """Waits until all processes are alive; returns what `late` says after `timeout_s` at most."""
     end = time.monotonic() + timeout_s
-    while (found := late(url)) and time.monotonic() < end:
+    while (sentences := late(url)) and time.monotonic() < end:
         time.sleep(1)
-    return found
+    return sentences
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wait", type=float, default=0, metavar="SECONDS")
-    sentences = wait(address(), timeout_s=parser.parse_args().wait)
-    sys.exit("\n".join(sentences) or 0)
+    sys.exit("\n".join(wait(address(), timeout_s=parser.parse_args().wait)) or 0)

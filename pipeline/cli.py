@@ -1,6 +1,6 @@
 """`python -m pipeline`: one way to run a stage, for a person, for DVC and for Airflow.
 
-Exit status: 0 done; 1 failed; 75 not yet, ask again; 99 nothing to do.
+Exit status: 0 done; 1 failed; 75 not yet, call again; 99 nothing to do.
 """
 
 import argparse
@@ -28,29 +28,28 @@ from pipeline.storage import ledger, snapshots
 
 log = logging.getLogger("pipeline")
 
-NIGHT_HELP = "the night in whose folder it runs; the current folder if left out"
-ASK_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
+NIGHT_HELP = "the night in whose folder the stage runs; the current folder if left out"
+CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status."""
+    """Runs a command and returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # who gives up says so in a sentence
-    told = parser(words).parse_args(words)
-    command: Callable[..., int] = told.command
-    given = {key: value for key, value in vars(told).items() if key != "command"}
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # our own errors say when a retry gives up
+    options = vars(parser(words).parse_args(words))
+    command: Callable[..., int] = options.pop("command")
     try:
-        return command(**given)
+        return command(**options)
     except (NotYet, NothingToDo) as ended:
         log.info("%s", ended)
         return ended.exit_status
     except PipelineError as error:
         log.error("%s: %s", type(error).__name__, stages.sentence(error))
         return error.exit_status
-    except BrokenPipeError:  # whoever read has enough, as `head` does
+    except BrokenPipeError:  # the reader has enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -75,7 +74,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if name in stages.IN_NIGHT[1:]:
             sub.add_argument("--night", dest="in_night", default="", metavar="ID", help=NIGHT_HELP)
         if stage.waits:
-            sub.add_argument("--wait", action="store_true", help="ask again until it is done")
+            sub.add_argument("--wait", action="store_true", help="call it again until it is done")
         if stage.explain:
             sub.add_argument("--explain", action="store_true", help="put the record into words")
     functions: tuple[Callable[..., int], ...] = (night, nights, *COMMANDS)
@@ -89,7 +88,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:
-    """One option per keyword-only scalar; its help is the line of the docstring's Args section."""
+    """Adds one option per keyword-only scalar; its help is its line of the docstring's Args section."""
     about = _args_section(function.__doc__ or "")
     for name, parameter in stages.options(function).items():
         kind, flag, default = parameter.annotation, f"--{name.replace('_', '-')}", parameter.default
@@ -107,7 +106,7 @@ def _add_options(parser: argparse.ArgumentParser, function: Callable[..., object
 
 
 def _add_words(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:
-    """The words that have no flag: parameters that are not keyword-only."""
+    """Adds the words that have no flag: parameters that are not keyword-only."""
     about = _args_section(function.__doc__ or "")
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
@@ -127,29 +126,29 @@ def _date(text: str) -> date | None:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no day; write it as 2011-09-30") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date (write 2011-09-30)") from None
 
 
 def stage_command(
     *, name: str, in_night: str = "", wait: bool = False, explain: bool = False, **given: object
 ) -> int:
-    """Run one stage; those that DVC caches run through DVC, which calls this again inside."""
+    """Runs one stage; a stage that DVC caches runs through DVC, which calls this again inside."""
     if in_night:
         folder = ledger.home() / "nights" / in_night
         if not folder.exists():
             raise ParamsError(f"there is no night {in_night} in {folder.parent}; open it first")
-        words = [*sys.argv[1:], "--night", ""]  # the last one counts
+        words = [*sys.argv[1:], "--night", ""]  # the last --night counts
         return _call(words, folder=folder)  # the night's own code, not this checkout's
     _step_in(name)
     stage, inside_dvc = stages.STAGES[name], os.environ.get("DVC_STAGE") == name
     if stage.dvc == "cached" and not inside_dvc and name in snapshots.stages():
         try:
-            stands = snapshots.reproduce(name)
+            done = snapshots.reproduce(name)
         except PipelineError as error:
             stages.mark(name, error=str(error))
             raise
-        if not stands:
-            return 1  # the command inside has told why
+        if not done:
+            return 1  # the command inside has logged why
         stages.mark(name)
         kind = stages.written_by(name)
         record = records.read(kind) if kind else None
@@ -172,12 +171,12 @@ def stage_command(
 
 
 def _step_in(name: str) -> None:
-    """Raise ParamsError outside of a night, and note for DVC what lies elsewhere."""
+    """Raises ParamsError outside of a night, and writes digests of what lies elsewhere for DVC."""
     if name in stages.IN_NIGHT[1:] and not records.path_of(Night).exists():
         nights = ledger.home() / "nights"
         raise ParamsError(
             f"{Path.cwd()} is not the folder of a night; name one of {nights} by --night, "
-            f"or begin one by: python -m pipeline open"
+            f"or open one with: python -m pipeline open"
         )
     if name not in stages.CHAIN[1:]:
         return
@@ -185,7 +184,7 @@ def _step_in(name: str) -> None:
 
     prices = ledger.home() / REFRESHED
     outside = {stages.PRICES: records.digest(prices) if prices.exists() else ""}
-    with contextlib.suppress(ParamsError):  # the stage that makes the workload says what is wrong with it
+    with contextlib.suppress(ParamsError):  # the stage that makes the workload reports it
         outside[stages.WORKLOAD] = source_digest(params.load().workload.use)
     for path, digest in outside.items():
         if not Path(path).exists() or Path(path).read_text() != f"{digest}\n":
@@ -193,7 +192,7 @@ def _step_in(name: str) -> None:
 
 
 def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
-    """Ask until it is done; on a terminal, a bar says how far it is, and a log gets a line each time."""
+    """Runs the stage again until it is done; shows a bar on a terminal, else logs a line each time."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -204,15 +203,15 @@ def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
         while True:
             try:
                 return stages.run(name, **given)
-            except NotYet as told:
-                if str(told) == last:
+            except NotYet as pending:
+                if str(pending) == last:
                     pass
-                elif told.share is None or not console.is_terminal:
-                    log.info("%s", told)
+                elif pending.share is None or not console.is_terminal:
+                    log.info("%s", pending)
                 else:
-                    shown.update(bar, completed=told.share, description=str(told), visible=True)
-                last = str(told)
-                time.sleep(ASK_AGAIN_S)
+                    shown.update(bar, completed=pending.share, description=str(pending), visible=True)
+                last = str(pending)
+                time.sleep(CALL_AGAIN_S)
 
 
 def night(
@@ -230,12 +229,12 @@ def night(
         night: name of the night; the day if left out
         day: newest day of data to use; the source's newest if left out
         set: override a key of params.yaml for this night
-        trigger: who asked, and why; kept in the ledger
+        trigger: who started it, and why; kept in the ledger
         until: the last stage to run
         here: run in this folder, uncommitted changes and all
     """
     if until not in stages.CHAIN:
-        raise ParamsError(f"--until {until} is no stage of a night; name one of {', '.join(stages.CHAIN)}")
+        raise ParamsError(f"--until {until} is not a stage of a night; name one of {', '.join(stages.CHAIN)}")
     opened = stages.run("open", night=night, day=day, set=set, trigger=trigger, here=here)
     assert isinstance(opened, Night)
     snapshots.record("open")
@@ -260,7 +259,7 @@ def night(
 
 
 def _rest_of_night(until: str) -> int:
-    """Run the stages after `open`; whatever happens on the way, `close` is run."""
+    """Runs the stages after `open`, and `close` whatever happened before; returns the exit status."""
     failed = 0
     for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
         stage = stages.STAGES[name]
@@ -275,7 +274,7 @@ def _rest_of_night(until: str) -> int:
 
 
 def _call(words: list[str], *, folder: Path, quiet: bool = False) -> int:
-    """Run `python -m pipeline` in another folder, with the code that is there."""
+    """Runs `python -m pipeline` in another folder, with the code that is there; returns its exit status."""
     out = subprocess.DEVNULL if quiet else None
     command = [sys.executable, "-m", "pipeline", *words]
     return subprocess.run(command, cwd=folder, stdout=out, check=False).returncode

@@ -1,4 +1,4 @@
-"""What can be asked for besides stages and nights? One function a command: its signature is its options.
+"""Implements the commands besides stages and nights, one function each: its signature is its options.
 
 `python -m pipeline` finds them in COMMANDS (pipeline/cli.py), shows the first line of their docstrings as
 help, and takes what they return as its exit status.
@@ -20,7 +20,7 @@ log = logging.getLogger("pipeline")
 
 
 def status(*, last: int = 14) -> int:
-    """Show the last nights as a table, and on stderr what of a running Airflow is not alive.
+    """Show the last nights as a table, and on stderr which processes of Airflow are not alive.
 
     Args:
         last: number of nights
@@ -84,17 +84,17 @@ def migrate() -> int:
 
 
 def audit() -> int:
-    """Hold ledger, aliases, DVC objects and MLflow against each other."""
-    from pipeline.rollout.audit import audit as found
+    """Check ledger, aliases, DVC objects and MLflow against each other."""
+    from pipeline.rollout.audit import audit as checks
 
-    return _shown(found(params.load(ledger.home())))
+    return _shown(checks(params.load(ledger.home())))
 
 
 def drill() -> int:
-    """See that the version which a rollback would bring back could be restored."""
-    from pipeline.rollout.drill import drill as found
+    """Check that the version which a rollback would bring back could be restored."""
+    from pipeline.rollout.drill import drill as checks
 
-    return _shown(found(params.load(ledger.home())))
+    return _shown(checks(params.load(ledger.home())))
 
 
 def serve(*, host: str = "", port: int = -1) -> int:
@@ -111,11 +111,11 @@ def serve(*, host: str = "", port: int = -1) -> int:
 
 
 def _shown(checks: Iterable[Check]) -> int:
-    """Print checks as they come; 1 if one of them failed."""
+    """Prints checks as they come; returns 1 if one of them failed."""
     failed = 0
-    for one in checks:
-        print(f"{'ok  ' if one.ok else 'FAIL'} {one.name}: {one.text}", flush=True)
-        failed += not one.ok
+    for check in checks:
+        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {check.text}", flush=True)
+        failed += not check.ok
     return 1 if failed else 0
 
 
@@ -123,10 +123,10 @@ def check() -> int:
     """Examine the set-up and params.yaml before anything runs."""
     from pipeline.check import findings
 
-    told = list(findings())
-    for finding in told:
+    checked = list(findings())
+    for finding in checked:
         print(f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {without_password(finding.text)}")
-    return 0 if all(finding.ok for finding in told) else 1
+    return 0 if all(finding.ok for finding in checked) else 1
 
 
 def report(*, night: str = "", open: bool = False) -> int:
@@ -146,7 +146,7 @@ def report(*, night: str = "", open: bool = False) -> int:
     folder = next((folder for folder in folders if (folder / page.FILE).exists()), None)
     if folder is None:
         raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
-    written = page.write(folder, entries)  # anew: it may have been rolled back since
+    written = page.write(folder, entries)  # again, since it may have been rolled back
     overview = ledger.home() / "var" / "board.html"
     records.replace_text(overview, board.board(entries))
     if entries[0].rollback:
@@ -158,7 +158,7 @@ def report(*, night: str = "", open: bool = False) -> int:
 
 
 def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url: str = "") -> int:
-    """Show what machines cost, each price with its date and source, or read the prices anew.
+    """Show what machines cost, each price with its date and source, or read the prices again.
 
     Args:
         refresh: read them from the Cloud Billing Catalog API, with the key in CLOUD_BILLING_API_KEY
@@ -173,11 +173,11 @@ def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url:
     if not refresh:
         print("\n".join(list_prices.table(kept, machine=machine, region=region)))
         return 0
-    found = list_prices.refresh(kept, url=url or list_prices.URL)
-    for sentence in found.refused:
+    read = list_prices.refresh(kept, url=url or list_prices.URL)
+    for sentence in read.refused:
         log.warning("refused: %s", sentence)
     log.info("%d prices are in %s, %d were refused, %d are not in the provider's list",
-             len(found.accepted), kept, len(found.refused), found.num_missing)  # fmt: skip
+             len(read.accepted), kept, len(read.refused), read.num_missing)  # fmt: skip
     return 0
 
 
@@ -215,14 +215,14 @@ def simulate(
     played = simulator.simulate(job, zones, num_nights=nights, seed=seed)
     shown = tqdm(played, desc="simulate", unit="night", total=nights, disable=not sys.stderr.isatty())
     tallies = [tally for night in shown for tally in night]
-    found = simulated.rows(tallies)
+    summaries = simulated.rows(tallies)
     places = f"{', '.join(zone.zone for zone in zones)}{'' if traces else ' (drawn)'}"
     print(f"{nights} nights, {work_hours:g} hours of work in {deadline_hours:g}; {places}")
-    Console().print(simulated.table(found), simulated.LEGEND, sep="\n")
+    Console().print(simulated.table(summaries), simulated.LEGEND, sep="\n")
     about: dict[str, object] = {"traces": traces, "seed": seed, "nights": nights, "work_hours": work_hours,
                                 "deadline_hours": deadline_hours}  # fmt: skip
     if json:
-        records.replace_text(Path(json), simulated.document(found, tallies, about=about))
+        records.replace_text(Path(json), simulated.document(summaries, tallies, about=about))
     if plot:
         simulated.plot(tallies, Path(plot))
     return 0
@@ -239,20 +239,20 @@ def show(record: str, *, night: str = "") -> int:
     if record not in kinds:
         raise ParamsError(f"{record} is not a record of a night; name one of {', '.join(kinds)}")
     folder = ledger.home() / "nights" / night if night else Path()
-    found = records.find(kinds[record], folder / records.RUN)
-    if found is None:
+    written = records.find(kinds[record], folder / records.RUN)
+    if written is None:
         raise NothingToDo(f"{folder / records.RUN} has no {record} yet")
-    print(json.dumps(json.loads(records.dumps(found))))
+    print(json.dumps(json.loads(records.dumps(written))))
     return 0
 
 
 def notify(*, text: str = "", night: str = "", stage: str = "") -> int:
-    """Tell whoever params.yaml names (notify.command) of a failure or a missed deadline.
+    """Notify people of a failure or a missed deadline, by notify.command of params.yaml.
 
     Args:
         text: the message; standard input if left out
-        night: of the stage that failed
-        stage: that failed; the sentence that it left is added
+        night: the night of the stage that failed
+        stage: the stage that failed; the sentence that it left is added
     """
     message = (text or sys.stdin.read()).rstrip("\n")
     if stage:

@@ -1,7 +1,7 @@
-"""What does a killed server leave behind? The rest of its process group, ended before it starts again.
+"""Ends what a killed server leaves behind, the rest of its process group, before the server starts again.
 
-`python -m pipeline.leftovers NAME...` listens to supervisord (supervisord.conf). A worker of a server that
-was killed would keep the port, and each new server would end for want of it.
+`python -m pipeline.leftovers NAME...` listens to supervisord (supervisord.conf). A worker of a killed server
+would keep its port, and each new server would end because the port is in use.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from collections.abc import Collection
 
 
 def listen(names: Collection[str]) -> None:
-    """End the process group of each program of these names that ends, for as long as supervisord asks."""
+    """Ends the process group of each program of these names that ends, for as long as supervisord runs."""
     from supervisor import childutils
 
     while True:
         _, payload = childutils.listener.wait()
         ended = childutils.get_headers(payload)
         if ended["processname"] in names:
-            with contextlib.suppress(ProcessLookupError):  # nothing is left
+            with contextlib.suppress(ProcessLookupError):  # no process is left
                 os.killpg(int(ended["pid"]), signal.SIGKILL)
         childutils.listener.ok()
 

@@ -1,8 +1,8 @@
-"""When must it be done, and where does it happen? Stages open and close.
+"""Stages open and close: fix the deadline and the folder of a night, and write it to the ledger.
 
 A night runs in a git worktree of its own, `nights/<id>`, at one code commit, with its own
 params.yaml (overrides of the trigger written in) and its own `data/`. The deadline is fixed here,
-once; asking again for the same night gives the same deadline.
+once; a second `open` of the same night returns the same deadline.
 """
 
 import logging
@@ -36,24 +36,26 @@ def open(  # the verb of the stage
     trigger: str = "manual",
     here: bool = False,
 ) -> Night:
-    """Fix the deadline, lay out the folder of the night, and step into it.
+    """Fixes the deadline, lays out the folder of the night, and changes into it.
 
     Args:
-        night: name of the night; the day if empty. Asked again, the same night is opened.
+        night: name of the night; the day if empty. A night that is open already is returned.
         day: the day whose data is the newest; the source's newest day if empty.
         set: overrides of params.yaml, `section.key=value`; with `here` they stay in this folder's own.
-        trigger: who asked, and why.
+        trigger: who started it, and why.
         here: run in this folder, uncommitted changes and all, rather than in a worktree.
     """
     home = Path.cwd() if here else ledger.home()
-    told = params.override(home, set or [])
-    for plug in (told.source, told.workload, told.backend):
-        plug.find()  # rather than an hour later
+    overridden = params.override(home, set or [])
+    for plug in (overridden.source, overridden.workload, overridden.backend):
+        plug.find()  # rather than fail an hour later
     if day is None and not (night and (home / "nights" / night).exists()):
-        day = _newest_day(told)
+        day = _newest_day(overridden)
     name = night or str(day)
     if not re.fullmatch(records.NIGHT_ID, name):
-        raise ParamsError(f"--night {name!r} is no name; use letters, digits, dots, dashes, underscores")
+        raise ParamsError(
+            f"--night {name!r} is not a valid name; use letters, digits, dots, dashes, underscores"
+        )
     folder = home if here else home / "nights" / name
     opened = records.find(Night, folder / records.RUN)
     if opened and opened.id == name:
@@ -62,7 +64,7 @@ def open(  # the verb of the stage
     today = datetime.now(UTC).date()
     if day and day > today:
         raise ParamsError(f"day {day} is in the future, today is {today}; ask for a day that is over")
-    _expect_ledger(told)
+    _expect_ledger(overridden)
     commit = ledger.git("rev-parse", "HEAD", folder=home)
     previous = ledger.ledger_tip()
     if here:
@@ -72,18 +74,18 @@ def open(  # the verb of the stage
         _worktree(home, folder, commit)
         snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
     os.chdir(folder)
-    told = params.override(Path(), set or [], into=Path())
+    overridden = params.override(Path(), set or [], into=Path())
     if here and set:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(set))
     _restore(previous)
     now = datetime.now(UTC).replace(microsecond=0)
     return Night(
         id=name,
-        day=day or _newest_day(told),
+        day=day or _newest_day(overridden),
         started_at=now,
-        train_until=now + timedelta(hours=told.night.train_hours),
-        decide_until=now + timedelta(hours=told.night.decide_hours),
-        budget_usd=told.night.budget_usd,
+        train_until=now + timedelta(hours=overridden.night.train_hours),
+        decide_until=now + timedelta(hours=overridden.night.decide_hours),
+        budget_usd=overridden.night.budget_usd,
         trigger=trigger,
         code_commit=commit,
         previous=previous,
@@ -91,7 +93,7 @@ def open(  # the verb of the stage
 
 
 def close(night: Night, params: CloseSections) -> None:
-    """Write the night to the ledger, with a verdict whatever happened, and its report; end its jobs."""
+    """Ends the night's jobs, writes it to the ledger, with a verdict whatever happened, and its report."""
     from pipeline.gate import review
 
     reaper.end_night(night, params.backend)
@@ -104,31 +106,31 @@ def close(night: Night, params: CloseSections) -> None:
     if verdict is None:
         verdict = _no_evidence(failure, stage=stage)
         records.write(verdict)
-    told = approval.reason(verdict, records.find(Approval), over=True)
+    reason = approval.reason(verdict, records.find(Approval), over=True)
     before = ledger.ledger_tip()
-    commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {told}"[:200])
-    if ledger.ledger_tip() != before and not failure:  # else it was told before
-        notifier.refused(night, verdict, told)
+    commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
+    if ledger.ledger_tip() != before and not failure:  # else people were notified before
+        notifier.refused(night, verdict, reason)
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])
     snapshots.push()
     review.show_report(night, commit=commit)
-    _forget_old_nights(params.night.keep)
+    _remove_old_nights(params.night.keep)
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
 
 
 def _end_experiment(night: Night, params: CloseSections) -> None:
-    """Let nobody meet tonight's challenger any more, and an endpoint not hold it, unless it was promoted.
+    """Ends the experiment of the night, and undeploys its challenger unless it was promoted.
 
-    The night stands, also where the log or the endpoint does not answer.
+    The night is closed also where the log or the endpoint does not answer.
     """
     from pipeline.experiment import traffic
 
     version = None if records.find(Release) else records.find(Version)
     todo: list[Callable[[], object]] = [partial(traffic.end, night.id, params)]
     todo += [partial(traffic.take_down, version.number, params)] if version else []
-    for call in todo:  # each, whatever became of the one before
+    for call in todo:  # each, whether or not the one before failed
         try:
             call()
         except PipelineError as error:
@@ -158,8 +160,8 @@ def _expect_ledger(params: CloseSections) -> None:
     lost_ledger.expect_ledger(params, always_ask_mlflow=False)
 
 
-def _newest_day(told: params.Params) -> date:
-    days = list(told.source.make().days())
+def _newest_day(loaded: params.Params) -> date:
+    days = list(loaded.source.make().days())
     if not days:
         raise NothingToDo("the source has no day with data")
     newest: date = max(days)
@@ -167,7 +169,7 @@ def _newest_day(told: params.Params) -> date:
 
 
 def _warn_of_changes(home: Path) -> None:
-    """Say which files of the checkout are no part of a night that runs at HEAD."""
+    """Warns of files of the checkout that are not part of a night, which runs at HEAD."""
     changed = [
         line.split(maxsplit=1)[1] for line in ledger.git("status", "--porcelain", folder=home).splitlines()
     ]
@@ -179,7 +181,7 @@ def _warn_of_changes(home: Path) -> None:
 
 
 def _worktree(home: Path, folder: Path, commit: str) -> None:
-    """Check `commit` out in `folder`, over what a killed `open` may have left."""
+    """Checks `commit` out in `folder`, over what a killed `open` may have left."""
     if folder.exists():
         shutil.rmtree(folder)
     ledger.git("worktree", "prune", folder=home)
@@ -190,7 +192,7 @@ def _worktree(home: Path, folder: Path, commit: str) -> None:
 
 
 def _restore(previous: str) -> None:
-    """Lay out the data and the champion as the night before left them."""
+    """Restores the data and the champion as the night before left them."""
     Path("data/champion").mkdir(parents=True, exist_ok=True)
     champion = ledger.champion_at(previous)
     if champion:
@@ -204,8 +206,8 @@ def _restore(previous: str) -> None:
     snapshots.restore([*CARRIED, "data/champion"])
 
 
-def _forget_old_nights(keep: int) -> None:
-    """Remove the worktrees of all but the newest closed nights; git, DVC and MLflow have the rest."""
+def _remove_old_nights(keep: int) -> None:
+    """Removes the worktrees of all but the newest closed nights; git, DVC and MLflow keep the rest."""
     nights = ledger.home() / "nights"
     closed = [entry.night.id for entry in ledger.history(limit=10 * keep) if not entry.rollback]
     for name in closed[keep:]:

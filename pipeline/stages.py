@@ -1,4 +1,4 @@
-"""Which stages are there, and what does each get? The signature is the contract.
+"""Lists the stages, and fills the arguments of each: the signature is the contract.
 
 A stage is a plain function. Its arguments are filled by their types: a record from its file, a
 section from params.yaml, a protocol from its plug; keyword-only scalars are options of the command
@@ -35,26 +35,26 @@ class Stage:
 
     path: str
     help: str
-    part: Literal["night", "answer", "any time"] = "night"  # answer: what a person says before `promote`
-    # cached: DVC runs it where anything that it reads has changed; frozen: it changes the world, so it runs
-    # each time it is asked for, and DVC keeps what it brought; "": DVC has nothing to do with it
+    part: Literal["night", "answer", "any time"] = "night"  # answer: given by a person before `promote`
+    # cached: DVC runs the stage where anything that it reads has changed; frozen: the stage has effects
+    # outside of its folder, so each call runs it, and DVC keeps what it wrote; "": DVC does nothing
     dvc: Literal["", "cached", "frozen"] = ""
     reads: tuple[str, ...] = ()  # beside records, in the folder of the night
     writes: tuple[str, ...] = ()  # beside its record
-    persists: tuple[str, ...] = ()  # of `writes`: what is added to, not made anew
+    persists: tuple[str, ...] = ()  # those of `writes` that are added to, not replaced
     waits: bool = False  # answers 75 until it is done
     explain: str = ""  # import path of a function that puts its record into words
     always: bool = False  # runs however the stages before it ended
 
     @property
     def function(self) -> Callable[..., Record | None]:
-        """The function, imported now."""
+        """Returns the function, which is imported now."""
         function: Callable[..., Record | None] = imported(self.path)
         return function
 
 
 WORKLOAD = "data/run/workload.txt"  # digest of the workload's source files, wherever they are
-PRICES = "data/run/prices.txt"  # digest of the prices that were read last, which are no night's own
+PRICES = "data/run/prices.txt"  # digest of the prices that were read last, which belong to no night
 STAGES = {
     "open": Stage(
         path="pipeline.night:open", help="fix the deadline, lay out the folder of the night",
@@ -104,10 +104,10 @@ STAGES = {
         path="pipeline.gate.review:approve", help="answer a verdict that waits for a person", part="answer"
     ),
     "watch": Stage(
-        path="pipeline.gate.watch:watch", help="look at the champion; run it hourly", part="any time"
+        path="pipeline.gate.watch:watch", help="check the champion; run it hourly", part="any time"
     ),
     "reap": Stage(
-        path="pipeline.jobs.reaper:reap", help="end jobs that no open night wants; hourly", part="any time"
+        path="pipeline.jobs.reaper:reap", help="end jobs that no open night needs; hourly", part="any time"
     ),
     "rollback": Stage(
         path="pipeline.rollout.rollback:rollback", help="let an earlier version serve again", part="any time"
@@ -120,7 +120,7 @@ OPTION_TYPES: tuple[Any, ...] = (str, int, float, bool, date, date | None, list[
 
 
 def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters that are options of the command line: keyword-only scalars."""
+    """Returns the parameters that are options of the command line: keyword-only scalars."""
     hints = typing.get_type_hints(function)
     return {
         name: parameter.replace(annotation=hints[name])
@@ -130,16 +130,16 @@ def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def arguments(function: Callable[..., Any], folder: Path = Path()) -> dict[str, Any]:
-    """The other parameters, filled by their types from the folder of a night."""
+    """Returns the other arguments, filled by their types from the folder of a night."""
     hints = typing.get_type_hints(function)
     wanted = set(inspect.signature(function).parameters) - set(options(function))
     kinds = {name: hints[name] for name in inspect.signature(function).parameters if name in wanted}
-    told = params.load(folder) if any(not _is_record(kind) for kind in kinds.values()) else None
-    return {name: _fill(kind, told, folder) for name, kind in kinds.items()}
+    loaded = params.load(folder) if any(not _is_record(kind) for kind in kinds.values()) else None
+    return {name: _fill(kind, loaded, folder) for name, kind in kinds.items()}
 
 
 def run(name: str, **given: Any) -> Record | None:
-    """Run a stage here and write its record; how it ended stands in data/run until it succeeds.
+    """Runs a stage here, and writes and returns its record; data/run says how it ended until it succeeds.
 
     `<stage>.error` holds the sentence of a failure, `<stage>.skipped` why there was nothing to do.
     """
@@ -150,18 +150,18 @@ def run(name: str, **given: Any) -> Record | None:
             records.write(record)
     except NotYet:
         raise
-    except NothingToDo as told:
-        mark(name, skipped=str(told))
+    except NothingToDo as reason:
+        mark(name, skipped=str(reason))
         raise
-    except Exception as told:  # goes on up; `close` and the report read the mark
-        mark(name, error=sentence(told))
+    except Exception as error:  # is raised again; `close` and the report read the mark
+        mark(name, error=sentence(error))
         raise
     mark(name)
     return record
 
 
 def sentence(error: Exception) -> str:
-    """What an exception says to a person; the kind is named only where the text was not written by us."""
+    """Returns an exception as a sentence; its class is named only where the text is not our own."""
     if isinstance(error, PipelineError):
         return without_password(str(error))
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -170,15 +170,15 @@ def sentence(error: Exception) -> str:
 
 
 def written_by(name: str) -> type[Record] | None:
-    """The kind of record that a stage writes."""
+    """Returns the kind of record that a stage writes; None where it writes none."""
     kind = typing.get_type_hints(STAGES[name].function)["return"]
     return kind if _is_record(kind) else None
 
 
 def mark(name: str, **marks: str) -> None:
-    """Leave `<stage>.error` or `<stage>.skipped` in the night's folder, and nothing else of the two."""
+    """Leaves the given ones of `<stage>.error` and `<stage>.skipped` in the night's folder, no others."""
     if name not in CHAIN or not records.RUN.exists():
-        return  # no night here, or none of its stages: a wrong answer of a person is no failure of the night
+        return  # no night here, or no stage of it: a person's wrong answer is not a failure of the night
     for ending in ("error", "skipped"):
         path = records.RUN / f"{name}.{ending}"
         if ending in marks:
@@ -193,18 +193,20 @@ def imported(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _fill(kind: Any, told: Params | None, folder: Path) -> Any:
+def _fill(kind: Any, loaded: Params | None, folder: Path) -> Any:
     if isinstance(kind, types.UnionType):  # `Champion | None`: None where the file is missing
         return records.find(kind.__args__[0], folder / records.RUN)
     if _is_record(kind):
         return records.read(kind, folder / records.RUN)
-    assert told is not None
+    assert loaded is not None
     if issubclass(kind, Sections):
-        return kind.model_construct(**{name: getattr(told, name) for name in kind.model_fields})
+        return kind.model_construct(**{name: getattr(loaded, name) for name in kind.model_fields})
     if issubclass(kind, Section):
-        sections = (getattr(told, name) for name in Params.model_fields)
+        sections = (getattr(loaded, name) for name in Params.model_fields)
         return next(section for section in sections if type(section) is kind)
-    plugs: dict[Any, params.Plug] = {Source: told.source, Workload: told.workload, Backend: told.backend}
+    plugs: dict[Any, params.Plug] = {
+        Source: loaded.source, Workload: loaded.workload, Backend: loaded.backend,
+    }  # fmt: skip
     return plugs[kind].make()
 
 

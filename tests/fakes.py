@@ -115,7 +115,7 @@ class Nothing:
 
 
 class Shelf:
-    """Follower that keeps in files who serves and what is laid ready."""
+    """Target that keeps in files who serves and what is laid ready."""
 
     name = "the shelf"
 
@@ -132,13 +132,13 @@ class Shelf:
     def show(self, release: Release) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_text(self.folder / "serving", str(release.version))
-        self.forget(release)
+        self.discard(release)
 
     def shown(self) -> int:
         path = self.folder / "serving"
         return int(path.read_text()) if path.exists() else 0
 
-    def forget(self, release: Release) -> None:
+    def discard(self, release: Release) -> None:
         (self.folder / f"ready-{release.version}").unlink(missing_ok=True)
 
     def ready(self) -> tuple[str, ...]:

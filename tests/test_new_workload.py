@@ -16,7 +16,7 @@ from tests.dags.servers import IDENTITY
 ROOT = Path(__file__).parents[1]
 SMALL = [
     "source={use: 'pipeline.data.shop:Shop', start: '2026-01-05', num_customers: 300, orders_per_day: 60}",
-    "ingest.history_days=40", "profile.batch_sizes=[32]", "gate.fit_samples=20", "gate.margin=5",
+    "ingest.history_days=40", "profile.batch_sizes=[32]", "smoke_test.samples=20", "gate.margin=5",
 ]  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

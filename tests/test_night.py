@@ -67,7 +67,7 @@ def test_what_an_open_that_was_killed_left_is_laid_anew(repository: Path) -> Non
     ("options", "told"),
     [
         ({"day": date(2999, 1, 1)}, "is in the future"),
-        ({"night": "../x"}, "is no name"),
+        ({"night": "../x"}, "is not a valid name"),
         ({"set": ["night.train_hours=soon"]}, "night.train_hours is 'soon'"),
         ({"set": ["nihgt.train_hours=1"]}, "nihgt is no such key"),
         ({"set": ["night.train_hours"]}, "is no assignment"),

@@ -1,4 +1,4 @@
-"""Where does a job run? The protocol `Backend`, and what it is given."""
+"""Defines where a job runs: the protocol `Backend`, and the jobs that it is given."""
 
 import hashlib
 import re
@@ -18,11 +18,11 @@ LIVE: tuple[State, ...] = ("queued", "running")
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training job; `name` is a digest of what goes in, so that asking twice starts it once."""
+    """A training job; `name` is a digest of its inputs, so that a job submitted twice is started once."""
 
     name: str
-    module: str  # that is run, as `python -m`
-    arguments: tuple[str, ...] = ()  # of the module
+    module: str  # run as `python -m`
+    arguments: tuple[str, ...] = ()  # to the module
     num_workers: int = 0  # by torchrun, on each machine; 0: the module itself, as one process
     rental: Rental
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
@@ -40,7 +40,7 @@ class OutOfTime(JobError):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveJob:
-    """A job as the place where it runs tells of it."""
+    """A job as the place where it runs reports it."""
 
     handle: str
     job: str  # its name
@@ -50,7 +50,7 @@ class LiveJob:
 
 
 def label(text: str) -> str:
-    """The text as the value of a label: lower case, digits, _ and -, at most 63; unlike texts stay unlike.
+    """Returns the text as the value of a label, distinct for each text: a-z, 0-9, _ and -, at most 63.
 
     >>> label("2026-11-21"), label("")
     ('2026-11-21', 'none')
@@ -64,24 +64,28 @@ def label(text: str) -> str:
 
 
 class Backend(Protocol):
-    """Where a job runs, and what can be rented there. Inherit from it: what costs nothing says no more."""
+    """Where a job runs, and what can be rented there.
+
+    Inherit from it: its defaults are right for a place that costs nothing.
+    """
 
     def submit(self, job: Job) -> str:
-        """Start the job, or attach to the one of that name, and return its handle.
+        """Starts the job, or attaches to the one of that name, and returns its handle.
 
-        Raises NotYet where that place cannot be asked now: calling again goes on; OutOfTime where training
-        has to end before a job could run. One that is submitted late is given the time that is left.
+        Raises NotYet where the place does not answer now, so that the next call goes on, and OutOfTime where
+        training has to end before a job could run. A job that is submitted late is given the time that is
+        left.
         """
 
     def state(self, handle: str) -> State:
-        """What the job is doing now.
+        """Returns what the job is doing now.
 
-        `preempted` was ended from outside and may be submitted again as it is; `refused` found no machine
-        (no capacity, no quota, the wait is over): it has to be asked for otherwise.
+        A `preempted` job was ended from outside and may be submitted again as it is; a `refused` one got no
+        machine (no capacity, no quota, the wait is over) and needs another rental.
         """
 
     def cancel(self, handle: str) -> None:
-        """End the job and all its processes; no error if it has ended."""
+        """Ends the job and all its processes; no error if it has ended."""
 
     def machines(self) -> Sequence[Machine]:
         """Returns what jobs can run on, with prices; `catalog.AT_HAND` for the machine at hand."""
@@ -90,13 +94,13 @@ class Backend(Protocol):
         """Returns where a person reads what the job has printed: a path or an address."""
 
     def usd(self, folder: Path) -> float | None:
-        """What the job in `folder` has cost, with what was taken away; None where it cannot tell."""
+        """Returns what the job in `folder` has cost, preempted machines included; None if not known."""
         return None
 
     def live(self) -> Sequence[LiveJob]:
-        """The jobs of this pipeline that are queued or running and cost money, whoever asked for them."""
+        """Returns the jobs of this pipeline that are queued or running and cost money, of any night."""
         return ()
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        """What a job needs to be taken: what was looked at, whether it is well, and what is to be done."""
+        """Yields what a job needs here: what was checked, whether it is well, and what to do otherwise."""
         yield from ()

@@ -1,11 +1,11 @@
-"""What can go wrong, by who mends it; and the two ways a stage ends that are not errors.
+"""Sorts errors by who fixes them, and defines the two ways a stage ends that are not errors.
 
 PipelineError          exit 1    one sentence with its numbers, then "; " and what to do
 ├── ParamsError                  edit params.yaml
-├── DataError                    mend the data
+├── DataError                    fix the data
 ├── PlanError                    relax a limit
 ├── JobError                     try again
-│   └── NotFinite                the same, of a loss: mended by trying again, once
+│   └── NotFinite                the same, of a loss: fixed by trying again, once
 └── ReleaseError                 look at the registry or the ledger
 NotYet                 exit 75   ask again later: a job runs, a gate waits
 NothingToDo            exit 99   no new data, nothing to promote
@@ -15,29 +15,29 @@ import re
 
 
 class PipelineError(Exception):
-    """A fault that the user can mend; its text is shown without a traceback."""
+    """A fault that the user can fix; its text is shown without a traceback."""
 
     exit_status = 1
 
 
 class ParamsError(PipelineError):
-    """Mended by editing params.yaml, a trigger form or a command line."""
+    """Fixed by editing params.yaml, a trigger form or a command line."""
 
 
 class DataError(PipelineError):
-    """Mended in the data, or in the expectations that judge it."""
+    """Fixed in the data, or in the expectations that judge it."""
 
 
 class PlanError(PipelineError):
-    """Mended by relaxing a deadline, a budget or a size."""
+    """Fixed by relaxing a deadline, a budget or a size."""
 
 
 class JobError(PipelineError):
-    """Mended by trying again: a job, a machine or a server failed."""
+    """Fixed by trying again: a job, a machine or a server failed."""
 
 
 class NotFinite(JobError):
-    """The loss of update number `update` is no number."""
+    """The loss of update number `update` is not finite."""
 
     def __init__(self, text: str, *, update: int) -> None:
         super().__init__(text)
@@ -45,11 +45,11 @@ class NotFinite(JobError):
 
 
 class ReleaseError(PipelineError):
-    """Mended by looking at the registry or the ledger."""
+    """Fixed by looking at the registry or the ledger."""
 
 
 class NotYet(Exception):
-    """The stage has done what it can for now and wants to be called again; `share` of its work is done."""
+    """The stage has done what it can for now and has to be called again; `share` of its work is done."""
 
     exit_status = 75
 
@@ -69,7 +69,7 @@ _KEY = re.compile(r"([?&][\w.-]*(?:key|password|secret|sig|signature|token)=)[^&
 
 
 def without_password(text: str) -> str:
-    """The text without the user, password or key that an address in it may carry.
+    """Returns the text without the user, password or key that an address in it may carry.
 
     >>> without_password("no answer from http://me:secret@host:5000/api?day=1&sig=abc")
     'no answer from http://host:5000/api?day=1&sig=...'
@@ -77,10 +77,10 @@ def without_password(text: str) -> str:
     return _KEY.sub(r"\1...", _USER.sub("//", text))
 
 
-# As Linux, C++ and torch say it: on a CPU, torch tells by its text alone.
+# The texts of Linux, C++ and torch: on a CPU, torch names the cause in its text alone.
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, numpy or torch could not get memory."""
+    """Returns whether Python, numpy or torch could not get memory."""
     return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)

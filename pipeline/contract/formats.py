@@ -1,6 +1,6 @@
-"""How is a number shown to a person? One function a kind, the same on every page and in the terminal.
+"""Formats numbers for people: one function a kind, the same on every page and in the terminal.
 
-Nothing known is an en dash; the minus is a true minus sign, so that columns of figures line up.
+An unknown number is an en dash; the minus is a true minus sign, so that columns of figures line up.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _DURATIONS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 
 
 
 def count(number: float | None) -> str:
-    """A count with its thousands apart.
+    """Returns a count with its thousands apart.
 
     >>> count(1234567)
     '1,234,567'
@@ -20,7 +20,7 @@ def count(number: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the two largest units that matter.
+    """Returns seconds in the two largest units that matter.
 
     >>> duration(0.00123), duration(12.34), duration(4800), duration(64800)
     ('1.23 ms', '12.3 s', '1 h 20 min', '18 h')
@@ -41,7 +41,7 @@ def duration(seconds: float | None) -> str:
 
 
 def dollars(amount: float | None) -> str:
-    """US dollars; less than a cent keeps two digits.
+    """Returns US dollars; an amount below a cent keeps two digits.
 
     >>> dollars(0.42), dollars(0), dollars(0.00421), dollars(1234.5)
     ('$0.42', '$0.00', '$0.0042', '$1,234.50')
@@ -53,7 +53,7 @@ def dollars(amount: float | None) -> str:
 
 
 def size(num_bytes: float | None) -> str:
-    """Bytes in decimal units.
+    """Returns bytes in decimal units.
 
     >>> size(512), size(1_230_000)
     ('512 B', '1.23 MB')
@@ -68,7 +68,7 @@ def size(num_bytes: float | None) -> str:
 
 
 def score(value: float | None) -> str:
-    """A score with three decimals.
+    """Returns a score with three decimals.
 
     >>> score(0.35)
     '0.350'
@@ -77,7 +77,7 @@ def score(value: float | None) -> str:
 
 
 def effect(value: float | None) -> str:
-    """A difference of scores, with its sign and four decimals.
+    """Returns a difference of scores, with its sign and four decimals.
 
     >>> effect(-0.0123), effect(0.002), effect(-0.00001)
     ('−0.0123', '+0.0020', '0.0000')
@@ -88,7 +88,7 @@ def effect(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of one, in percent; between nothing and 0.1 % it says so.
+    """Returns a share of one, in percent; a share between 0 and 0.05 % is `< 0.1 %`.
 
     >>> percent(0.1234), percent(0.0003), percent(0), percent(1)
     ('12.3 %', '< 0.1 %', '0 %', '100 %')
@@ -101,7 +101,7 @@ def percent(share: float | None) -> str:
 
 
 def quantity(value: object) -> str:
-    """Any figure of which only the value is known, to four digits.
+    """Returns any figure of which only the value is known, to four digits.
 
     >>> quantity(12345.678), quantity(0.01234), quantity(True), quantity("cpu")
     ('12,346', '0.01234', 'yes', 'cpu')
@@ -117,7 +117,7 @@ def quantity(value: object) -> str:
 
 
 def named(name: str, value: object) -> str:
-    """A figure in the unit that the end of its name tells.
+    """Returns a figure in the unit that the end of its name says.
 
     >>> named("load_s", 0.0123), named("peak_flops_per_s", 2.5e11), named("load_share", 0.34)
     ('12.3 ms', '250 G', '34 %')
@@ -133,7 +133,7 @@ def named(name: str, value: object) -> str:
 
 
 def operations(value: float) -> str:
-    """A large number by its prefix: mega, giga, tera.
+    """Returns a large number by its prefix: mega, giga, tera.
 
     >>> operations(27_117_360.0), operations(12.0)
     ('27.1 M', '12')
@@ -153,7 +153,7 @@ _SHOWN: dict[tuple[str, ...], Callable[[float], str]] = {
 
 
 def clock(moment: datetime | None) -> str:
-    """A time in UTC.
+    """Returns a time in UTC.
 
     >>> clock(datetime(2011, 9, 1, 2, 30))
     '2011-09-01 02:30 UTC'

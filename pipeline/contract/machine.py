@@ -19,7 +19,7 @@ class Price:
 
     @property
     def key(self) -> tuple[str, str, Strategy]:
-        """What it is the price of."""
+        """The machine, region and strategy that it is the price of."""
         return self.name, self.region, self.strategy
 
 
@@ -53,34 +53,34 @@ class Machine:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is the machine at hand, which is not rented."""
+        """Returns whether it is the machine at hand, which is not rented."""
         return self.name == LOCAL
 
     @property
     def num_workers(self) -> int:
-        """Training processes on one machine: one per device, one where the CPU is the device."""
+        """Returns the training processes on one machine: one per device, one where the CPU is the device."""
         return max(1, self.num_devices)
 
     @property
     def is_tpu(self) -> bool:
-        """TPU slices of one machine only: spot ones cannot be joined."""
+        """Returns whether it is a TPU slice, of one machine only: spot slices cannot be joined."""
         return self.device.startswith("TPU")
 
     @property
     def gpus(self) -> str:
-        """What its workers must see, `2 x L4`; "" where they need no GPU."""
+        """Returns the GPUs that its workers must see, `2 x L4`; "" where they need none."""
         return f"{self.num_devices} x {self.device}" if self.num_devices and not self.is_tpu else ""
 
     def price(self, strategy: Strategy) -> float | None:
-        """Dollars per hour, or None where it is not rented that way."""
+        """Returns dollars per hour, or None where it is not rented that way."""
         if strategy == "flex-start":
             return self.flex_usd_per_hour if self.flex else None
         if strategy == "spot":
             return self.spot_usd_per_hour if self.spot else None
         return self.usd_per_hour
 
-    def told(self, strategy: Strategy) -> tuple[str, date]:
-        """Whose price that is, and of which day."""
+    def price_source(self, strategy: Strategy) -> tuple[str, date]:
+        """Returns the source of the price by that strategy, and its date."""
         listed = (p for p in self.prices if p.strategy == strategy and p.usd_per_hour is not None)
-        found = next(listed, None)
-        return (found.source, found.dated) if found else (self.source, self.dated)
+        price = next(listed, None)
+        return (price.source, price.dated) if price else (self.source, self.dated)

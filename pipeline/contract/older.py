@@ -1,16 +1,19 @@
 """Reads what the release before this one wrote; no other module knows an older form.
 
 A class that only moved is still the same class: its older import path is read as the path that it has now, in
-params.yaml and in the model.json of a version. `python -m pipeline migrate` rewrites params.yaml. What is now
-one `Rental` stood as single fields among the others of a record.
+params.yaml and in the model.json of a version. `python -m pipeline migrate` rewrites params.yaml. A
+`Rental` stood as single fields among the others of its record.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
+
+from ruamel.yaml import YAML
 
 MOVED = {
     "pipeline.backends.vertex": "pipeline.backends.vertex.vertex",
@@ -39,13 +42,23 @@ _FAILED = re.compile(
     r"(open|ingest|validate|prepare|profile|plan|train|evaluate|register|gate|promote) failed: "
 )
 _VERSION = re.compile(r"\bversion (\d+)\b")
-# Records that carry a rental now, and by which name each of its fields stood in them; `spot` said the rest.
+# Records that have a rental now, and the names that its fields had in them; a field `spot` said the rest.
 RENTED = frozenset({"Plan", "Rung", "Option", "Order"})
 RENTAL = {
     "machine": "machine", "num_machines": "num_machines", "region": "region", "strategy": "strategy",
     "wait_s": "max_wait_s",
 }  # fmt: skip
 LISTED = {"Plan": {"ladder": "Rung", "options": "Option"}}  # records that stand in a list of another
+# Keys of params.yaml that stand in a section of their own now.
+KEYS = {
+    ("gate", "fit_samples"): ("smoke_test", "samples"),
+    **{("gate", key): ("smoke_test", key) for key in ("max_start_s", "max_p99_s", "max_memory_bytes")},
+    **{
+        ("gate", key): ("live_test", key)
+        for key in ("ramp", "ramp_users", "ramp_hours", "outcome_hours", "max_errors", "max_fallbacks",
+                    "max_p99_rise_s", "max_shift")
+    },
+}  # fmt: skip
 _MOVED = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, MOVED))}):(?=\w)")
 
 
@@ -64,10 +77,30 @@ def note(line: str) -> dict[str, Any]:
     return {"at": at, "text": text, "versions": [int(number) for number in _VERSION.findall(text)]}
 
 
+def params(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of params.yaml with each key in the section where it is now."""
+    renewed = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
+    for (section, key), (new_section, new_key) in KEYS.items():
+        if isinstance(renewed.get(section), dict) and key in renewed[section]:
+            renewed.setdefault(new_section, {})[new_key] = renewed[section].pop(key)
+    return renewed
+
+
 def migrate(text: str) -> tuple[str, list[str]]:
     """Returns params.yaml in today's form, comments kept, and a line for each change."""
     changes = [f"{old} is now {MOVED[old]}" for old in dict.fromkeys(_MOVED.findall(text))]
-    return _MOVED.sub(lambda found: f"{MOVED[found[1]]}:", text), changes
+    text = _MOVED.sub(lambda match: f"{MOVED[match[1]]}:", text)
+    yaml = YAML()
+    values = yaml.load(text)
+    moved = [(old, new) for old, new in KEYS.items() if old[1] in (values.get(old[0]) or {})]
+    for (section, key), (new_section, new_key) in moved:
+        values.setdefault(new_section, {})[new_key] = values[section].pop(key)
+        changes.append(f"{section}.{key} is now {new_section}.{new_key}")
+    if moved:
+        stream = StringIO()
+        yaml.dump(values, stream)
+        text = stream.getvalue()
+    return text, changes
 
 
 def record(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:

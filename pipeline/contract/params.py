@@ -283,18 +283,14 @@ class GateParams(Section):
     """Metrics that must hold, and what each may be worse by, in its own unit."""
     resamples: int = Field(1000, ge=0)
     """Resamples of the bootstrap that checks the interval of the effect; 0: no bootstrap."""
-    fit_samples: int = Field(1000, ge=0)
-    """Held-out samples that the packaged version scores in a clean process before it may serve; 0: no smoke
-    test."""
-    max_start_s: float = Field(120, gt=0)
-    """Seconds of CPU that the version may take in the smoke test until it has answered its first request."""
-    max_p99_s: float = Field(5, gt=0)
-    """Seconds that 99 of 100 requests for one sample may take in the smoke test."""
-    max_memory_bytes: int = Field(0, ge=0)
-    """Bytes of memory that the process of the smoke test may take; 0: any number."""
     scores: Literal["replay", "live", "both"] = "replay"
     """What judges a challenger. `replay`: held-out scores of both models on the same samples; `live`: users
     who meet one or the other; `both`: users only meet what the scores promote, and may reject it."""
+
+
+class LiveTestParams(Section):
+    """How users meet a challenger in a live test, and what ends the test at once."""
+
     ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.01, 0.05, 0.25, 0.5), min_length=1)
     """Shares of users who meet the challenger in a live test, one after the other, rising. An endpoint takes
     whole percent only."""
@@ -321,6 +317,20 @@ class GateParams(Section):
         if list(self.ramp) != sorted(set(self.ramp)):
             raise ValueError(f"ramp {list(self.ramp)} does not climb")
         return self
+
+
+class SmokeTestParams(Section):
+    """What the packaged version must do in a clean process before it may serve."""
+
+    samples: int = Field(1000, ge=0)
+    """Held-out samples that the packaged version scores in a clean process before it may serve; 0: no smoke
+    test."""
+    max_start_s: float = Field(120, gt=0)
+    """Seconds of CPU that the version may take in the smoke test until it has answered its first request."""
+    max_p99_s: float = Field(5, gt=0)
+    """Seconds that 99 of 100 requests for one sample may take in the smoke test."""
+    max_memory_bytes: int = Field(0, ge=0)
+    """Bytes of memory that the process of the smoke test may take; 0: any number."""
 
 
 class ReleaseParams(Section):
@@ -431,12 +441,14 @@ class LiveSections(ModelSections):
     """Sections that a live test goes by."""
 
     gate: GateParams = GateParams()
+    live_test: LiveTestParams = LiveTestParams()
     serving: ServingParams = ServingParams()
 
 
 class GateSections(RegisterSections, LiveSections):
     """Sections that stage gate reads."""
 
+    smoke_test: SmokeTestParams = SmokeTestParams()
     release: ReleaseParams = ReleaseParams()
 
 
@@ -462,6 +474,11 @@ class Params(PlanSections, GateSections, WatchSections, CloseSections):
     validate_: ValidateParams = Field(ValidateParams(), alias="validate")
     evaluate: EvaluateParams = EvaluateParams()
     notify: NotifyParams = NotifyParams()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_todays_form(cls, values: Any) -> Any:
+        return older.params(values) if isinstance(values, dict) else values
 
 
 def load(folder: Path = Path()) -> Params:

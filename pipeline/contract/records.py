@@ -1,7 +1,7 @@
-"""What does one stage tell the next? The records: frozen dataclasses, one JSON file each.
+"""Defines the records, by which one stage tells the next: frozen dataclasses, one JSON file each.
 
 A night is a chain of records. `Plan` is `data/run/plan.json`, written whole or not at all, and a
-key that nobody declared is refused on reading. Units are in the names: `_s` seconds, `_bytes`,
+key that is not declared is refused on reading. Units are in the names: `_s` seconds, `_bytes`,
 `_usd`; counts begin with `num_`; digests are DVC's (md5, `.dir` for a folder). All times are UTC.
 """
 
@@ -38,7 +38,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Night(Record):
-    """The deadline as an object: fixed once by `open`, read by all, moved by nobody."""
+    """A night and its deadline, which `open` fixes once and no stage moves."""
 
     id: str
     day: date
@@ -64,7 +64,7 @@ class Batch(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation(Record):
-    """One rule of the suite and what became of it tonight."""
+    """One rule of the suite, and its result tonight."""
 
     rule: str
     column: str
@@ -84,7 +84,7 @@ class Drift(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Record):
-    """Can the data be trusted? `num_clean + num_quarantined == num_rows`, always."""
+    """Whether the data can be trusted; `num_clean + num_quarantined == num_rows` always holds."""
 
     num_rows: int
     num_clean: int
@@ -115,7 +115,7 @@ class Line(Record):
     per_sample_error: float
 
     def __call__(self, num_samples: float) -> float:
-        """Value of the line at a batch of `num_samples`."""
+        """Returns the value of the line at a batch of `num_samples`."""
         return self.fixed + self.per_sample * num_samples
 
 
@@ -137,7 +137,7 @@ class Tuning(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy(Record):
-    """One thing that could make the job faster, and what came of it. Gains are time saved / time."""
+    """A change that could make the job faster, and its result. Gains are time saved / time."""
 
     name: str
     bound: str
@@ -152,7 +152,7 @@ class Remedy(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile(Record):
-    """How fast is a step, what does it need, and which of the three binds it?"""
+    """How fast a step is, what it needs, and which of I/O, compute and memory binds it."""
 
     device: str
     load_s: Line  # seconds to get a batch ready
@@ -187,26 +187,26 @@ class Rental(Record):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is the machine at hand, which costs nothing."""
+        """Returns whether it is the machine at hand, which costs nothing."""
         return self.machine == LOCAL
 
     @property
     def is_spot(self) -> bool:
-        """Whether the machines may be taken away."""
+        """Returns whether the machines may be preempted."""
         return self.strategy == "spot"
 
     @property
     def is_queued(self) -> bool:
-        """Whether the machines are waited for, and may never come."""
+        """Returns whether the job queues for the machines, which may never come."""
         return self.strategy == "flex-start"
 
     @property
     def on_demand(self) -> "Rental":
-        """The same machines, rented on demand."""
+        """Returns the same machines, rented on demand."""
         return replace(self, strategy="on-demand", max_wait_s=0.0)
 
     def __str__(self) -> str:
-        """Returns how a person calls it."""
+        """Returns the rental in a few words for a person."""
         number = f"{self.num_machines} x " if self.num_machines > 1 else ""
         how = f", {self.strategy}" if self.strategy != "on-demand" else ""
         where = f", in {self.region}" if self.region else ""
@@ -368,7 +368,7 @@ class Version(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Record):
-    """Something that was looked at before a verdict, and what was seen."""
+    """Something that was checked before a verdict, and its result."""
 
     name: str
     ok: bool
@@ -377,7 +377,7 @@ class Check(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Live(Record):
-    """What users showed who met the challenger, or the champion meanwhile."""
+    """Results of a live test: of users who met the challenger, or the champion meanwhile."""
 
     experiment: str
     began_at: datetime
@@ -415,7 +415,7 @@ class Verdict(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Approval(Record):
-    """What a person said to a verdict that waited for one. The first word stands."""
+    """A person's answer to a verdict that waited for one. The first answer stands."""
 
     champion: int
     challenger: int
@@ -428,7 +428,7 @@ class Approval(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Release(Record):
-    """Who serves. Versions are 0 where there is none."""
+    """Which version serves. Versions are 0 where there is none."""
 
     version: int
     replaced: int
@@ -440,12 +440,12 @@ class Release(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Champion(Release):
-    """Who served when the night was opened; its model is in `data/champion/`."""
+    """The version that served when the night was opened; its model is in `data/champion/`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch(Record):
-    """What the hourly look saw of the version that serves. Versions are 0 where there is none."""
+    """Result of the hourly watch over the version that serves. Versions are 0 where there is none."""
 
     outcome: Literal["kept", "rolled back", "no data"]
     serving: int  # when it was looked at
@@ -476,12 +476,12 @@ def _adapter(kind: type[Record]) -> "TypeAdapter[Any]":
 
 
 def path_of(kind: type[Record], folder: Path = RUN) -> Path:
-    """File of a record: `data/run/plan.json` for `Plan`."""
+    """Returns the file of a record: `data/run/plan.json` for `Plan`."""
     return folder / f"{kind.__name__.lower()}.json"
 
 
 def dumps(record: Record) -> str:
-    """The record as JSON, keys in the order of declaration, ending in a new line."""
+    """Returns the record as JSON, keys in the order of declaration, ending in a new line."""
     return str(_adapter(type(record)).dump_json(record, indent=2).decode()) + "\n"
 
 
@@ -498,7 +498,7 @@ def loads(kind: type[R], text: str, *, source: str = "record") -> R:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
         raise DataError(
-            f"{source} is no {kind.__name__}: {key}: {first['msg'].lower()}; "
+            f"{source} is not a valid {kind.__name__}: {key}: {first['msg'].lower()}; "
             f"delete it and run the stage that writes it again"
         ) from None
     return record
@@ -515,14 +515,14 @@ def _in_todays_form(kind: type[Record], text: str) -> str:
 
 
 def write(record: Record, folder: Path = RUN) -> Path:
-    """Write the record to its file, whole or not at all, and return the path."""
+    """Writes the record to its file, whole or not at all, and returns the path."""
     path = path_of(type(record), folder)
     replace_text(path, dumps(record))
     return path
 
 
 def read(kind: type[R], folder: Path = RUN) -> R:
-    """Read the record from its file; DataError if it is missing or wrong."""
+    """Returns the record from its file; raises DataError if the file is missing or wrong."""
     path = path_of(kind, folder)
     try:
         text = path.read_text()
@@ -534,7 +534,7 @@ def read(kind: type[R], folder: Path = RUN) -> R:
 
 
 def find(kind: type[R], folder: Path = RUN) -> R | None:
-    """The record, or None where its file is missing."""
+    """Returns the record, or None where its file is missing."""
     return read(kind, folder) if path_of(kind, folder).exists() else None
 
 
@@ -568,7 +568,7 @@ def sync(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """DVC's digest of a file (md5) or of a folder (md5 of the sorted list of its files, `.dir`)."""
+    """Returns DVC's digest of a file (md5) or of a folder (md5 of the sorted list of its files, `.dir`)."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "md5").hexdigest()

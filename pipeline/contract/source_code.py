@@ -1,8 +1,8 @@
-"""Which source files make up a workload? Found by reading its imports; none of them is run.
+"""Finds the source files that make up a workload by reading its imports, none of which is run.
 
 A workload is its module and what that imports from its own package, directly or not: an edit of any of these
-is another model. Of a module without a package, what lies beside it counts as its own. Of a workload that
-comes with Daybreak, its own folder does, so that an edit of the frame is no edit of the model.
+files makes another model. For a module without a package, the modules beside it count as its own. For a
+workload that comes with Daybreak, its own folder does, so that an edit of the rest does not change the model.
 """
 
 import ast
@@ -57,9 +57,9 @@ def imported_files(module: str, *, below: str) -> dict[str, Path]:
 
 
 def _without_own_imports(path: Path, *, top: str) -> str:
-    """The text of a file without its imports of Daybreak and of its own package.
+    """Returns the text of a file without its imports of Daybreak and of its own package.
 
-    A module that only moved is the same: what it holds is under the digest, wherever it is.
+    So a module that only moved keeps its digest.
     """
     lines = path.read_text().splitlines()
     for node in ast.walk(ast.parse("\n".join(lines))):
@@ -71,7 +71,7 @@ def _without_own_imports(path: Path, *, top: str) -> str:
 
 
 def _root(module: str) -> Path:
-    """The folder that holds the top package of the module, or the module itself."""
+    """Returns the folder that holds the top package of the module, or the module itself."""
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])  # of a package, this runs nothing
     except (ModuleNotFoundError, ValueError):
@@ -90,7 +90,7 @@ def _file(root: Path, name: str) -> Path | None:
 
 
 def _imports(path: Path, *, package: str) -> Iterator[str]:
-    """Absolute names that a file of `package` imports, among them some that are no modules."""
+    """Yields the absolute names that a file of `package` imports, some of which are not modules."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

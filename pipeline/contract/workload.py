@@ -1,4 +1,4 @@
-"""What is trained? A `Workload`: all that a user writes, and two lines of params.yaml.
+"""Defines what is trained, a `Workload`: all that a user writes, beside two lines of params.yaml.
 
 A sample is the unit of everything: of the loss, of the score, of progress (`seen`). A batch is
 whatever the dataset makes of a list of samples: a tensor, or a dict or tuple of tensors whose first
@@ -31,31 +31,31 @@ class Workload(Protocol):
     all that is known by now (pipeline/serving/answers.py):
 
         recommend(model, samples, users, top) -> list[list[str]]    items for each user, best first
-        popular(samples, top) -> list[str]                          items for whoever is not known
-        likely(samples, num) -> list[str]                           who will come first (may be left out)
+        popular(samples, top) -> list[str]                          items for users that are not known
+        likely(samples, num) -> list[str]                           users who will come first (optional)
 
-    `users` are names as the source has them; the list of one that is not known is empty. The answer to a
-    user must hang on nothing but model and samples, so that it may be kept, and for fewer items it must be
-    the head of that for more. Offline and online must agree: on a day that the split `test` has, `score` is
-    of the ranking that `recommend` would have given before that day.
+    `users` are names as the source has them; the list of an unknown user is empty. The answer to a user must
+    depend on nothing but model and samples, so that it may be cached, and the answer for fewer items must be
+    the head of the answer for more. Offline and online must agree: on a day that the split `test` has,
+    `score` is of the ranking that `recommend` would have given before that day.
 
     A dataset may have `__getitems__(indices) -> batch`, which is then called instead of `__getitem__` and
-    torch's default collation; indices are a list, a range or an int64 array. It may have `block`: so many
+    torch's default collation; indices are a list, a range or an int64 array. It may have `block`: that many
     neighbours are then trained on near each other, since they are read together
     (pipeline/training/sample_order.py).
     """
 
     def dataset(self, folder: Path, split: Split) -> "Dataset[Any]":
-        """Map-style dataset over the arrays in `folder` (see pipeline/data/prepare.py)."""
+        """Returns a map-style dataset over the arrays in `folder` (see pipeline/data/prepare.py)."""
 
     def model(self) -> "nn.Module":
-        """A new model, initialised from torch's global seed."""
+        """Returns a new model, initialised from torch's global seed."""
 
     def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        """The optimizer; the trainer sets its learning rate at each update."""
+        """Returns the optimizer; the trainer sets its learning rate at each update."""
 
     def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
-        """Loss of each sample, shape [b], not reduced."""
+        """Returns the loss of each sample, shape [b], not reduced."""
 
     def score(self, model: "nn.Module", batch: Batch) -> "Tensor":
-        """Score of each sample, shape [b], higher is better."""
+        """Returns the score of each sample, shape [b]; higher is better."""

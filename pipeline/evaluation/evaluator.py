@@ -1,10 +1,10 @@
-"""How good is the challenger, on days that neither it nor the champion has seen?
+"""Stage evaluate: scores challenger and champion on days that neither of them has seen.
 
 Challenger and champion score the same held-out samples, batch by batch and side by side, so that every
 comparison downstream is paired; `data/run/scores.npy` keeps a value per sample
 (pipeline/evaluation/scores.py).
 
-A champion that was trained on a held-out day would look too good, so it is not scored then: the metric
+A champion that was trained on a held-out day would look too good, so it is not scored: the metric
 `champion_has_seen` is 1, and the gate has no evidence. Each model is scored by the workload that its own
 model.json names; its folder must have the digest on record. A champion whose workload was edited since is
 scored by the code that its version carries, in a process of its own (pipeline/evaluation/own_code.py).
@@ -15,7 +15,7 @@ import logging
 import time
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from pipeline.evaluation import own_code
 from pipeline.evaluation.scores import Columns, with_prefix, write_scores
 from pipeline.evaluation.scoring import Arm, check_shape, score
 from pipeline.registry.weights import ARRAYS, MODEL, check_digest, load_model
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +44,9 @@ def evaluate(
     *,
     registered: RegisterParams,
 ) -> Evaluation:
-    """Score all held-out samples and write `data/run/scores.npy`.
+    """Scores all held-out samples, writes `data/run/scores.npy`, and returns the means.
 
-    A mean is left out of the metrics where a score is not finite; `num_not_finite` counts those.
+    A mean is left out of the metrics where a score is not finite; `num_not_finite` counts such scores.
     Raises DataError if a model folder is not the one on record, or does not fit its workload.
     """
     import torch
@@ -60,19 +57,19 @@ def evaluate(
     num_samples = len(samples)  # type: ignore[arg-type]
     arms = [Arm(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)]
     facts: dict[str, float] = {}
-    apart: Columns = {}
+    own_columns: Columns = {}
     if champion is not None:
         check_digest(CHAMPION, champion.model_digest, record="champion.json")
         if _last_day(CHAMPION) >= min(_test_days(), default=date.max):
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
         elif champion.files_digest and not _is_todays(champion):
-            apart = own_code.columns(champion, name=registered.name, batch_size=params.batch_size)
-            _check_same_samples(apart["champion"], num_samples)
+            own_columns = own_code.columns(champion, name=registered.name, batch_size=params.batch_size)
+            _check_same_samples(own_columns["champion"], num_samples)
         else:
             arms.append(_champion_arm(arms[0]))
     with torch.inference_mode():
-        columns = score(arms, num_samples, batch_size=params.batch_size) | apart
+        columns = score(arms, num_samples, batch_size=params.batch_size) | own_columns
     columns |= _baselines(workload, num_samples)
     write_scores(columns, num_samples)
     return Evaluation(
@@ -86,7 +83,7 @@ def evaluate(
 
 
 def _is_todays(champion: Champion) -> bool:
-    """Whether the champion's workload is today's, to the last byte of its source."""
+    """Returns whether the champion's workload is today's, to the last byte of its source."""
     ours, theirs = _facts(MODEL), _facts(CHAMPION)
     if (ours["workload"], ours["arguments"]) != (theirs["workload"], theirs["arguments"]):
         return False
@@ -95,7 +92,7 @@ def _is_todays(champion: Champion) -> bool:
 
 
 def _champion_arm(challenger: Arm) -> Arm:
-    """The champion with today's code: it is the same, or the version is of before it was under a digest."""
+    """Returns the champion with today's code: its own, or a version from before digests of code."""
     ours, theirs = _facts(MODEL), _facts(CHAMPION)
     if (ours["workload"], ours["arguments"]) == (theirs["workload"], theirs["arguments"]):
         workload, samples = challenger.workload, challenger.samples
@@ -117,14 +114,14 @@ def _check_same_samples(theirs: Any, num_samples: int) -> None:
 def _baselines(workload: Any, num_samples: int) -> Columns:
     if not hasattr(workload, "baselines"):
         return {}
-    found = workload.baselines(ARRAYS)
-    for name, values in found.items():
+    baselines = workload.baselines(ARRAYS)
+    for name, values in baselines.items():
         check_shape(f"baseline {name}", values, num_samples, workload)
-    return {f"baseline/{name}": values.cpu().numpy().astype(np.float32) for name, values in found.items()}
+    return {f"baseline/{name}": values.cpu().numpy().astype(np.float32) for name, values in baselines.items()}
 
 
 def _means(columns: Columns) -> dict[str, float]:
-    """Means of the columns under the names that metrics have in the record."""
+    """Returns the means of the columns, by the names that metrics have in the record."""
     means: dict[str, float] = {}
     num_not_finite = 0
     for column, values in columns.items():
@@ -139,7 +136,7 @@ def _means(columns: Columns) -> dict[str, float]:
 
 
 def _slices(columns: Columns) -> tuple[Slice, ...]:
-    """Mean of both models on each slice that has a sample and only finite scores."""
+    """Returns the mean of both models on each slice that has a sample and only finite scores."""
     slices = []
     for name, mask in sorted(with_prefix(columns, "slice").items()):
         means = {

@@ -3,8 +3,8 @@
     echo CASE | python -m pipeline.evaluation.own_code
 
 An edit of the workload may change the shapes of its weights or what its score means, so that the champion
-fits no more into today's class. Its version is fetched from the registry, held against the digest that the
-ledger has, and scores the held-out samples with its own modules (pipeline/registry/carried_code.py).
+no longer fits today's class. The champion's version is fetched from the registry, checked against the digest
+that the ledger has, and scores the held-out samples with its own modules (pipeline/registry/carried_code.py).
 """
 
 import json
@@ -26,16 +26,16 @@ from pipeline.storage.mlflow_client import session
 
 
 def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
-    """Returns `champion` and `champion/METRIC`, a value per held-out sample, as the evaluator has them.
+    """Returns the columns `champion` and `champion/METRIC`, a value per held-out sample, shape [n].
 
     Args:
         champion: as the ledger has it.
-        name: of the model in the registry.
+        name: name of the model in the registry.
         batch_size: samples scored at once.
 
     Raises:
-        ReleaseError: its files are gone, or not those that the ledger names.
-        DataError: its own code does not score today's samples.
+        ReleaseError: the champion's files are gone, or not those that the ledger names.
+        DataError: the champion's own code does not score today's samples.
     """
     uri = f"models:/{name}/{champion.version}"
     with tempfile.TemporaryDirectory() as scratch:
@@ -61,7 +61,7 @@ def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
 
 
 def main() -> None:
-    """Score the samples of the current folder's night as the case on standard input says."""
+    """Scores the samples of the current folder's night as the case on standard input says."""
     import torch
 
     case = json.loads(sys.stdin.read())

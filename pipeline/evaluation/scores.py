@@ -1,6 +1,6 @@
-"""What did each model score on each held-out sample? `data/run/scores.npy`.
+"""Reads and writes `data/run/scores.npy`: the score of each model on each held-out sample.
 
-A structured array of shape [n], one field a column:
+The file is a structured array of shape [n], one field a column:
 
     challenger, champion                 the score
     metric/NAME, champion/NAME           the workload's other metrics, of either model
@@ -25,18 +25,18 @@ Columns = dict[str, NDArray[Any]]
 
 
 def read_scores(path: Path = SCORES) -> Columns | None:
-    """Columns of scores.npy by name, or None where the file is missing. Nothing pickled is read."""
+    """Returns the columns of scores.npy by name, None where the file is missing; never reads a pickle."""
     try:
         table = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         return None
     except (ValueError, EOFError) as error:
-        raise DataError(f"{path} is no score file: {error}; run evaluate again") from None
+        raise DataError(f"{path} is not a valid score file: {error}; run evaluate again") from None
     return {name: table[name] for name in table.dtype.names or ()}
 
 
 def write_scores(columns: Mapping[str, NDArray[Any]], num_samples: int, path: Path = SCORES) -> None:
-    """Write the columns, shape [num_samples] each, as one structured array, whole or not at all."""
+    """Writes the columns, shape [num_samples] each, as one structured array, whole or not at all."""
     table = np.zeros(num_samples, dtype=[(name, values.dtype) for name, values in columns.items()])
     for name, values in columns.items():
         table[name] = values
@@ -55,7 +55,7 @@ def write_scores(columns: Mapping[str, NDArray[Any]], num_samples: int, path: Pa
 
 
 def with_prefix(columns: Mapping[str, NDArray[Any]], prefix: str) -> Columns:
-    """The columns `prefix/NAME` by NAME."""
+    """Returns the columns `prefix/NAME` by NAME."""
     return {
         name.removeprefix(f"{prefix}/"): values
         for name, values in columns.items()

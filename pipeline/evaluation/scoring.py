@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A model and what scores it."""
+    """A model, and the workload and samples to score it with."""
 
     name: str
     workload: Any
@@ -24,7 +24,7 @@ class Arm:
 
 
 def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
-    """Scores, metrics and slice masks, each of shape [n]; arms with the same samples share the batches."""
+    """Returns scores, metrics and slice masks, shape [n] each; arms with the same samples share batches."""
     columns: Columns = {arm.name: np.zeros(num_samples, dtype=np.float32) for arm in arms}
     ours = arms[0].samples
     for start in range(0, num_samples, batch_size):
@@ -42,14 +42,16 @@ def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
 
 
 def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
-    """What an arm says of a batch, by the names of the columns; only the challenger's slices count."""
-    found = {arm.name: arm.workload.score(arm.model, batch)}
+    """Returns the values of an arm for a batch, by column; slices are those of the challenger alone."""
+    values = {arm.name: arm.workload.score(arm.model, batch)}
     prefix = "metric" if arm.name == "challenger" else arm.name
     if hasattr(arm.workload, "metrics"):
-        found |= {f"{prefix}/{name}": value for name, value in arm.workload.metrics(arm.model, batch).items()}
+        values |= {
+            f"{prefix}/{name}": value for name, value in arm.workload.metrics(arm.model, batch).items()
+        }
     if arm.name == "challenger" and hasattr(arm.workload, "slices"):
-        found |= {f"slice/{name}": mask for name, mask in arm.workload.slices(batch).items()}
-    return found
+        values |= {f"slice/{name}": mask for name, mask in arm.workload.slices(batch).items()}
+    return values
 
 
 def check_shape(name: str, values: "Tensor", size: int, workload: Any) -> None:

@@ -1,10 +1,10 @@
-"""What does a version do in a process that has nothing but its files? A script, run by `fitness`.
+"""Loads and scores a version in a process that has nothing but its files: a script, run by the smoke test.
 
     echo CASE | python -I pipeline/evaluation/smoke_process.py
 
-It imports nothing of the pipeline: the version brings the code that it was registered with, as it does to
-whatever serves. It imports what any version needs while it waits for its case, a line of JSON; what it found
-is the last line it prints, as JSON.
+The script imports nothing of the pipeline: the version brings the code that it was registered with, as it
+does to a server. The script imports what any version needs while it waits for its case, a line of JSON; its
+results are the last line that it prints, as JSON.
 """
 
 import importlib
@@ -19,16 +19,16 @@ import numpy as np
 SINGLES = 100  # samples scored one by one, to time a request
 
 
-def look() -> dict[str, Any]:
-    """Load the version, answer once, then score all samples, and some one by one.
+def measure() -> dict[str, Any]:
+    """Loads the version, answers once, then scores all samples together and some one by one.
 
-    Starting is counted in seconds of this process's CPU, since the machine that judges may be busy.
+    The start is measured in seconds of this process's CPU, since the machine may be busy.
     """
     import mlflow.pyfunc
     import pandas as pd
     import psutil
 
-    importlib.import_module("torch")  # whose model it is, whatever the workload
+    importlib.import_module("torch")  # every workload's model needs it
     case = json.loads(sys.stdin.readline())
     model = mlflow.pyfunc.load_model(case["version"])
     params = {"folder": case["folder"], "split": "test"}
@@ -53,4 +53,4 @@ def look() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(look()) + "\n")
+    sys.stdout.write(json.dumps(measure()) + "\n")

@@ -1,11 +1,11 @@
-"""Is the model fit to serve? Found out in a clean process, from the registry, before any user meets it.
+"""Tests in a clean process whether a version is fit to serve, before any user meets it.
 
 The process (pipeline/evaluation/smoke_process.py) knows nothing of the night: it loads the version, fetched
 from the registry, with the code that the version carries, and scores samples together and one by one. The
-gate holds that against what the trainer's own process scored on the same samples, and against the limits of
+gate compares that with what the trainer's own process scored on the same samples, and with the limits of
 params.yaml.
 The version that would be replaced is loaded too, since a rollback has to be able to come back to it. All
-files of either are held against the digest of the night's record before any is run.
+files of both versions are checked against the digest of the night's record before any is run.
 """
 
 import json
@@ -21,44 +21,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.contract.errors import PipelineError, without_password
-from pipeline.contract.params import GateParams
+from pipeline.contract.params import SmokeTestParams
 from pipeline.contract.records import Champion, Check, Release, Version
 from pipeline.registry import carried_code, packaging
 from pipeline.registry.weights import ARRAYS
 from pipeline.storage.mlflow_client import session
 
-TOLERANCE = 1e-5  # of a score, relative and absolute: another order of adding up
+TOLERANCE = 1e-5  # of a score, relative and absolute: sums may be added up in another order
 LIMIT_S = 600.0
-TIMED = (
-    "start",
-    "latency",
-)  # checks of how fast it was here: a busy machine may break them, a person overrule
+# Checks of how fast a version is on this machine: one that is busy may fail them, a person may overrule them.
+TIMED = ("start", "latency")
 
 
-def fitness(
-    version: Version, champion: Champion | None, scores: NDArray[Any] | None, params: GateParams
+def smoke_test(
+    version: Version, champion: Champion | None, scores: NDArray[Any] | None, params: SmokeTestParams
 ) -> tuple[Check, ...]:
-    """What was found of the version; `scores` are the trainer's own, shape [n]. None where none is asked for.
+    """Returns the checks of the version; none where `smoke_test.samples` is 0.
 
-    A version that was too slow, and nothing else, is tried once more. Every failure is a check that says so,
-    never an exception.
+    `scores` are the trainer's own, shape [n]. A version that failed by its speed alone is tested once more.
+    Every failure is a check that says so, never an exception.
     """
-    if not params.fit_samples:
+    if not params.samples:
         return ()
     if scores is None or not len(scores):
         return (Check(name="loads", ok=False, text="there are no scores of the trainer to compare with"),)
-    chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.fit_samples, len(scores))).astype(int))
+    chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
-    with _trial() as ours, _trial() if champion else nullcontext() as theirs:  # both import at the same time
-        seen = _tried(ours, version, name=version.name, numbers=numbers)
+    # Both processes import at the same time.
+    with _process() as ours, _process() if champion else nullcontext() as theirs:
+        seen = _measured(ours, version, name=version.name, numbers=numbers)
         checks = tuple(judged(seen, scores[chosen], params))
         if only_slow(checks):
-            with _trial() as again:
-                seen = _tried(again, version, name=version.name, numbers=numbers)
+            with _process() as again:
+                seen = _measured(again, version, name=version.name, numbers=numbers)
             checks = tuple(judged(seen, scores[chosen], params))
         if champion is None or theirs is None:
             return checks
-        before = _tried(theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
+        before = _measured(theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
     if "unknown" in before:
         text = f"version {champion.version} is whole; it is older than digests of code, so it is not run"
     else:
@@ -69,13 +68,13 @@ def fitness(
 
 
 def only_slow(checks: Sequence[Check]) -> bool:
-    """Whether checks failed, and none but those that time something here."""
+    """Returns whether checks failed, and only such as depend on the speed of this machine."""
     failed = [check.name for check in checks if not check.ok]
     return bool(failed) and set(failed) <= set(TIMED)
 
 
-def judged(seen: dict[str, Any], expected: NDArray[Any], params: GateParams) -> Iterator[Check]:
-    """Yields checks of what a trial saw, against what the trainer scored and what params.yaml allows."""
+def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams) -> Iterator[Check]:
+    """Yields checks of what a process measured, by the trainer's scores and the limits of params.yaml."""
     if "error" in seen or "unknown" in seen:
         text = seen.get("error", "its record has no digest of its files; run register again")
         yield Check(name="loads", ok=False, text=text)
@@ -107,11 +106,11 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: GateParams) -> 
     yield Check(name="memory", ok=not limit or seen["memory_bytes"] <= limit, text=text)
 
 
-def _tried(
+def _measured(
     process: "subprocess.Popen[str]", wanted: Release | Version, *, name: str, numbers: list[int],
     scored: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """What a clean process saw of a version, or under `error` why it saw nothing.
+    """Returns what a clean process measured of a version, or under `error` why it measured nothing.
 
     The files are fetched once: those that were verified are those that run.
     """
@@ -142,10 +141,10 @@ def _tried(
 
 
 @contextmanager
-def _trial() -> Iterator["subprocess.Popen[str]"]:
-    """A process that imports and waits for its case, and is gone at the end.
+def _process() -> Iterator["subprocess.Popen[str]"]:
+    """Yields a process that imports and waits for its case; ends it at the end.
 
-    It runs code of the registry, so it is given no variable that may be a secret.
+    The process runs code of the registry, so it is given no variable that may be a secret.
     """
     with tempfile.TemporaryDirectory() as scratch:
         process = subprocess.Popen(

@@ -43,7 +43,7 @@ def judge(serving: Release, params: WatchSections, *, rules: Rules, now: datetim
     traffic_log = open_log(params) if serving.replaced else None
     if traffic_log is None:
         return None
-    window_s = params.gate.outcome_hours * HOUR_S
+    window_s = params.live_test.outcome_hours * HOUR_S
     seen = observe(traffic_log.exposures(name_of(serving)), window_s=window_s).swapped
     if not seen.observations:
         return None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
-from pipeline.contract.params import GateParams, LiveSections
+from pipeline.contract.params import GateParams, LiveSections, LiveTestParams
 from pipeline.contract.records import Champion, Live, Night, Release, Verdict, Version
 from pipeline.contract.units import HOUR_S
 from pipeline.experiment import forecast, ramp
@@ -100,13 +100,13 @@ def _look(
     if traffic.experiment != night.id:
         traffic = _open(log, traffic, night, version, champion, over=now >= night.decide_until)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
-    seen = observe(log.exposures(night.id), window_s=params.gate.outcome_hours * HOUR_S)
+    seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at)
     decision, step = decide(
         finding,
         rules=rules,
         mode="both" if params.gate.scores == "both" else "live",
-        pace=pace(params.gate),
+        pace=pace(params.live_test),
         share=share,
         units=seen.counts(share)[0],
         hours=(now.timestamp() - traffic.changed_at) / HOUR_S,
@@ -130,21 +130,21 @@ def _look(
 
 def look(seen: Seen, params: LiveSections, *, rules: Rules, now: datetime, tuned_at: float) -> Finding:
     """Returns what the log of an experiment says by now."""
-    gate = params.gate
+    limit = params.live_test
     limits = Limits(
-        errors=gate.max_errors,
-        fallbacks=gate.max_fallbacks,
-        p99_s=gate.max_p99_rise_s,
-        shift=gate.max_shift,
-        margin=gate.margin,
+        errors=limit.max_errors,
+        fallbacks=limit.max_fallbacks,
+        p99_s=limit.max_p99_rise_s,
+        shift=limit.max_shift,
+        margin=params.gate.margin,
     )
     return find(
-        seen, rules=rules, limits=limits, window_s=gate.outcome_hours * HOUR_S, now=now.timestamp(),
+        seen, rules=rules, limits=limits, window_s=limit.outcome_hours * HOUR_S, now=now.timestamp(),
         tuned_at=tuned_at,
     )  # fmt: skip
 
 
-def pace(params: GateParams) -> ramp.Pace:
+def pace(params: LiveTestParams) -> ramp.Pace:
     """Returns the pace of the ramp, as params.yaml has it."""
     return ramp.Pace(shares=params.ramp, units=params.ramp_users, hours=params.ramp_hours)
 
@@ -166,7 +166,7 @@ def clean(params: LiveSections, *, now: datetime) -> str:
     rules = Rules(
         alpha=params.gate.alpha, margin=params.gate.margin, min_samples=params.gate.min_samples, refresh=True
     )
-    seen = observe(log.exposures(experiment), window_s=params.gate.outcome_hours * HOUR_S)
+    seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at)
     if not finding.broken:
         return ""
@@ -222,9 +222,9 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules) -
     now = datetime.now(UTC).replace(microsecond=0)
     since = now.timestamp() - HISTORY_DAYS * 24 * HOUR_S
     before = forecast.volume(log.exposures(None, since=since), now=now.timestamp(), days=HISTORY_DAYS)
-    hours = max((night.decide_until - now).total_seconds() / HOUR_S - params.gate.outcome_hours, 0.0)
+    hours = max((night.decide_until - now).total_seconds() / HOUR_S - params.live_test.outcome_hours, 0.0)
     text, tuned_at = forecast.forecast(
-        before, pace=pace(params.gate), hours=hours, alpha=rules.alpha, margin=rules.margin
+        before, pace=pace(params.live_test), hours=hours, alpha=rules.alpha, margin=rules.margin
     )
     return Live(experiment=night.id, began_at=now, foretold=text, tuned_at=tuned_at)
 

@@ -1,6 +1,6 @@
 """Decides what share of the users may meet the challenger: a step up at a time, none once something is wrong.
 
-    step            shares of `gate.ramp`, one after the other: 1, 5, 25, 50 %
+    step            shares of `live_test.ramp`, one after the other: 1, 5, 25, 50 %
     moves on        when so many users met the challenger at this share, and so many hours went by, that what
                     is wrong would have shown; never more than one step at a look
     stops at once   when a guardrail is broken: the share is 0, and the champion stays

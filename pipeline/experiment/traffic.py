@@ -53,7 +53,7 @@ def take_down(version: int, params: LiveSections) -> None:
     """Takes a version down from an endpoint, once nobody meets it."""
     with endpoint(params.register_.name) as there:
         if there:
-            there.forget(Release(version=version, replaced=0))
+            there.discard(Release(version=version, replaced=0))
 
 
 def end(experiment: str, params: LiveSections, *, keep: bool = False) -> bool:

@@ -10,7 +10,7 @@ By `gate.scores`, held-out scores decide, or users who meet one model or the oth
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import GateParams, GateSections
 from pipeline.contract.records import Action, Approval, Champion, Check, Evaluation, Night, Verdict, Version
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix
-from pipeline.evaluation.smoke_test import fitness, only_slow
+from pipeline.evaluation.smoke_test import only_slow, smoke_test
 from pipeline.experiment import live_test
 from pipeline.gate import review
 from pipeline.gate.metrics import Pair, judge_metrics
@@ -82,17 +82,20 @@ def gate(
     refresh = is_refresh(champion, params)
     rules = rules_of(params.gate, refresh=refresh)
 
+    def tested() -> tuple[Check, ...]:
+        return smoke_test(version, champion, _column("challenger"), params.smoke_test)
+
     def replayed() -> Verdict:
-        return judge_scores(evaluation, version, champion, params.gate, rules=rules)
+        return judge_scores(evaluation, version, champion, params.gate, rules=rules, tested=tested)
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
     else:
         verdict = live_test.judge(night, version, champion, params, rules=rules, replayed=replayed)
-    verdict = approval.asked(verdict, params.release, until=night.decide_until)
+    verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
-        verdict = fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params.gate))
+        verdict = fit_to_serve(verdict, tested())
     show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
@@ -104,12 +107,18 @@ def gate(
 
 
 def judge_scores(
-    evaluation: Evaluation, version: Version, champion: Champion | None, params: GateParams, *, rules: Rules
+    evaluation: Evaluation,
+    version: Version,
+    champion: Champion | None,
+    params: GateParams,
+    *,
+    rules: Rules,
+    tested: Callable[[], tuple[Check, ...]],
 ) -> Verdict:
     """Returns the verdict on `data/run/scores.npy`, and on whether the version is fit to serve.
 
-    Only a version that is to be promoted need be fit, and one that users are to judge: of that the scores
-    advise, so what the gate tried on them is left out.
+    A version that is not promoted need not be fit, so `tested`, the smoke test, is not called for it. Where
+    users decide, the scores only advise: it is tested anyhow, and what the gate tried on them is left out.
     """
     verdict = decide(
         read_scores(),
@@ -124,7 +133,7 @@ def judge_scores(
         verdict = replace(verdict, checks=())
     elif verdict.action != "promote":
         return verdict
-    return fit_to_serve(verdict, fitness(version, champion, _column("challenger"), params))
+    return fit_to_serve(verdict, tested())
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:

@@ -17,7 +17,7 @@ from pipeline.registry import aliases
 from pipeline.rollout import saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.rollback import rollback
-from pipeline.rollout.targets import Follower, followers
+from pipeline.rollout.targets import Target, release_targets
 from pipeline.statistics.paired import interval, judge
 from pipeline.statistics.result import Effect, Status
 from pipeline.storage import ledger
@@ -36,7 +36,7 @@ def watch(params: WatchSections) -> Watch:
     """
     now = datetime.now(UTC)
     expect_ledger(params)
-    edit = _check_followers(params) + live_test.clean(params, now=now)
+    edit = _check_targets(params) + live_test.clean(params, now=now)
     serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
@@ -77,11 +77,11 @@ def compare(serving: Release, pair: Columns, params: GateParams) -> Watch:
     return _watched("rolled back", serving, reason, effect=effect, num_samples=len(ours))
 
 
-def _check_followers(params: WatchSections) -> str:
+def _check_targets(params: WatchSections) -> str:
     """Finishes what was interrupted, treats edits by hand as params.yaml says, and says what was done."""
     name = params.register_.name
     with session() as client:
-        everybody = followers(client, name)
+        everybody = release_targets(client, name)
         if left := saga.recover(everybody):
             how = "finished" if left.new else "took back"
             return f"{how} the {left.kind} of version {left.release.version}, which was interrupted; "
@@ -107,7 +107,7 @@ def _check_followers(params: WatchSections) -> str:
     return edit
 
 
-def _settle_others(everybody: Sequence[Follower], serving: Release) -> str:
+def _settle_others(everybody: Sequence[Target], serving: Release) -> str:
     """Makes whatever serves show the champion again, where it does not, and returns what was done."""
     apart = [(one.name, shown) for one in everybody if (shown := one.shown()) != serving.version]
     if not apart:
@@ -124,7 +124,7 @@ def _adopt(shown: int, params: WatchSections) -> str:
         rollback(params, to=shown, reason="the alias champion was moved by hand")
     except ReleaseError as error:
         with session() as client:
-            now = saga.settle(followers(client, params.register_.name))
+            now = saga.settle(release_targets(client, params.register_.name))
         edit = f"alias champion was moved by hand to version {shown}, moved back to version {now.version}"
         ledger.note(f"{edit}: {error}", versions=(shown, now.version))
         return f"{edit}: {error}; "

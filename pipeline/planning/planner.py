@@ -170,7 +170,7 @@ def _plan(
     checkpoint_every_s: float | None,
 ) -> Plan:
     best, found = choice.best, choice.best.estimate
-    source, dated = best.machine.told(best.rental.strategy)
+    source, dated = best.machine.price_source(best.rental.strategy)
     if not best.rental.is_local:  # how many loaders help is not known of other machines, so it is predicted
         tuning = replace(tuning, num_loaders=found.num_loaders)
     return Plan(

@@ -1,1 +1,1 @@
-"""Versions in MLflow: their files, aliases, description and lineage."""
+"""Versions in MLflow: their files, aliases, descriptions and lineage."""

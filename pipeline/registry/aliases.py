@@ -1,7 +1,7 @@
-"""Does MLflow show what the ledger decided? The aliases `champion` and `challenger`, and what follows them.
+"""Reads and moves the aliases `champion` and `challenger` in MLflow, and the tags that go with them.
 
-MLflow writes an alias unconditionally, so it decides nothing: the ledger does, by compare-and-swap, and the
-alias follows (pipeline/rollout/targets.py). An edit by hand is seen by that the two disagree.
+MLflow writes an alias unconditionally, so an alias decides nothing: the ledger decides, by compare-and-swap,
+and the alias follows (pipeline/rollout/targets.py). An edit by hand shows in that the two disagree.
 """
 
 import contextlib
@@ -24,24 +24,24 @@ SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced
 
 
 def is_settled(client: "MlflowClient", name: str, serving: Release) -> bool:
-    """Do the alias and the version's own tag name the version that serves?"""
+    """Returns whether the alias and the version's own tag name the version that serves."""
     return alias(client, name) == serving.version and status(client, name, serving.version) == SERVING
 
 
 def alias(client: "MlflowClient", name: str) -> int:
-    """Version under the alias `champion`; 0 where there is none."""
+    """Returns the version under the alias `champion`; 0 where there is none."""
     with missing_is_nothing():
         return int(client.get_model_version_by_alias(name, CHAMPION).version)
     return 0
 
 
 def status(client: "MlflowClient", name: str, number: int) -> str:
-    """Where the version stands: the tag `status`."""
+    """Returns the tag `status` of the version: challenger, rejected, serving, replaced, or ""."""
     return str(existing(client, name, number).tags.get("status", ""))
 
 
 def existing(client: "MlflowClient", name: str, number: int) -> "ModelVersion":
-    """The version, or ReleaseError where MLflow has none of that number."""
+    """Returns the version; raises ReleaseError where MLflow has none of that number."""
     with missing_is_nothing():
         return client.get_model_version(name, str(number))
     raise ReleaseError(
@@ -50,14 +50,14 @@ def existing(client: "MlflowClient", name: str, number: int) -> "ModelVersion":
 
 
 def tag(client: "MlflowClient", name: str, number: int, **tags: str) -> None:
-    """Set tags of a version."""
+    """Sets tags of a version."""
     for key, value in tags.items():
         client.set_model_version_tag(name, str(number), key, value)
 
 
 @contextlib.contextmanager
 def missing_is_nothing() -> Iterator[None]:
-    """Go on after the block where MLflow does not have what was asked for."""
+    """Suppresses the error of a block that asks MLflow for something it does not have."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -68,21 +68,21 @@ def missing_is_nothing() -> Iterator[None]:
 
 
 def expect(client: "MlflowClient", name: str, release: Release) -> None:
-    """ReleaseError unless MLflow has the version, and of the model that the release is of."""
-    found = existing(client, name, release.version)
-    if found.tags.get("model_digest") != release.model_digest:
+    """Raises ReleaseError unless MLflow has the version of the release, with the same model."""
+    digest = existing(client, name, release.version).tags.get("model_digest")
+    if digest != release.model_digest:
         raise ReleaseError(
-            f"version {release.version} of {name} is of model {found.tags.get('model_digest')}, "
+            f"version {release.version} of {name} is of model {digest}, "
             f"not {release.model_digest}; run register again, or choose another version"
         )
 
 
 def show(client: "MlflowClient", name: str, serving: Release) -> None:
-    """Move the alias to the version that serves, and say in the tags who does and who did."""
+    """Moves the alias to the version that serves, and tags it and the version that it replaced."""
     existing(client, name, serving.version)
     client.set_registered_model_alias(name, CHAMPION, str(serving.version))
     if serving.replaced:
-        with missing_is_nothing():  # it may have been deleted
+        with missing_is_nothing():  # the version may have been deleted
             tag(client, name, serving.replaced, status="replaced")
     tag(client, name, serving.version, status=SERVING)
     log.info("version %d of %s serves", serving.version, name)

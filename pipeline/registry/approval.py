@@ -1,8 +1,8 @@
-"""Is a person to be asked, and what came of it? What a verdict that waits for a person allows.
+"""Decides when a person has to approve a verdict, and what the answer allows.
 
-A verdict of the gate is put to a person as `release.approval` says, until the night has to be decided;
-without an answer the champion stays. What failed can never be approved: only what the gate promotes, or
-rejects for want of proof alone.
+The parameter `release.approval` says which verdicts of the gate a person is asked to approve, until the night
+has to be decided; without an answer the champion stays. A verdict that failed can never be approved: only one
+that promotes, or that rejects for want of proof alone.
 """
 
 from dataclasses import replace
@@ -13,23 +13,23 @@ from pipeline.contract.params import ReleaseParams
 from pipeline.contract.records import Approval, Night, Verdict
 
 
-def asked(verdict: Verdict, params: ReleaseParams, *, until: datetime) -> Verdict:
-    """The verdict, with the time until which a person may approve it, if one is to be asked."""
-    wanted = {
+def request_approval(verdict: Verdict, params: ReleaseParams, *, until: datetime) -> Verdict:
+    """Returns the verdict, with the time until which a person may approve it, if one is to be asked."""
+    needs_approval = {
         "never": False,
         "inconclusive": verdict.action != "promote",
         "always": True,
     }[params.approval]
-    return replace(verdict, approve_until=until if wanted and may_be_approved(verdict) else None)
+    return replace(verdict, approve_until=until if needs_approval and may_be_approved(verdict) else None)
 
 
 def may_be_approved(verdict: Verdict) -> bool:
-    """Is it a promotion, or a rejection for want of proof only? Nothing else can be overridden."""
+    """Returns whether a person may approve it: a promotion, or a rejection for want of proof only."""
     return verdict.action == "promote" or (verdict.action == "reject" and verdict.inconclusive)
 
 
 def answer_to(verdict: Verdict, approval: Approval | None) -> Approval | None:
-    """The approval if it is on this verdict; a gate that was asked again may have come to another one."""
+    """Returns the approval if it answers this verdict; a second run of the gate may decide otherwise."""
     if approval is None or verdict.approve_until is None:
         return None
     answered_to = (approval.champion, approval.challenger, approval.action)
@@ -37,7 +37,7 @@ def answer_to(verdict: Verdict, approval: Approval | None) -> Approval | None:
 
 
 def is_same_question(before: Verdict | None, verdict: Verdict) -> bool:
-    """Whether a person was asked this already, by a gate that came to the same verdict before."""
+    """Returns whether a person was already asked about the same verdict, by an earlier run of the gate."""
     if before is None or before.approve_until is None:
         return False
     return (before.champion, before.challenger, before.action) == (
@@ -46,9 +46,9 @@ def is_same_question(before: Verdict | None, verdict: Verdict) -> bool:
 
 
 def check_promotion(night: Night, verdict: Verdict, approval: Approval | None, *, now: datetime) -> None:
-    """Return if the version is to be promoted.
+    """Returns if the version is to be promoted.
 
-    Raises NothingToDo where the champion stays, NotYet while a person may still answer.
+    Raises NothingToDo where the champion stays, and NotYet while a person may still answer.
     """
     if verdict.approve_until is None or not may_be_approved(verdict):
         if verdict.action != "promote":
@@ -68,14 +68,14 @@ def check_promotion(night: Night, verdict: Verdict, approval: Approval | None, *
 
 
 def words(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
-    """Returns the end of a sentence on what a person said, and why; "" where nobody is asked."""
+    """Returns the end of a sentence: what a person answered, and why; "" where nobody is asked."""
     answer = answer_to(verdict, approval)
     why = f": {answer.reason or 'no reason given'}" if answer else ""
     return f"{answered(verdict, answer, over=over)}{why}"
 
 
 def answered(verdict: Verdict, answer: Approval | None, *, over: bool = False) -> str:
-    """Returns the end of a sentence on whether a person approved it; "" where nobody is asked."""
+    """Returns the end of a sentence: whether a person approved the version; "" where nobody is asked."""
     if verdict.approve_until is None:
         return ""
     if answer is None:
@@ -86,7 +86,7 @@ def answered(verdict: Verdict, answer: Approval | None, *, over: bool = False) -
 
 
 def reason(verdict: Verdict, approval: Approval | None, *, over: bool = False) -> str:
-    """The reason of the verdict, and what a person said to it."""
+    """Returns the reason of the verdict, and what a person answered to it."""
     if verdict.approve_until is None:
         return verdict.reason
     return f"{verdict.reason}; version {verdict.challenger} {words(verdict, approval, over=over)}"

@@ -27,7 +27,7 @@ from pipeline.contract.errors import ReleaseError
 MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")
 # Variables that a process which runs a version's code is given; all others may be secrets.
-HANDED_ON = (
+PASSED_ON = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
 )  # fmt: skip
@@ -35,13 +35,13 @@ HANDED_ON = (
 
 def environment() -> dict[str, str]:
     """Returns the environment for a process that runs a version's code."""
-    return {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+    return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
 
 def facts(version: Path) -> dict[str, Any]:
-    """Returns what model.json says of the version in this folder: its workload, arguments, last day."""
-    facts_of_model: dict[str, Any] = json.loads((version / MODEL / "model.json").read_text())
-    return facts_of_model
+    """Returns model.json of the version in this folder: its workload, arguments, last day."""
+    document: dict[str, Any] = json.loads((version / MODEL / "model.json").read_text())
+    return document
 
 
 def check_inside(version: Path) -> None:
@@ -65,10 +65,10 @@ def workload_of(version: Path) -> Any:
 
 
 def _package(code: Path) -> str:
-    """Name of the package that holds the modules of the folder; made at the first call for these bytes."""
+    """Returns the package with the modules of the folder; makes it at the first call for these bytes."""
     name = f"version_{records.digest(code).removesuffix('.dir')}"
     if name not in sys.modules:
-        copy = Path(tempfile.mkdtemp(prefix=f"{name}-"))  # for imports yet to come, as long as this process
+        copy = Path(tempfile.mkdtemp(prefix=f"{name}-"))  # for imports, while this process lives
         atexit.register(shutil.rmtree, copy, ignore_errors=True)
         shutil.copytree(code, copy, dirs_exist_ok=True)
         sys.meta_path.insert(0, _Finder(name, copy))

@@ -1,7 +1,7 @@
-"""What does a reviewer need to decide? A version's page in the registry, as Markdown.
+"""Writes a version's page in the registry, in Markdown: what a reviewer needs to decide.
 
-Above the rule stands the verdict: what the gate decided, and what a person said to it. Its first paragraph is
-replaced when somebody rolls back. What is below is written once, when the version is registered. MLflow shows
+Above the rule stands the verdict: what the gate decided, and what a person answered. Its first paragraph is
+replaced by a rollback. The part below the rule is written once, when the version is registered. MLflow shows
 artifacts of the run by their address, so the interval is a picture (tried with 3.17).
 """
 
@@ -41,7 +41,7 @@ def describe(
     lineage: Mapping[str, str],
     run_id: str,
 ) -> str:
-    """The page, its verdict still awaited."""
+    """Returns the page of a new version, whose verdict is still awaited."""
     against = f"version {champion.version}" if champion else "none yet"
     lasted = "inside" if training.elapsed_s <= plan.interval[1] else "above"
     parts = [
@@ -77,13 +77,13 @@ def with_verdict(
     *,
     over: bool = False,
 ) -> str:
-    """The page with this verdict on it, and what a person said to it; `over`: nobody can any more."""
-    _, found, rest = description.partition(RULE)
-    if not found:  # a version of an earlier form
+    """Returns the page with this verdict and a person's answer to it; `over`: nobody can answer any more."""
+    _, rule, rest = description.partition(RULE)
+    if not rule:  # a version of an earlier form
         rest = description.partition("\n\n")[2]
-    words, asked = approvals.words(verdict, approval, over=over), verdict.approve_until is not None
-    said = f" **Version {verdict.challenger} {' '.join(words.split())}.**" if asked else ""
-    if asked and approval is None and not over:
+    words, needs_answer = approvals.words(verdict, approval, over=over), verdict.approve_until is not None
+    said = f" **Version {verdict.challenger} {' '.join(words.split())}.**" if needs_answer else ""
+    if needs_answer and approval is None and not over:
         said += (
             f" Answer in Airflow, task `review` of the night, or by "
             f"`python -m pipeline approve --night {version.night} --reason TEXT [--reject]`."
@@ -119,13 +119,13 @@ def _device(training: Training) -> str:
 
 
 def with_first(description: str, paragraph: str) -> str:
-    """The page with another first paragraph."""
+    """Returns the page with another first paragraph."""
     _, _, rest = description.partition("\n\n")
     return f"{' '.join(paragraph.split())}\n\n{rest}"
 
 
 def _metrics(metrics: Mapping[str, float]) -> Iterable[list[str]]:
-    """Rows of challenger and champion; the baselines after them, in the challenger's column."""
+    """Yields a row a metric, of challenger and champion; baselines are in the challenger's column."""
     for name, value in metrics.items():
         if name.startswith("champion"):
             continue
@@ -140,7 +140,7 @@ def _slices(evaluation: Evaluation) -> Iterable[list[str]]:
 
 
 def _table(header: list[str], rows: Iterable[list[str]]) -> str:
-    """A Markdown table, or nothing without rows."""
+    """Returns a Markdown table, or "" without rows."""
     lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
     if not lines:
         return ""

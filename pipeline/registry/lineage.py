@@ -1,4 +1,4 @@
-"""What was a version made of? Its recipe, and the digests that tie it to data, code and night.
+"""Records what a version was made of: its recipe, and the digests that tie it to data, code and night.
 
 A recipe is what decides the model apart from the data: the workload's import path and arguments, its
 source files, and how it is trained. A challenger of the champion's recipe is a refresh.
@@ -16,9 +16,9 @@ LOCK = Path("dvc.lock")
 
 
 def recipe(params: JobSections) -> str:
-    """Digest of the workload (import path, arguments, source files) and of `train`.
+    """Returns the digest of the workload (import path, arguments, source files) and of `train`.
 
-    What changes how it is trained but not what comes out, such as the checkpoint interval, is left out.
+    Parameters that do not change the model, such as the checkpoint interval, are left out.
     """
     train = _train(params)
     plug = params.workload.model_dump_json()
@@ -39,12 +39,12 @@ def is_refresh(champion: Champion | None, params: JobSections) -> bool:
 
 
 def _train(params: JobSections) -> str:
-    """What of `train` decides what comes out: not the checkpoint interval, nor the number of workers."""
+    """Returns the part of `train` that decides the model: no checkpoint interval, no number of workers."""
     return params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"})
 
 
 def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSections) -> dict[str, str]:
-    """What a version was made of, as the tags it gets in MLflow and in the ledger."""
+    """Returns what a version was made of, as the tags that it gets in MLflow and in the ledger."""
     return {
         "night": night.id,
         "day": night.day.isoformat(),
@@ -58,5 +58,5 @@ def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSec
 
 
 def tags_of(version: Version, *, night: Night, params: JobSections) -> dict[str, str]:
-    """The lineage of a registered version."""
+    """Returns the lineage of a registered version."""
     return lineage(night, data_digest=version.data_digest, model_digest=version.model_digest, params=params)

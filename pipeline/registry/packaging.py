@@ -1,6 +1,6 @@
-"""What goes into the registry with a version? The model as code and safetensors, and the night's records.
+"""Packs a version for the registry: the model as code and safetensors, and the night's records.
 
-Everything goes to the same places of the night's one run, so doing it again overwrites it.
+Everything goes to the same places of the night's one run, so a second call overwrites the first.
 """
 
 import importlib.metadata
@@ -71,8 +71,8 @@ def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
     try:
         folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(into)))
     except (MlflowException, OSError) as error:
-        told = without_password(" ".join(str(error).split()))[:200]
-        raise ReleaseError(f"{uri} cannot be fetched: {told}; restore MLflow's artifacts") from None
+        message = without_password(" ".join(str(error).split()))[:200]
+        raise ReleaseError(f"{uri} cannot be fetched: {message}; restore MLflow's artifacts") from None
     for name in OF_MLFLOW:
         (folder / name).unlink(missing_ok=True)
     verify(folder, model_digest=wanted.model_digest, files_digest=wanted.files_digest, uri=uri)
@@ -88,9 +88,9 @@ def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> N
     compared = [(folder / carried_code.MODEL, model_digest)]
     compared += [(folder, files_digest)] if files_digest else []
     for path, expected in compared:
-        if (found := records.digest(path)) != expected:
+        if (digest := records.digest(path)) != expected:
             raise ReleaseError(
-                f"the files of {uri} have digest {found}, the ledger says {expected}; "
+                f"the files of {uri} have digest {digest}, the ledger says {expected}; "
                 f"restore MLflow's artifacts"
             )
 
@@ -117,7 +117,7 @@ def log_records(
     training: Training,
     evaluation: Evaluation,
 ) -> None:
-    """The night's numbers as params and metrics of its run, and its records as they are."""
+    """Logs the night's numbers as params and metrics of its run, and its records as artifacts."""
     from mlflow.entities import Metric, Param
 
     params = run_params(night, plan, training)
@@ -130,11 +130,11 @@ def log_records(
         "num_restarts": float(training.num_restarts),
     }
     stamp = int(night.started_at.timestamp() * 1000)  # the same when logged again
-    have = client.get_run(run_id).data.params
+    logged = client.get_run(run_id).data.params
     client.log_batch(
         run_id,
         metrics=[Metric(key(name), value, stamp, 0) for name, value in metrics.items()],
-        params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in have],
+        params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in logged],
     )
     for path in sorted(records.RUN.glob("*.json")):
         client.log_artifact(run_id, str(path), "records")
@@ -156,6 +156,6 @@ def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object
 
 
 def key(name: str) -> str:
-    """The name as MLflow takes it for a metric: `recall@20` is `recall_at_20`."""
+    """Returns the name as MLflow accepts it for a metric: `recall@20` becomes `recall_at_20`."""
     plain = name.replace("@", "_at_")
     return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in plain)

@@ -1,4 +1,4 @@
-"""Stage register: makes tonight's model a version in MLflow, with all that a reviewer needs beside it.
+"""Stage register: makes tonight's model a version in MLflow, with what a reviewer needs to decide.
 
 It may be killed at any line and called again: tonight's version is looked up by its tags before one is made.
 """
@@ -40,7 +40,10 @@ def register(
     params: RegisterSections,
     profile: Profile | None = None,
 ) -> Version:
-    """Make tonight's model a version, alias `challenger`, with all that a reviewer needs beside it."""
+    """Makes tonight's model a version under the alias `challenger`, and returns its record.
+
+    Raises DataError if the model is not the one on record, and ReleaseError if another one was evaluated.
+    """
     check_digest(MODEL, training.model_digest, record="training.json")
     if evaluation.model_digest != training.model_digest:
         raise ReleaseError(
@@ -65,7 +68,7 @@ def register(
         number, known = _find_version(client, name, tags), records.find(Version)
         if known and known.number == number and known.model_digest == training.model_digest:
             files_digest = known.files_digest
-        else:  # again where a call was killed: what MLflow has is only believed as what was just sent
+        else:  # also after a killed call: of MLflow's files only those just sent are known to be whole
             packaging.log_records(
                 client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
@@ -74,7 +77,7 @@ def register(
         client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
         for key, value in {**tags, "version": f"{name}/{number}"}.items():
             client.set_tag(run_id, key, value)
-        with contextlib.redirect_stdout(sys.stderr):  # where it shows the run; the record is on stdout
+        with contextlib.redirect_stdout(sys.stderr):  # MLflow prints the run; stdout is for the record
             client.set_terminated(run_id, "FINISHED")
     return Version(
         name=name,
@@ -88,11 +91,11 @@ def register(
 
 
 def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> int | None:
-    """Tonight's version, the oldest if there are two; None before it is made."""
+    """Returns tonight's version, the oldest if there are two; None before one is made."""
     wanted = ("night", "model_digest", "code_commit")
-    asked = " and ".join(f"tags.{key} = '{tags[key]}'" for key in wanted)
-    found = client.search_model_versions(f"name = '{name}' and {asked}")
-    return min((int(version.version) for version in found), default=None)
+    query = " and ".join(f"tags.{key} = '{tags[key]}'" for key in wanted)
+    versions = client.search_model_versions(f"name = '{name}' and {query}")
+    return min((int(version.version) for version in versions), default=None)
 
 
 def _make_version(

@@ -1,4 +1,4 @@
-"""What does the registry load? The model as code and safetensors: MLflow's models-from-code.
+"""Loads a version for MLflow: the model as code and safetensors, by MLflow's models-from-code.
 
 MLflow runs this file when it loads a version; nothing is unpickled. The version carries its own weights
 (`model/`, with model.json saying which workload) and its own code, so that it scores as it did when trained.
@@ -19,7 +19,7 @@ class Served(PythonModel):
     """Scores samples of arrays on disk, as the evaluator does."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load the weights into the workload that model.json names."""
+        """Loads the weights into the workload that model.json names."""
         from pipeline.contract.params import Plug
         from pipeline.registry.carried_code import check_inside
         from pipeline.registry.weights import load_model
@@ -34,28 +34,28 @@ class Served(PythonModel):
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> Any:
-        """Scores, shape [n], of the samples whose numbers are in the column `sample`.
+        """Returns the scores, shape [n], of the samples whose numbers are in the column `sample`.
 
-        `params`: `folder` of the arrays and the `split` of it that the numbers count in.
+        `params` name the `folder` of the arrays, and the `split` of it that the numbers index.
         """
         import numpy as np
         import torch
 
         from pipeline.registry.weights import batch_of, placed
 
-        told = {"folder": "data/arrays", "split": "test"} | (params or {})
-        samples = self._samples(Path(told["folder"]), told["split"])
-        asked = [int(number) for number in model_input["sample"]]
-        scores = np.zeros(len(asked))
+        chosen = {"folder": "data/arrays", "split": "test"} | (params or {})
+        samples = self._samples(Path(chosen["folder"]), chosen["split"])
+        indices = [int(number) for number in model_input["sample"]]
+        scores = np.zeros(len(indices))
         with torch.inference_mode():
-            for start in range(0, len(asked), BATCH_SIZE):
-                numbers = asked[start : start + BATCH_SIZE]
+            for start in range(0, len(indices), BATCH_SIZE):
+                numbers = indices[start : start + BATCH_SIZE]
                 batch = placed(batch_of(samples, numbers), self.model)
                 scores[start : start + len(numbers)] = self.workload.score(self.model, batch).cpu().numpy()
         return scores
 
     def _samples(self, folder: Path, split: Any) -> Any:
-        """The data set, opened once: a request should not pay for it, as long as the arrays are the same."""
+        """Returns the data set, opened once for the same arrays, so that requests do not pay for it."""
         opened = (folder.resolve(), split, folder.stat().st_mtime_ns)
         if self.opened != opened:
             self.samples = self.workload.dataset(folder, split)

@@ -1,6 +1,4 @@
-"""Shows a verdict, and what a person said to it, where a reviewer looks: in MLflow."""
-
-from typing import TYPE_CHECKING
+"""Shows a verdict and a person's answer to it in MLflow, where a reviewer looks."""
 
 from pipeline.contract import records
 from pipeline.contract.records import (
@@ -12,30 +10,28 @@ from pipeline.registry import aliases, description
 from pipeline.registry import approval as approvals
 from pipeline.storage.mlflow_client import session
 
-if TYPE_CHECKING:
-    pass
-
 
 def show_verdict(
     version: Version, verdict: Verdict, approval: Approval | None = None, *, over: bool = False
 ) -> None:
-    """Put the verdict where a reviewer looks: first in the description, in the tags, beside the run.
+    """Writes the verdict, and a person's answer to it, to the version's description, its tags and the run.
 
-    And what a person said to it; `over` if nobody can say anything any more.
+    `over` says that nobody can answer any more.
     """
-    said = approvals.answer_to(verdict, approval)
-    kept = not said.approved if said else over if verdict.approve_until else verdict.action == "reject"
-    tags = {"verdict": verdict.action, "approval": approvals.words(verdict, said, over=over)}
-    tags |= {"approved_by": said.by, "approval_reason": said.reason} if said and said.approved else {}
+    answer = approvals.answer_to(verdict, approval)
+    kept = not answer.approved if answer else over if verdict.approve_until else verdict.action == "reject"
+    tags = {"verdict": verdict.action, "approval": approvals.words(verdict, answer, over=over)}
+    if answer and answer.approved:
+        tags |= {"approved_by": answer.by, "approval_reason": answer.reason}
     with session() as client:
-        found = aliases.existing(client, version.name, version.number)
-        text = description.with_verdict(found.description or "", version, verdict, said, over=over)
+        registered = aliases.existing(client, version.name, version.number)
+        text = description.with_verdict(registered.description or "", version, verdict, answer, over=over)
         client.update_model_version(version.name, str(version.number), description=text)
-        told = {name: value for name, value in tags.items() if value}
-        if found.tags.get("status") == aliases.CHALLENGER and kept:
-            told["status"] = "rejected"
-        aliases.tag(client, version.name, version.number, **told)
+        if registered.tags.get("status") == aliases.CHALLENGER and kept:
+            tags["status"] = "rejected"
+        given = {name: value for name, value in tags.items() if value}
+        aliases.tag(client, version.name, version.number, **given)
         client.set_tag(version.run_id, "verdict", verdict.action)
         client.log_text(version.run_id, records.dumps(verdict), "records/verdict.json")
-        if said:
-            client.log_text(version.run_id, records.dumps(said), "records/approval.json")
+        if answer:
+            client.log_text(version.run_id, records.dumps(answer), "records/approval.json")

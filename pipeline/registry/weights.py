@@ -16,7 +16,10 @@ MODEL = records.RUN / "model"
 
 
 def load_model(workload: Workload, folder: Path) -> "nn.Module":
-    """The workload's model with the weights of the folder, ready to score, on the fastest device here."""
+    """Returns the workload's model with the weights of the folder, ready to score on the fastest device.
+
+    Raises DataError where the weights do not fit the workload.
+    """
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -27,16 +30,16 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
     try:
         model.load_state_dict(load_file(path))
     except (RuntimeError, OSError, SafetensorError) as error:
-        told = " ".join(str(error).split())[:300]
+        message = " ".join(str(error).split())[:300]
         raise DataError(
-            f"{path} does not fit {type(workload).__qualname__}: {told}; "
+            f"{path} does not fit {type(workload).__qualname__}: {message}; "
             f"restore the workload's code that trained it, or train again"
         ) from None
     return model.to(device).eval()
 
 
 def batch_of(samples: Any, indices: Sequence[int]) -> Any:
-    """The samples at those positions as one batch."""
+    """Returns the samples at these indices as one batch."""
     from torch.utils.data import default_collate
 
     if hasattr(samples, "__getitems__"):
@@ -45,7 +48,7 @@ def batch_of(samples: Any, indices: Sequence[int]) -> Any:
 
 
 def placed(batch: Any, model: "nn.Module") -> Any:
-    """The batch, a tensor or a dict or tuple of tensors, on the model's device."""
+    """Returns the batch, a tensor or a dict or tuple of tensors, on the model's device."""
     device = next((parameter.device for parameter in model.parameters()), None)
     if isinstance(batch, Mapping):
         return {key: placed(value, model) for key, value in batch.items()}
@@ -55,11 +58,11 @@ def placed(batch: Any, model: "nn.Module") -> Any:
 
 
 def check_digest(folder: Path, expected: str, *, record: str) -> None:
-    """Raise DataError unless the model folder has the digest that the record gives."""
+    """Raises DataError unless the model folder has the digest that the record gives."""
     if not folder.is_dir():
         raise DataError(f"{folder} is missing, but {record} names its model; run the stage that brings it")
-    if (found := records.digest(folder)) != expected:
+    if (digest := records.digest(folder)) != expected:
         raise DataError(
-            f"{folder} has digest {found}, but {record} says {expected}; "
+            f"{folder} has digest {digest}, but {record} says {expected}; "
             f"the model is not the one on record, run the stage that brings it again"
         )

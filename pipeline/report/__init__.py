@@ -1,1 +1,1 @@
-"""What a person reads in the morning."""
+"""The report of a night and the board over all nights, which people read in the morning."""

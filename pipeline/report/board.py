@@ -1,4 +1,4 @@
-"""How have the nights been? One page, and one table for the terminal, over the whole ledger."""
+"""Draws the board over the whole ledger: a page, and a table for the terminal."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ _STYLES = {"promoted": "bold green", "kept": "", "failed": "bold red", "rollback
 
 
 def board(history: Sequence[Entry]) -> str:
-    """The page over all nights of the ledger, newest first."""
+    """Returns the HTML page over all nights of the ledger; `history` is newest first."""
     from markupsafe import Markup
 
     from pipeline.report import charts, figures, page
@@ -46,28 +46,28 @@ def board(history: Sequence[Entry]) -> str:
 
 
 def status_table(history: Sequence[Entry]) -> "Table":
-    """The nights as a table for the terminal, in the order given."""
+    """Returns the nights as a table for the terminal, in the order given."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("day", no_wrap=True)
-    table.add_column("night", overflow="ellipsis", min_width=10)  # gives way where the terminal is narrow
+    table.add_column("night", overflow="ellipsis", min_width=10)  # shrinks where the terminal is narrow
     table.add_column("verdict", no_wrap=True)
     for name in ("champion", "hours against deadline", "dollars"):
         table.add_column(name, justify="right", no_wrap=name != "hours against deadline", min_width=8)
     table.add_column("bound", no_wrap=True)
     for entry in history:
-        came = outcome.outcome(entry)
-        if came == "rollback":
+        result = outcome.outcome(entry)
+        if result == "rollback":
             at = f"{entry.closed_at:%Y-%m-%d %H:%M}" if entry.closed_at else ""
-            told = Text(outcome.word(entry), style=_STYLES[came])
-            table.add_row(at[:10], at[11:], told, formats.count(outcome.champion(entry) or None))
+            verdict = Text(outcome.word(entry), style=_STYLES[result])
+            table.add_row(at[:10], at[11:], verdict, formats.count(outcome.champion(entry) or None))
             continue
         table.add_row(
             str(entry.night.day),
             Text(entry.night.id),
-            Text(outcome.word(entry), style=_STYLES[came]),
+            Text(outcome.word(entry), style=_STYLES[result]),
             formats.count(outcome.champion(entry) or None),
             hours(entry),
             formats.dollars(entry.training.cost_usd if entry.training else None),
@@ -77,8 +77,8 @@ def status_table(history: Sequence[Entry]) -> "Table":
 
 
 def hours(entry: Entry) -> str:
-    """Hours of training against the hours that the deadline left."""
+    """Returns the hours of training against the hours that the deadline left."""
     limit = (entry.night.train_until - entry.night.started_at).total_seconds() / HOUR_S
     used = entry.training.elapsed_s / HOUR_S if entry.training else None
-    told = formats.NONE if used is None else f"{used:.2f}" if used >= 0.1 else f"{used:.3f}"
-    return f"{told} of {limit:g}"
+    text = formats.NONE if used is None else f"{used:.2f}" if used >= 0.1 else f"{used:.3f}"
+    return f"{text} of {limit:g}"

@@ -1,7 +1,7 @@
-"""Which figures are drawn, and how? By matplotlib, as svg elements for a page.
+"""Draws the charts of a page, by matplotlib, as svg elements.
 
-What a chart shows is always also in a table or a sentence beside it; here it gets a label for those who
-do not see it.
+What a chart shows is always also in a table or a sentence beside it; the chart itself gets a label for
+readers who cannot see it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,12 +18,12 @@ from matplotlib.transforms import blended_transform_factory
 from pipeline.contract import formats
 from pipeline.report.svg import ACCENT, FILL, INK, MUTED, PAPER, RULE, WIDTH, inline, styled
 
-LONGEST = 40  # letters of a label; the table beside the chart has them all
+LONGEST = 40  # letters of a label; the table beside the chart has all of it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Used:
-    """What was used of something limited: each figure in the unit that `show` writes."""
+    """What was used of something limited, all figures in one unit, with the text that is shown."""
 
     label: str
     used: float | None
@@ -37,7 +37,7 @@ class Used:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One bar: its value, and the words after it."""
+    """One bar: its value, and the text after it."""
 
     label: str
     value: float
@@ -47,7 +47,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Mean score of a model on some samples, with the champion's on the same where it is known."""
+    """Mean score of a model on some samples, and the champion's on the same ones where it is known."""
 
     label: str
     value: float
@@ -73,7 +73,7 @@ class Point:
 
 @styled
 def used(rows: Sequence[Used]) -> str:
-    """Bars of what was used, a tick for what was planned (with its interval), a line for the limit.
+    """Draws bars of what was used, a tick for what was planned (with its interval), a line for the limit.
 
     Each bar has a scale of its own. A limit more than five times everything else is named at the
     edge instead of drawn: against 18 hours nobody sees whether 80 s or 90 s were used.
@@ -106,7 +106,7 @@ def used(rows: Sequence[Used]) -> str:
 
 @styled
 def bars(rows: Sequence[Bar], *, name: str, label: str, limit: float | None = None) -> str:
-    """Horizontal bars on one scale, the strong ones in the accent, a line at `limit`."""
+    """Draws horizontal bars on one scale, the strong ones in the accent, a line at `limit`."""
     figure, axes = canvas(height=0.16 + 0.32 * len(rows), left=_margin(row.label for row in rows), right=0.72)
     most = max([row.value for row in rows] + [limit or 0.0]) or 1.0
     for y, row in enumerate(reversed(rows)):
@@ -119,13 +119,13 @@ def bars(rows: Sequence[Bar], *, name: str, label: str, limit: float | None = No
     axes.set_xlim(0, most * 1.01)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-    told = "; ".join(f"{row.label} {row.text}" for row in rows)
-    return inline(figure, name=name, label=f"{label}: {told}")
+    values = "; ".join(f"{row.label} {row.text}" for row in rows)
+    return inline(figure, name=name, label=f"{label}: {values}")
 
 
 @styled
 def effect(*, value: float, low: float, high: float, margin: float | None) -> str:
-    """The difference to the champion with its interval, beside zero and the margin."""
+    """Draws the difference to the champion with its interval, beside zero and the margin."""
     figure, axes = canvas(height=1.0, left=0.03, right=0.97, bottom=0.3, top=0.25)
     reach = 1.15 * max(abs(low), abs(high), margin or 0.0, 1e-9)
     axes.plot([low, high], [0, 0], color=ACCENT, lw=7, alpha=0.45)
@@ -137,20 +137,20 @@ def effect(*, value: float, low: float, high: float, margin: float | None) -> st
     axes.text(0, 1.02, "no difference", ha="left" if near else "center", **above)
     if margin is not None:
         axes.axvline(-margin, color=INK, lw=1, ls=(0, (2, 2)))
-        told = f"margin {formats.effect(-margin)}"
-        axes.text(-margin, 1.02, told, ha="right" if near else "center", **above)
+        text = f"margin {formats.effect(-margin)}"
+        axes.text(-margin, 1.02, text, ha="right" if near else "center", **above)
     axes.set_xlim(-reach, reach)
     axes.set_ylim(-1, 1)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_formatter(lambda x, _: formats.effect(x) if abs(x) > 1e-9 else "0")
-    told = f"Effect {formats.effect(value)}, from {formats.effect(low)} to {formats.effect(high)}"
-    return inline(figure, name="effect", label=told)
+    label = f"Effect {formats.effect(value)}, from {formats.effect(low)} to {formats.effect(high)}"
+    return inline(figure, name="effect", label=label)
 
 
 @styled
 def scores(rows: Sequence[Score]) -> str:
-    """A dot with its interval for each slice, and a ring where the champion is on the same samples."""
+    """Draws a dot with its interval for each slice, and a ring for the champion on the same samples."""
     figure, axes = canvas(
         height=0.5 + 0.28 * len(rows), left=_margin(row.label for row in rows), right=0.985, bottom=0.3
     )
@@ -165,13 +165,13 @@ def scores(rows: Sequence[Score]) -> str:
     rows_of(axes, [row.label for row in rows])
     axes.set_xlim(left=min(0.0, *(row.value for row in rows)))
     axes.xaxis.set_major_formatter(lambda x, _: formats.quantity(round(x, 6)))
-    told = "; ".join(f"{row.label} {formats.score(row.value)}" for row in rows)
-    return inline(figure, name="scores", label=f"Scores: {told}")
+    values = "; ".join(f"{row.label} {formats.score(row.value)}" for row in rows)
+    return inline(figure, name="scores", label=f"Scores: {values}")
 
 
 @styled
 def trend(points: Sequence[Point]) -> str:
-    """Score with the verdict of each night and the best simple rule; time and dollars, with the plan's."""
+    """Draws score, time and dollars of each night, with its verdict, the best simple rule and the plan."""
     figure = Figure(figsize=(WIDTH, 4.3))
     heights = {"height_ratios": [2.4, 1, 1], "hspace": 0.28}
     panels: list[Axes] = list(figure.subplots(3, 1, sharex=True, gridspec_kw=heights))
@@ -224,7 +224,7 @@ def _trend_of_scores(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _known(points: Sequence[Point], name: str, unit: float = 1) -> list[float]:
-    """One figure of the points, not a number where it is not known."""
+    """Returns one figure of the points, NaN where it is not known."""
     values: list[float | None] = [getattr(point, name) for point in points]
     return [float("nan") if value is None else value * unit for value in values]
 
@@ -232,7 +232,7 @@ def _known(points: Sequence[Point], name: str, unit: float = 1) -> list[float]:
 def canvas(
     *, height: float, left: float, right: float, bottom: float = 0.06, top: float = 0.02
 ) -> tuple[Figure, Axes]:
-    """A wide figure with one axes; height, bottom and top in inches."""
+    """Returns a wide figure with one axes; height, bottom and top in inches."""
     figure = Figure(figsize=(WIDTH, height))
     axes: Axes = figure.add_subplot()
     figure.subplots_adjust(left=left, right=right, bottom=bottom / height, top=1 - top / height)
@@ -240,7 +240,7 @@ def canvas(
 
 
 def _margin(labels: Iterable[str]) -> float:
-    """Share of the width that the labels need, so that none runs into the bars."""
+    """Returns the share of the width that the labels need, so that none runs into the bars."""
     return 0.03 + 0.0092 * max((len(_cut(label)) for label in labels), default=0)
 
 
@@ -249,7 +249,7 @@ def _cut(label: str) -> str:
 
 
 def rows_of(axes: Axes, labels: Sequence[str]) -> None:
-    """One row a label from the top, labels flush with the text of the page."""
+    """Sets up one row a label from the top, with the labels flush with the text of the page."""
     axes.set_yticks([])
     axes.set_ylim(-0.6, len(labels) - 0.4)
     axes.spines["left"].set_visible(False)

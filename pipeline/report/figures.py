@@ -1,4 +1,4 @@
-"""Which charts do a night's records allow? From records to the drawings of pipeline/report/charts.py."""
+"""Turns a night's records into the charts that they allow, drawn by pipeline/report/charts.py."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from pipeline.storage.ledger import Entry
 
 NIGHTS = 60  # in the trend at most
 SLICES = 24  # drawn at most; the table has them all
-BATCH = 256  # that a profile is shown at where there is no plan
+BATCH = 256  # at which a profile is shown where there is no plan
 
 
 def points(nights: Sequence[Entry]) -> list[charts.Point]:
-    """The last nights as points of the trend, by day; rollbacks are no nights."""
+    """Returns the last nights as points of the trend, by day, without rollbacks."""
     latest = sorted((e for e in nights if not e.rollback), key=lambda e: e.night.started_at)[-NIGHTS:]
     return [
         charts.Point(
@@ -34,14 +34,14 @@ def points(nights: Sequence[Entry]) -> list[charts.Point]:
 
 
 def points_until(entry: Entry, history: Sequence[Entry]) -> list[charts.Point]:
-    """The trend up to this night, which may or may not be in the ledger yet."""
+    """Returns the trend up to this night, which may or may not be in the ledger yet."""
     at = entry.night.started_at
     earlier = [e for e in history if e.night.id != entry.night.id and e.night.started_at <= at]
     return points([entry, *earlier])
 
 
 def used(entry: Entry, plan: Plan) -> str:
-    """Time and dollars of the training, against the plan, the deadline and the budget."""
+    """Draws time and dollars of the training, against the plan, the deadline and the budget."""
     night, training = entry.night, entry.training
     limit_s = (night.train_until - night.started_at).total_seconds()
     used_s = training.elapsed_s if training else None
@@ -71,18 +71,18 @@ def used(entry: Entry, plan: Plan) -> str:
 
 
 def batch_size(entry: Entry) -> int:
-    """Samples that one device takes at a time tonight."""
+    """Returns the samples that one device takes at a time tonight."""
     return entry.plan.micro_batch_size if entry.plan else BATCH
 
 
 def error(line: Line, num_samples: float) -> float:
-    """Half-width of the interval of a line at a batch, its two errors taken as independent."""
+    """Returns the half-width of the interval of a line at a batch, its two errors taken as independent."""
     return math.hypot(line.fixed_error, line.per_sample_error * num_samples)
 
 
 def drift(rows: Sequence[Drift]) -> str:
-    """Distance of each column as a share of its limit, the worst first."""
-    told = [
+    """Draws the distance of each column as a share of its limit, the worst first."""
+    bars = [
         charts.Bar(
             label=row.column,
             value=row.value / row.limit if row.limit else 0.0,
@@ -91,11 +91,11 @@ def drift(rows: Sequence[Drift]) -> str:
         )
         for row in sorted(rows, key=lambda row: -row.value / (row.limit or 1))
     ]
-    return charts.bars(told[:12], name="drift", label="Drift against its limit", limit=1)
+    return charts.bars(bars[:12], name="drift", label="Drift against its limit", limit=1)
 
 
 def effect(verdict: Verdict, margin: float | None) -> str | None:
-    """The effect with its interval, and the margin of a refresh; None where there is no evidence."""
+    """Draws the effect with its interval, and the margin of a refresh; None where there is no evidence."""
     if verdict.effect is None or verdict.low is None or verdict.high is None:
         return None
     low, high = (b if math.isfinite(b) else verdict.effect for b in (verdict.low, verdict.high))
@@ -104,7 +104,7 @@ def effect(verdict: Verdict, margin: float | None) -> str | None:
 
 
 def scores(now: Standing) -> str | None:
-    """Score on all samples and on the largest slices, the champion's beside it, and the simple rules."""
+    """Draws the scores on all samples and on the largest slices, the champion's, and the simple rules."""
     largest = sorted(now.slices, key=lambda row: -row.num_samples)[:SLICES]
     rows = [
         charts.Score(

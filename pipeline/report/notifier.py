@@ -1,8 +1,8 @@
-"""Tells people what they would want to hear: the command of `notify.command` gets each message.
+"""Notifies people of what a night decided: each message is handed to the command `notify.command`.
 
-Promotions, refusals, rollbacks, and questions that wait for a person, each with its reason; failures and
-missed deadlines come from Airflow's callbacks and from `python -m pipeline night`. A notifier that fails is
-logged, and nothing else fails by it.
+The messages are promotions, refusals, rollbacks, and questions that wait for a person, each with its reason;
+failures and missed deadlines come from Airflow's callbacks and from `python -m pipeline night`. A failure of
+the notifier is logged, and nothing else fails with it.
 """
 
 import logging
@@ -15,12 +15,12 @@ from pipeline.storage import ledger
 
 log = logging.getLogger(__name__)
 
-LIMIT_S = 60  # that the command may take
+LIMIT_S = 60  # the most that the command may take
 STDERR = 2
 
 
 def tell(message: str) -> bool:
-    """Hands the message to the home's notifier, if there is one; whether that went well."""
+    """Hands the message to the home's notifier, if there is one; returns False where the notifier failed."""
     command = params.load(ledger.home()).notify.command
     if not command:
         return True

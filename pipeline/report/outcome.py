@@ -1,4 +1,4 @@
-"""What came of a night, in words? The verdict as one sentence, and how far the chain of stages got."""
+"""Puts the outcome of a night into words: the verdict as one sentence, and how far the stages got."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SHOWN = 4  # digests
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The one sentence and what it rests on."""
+    """The outcome in one sentence, and its reason."""
 
     outcome: Outcome
     sentence: str
@@ -30,14 +30,14 @@ class Headline:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """One stage of the chain and what became of it."""
+    """One stage of the chain, and how far it got."""
 
     stage: str
     state: State
 
 
 def outcome(entry: Entry) -> Outcome:
-    """What came of a night of the ledger; `kept` also where there was nothing new to judge."""
+    """Returns the outcome of a night of the ledger; `kept` also where there was nothing new to judge."""
     verdict = entry.verdict
     if entry.rollback:
         return "rollback"
@@ -49,17 +49,17 @@ def outcome(entry: Entry) -> Outcome:
 
 
 def word(entry: Entry) -> str:
-    """The verdict in a word or two, for a table."""
-    came = outcome(entry)
-    if came == "kept" and entry.verdict:
+    """Returns the verdict in a word or two, for a table."""
+    result = outcome(entry)
+    if result == "kept" and entry.verdict:
         return {"reject": "rejected", "wait": "waits", "promote": "not promoted"}.get(
             entry.verdict.action, entry.verdict.action
         )
-    return {"rollback": "rolled back", "open": "under way"}.get(came, came)
+    return {"rollback": "rolled back", "open": "under way"}.get(result, result)
 
 
 def since(history: Sequence[Entry]) -> str:
-    """What was rolled back after the newest night, as a sentence; "" where nothing was."""
+    """Returns what was rolled back after the newest night, as a sentence; "" where nothing was."""
     newest = history[0] if history else None
     if newest is None or not newest.rollback:
         return ""
@@ -69,12 +69,12 @@ def since(history: Sequence[Entry]) -> str:
 
 
 def champion(entry: Entry) -> int:
-    """Version that served once the night was over; 0 for none."""
+    """Returns the version that served once the night was over; 0 for none."""
     return entry.serving.version if entry.serving else 0
 
 
 def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> Headline:
-    """The verdict of the night as one sentence; `errors` and `skips` are what stages said, in order."""
+    """Returns the verdict of the night as one sentence; `errors` and `skips` are texts of stages."""
     serving = champion(entry)
     stays = f"version {serving} stays" if serving else "there is no champion yet"
     if errors:
@@ -107,7 +107,7 @@ def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) 
 
 
 def in_live(live: Live) -> str:
-    """What an A/B test on live traffic showed, in a paragraph."""
+    """Returns the result of an A/B test on live traffic, in a paragraph."""
     measured = (
         ""
         if live.effect is None or live.low is None or live.high is None
@@ -121,7 +121,7 @@ def in_live(live: Live) -> str:
 
 
 def proven(epochs: Sequence[Epoch]) -> str:
-    """What the ledger of samples proves, in a sentence; "" where none was kept."""
+    """Returns what the ledger of samples proves, in a sentence; "" where no ledger was kept."""
     if not epochs:
         return ""
     whole = [epoch for epoch in epochs if epoch.whole]
@@ -159,7 +159,7 @@ def _promotion(entry: Entry, challenger: int) -> str:
 
 
 def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> list[Link]:
-    """The stages in order and how far the night got."""
+    """Returns the stages in order, and how far the night got."""
     links = []
     for stage, record in CHAIN:
         state: State = "not reached"
@@ -167,7 +167,7 @@ def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> 
             state = "done"
         if stage in errors or stage in skips:
             state = "failed" if stage in errors else "skipped"
-        # `close` writes the verdict of a night that never came to its gate
+        # `close` writes the verdict of a night that never reached its gate
         if stage == "gate" and entry.version is None and state == "done":
             state = "not reached"
         links.append(Link(stage=stage, state=state))

@@ -1,7 +1,7 @@
-"""What happened tonight, and why? One self-contained HTML page: verdict first, then what it rests on.
+"""Writes the report of a night, one self-contained HTML page: first the verdict, then its evidence.
 
-The page works with whatever records the night has; a night that stopped early has only the first of
-them, and says what stopped it. It asks nothing of the network: styles and charts are in the file.
+The page works with whatever records the night has; a night that stopped early has only the first of them,
+and its page says what stopped it. The page loads nothing from the network: styles and charts are in it.
 """
 
 import re
@@ -41,9 +41,8 @@ from pipeline.report.standing import Standing, standing
 from pipeline.storage.ledger import Entry
 
 FILE = records.RUN / "report.html"
-_UNIT = re.compile(
-    r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))"
-)  # what is between figure and unit
+# The space between a figure and its unit.
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
 _KINDS: tuple[type[Record], ...] = (
     Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval, Champion,
     Release,
@@ -54,16 +53,17 @@ _FORMATS = (
 
 
 def write(folder: Path, history: Sequence[Entry]) -> Path:
-    """Write the page of the night in `folder` to data/run/report.html, whole or not at all."""
+    """Writes the page of the night in `folder` to data/run/report.html; returns its path."""
     path = folder / FILE
     records.replace_text(path, page(folder, history))
     return path
 
 
 def page(folder: Path, history: Sequence[Entry]) -> str:
-    """The page of the night in `folder`; `history` is the ledger, newest first, with or without tonight.
+    """Returns the page of the night in `folder`; `history` is the ledger, newest first.
 
-    Raises DataError if the night has no Night record, or a record that is broken.
+    The ledger may or may not have tonight's entry yet. Raises DataError if the night has no Night record, or
+    a record that is broken.
     """
     entry = entry_of(folder, history)
     errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
@@ -98,16 +98,16 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
 
 
 def entry_of(folder: Path, history: Sequence[Entry] = ()) -> Entry:
-    """Tonight as an entry of the ledger, read from the folder; its commit is "" before `close`."""
+    """Returns tonight as an entry of the ledger, read from the folder; its commit is "" before `close`."""
     run = folder / records.RUN
     night = records.read(Night, run)
-    found: dict[str, Any] = {kind.__name__.lower(): records.find(kind, run) for kind in _KINDS}
+    by_name: dict[str, Any] = {kind.__name__.lower(): records.find(kind, run) for kind in _KINDS}
     commits = [e.commit for e in history if e.night.id == night.id and not e.rollback]
-    return Entry(commit=next(iter(commits), ""), subject="", rollback=False, night=night, **found)
+    return Entry(commit=next(iter(commits), ""), subject="", rollback=False, night=night, **by_name)
 
 
 def texts_of(folder: Path, ending: str) -> dict[str, str]:
-    """What stages that failed (`error`) or had nothing to do (`skipped`) said, in the order of the chain."""
+    """Returns what stages that failed (`error`) or had nothing to do (`skipped`) wrote, in their order."""
     order = [stage for stage, _ in outcome.CHAIN]
     paths = (folder / records.RUN).glob(f"*.{ending}")
     ranked = sorted(paths, key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.stem))
@@ -116,7 +116,7 @@ def texts_of(folder: Path, ending: str) -> dict[str, str]:
 
 @cache
 def environment() -> Environment:
-    """The templates of this folder: everything is escaped, the number formats are filters."""
+    """Returns the templates of this folder: everything is escaped, the number formats are filters."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -129,17 +129,17 @@ def environment() -> Environment:
 
 
 def _unbroken(show: Callable[[Any], str], value: Any) -> str:
-    """A figure and its unit stay on one line."""
+    """Returns the figure and its unit with spaces that do not break, so that both stay on one line."""
     return show(value).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def render(name: str, **shown: Any) -> str:
-    """A page from the template of that name."""
+    """Returns a page made from the template of that name."""
     return environment().get_template(name).render(shown)
 
 
 def grouped(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Nested values as groups of figures with their units, ready to show; the group "" has what is in none.
+    """Returns nested values as groups of figures with their units; the group "" has those outside of groups.
 
     >>> grouped({"load_s": 0.5, "memory": {"peak_bytes": 3e8, "batch_sizes": [1, 2]}})
     {'': {'load': '500 ms'}, 'memory': {'peak': '300 MB', 'batch sizes': '1, 2'}}
@@ -162,7 +162,7 @@ def _figure(name: str, value: Any) -> str:
 
 
 def _words(name: str) -> str:
-    """A key as words; the unit goes, since the figure has it."""
+    """Returns a key as words, without its unit, which the figure has."""
     plain = name if name.endswith("_per_s") else name.removesuffix("_s").removesuffix("_bytes")
     return plain.removesuffix("_usd").replace("_", " ")
 
@@ -170,7 +170,7 @@ def _words(name: str) -> str:
 def _charts(
     entry: Entry, margin: float | None, now: Standing | None, history: Sequence[Entry]
 ) -> dict[str, Markup | None]:
-    """The charts that tonight's records allow, None for the others."""
+    """Returns the charts that tonight's records allow, None for the others."""
     points = figures.points_until(entry, history)
     drawn = {
         "used": figures.used(entry, entry.plan) if entry.plan else None,
@@ -188,15 +188,15 @@ def _charts(
 
 
 def _broken(report: Report | None) -> list[Expectation]:
-    """Rules that rows failed or that do not hold: first what does not hold, then by rows."""
-    told = [e for e in report.expectations if e.num_failed or not e.success] if report else []
-    return sorted(told, key=lambda e: (e.success, -e.num_failed))
+    """Returns the rules that rows failed or that do not hold: first those, then by the number of rows."""
+    broken = [e for e in report.expectations if e.num_failed or not e.success] if report else []
+    return sorted(broken, key=lambda e: (e.success, -e.num_failed))
 
 
 def _lineage(entry: Entry) -> dict[str, str]:
-    """Where everything came from: commits, digests, version and run."""
+    """Returns where everything came from: commits, digests, version and run."""
     version, training, dataset = entry.version, entry.training, entry.dataset
-    told = {
+    lineage = {
         "Night": entry.night.id,
         "Started by": entry.night.trigger,
         "Code commit": entry.night.code_commit,
@@ -215,12 +215,12 @@ def _lineage(entry: Entry) -> dict[str, str]:
         "Served before": f"version {entry.champion.version}" if entry.champion else "",
     }
     if entry.release:
-        told |= {f"Release, {key}": value for key, value in entry.release.lineage.items()}
-    return {key: value for key, value in told.items() if value}
+        lineage |= {f"Release, {key}": value for key, value in entry.release.lineage.items()}
+    return {key: value for key, value in lineage.items() if value}
 
 
 def _margin(folder: Path) -> float | None:
-    """Non-inferiority margin of the night's params.yaml; None where it does not tell."""
+    """Returns the non-inferiority margin of the night's params.yaml; None where that cannot be read."""
     try:
         return params.load(folder).gate.margin
     except ParamsError:

@@ -1,4 +1,4 @@
-"""Which pictures does a profile allow? An update before and after the remedies, its roofline, its timeline.
+"""Draws the pictures of a profile: an update before and after the remedies, its roofline, its timeline.
 
 Profiles of earlier nights have less evidence; a picture that lacks its figures is left out. What binds the
 job is in the accent.
@@ -34,7 +34,7 @@ class Stack:
 
 
 def pictures(profile: Profile, *, num_samples: int) -> dict[str, str | None]:
-    """The pictures by name, None where the evidence does not allow one; `num_samples` in a batch."""
+    """Returns the pictures by name, None where the evidence does not allow one; `num_samples` in a batch."""
     return {
         "update": update(stacks(profile, num_samples=num_samples), bound=profile.bound),
         "roofline": roofline(_part(profile, "roofline"), device=profile.device),
@@ -43,35 +43,35 @@ def pictures(profile: Profile, *, num_samples: int) -> dict[str, str | None]:
 
 
 def stacks(profile: Profile, *, num_samples: int) -> list[Stack]:
-    """An update before the remedies, and after those that were kept."""
-    told, mended = profile.evidence, _part(profile, "mended")
+    """Returns an update before the remedies, and after those that were kept."""
+    evidence, improved = profile.evidence, _part(profile, "mended")
     load_s, step_s = profile.load_s(num_samples), profile.step_s(num_samples)
-    before_s = mended.get("before_s") or load_s + step_s
+    before_s = improved.get("before_s") or load_s + step_s
     shares = {"loading": load_s / (load_s + step_s or 1.0)}
-    if "compute_share" in told:
+    if "compute_share" in evidence:
         shares = {
-            "loading": told["load_share"],
-            "memory traffic": told["memory_share"],
-            "compute": told["compute_share"],
+            "loading": evidence["load_share"],
+            "memory traffic": evidence["memory_share"],
+            "compute": evidence["compute_share"],
         }
     else:
         shares["step"] = 1 - shares["loading"]
     parts = {name: share * before_s for name, share in shares.items()}
-    found = [Stack(label="Before", parts=parts, text=formats.duration(before_s))]
-    after_s, rows = mended.get("after_s"), _part(profile, "timeline").get("after", [])
+    updates = [Stack(label="Before", parts=parts, text=formats.duration(before_s))]
+    after_s, rows = improved.get("after_s"), _part(profile, "timeline").get("after", [])
     if after_s and len(rows) > 1:
         waiting = median(max(0.0, later[2] - earlier[3]) for earlier, later in pairwise(rows))
         stepping = median(row[3] - row[2] for row in rows)
         share = waiting / (waiting + stepping or 1.0)
         parts = {"waiting for data": share * after_s, "step": (1 - share) * after_s}
         saved = f"{formats.duration(after_s)}, {formats.percent(1 - after_s / before_s)} saved"
-        found.append(Stack(label="After", parts=parts, text=saved))
-    return found
+        updates.append(Stack(label="After", parts=parts, text=saved))
+    return updates
 
 
 @styled
 def update(rows: Sequence[Stack], *, bound: str) -> str | None:
-    """Stacked bars of an update on one scale, a key above them."""
+    """Draws stacked bars of an update on one scale, a key above them."""
     most = max((sum(row.parts.values()) for row in rows), default=0.0)
     if not most:
         return None
@@ -92,32 +92,32 @@ def update(rows: Sequence[Stack], *, bound: str) -> str | None:
         handles=key, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=len(key), frameon=False,
         borderaxespad=0, handlelength=1, handleheight=1, columnspacing=1.4, fontsize=9,
     )  # fmt: skip
-    told = "; ".join(
+    values = "; ".join(
         f"{row.label} {row.text}, of which "
         + ", ".join(f"{name} {formats.duration(seconds)}" for name, seconds in row.parts.items())
         for row in rows
     )
-    return inline(figure, name="update", label=f"An update: {told}")
+    return inline(figure, name="update", label=f"An update: {values}")
 
 
 def _fills(names: Sequence[str], bound: str) -> dict[str, dict[str, Any]]:
-    """What binds in the accent; the others can be told apart without colours."""
+    """Returns the fill of each part: what binds in the accent, the others distinct without colours."""
     others: list[dict[str, Any]] = [
         {"color": MUTED},
         {"color": RULE},
         {"facecolor": PAPER, "edgecolor": MUTED, "hatch": "///"},
     ]
-    found: dict[str, dict[str, Any]] = {}
+    fills: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):
-        found[name] = {"color": ACCENT} if name in STRONG[bound] else others.pop(0)
-    return found
+        fills[name] = {"color": ACCENT} if name in STRONG[bound] else others.pop(0)
+    return fills
 
 
 @styled
-def roofline(told: Mapping[str, Any], *, device: str) -> str | None:
-    """FLOP/s over FLOP per byte, both logarithmic: the measured roof, and the job below it."""
+def roofline(measured: Mapping[str, Any], *, device: str) -> str | None:
+    """Draws FLOP/s over FLOP per byte, both logarithmic: the measured roof, and the job below it."""
     names = ("flops_per_s", "flops_per_byte", "peak_flops_per_s", "peak_bytes_per_s")
-    rate, intensity, peak, stream = (float(told.get(name) or 0.0) for name in names)
+    rate, intensity, peak, stream = (float(measured.get(name) or 0.0) for name in names)
     if min(rate, intensity, peak, stream) <= 0:
         return None
     ridge, roof = peak / stream, min(peak, stream * intensity)
@@ -127,7 +127,7 @@ def roofline(told: Mapping[str, Any], *, device: str) -> str | None:
     axes.loglog([intensity, intensity], [rate, roof], color=ACCENT, lw=1, ls=(0, (2, 2)))
     axes.loglog([intensity], [rate], "o", color=ACCENT, ms=9)
     floor = min(rate, low * stream) / 3
-    gathered = float(told.get("peak_gather_bytes_per_s") or 0.0)
+    gathered = float(measured.get("peak_gather_bytes_per_s") or 0.0)
     if gathered:
         floor = min(floor, low * gathered)
         end = min(high, peak / gathered)
@@ -155,9 +155,9 @@ def roofline(told: Mapping[str, Any], *, device: str) -> str | None:
 
 
 @styled
-def timeline(told: Mapping[str, Any], *, bound: str) -> str | None:
-    """Lanes of loads and of steps, before and after the remedies, on one scale."""
-    runs = {name: rows for name in ("before", "after") if (rows := told.get(name))}
+def timeline(runs_by_name: Mapping[str, Any], *, bound: str) -> str | None:
+    """Draws lanes of loads and of steps, before and after the remedies, on one scale."""
+    runs = {name: rows for name in ("before", "after") if (rows := runs_by_name.get(name))}
     if not runs:
         return None
     lanes = [
@@ -186,16 +186,16 @@ def timeline(told: Mapping[str, Any], *, bound: str) -> str | None:
 
 
 def _apart(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """A place for each span, so that those that run at once have different ones."""
+    """Returns a place for each span, so that spans that overlap have different places."""
     free_at: list[float] = []
-    found = []
+    places = []
     for start, end in spans:
         place = next((n for n, free in enumerate(free_at) if free <= start), len(free_at))
         free_at[place : place + 1] = [end]
-        found.append(place)
-    return found
+        places.append(place)
+    return places
 
 
 def _part(profile: Profile, name: str) -> Mapping[str, Any]:
-    found = profile.evidence.get(name)
-    return found if isinstance(found, Mapping) else {}
+    part = profile.evidence.get(name)
+    return part if isinstance(part, Mapping) else {}

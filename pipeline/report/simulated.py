@@ -1,4 +1,4 @@
-"""What did the simulated nights come to? A table, a JSON document and a picture."""
+"""Reports simulated nights: a table, a JSON document and a picture."""
 
 import json
 from collections.abc import Sequence
@@ -38,17 +38,17 @@ LEGEND = (
 
 
 def rows(tallies: Sequence[Tally]) -> list[Row]:
-    """One row a policy, cheapest first among those that missed as few deadlines."""
+    """Returns one row a policy, by missed deadlines, then by dollars."""
     import numpy as np
 
     optimum = {tally.night: tally for tally in tallies if tally.policy == OPTIMUM}
-    found = []
+    summaries = []
     for policy in (*POLICIES, OPTIMUM):
         own = [tally for tally in tallies if tally.policy == policy]
         usd = np.array([tally.usd for tally in own])
         done = [tally for tally in own if not tally.missed and not optimum[tally.night].missed]
         least = sum(optimum[tally.night].usd for tally in done)
-        found.append(
+        summaries.append(
             Row(
                 policy=policy,
                 num_nights=len(own),
@@ -63,20 +63,20 @@ def rows(tallies: Sequence[Tally]) -> list[Row]:
                 least_spare_hours=min((tally.spare_s for tally in done), default=0.0) / HOUR_S,
             )
         )
-    return sorted(found, key=lambda row: (row.num_missed, row.usd))
+    return sorted(summaries, key=lambda row: (row.num_missed, row.usd))
 
 
-def table(found: Sequence[Row]) -> "Table":
-    """For the terminal; hours are the mean of a night, but the least of those to spare."""
+def table(summaries: Sequence[Row]) -> "Table":
+    """Returns a table for the terminal; hours are a night's mean, except for the least hours to spare."""
     from rich.table import Table
 
     titles = ("policy", "missed", "$/night", "over", "lost", "moved", "bought", "waited", "spare")
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for title in titles:
         shown.add_column(title, justify="left" if title == "policy" else "right", no_wrap=True)
-    for row in found:
+    for row in summaries:
         cells = [row.policy, str(row.num_missed), f"{row.usd:,.2f}"]
-        if row.policy == OPTIMUM:  # it is a bound and tells no story
+        if row.policy == OPTIMUM:  # it is a bound, not a policy
             shown.add_row(*cells, *[""] * (len(titles) - len(cells)))
             continue
         shown.add_row(
@@ -86,14 +86,14 @@ def table(found: Sequence[Row]) -> "Table":
     return shown
 
 
-def document(found: Sequence[Row], tallies: Sequence[Tally], *, about: dict[str, object]) -> str:
-    """All of it as JSON: what was simulated, a row a policy, and each night."""
+def document(summaries: Sequence[Row], tallies: Sequence[Tally], *, about: dict[str, object]) -> str:
+    """Returns everything as JSON: what was simulated, a row a policy, and each night."""
     nights = [asdict(tally) for tally in tallies]
-    return json.dumps({**about, "policies": [asdict(row) for row in found], "tallies": nights}, indent=1)
+    return json.dumps({**about, "policies": [asdict(row) for row in summaries], "tallies": nights}, indent=1)
 
 
 def check_files(*, plot: str, json: str) -> None:
-    """Refuse files that could not be written, before the nights are played; "" is none."""
+    """Raises ParamsError for files that could not be written, before any night is played; "" is no file."""
     for option, name in (("--plot", plot), ("--json", json)):
         if name and not Path(name).parent.is_dir():
             raise ParamsError(f"{option} {name} is in no folder that exists; make {Path(name).parent} first")
@@ -110,9 +110,9 @@ def _check_ending(path: Path) -> None:
 
 
 def plot(tallies: Sequence[Tally], path: Path) -> None:
-    """What was paid beyond the optimum as nights go by, and the spread of a night's dollars.
+    """Draws what was paid beyond the optimum as nights go by, and the spread of a night's dollars.
 
-    The file's ending says which format.
+    The file's ending decides the format.
     """
     import matplotlib as mpl
     import matplotlib.figure
@@ -131,7 +131,7 @@ def plot(tallies: Sequence[Tally], path: Path) -> None:
         beyond, spread = figure.subplots(1, 2)
         nights = np.arange(1, len(usd[OPTIMUM]) + 1)
         for place, (name, label) in enumerate(zip(names, labels, strict=True)):
-            if name != OPTIMUM:  # two that did the same are seen as a line within a line
+            if name != OPTIMUM:  # two policies that did the same show as a line within a line
                 width = 5 - 0.7 * place
                 beyond.plot(nights, np.cumsum(usd[name] - usd[OPTIMUM]), label=label, linewidth=width)
         beyond.set(xlabel="nights", ylabel="dollars beyond the optimum, added up", yscale="log")

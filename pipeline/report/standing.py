@@ -1,8 +1,8 @@
-"""How do challenger, champion and simple rules stand, overall and slice by slice?
+"""Compares challenger, champion and simple rules, overall and slice by slice.
 
 Means come from the records; where the per-sample scores are at hand they get 95 % intervals,
-mean -+ 1.96 s / sqrt(n), and differences are paired. These are for looking at: many slices are looked
-at at once and nothing is corrected. The gate's interval, which is, is the one that decides.
+mean -+ 1.96 s / sqrt(n), and differences are paired. These intervals only illustrate: there are many slices,
+and nothing is corrected for that. The gate decides by its own interval, which is corrected.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.contract.records import Evaluation, Slice
 
-Z = 1.96  # 95 % of a normal distribution is within
+Z = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 _FACTS = ("champion_has_seen", "num_not_finite")  # metrics that are not about a model
 
 
@@ -51,12 +51,12 @@ class Standing:
 
     @property
     def has_champion(self) -> bool:
-        """Is there anything of the champion to compare with?"""
+        """Returns whether there is a score of the champion to compare with."""
         return any(row.champion for row in (self.overall, *self.slices) if row)
 
 
 def standing(evaluation: Evaluation, columns: Mapping[str, NDArray[Any]] | None = None) -> Standing:
-    """The standing by the record, with intervals by the columns of scores.npy, shape [n] each."""
+    """Returns the standing by the record, with intervals by the columns of scores.npy, shape [n] each."""
     columns = columns or {}
     metrics = evaluation.metrics
     overall = None
@@ -90,7 +90,7 @@ def standing(evaluation: Evaluation, columns: Mapping[str, NDArray[Any]] | None 
 
 
 def best_baseline(evaluation: Evaluation | None) -> float | None:
-    """Score of the best simple rule; None where there is none."""
+    """Returns the score of the best simple rule; None where there is none."""
     values = [
         v for name, v in (evaluation.metrics if evaluation else {}).items() if name.startswith("baseline/")
     ]
@@ -98,12 +98,12 @@ def best_baseline(evaluation: Evaluation | None) -> float | None:
 
 
 def score(evaluation: Evaluation | None) -> float | None:
-    """Mean score of the challenger on the held-out samples."""
+    """Returns the mean score of the challenger on the held-out samples; None where there is none."""
     return None if evaluation is None else evaluation.metrics.get("score")
 
 
 def _of_slice(name: str, columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Scores of both models on the samples of a slice; nothing where its mask is not known."""
+    """Returns the scores of both models on the samples of a slice; none where its mask is not known."""
     mask = columns.get(f"slice/{name}")
     if mask is None:
         return {}
@@ -124,7 +124,7 @@ def _row(part: Slice, columns: Mapping[str, NDArray[Any]]) -> Row:
 
 
 def _mean(value: float, column: NDArray[Any] | None) -> Mean:
-    """The mean on record with the interval that the samples of the column give it."""
+    """Returns the mean on record with the interval that the samples of the column give it."""
     if column is None or column.size < 2:
         return Mean(value=value)
     samples = column.astype(np.float64)

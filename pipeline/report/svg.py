@@ -1,8 +1,8 @@
-"""How does a drawing become part of a page? Inline SVG, in the colours of the page around it.
+"""Turns a drawing into a part of a page: inline SVG, in the colours of the page around it.
 
 A chart is drawn in stand-in colours that become CSS variables afterwards, so that one drawing serves
-light, dark and print; its text stays text. Ids get the name of the chart in front, since a page holds
-many; metadata and namespaces, which name hosts, are left out.
+light, dark and print; its text stays text. Ids are prefixed with the name of the chart, since a page holds
+many charts; metadata and namespaces, which name hosts, are left out.
 """
 
 import io
@@ -33,7 +33,7 @@ WIDTH = 10.0  # inches; the page scales it
 _STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 10,
-    "text.parse_math": False,  # "$0.42 of $50.00" is no formula
+    "text.parse_math": False,  # "$0.42 of $50.00" is not a formula
     "text.color": INK,
     "axes.edgecolor": RULE,
     "axes.labelcolor": MUTED,
@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Draw in our style and leave matplotlib's own settings as they were."""
+    """Makes `draw` use our style, and leaves matplotlib's own settings as they were."""
 
     @wraps(draw)
     def drawn(*args: P.args, **named: P.kwargs) -> R:
@@ -66,21 +66,21 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def alone(element: str) -> str:
-    """An element of `inline` as a file that another page shows as a picture, in the page's light colours.
+    """Returns an element of `inline` as a file that another page can show as a picture, in light colours.
 
     >>> alone('<svg viewBox="0 0 72 9"><path style="stroke: var(--rule)"/></svg>').partition("><")[2]
     'path style="stroke: #d9dce1"/></svg>'
     """
     element = re.sub(r"var\(--(\w+)\)", lambda m: _LIGHT[m[1]], element)
     size = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+) ([\d.]+)"', element)
-    told = f' width="{size[1]}" height="{size[2]}"' if size else ""
+    dimensions = f' width="{size[1]}" height="{size[2]}"' if size else ""
     look = f"background: {_LIGHT['paper']}; color: {_LIGHT['ink']}; font-family: sans-serif"
     head, _, rest = element.removeprefix("<svg").partition(">")
-    return f'<svg xmlns="http://www.w3.org/2000/svg"{told}{head} style="{look}">{rest}'
+    return f'<svg xmlns="http://www.w3.org/2000/svg"{dimensions}{head} style="{look}">{rest}'
 
 
 def inline(figure: Figure, *, name: str, label: str) -> str:
-    """The figure as an svg element for a page: no prolog, no metadata, ids of its own, CSS colours."""
+    """Returns the figure as an svg element of a page: no prolog, no metadata, own ids, CSS colours."""
     figure.patch.set_visible(False)
     for axes in figure.axes:
         axes.patch.set_visible(False)

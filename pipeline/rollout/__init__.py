@@ -1,1 +1,1 @@
-"""Is it better, and who serves?"""
+"""Promotion and rollback as one transaction over ledger, registry and whatever serves, and their audit."""

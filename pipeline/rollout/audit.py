@@ -1,4 +1,4 @@
-"""Holds ledger, aliases, DVC objects and MLflow against each other; changes nothing.
+"""Checks ledger, aliases, DVC objects and MLflow against each other, and changes nothing.
 
 The ledger is hash-chained by git, so `git fsck` proves that no entry was altered; what a chain cannot prove,
 that every release follows from the one before it and from a verdict, is read from the records.
@@ -17,7 +17,7 @@ from pipeline.contract.params import Params
 from pipeline.contract.records import Approval, Check, Night, Release, Verdict, Version
 from pipeline.registry import aliases
 from pipeline.rollout import saga
-from pipeline.rollout.targets import followers
+from pipeline.rollout.targets import release_targets
 from pipeline.storage import ledger
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
@@ -26,39 +26,42 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 LOCK = "dvc.lock"
-NUM_SHOWN = 3  # of the faults of a kind
+NUM_SHOWN = 3  # faults of each check
 
 
 def audit(params: Params) -> Iterator[Check]:
-    """Yields one check after the other; MLflow is asked last, as it may be away."""
+    """Yields one check after the other; MLflow comes last, since it may not answer."""
     commits = ledger.commits()
     yield _objects()
     texts = ledger.texts_at([commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
-    history = [decoded(files) for files in texts]
+    contents = [decoded(files) for files in texts]
     yield _check(
-        "chain of nights", chain_faults(commits, history), f"{len(commits):,} entries follow each other"
+        "chain of nights", chain_faults(commits, contents), f"{len(commits):,} entries follow each other"
     )
     yield _check(
-        "releases", release_faults(commits, history), "each follows from a verdict and the one before"
+        "releases", release_faults(commits, contents), "each follows from a verdict and the one before"
     )
     keep = params.night.keep
-    yield _data([(c, t[LOCK]) for c, t in zip(commits, texts, strict=True) if LOCK in t][:keep])
+    locks = [(commit, files[LOCK]) for commit, files in zip(commits, texts, strict=True) if LOCK in files]
+    yield _data(locks[:keep])
     left = saga.journal().path.exists()
     text = "a release was interrupted; run watch" if left else "no release is unfinished"
     yield Check(name="journal", ok=not left, text=text)
     with session() as client:
         name = params.register_.name
         serving = ledger.champion_at(ledger.ledger_tip())
-        yield _check("followers", _follower_faults(client, name, serving), "all show what the ledger says")
-        yield _check("MLflow", _registry_faults(client, name, commits, history), "it has what the ledger has")
+        yield _check("targets", _target_faults(client, name, serving), "all show what the ledger says")
+        yield _check(
+            "MLflow", _registry_faults(client, name, commits, contents), "it has what the ledger has"
+        )
 
 
 KINDS = (Night, Version, Verdict, Approval, Release)
-Decoded = dict[str, dict[str, Any]]  # records by name, as plain values
+Contents = dict[str, dict[str, Any]]  # the records of a commit by name, as plain values
 
 
-def decoded(texts: dict[str, str]) -> Decoded:
-    """Returns the records among the texts of a commit, in today's form."""
+def decoded(texts: dict[str, str]) -> Contents:
+    """Returns the records among the files of a commit, each as a dict, by their names in lower case."""
     paths = {kind.__name__: str(records.path_of(kind)) for kind in KINDS}
     return {
         name.lower(): older.record(name, json.loads(texts[path]))
@@ -68,7 +71,7 @@ def decoded(texts: dict[str, str]) -> Decoded:
 
 
 def _objects() -> Check:
-    """Is every object of the ledger there, and what its name says?"""
+    """Checks by `git fsck` that every object of the ledger exists and has the content that its name says."""
     tip = ledger.ledger_tip()
     try:
         if tip:
@@ -80,33 +83,33 @@ def _objects() -> Check:
     )
 
 
-def chain_faults(commits: Sequence[Commit], history: Sequence[Decoded]) -> Iterator[str]:
-    """Entries that do not follow the one before them, newest first."""
-    for number, (commit, entry) in enumerate(zip(commits, history, strict=True)):
+def chain_faults(commits: Sequence[Commit], contents: Sequence[Contents]) -> Iterator[str]:
+    """Yields a sentence for each entry that does not follow the one before it, newest first."""
+    for number, (commit, content) in enumerate(zip(commits, contents, strict=True)):
         before = commits[number + 1].id if number + 1 < len(commits) else ""
-        if "night" not in entry:
+        if "night" not in content:
             yield f"{commit.id[:9]} has no night.json"
         elif commit.rollback:
             if commit.parents != (before,):
                 yield f"rollback {commit.id[:9]} does not follow {before[:9]} alone"
-        elif (entry["night"]["previous"], entry["night"]["id"]) != (before, commit.night):
-            yield f"night {commit.night} says it follows {entry['night']['previous'][:9]}, not {before[:9]}"
-        elif commit.parents[-1] != entry["night"]["code_commit"]:
+        elif (content["night"]["previous"], content["night"]["id"]) != (before, commit.night):
+            yield f"night {commit.night} says it follows {content['night']['previous'][:9]}, not {before[:9]}"
+        elif commit.parents[-1] != content["night"]["code_commit"]:
             yield f"night {commit.night} has another code commit than its parent {commit.parents[-1][:9]}"
 
 
-def release_faults(commits: Sequence[Commit], history: Sequence[Decoded]) -> Iterator[str]:
-    """Releases without a verdict, of another model, or that replace a version that did not serve."""
+def release_faults(commits: Sequence[Commit], contents: Sequence[Contents]) -> Iterator[str]:
+    """Yields a sentence for each release without a verdict, or with another model or predecessor."""
     serving = 0
-    for commit, entry in reversed(list(zip(commits, history, strict=True))):
-        if "release" not in entry:
+    for commit, content in reversed(list(zip(commits, contents, strict=True))):
+        if "release" not in content:
             continue
-        release, verdict = entry["release"], entry.get("verdict", {})
+        release, verdict = content["release"], content.get("verdict", {})
         if release["replaced"] != serving:
             yield f"{commit.id[:9]} replaces version {release['replaced']}, but {serving} served"
         if not commit.rollback:
-            version = entry.get("version", {})
-            if not _allowed(verdict, entry.get("approval", {}), release["version"]):
+            version = content.get("version", {})
+            if not _allowed(verdict, content.get("approval", {}), release["version"]):
                 yield f"version {release['version']} was released by {commit.id[:9]} without a verdict on it"
             if (version.get("number"), version.get("model_digest")) != (
                 release["version"],
@@ -117,7 +120,7 @@ def release_faults(commits: Sequence[Commit], history: Sequence[Decoded]) -> Ite
 
 
 def _allowed(verdict: dict[str, Any], approval: dict[str, Any], number: int) -> bool:
-    """Did the gate promote the version or, where a person was to be asked, did one approve it?"""
+    """Returns whether the gate promoted the version or, if a person had to approve it, one did."""
     if verdict.get("challenger") != number:
         return False
     if not verdict.get("approve_until"):
@@ -128,7 +131,7 @@ def _allowed(verdict: dict[str, Any], approval: dict[str, Any], number: int) -> 
 
 
 def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
-    """Are the files that the newest nights' dvc.lock name in the cache? Lists of files are followed."""
+    """Checks that the cache has the files that dvc.lock of the newest nights names, those in folders too."""
     cache = ledger.home() / ".dvc" / "cache" / "files" / "md5"
     wanted: dict[str, str] = {}
     for commit, text in locks:
@@ -156,24 +159,24 @@ def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
     return _check("DVC objects", iter(missing), f"{num_objects:,} of {len(locks)} nights are there")
 
 
-def _follower_faults(client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:
-    for follower in followers(client, name):
+def _target_faults(client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:
+    for target in release_targets(client, name):
         try:
-            if (shown := follower.shown()) != (serving.version if serving else 0):
-                yield f"{follower.name} shows {shown}, the ledger says {serving.version if serving else 0}"
-        except NotYet as reason:
-            yield f"what {follower.name} shows is not known: {reason}"
+            if (shown := target.shown()) != (serving.version if serving else 0):
+                yield f"{target.name} shows {shown}, the ledger says {serving.version if serving else 0}"
+        except NotYet as pending:
+            yield f"what {target.name} shows is not known: {pending}"
 
 
 def _registry_faults(
-    client: "MlflowClient", name: str, commits: Sequence[Commit], history: Sequence[Decoded]
+    client: "MlflowClient", name: str, commits: Sequence[Commit], contents: Sequence[Contents]
 ) -> Iterator[str]:
-    served = {t["release"]["version"] for t in history if "release" in t}
-    serving = next((t["release"]["version"] for t in history if "release" in t), 0)
+    releases = [content["release"]["version"] for content in contents if "release" in content]
+    serving = releases[0] if releases else 0
     made = {
-        t["version"]["number"]: t["version"]
-        for commit, t in zip(commits, history, strict=True)
-        if "version" in t and not commit.rollback
+        content["version"]["number"]: content["version"]
+        for commit, content in zip(commits, contents, strict=True)
+        if "version" in content and not commit.rollback
     }
     have = {int(version.version): version for version in _versions(client, name)}
     for number, version in made.items():
@@ -184,30 +187,30 @@ def _registry_faults(
         for key in ("model_digest", "night"):
             if tags.get(key) != version[key]:
                 yield f"version {number} has {key} {tags.get(key)}, the ledger says {version[key]}"
-    for number, listed in have.items():
-        status = listed.tags.get("status", "")
+    for number, registered in have.items():
+        status = registered.tags.get("status", "")
         if status == aliases.SERVING and number != serving:
             yield f"version {number} is tagged {status}, but version {serving} serves"
-        if status == "replaced" and number not in served:
+        if status == "replaced" and number not in releases:
             yield f"version {number} is tagged {status}, but never served"
         if number == serving and status != aliases.SERVING:
             yield f"version {number} serves, but is tagged {status or 'nothing'}"
 
 
 def _versions(client: "MlflowClient", name: str) -> list[Any]:
-    """All versions of the model, page by page."""
-    known: list[Any] = []
+    """Returns all versions of the model, which are read page by page."""
+    versions: list[Any] = []
     token = None
     while True:
         page = client.search_model_versions(f"name = '{name}'", max_results=1000, page_token=token)
-        known += page
+        versions += page
         token = page.token
         if not token:
-            return known
+            return versions
 
 
-def _check(name: str, faults: Iterator[str], fine: str) -> Check:
-    known = list(faults)
-    more = f" and {len(known) - NUM_SHOWN} more" if len(known) > NUM_SHOWN else ""
-    text = "; ".join(re.sub(r"\s+", " ", fault) for fault in known[:NUM_SHOWN]) + more
-    return Check(name=name, ok=not known, text=text or fine)
+def _check(name: str, sentences: Iterator[str], fine: str) -> Check:
+    faults = list(sentences)
+    more = f" and {len(faults) - NUM_SHOWN} more" if len(faults) > NUM_SHOWN else ""
+    text = "; ".join(re.sub(r"\s+", " ", fault) for fault in faults[:NUM_SHOWN]) + more
+    return Check(name=name, ok=not faults, text=text or fine)

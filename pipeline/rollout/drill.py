@@ -1,8 +1,8 @@
-"""Could we roll back tonight? The version that a rollback would bring back is restored beside what serves.
+"""Rehearses a rollback: the version that it would bring back is restored beside the one that serves.
 
-The model is fetched through a shadow alias, `drill`, as whoever serves would fetch it by `champion`, and its
-files are held against the digest that the ledger has; the code commit is looked up in git; dvc.lock and the
-data that nights carry on are restored into a worktree of their own, which is removed again. Users notice
+The model is fetched through a shadow alias, `drill`, as a server would fetch it by `champion`, and its files
+are checked against the digest that the ledger has; the code commit is looked up in git; dvc.lock and the
+data that nights pass on are restored into a worktree of their own, which is then removed. Users notice
 nothing.
 """
 
@@ -27,18 +27,21 @@ ALIAS = "drill"
 
 
 def drill(params: Params) -> Iterator[Check]:
-    """What of a rollback's target could be restored; NothingToDo where there is nothing to go back to."""
+    """Yields a check each for the model, the code and the data of the version that a rollback would restore.
+
+    Raises NothingToDo where there is no version to go back to.
+    """
     entries = ledger.history()
     try:
-        target = steps_back(entries, 1)
+        number = steps_back(entries, 1)
     except ReleaseError as error:
         raise NothingToDo(f"no drill: {error}") from None
-    made = promotion_of(entries, target)
+    made = promotion_of(entries, number)
     for name, look in (("model", _model), ("code", _code), ("data", _data)):
         try:
-            yield Check(name=f"{name} of version {target}", ok=True, text=look(made, params))
+            yield Check(name=f"{name} of version {number}", ok=True, text=look(made, params))
         except PipelineError as error:
-            yield Check(name=f"{name} of version {target}", ok=False, text=str(error))
+            yield Check(name=f"{name} of version {number}", ok=False, text=str(error))
 
 
 def _model(made: Entry, params: Params) -> str:

@@ -1,10 +1,10 @@
-"""Does anybody know of a champion that the ledger does not? Then the ledger was lost, and nothing is decided.
+"""Detects a lost ledger: something else knows of a champion that the ledger does not have.
 
-The ledger is a git branch, and a branch can be deleted or reset. Without it a night would look like the first
-one, and promote its model over the one that serves, compared with nothing. So where MLflow's alias or tags,
-the journal of releases or a remote's branch name a champion and the ledger has none, or the commit that
-promoted MLflow's champion is not part of it, `open`, `gate`, `watch` and `rollback` refuse and say how to get
-it back.
+The ledger is a git branch, and a branch can be deleted or reset. Without its ledger a night would look like
+the first one, and promote its model over the one that serves without a comparison. So where MLflow's alias or
+tags, the journal of releases or a remote's branch name a champion and the ledger has none, or the commit that
+promoted MLflow's champion is not part of the ledger, `open`, `gate`, `watch` and `rollback` refuse to run and
+say how to bring the ledger back.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from pipeline.storage.mlflow_client import session
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-REMOTE_S = 10  # that a remote may take to answer
+REMOTE_S = 10  # the most that a remote may take to answer
 
 
 def expect_ledger(params: ModelSections, *, always_ask_mlflow: bool = True) -> None:
-    """Raises ReleaseError where somebody else knows of a champion that the ledger does not.
+    """Raises ReleaseError where MLflow, a journal or a remote knows of a champion that the ledger does not.
 
     With `always_ask_mlflow` off, MLflow is asked only where the ledger has no champion.
     """
@@ -44,7 +44,7 @@ def expect_ledger(params: ModelSections, *, always_ask_mlflow: bool = True) -> N
         evidence += [f"the remote {name} has the branch nights at {at[:9]}" for name, at in remotes.items()]
     if not evidence:
         return
-    if ledger.ledger_tip() != tip:  # a promotion was amid its steps
+    if ledger.ledger_tip() != tip:  # a promotion was under way
         expect_ledger(params, always_ask_mlflow=always_ask_mlflow)
         return
     has = f"ends at {tip[:9]} without it" if tip else "is gone"
@@ -73,28 +73,28 @@ def _journal_says(tip: str) -> Iterator[str]:
 
 
 def _remotes() -> dict[str, str]:
-    """Remotes that have the branch, with its newest commit there; one that does not answer is left out."""
+    """Returns the newest commit of the branch at each remote that has it; skips remotes without an answer."""
     branches = {}
-    # No night waits for somebody to type a password.
-    unasked = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+    # No night may wait for somebody to type a password.
+    unprompted = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
     for remote in ledger.git("remote", folder=ledger.home()).splitlines():
         with contextlib.suppress(subprocess.TimeoutExpired):
             listed = subprocess.run(
                 ["git", "ls-remote", remote, ledger.BRANCH], cwd=ledger.home(), stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=REMOTE_S, check=False, env=unasked | os.environ,
+                capture_output=True, text=True, timeout=REMOTE_S, check=False, env=unprompted | os.environ,
             ).stdout.split()  # fmt: skip
             branches.update({remote: listed[0]} if listed else {})
     return branches
 
 
 def _is_part(commit: str, tip: str) -> bool:
-    asked = ["git", "merge-base", "--is-ancestor", commit, tip or commit]
-    done = subprocess.run(asked, cwd=ledger.home(), capture_output=True, check=False)
+    command = ["git", "merge-base", "--is-ancestor", commit, tip or commit]
+    done = subprocess.run(command, cwd=ledger.home(), capture_output=True, check=False)
     return bool(tip) and done.returncode == 0
 
 
 def _way_back(remotes: list[str]) -> str:
-    """What to do: the newest commit of a night that git still has, else a remote's branch."""
+    """Returns how to bring the ledger back: from the newest commit that git still has, else from a remote."""
     newest = ledger.newest_unreachable()
     if newest:
         return f"bring it back with: git update-ref {ledger.BRANCH} {newest}"

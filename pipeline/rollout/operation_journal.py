@@ -1,8 +1,10 @@
-"""What was begun that takes long, and what shall go? A small book, so that whoever comes after a kill knows.
+"""Journals long-running operations at Vertex AI, so that a restarted process can resume them.
 
-asked      what was asked of the service, by a name of ours: when, and the name of its operation, ""
-           until its reply came; written before the service is asked
-unwanted   versions that are to be taken down when they can be
+Its document has two keys:
+
+asked      the requests by a name of ours: when each was sent, and the name of its operation, "" until the
+           reply came; an entry is written before the request is sent
+unwanted   the versions to undeploy as soon as that is possible
 """
 
 import logging
@@ -20,123 +22,132 @@ from pipeline.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
-AGAIN = (4, 8, 10, 13, 14)  # google.rpc: too late, no capacity or quota, aborted, internal, unavailable
+# google.rpc: deadline exceeded, no capacity or quota, aborted, internal, unavailable
+RETRIABLE = (4, 8, 10, 13, 14)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One thing that takes long."""
+class Request:
+    """A request that starts a long-running operation."""
 
     at: float  # seconds since 1970
     operation: str = ""
 
 
-class Book:
-    """The book at a path. Every change is on the disk before the method returns."""
+class OperationJournal:
+    """The journal at a path. Every change is on the disk before the method returns."""
 
     def __init__(self, path: Path) -> None:
         self._journal = Journal(path, empty={"asked": {}, "unwanted": []})
         self.alone = self._journal.alone
 
-    def asked(self, name: str) -> Asked | None:
-        """What was asked for under that name, and is not known to have ended."""
-        found = self._journal.read()["asked"].get(name)
-        return Asked(**found) if found else None
+    def request(self, name: str) -> Request | None:
+        """Returns the request of that name, unless its operation is known to have ended."""
+        entry = self._journal.read()["asked"].get(name)
+        return Request(**entry) if entry else None
 
     def operations(self) -> set[str]:
-        """The operations that are known to be ours."""
-        return {found["operation"] for found in self._journal.read()["asked"].values()} - {""}
+        """Returns the names of the operations that are known to be ours."""
+        return {entry["operation"] for entry in self._journal.read()["asked"].values()} - {""}
 
-    def ask(self, name: str, asked: Asked) -> None:
-        """Write down what is about to be asked for, or what came back."""
-        told = self._journal.read()
-        self._journal.write({**told, "asked": {**told["asked"], name: asdict(asked)}})
+    def record(self, name: str, request: Request) -> None:
+        """Records a request before it is sent, or with the operation that the reply named."""
+        document = self._journal.read()
+        self._journal.write({**document, "asked": {**document["asked"], name: asdict(request)}})
 
-    def drop(self, name: str) -> None:
-        """It has ended."""
-        told = self._journal.read()
-        if told["asked"].pop(name, None):
-            self._journal.write(told)
+    def remove(self, name: str) -> None:
+        """Removes the request of that name, if there is one: its operation has ended."""
+        document = self._journal.read()
+        if document["asked"].pop(name, None):
+            self._journal.write(document)
 
-    def unwanted(self) -> list[int]:
-        """Versions that are to be taken down."""
+    def to_undeploy(self) -> list[int]:
+        """Returns the versions that are to be undeployed."""
         return list(self._journal.read()["unwanted"])
 
-    def want(self, *versions: int) -> None:
-        """They may stay."""
-        self._mark(set(self.unwanted()) - set(versions))
+    def keep(self, *versions: int) -> None:
+        """Removes these versions from the undeploy list."""
+        self._set_to_undeploy(set(self.to_undeploy()) - set(versions))
 
-    def unwant(self, *versions: int) -> None:
-        """They are to be taken down."""
-        self._mark({*self.unwanted(), *versions})
+    def undeploy(self, *versions: int) -> None:
+        """Adds these versions to the undeploy list."""
+        self._set_to_undeploy({*self.to_undeploy(), *versions})
 
-    def _mark(self, versions: set[int]) -> None:
-        told = self._journal.read()
-        if sorted(versions) != told["unwanted"]:
-            self._journal.write({**told, "unwanted": sorted(versions)})
+    def _set_to_undeploy(self, versions: set[int]) -> None:
+        document = self._journal.read()
+        if sorted(versions) != document["unwanted"]:
+            self._journal.write({**document, "unwanted": sorted(versions)})
 
 
-class Begun:
-    """What `who` has begun at the service, by the book. Requests settle in `settle_s`, or never came."""
+class Operations:
+    """Starts each long-running operation of `who` once, by the journal.
 
-    def __init__(self, book: Book, there: Deployments, *, who: str, settle_s: float) -> None:
-        self.book, self.there, self.who, self.settle_s = book, there, who, settle_s
+    A request without a reply reaches the service within `settle_s` seconds, or never.
+    """
 
-    def is_coming(self, name: str) -> bool:
-        """Whether it may still come of itself."""
-        asked = self.book.asked(name)
-        if asked and asked.operation:
-            told = self.there.operation(asked.operation)
-            return told is not None and (not told.done or not told.code)
-        return asked is not None and time.time() < asked.at + self.settle_s
+    def __init__(
+        self, journal: OperationJournal, deployments: Deployments, *, who: str, settle_s: float
+    ) -> None:
+        self.journal, self.deployments, self.who, self.settle_s = journal, deployments, who, settle_s
 
-    def begin(self, name: str, parent: str, call: Callable[[], str]) -> NoReturn:
-        """Begin something that takes long, once, and raise NotYet as long as it has not ended.
+    def is_pending(self, name: str) -> bool:
+        """Returns whether the operation may still succeed without another request."""
+        request = self.journal.request(name)
+        if request and request.operation:
+            operation = self.deployments.operation(request.operation)
+            return operation is not None and (not operation.done or not operation.code)
+        return request is not None and time.time() < request.at + self.settle_s
 
-        ReleaseError where the service says that it cannot be done.
+    def start(self, name: str, parent: str, call: Callable[[], str]) -> NoReturn:
+        """Starts an operation once by `call`, and raises NotYet as long as it has not ended.
+
+        Raises ReleaseError where the service says that it cannot be done.
         """
-        asked = self.book.asked(name)
-        if asked and not asked.operation:
-            asked = self._adopted(name, parent, asked)
-        if asked:
-            self._look(name, asked)
-        asked = Asked(at=time.time())
-        self.book.ask(name, asked)
+        request = self.journal.request(name)
+        if request and not request.operation:
+            request = self._adopted(name, parent, request)
+        if request:
+            self._check(name, request)
+        request = Request(at=time.time())
+        self.journal.record(name, request)
         try:
             operation = call()
         except (TurnedAway, Denied) as error:
-            self.book.drop(name)
+            self.journal.remove(name)
             if isinstance(error, Denied) and error.status != HTTPStatus.CONFLICT:
                 raise
             raise NotYet(f"{self.who}: {name}: {error}") from error
-        self.book.ask(name, Asked(at=asked.at, operation=operation))
+        self.journal.record(name, Request(at=request.at, operation=operation))
         raise NotYet(f"{self.who}: {name} has begun")
 
-    def _adopted(self, name: str, parent: str, asked: Asked) -> Asked | None:
-        """What came of a request without a reply: an operation that nobody knows; None once nothing did."""
-        known = self.book.operations()
-        for operation in self.there.going_on(parent):
-            begun = operation.begun_at.timestamp() if operation.begun_at else asked.at
-            if operation.name not in known and begun >= asked.at - self.settle_s:
+    def _adopted(self, name: str, parent: str, request: Request) -> Request | None:
+        """Returns a request without a reply with its operation, one that no other request has.
+
+        None where the request never arrived. Raises NotYet while it may still arrive.
+        """
+        known = self.journal.operations()
+        for operation in self.deployments.going_on(parent):
+            begun = operation.begun_at.timestamp() if operation.begun_at else request.at
+            if operation.name not in known and begun >= request.at - self.settle_s:
                 log.info("%s: %s is taken for %s", self.who, operation.name, name)
-                found = Asked(at=asked.at, operation=operation.name)
-                self.book.ask(name, found)
-                return found
-        if time.time() < asked.at + self.settle_s:
+                adopted = Request(at=request.at, operation=operation.name)
+                self.journal.record(name, adopted)
+                return adopted
+        if time.time() < request.at + self.settle_s:
             raise NotYet(f"{self.who}: whether the request to {name} has arrived is not known yet")
         return None
 
-    def _look(self, name: str, asked: Asked) -> NoReturn:
-        told = self.there.operation(asked.operation)
-        if told and not told.done:
-            raise NotYet(f"{self.who}: {name} has gone on for {time.time() - asked.at:,.0f} s")
-        self.book.drop(name)
-        if told and told.code and told.code not in AGAIN:
+    def _check(self, name: str, request: Request) -> NoReturn:
+        operation = self.deployments.operation(request.operation)
+        if operation and not operation.done:
+            raise NotYet(f"{self.who}: {name} has been running for {time.time() - request.at:,.0f} s")
+        self.journal.remove(name)
+        if operation and operation.code and operation.code not in RETRIABLE:
             raise ReleaseError(
-                f"{self.who}: {name} failed ({told.message}); look at its log in Cloud Logging, and at "
+                f"{self.who}: {name} failed ({operation.message}); look at its log in Cloud Logging, and at "
                 f"serving.endpoint in params.yaml"
             )
-        if told and told.code:
-            log.warning("%s: %s failed (%s)", self.who, name, told.message)
-            raise NotYet(f"{self.who}: {name} failed ({told.message}), and is begun again")
+        if operation and operation.code:
+            log.warning("%s: %s failed (%s)", self.who, name, operation.message)
+            raise NotYet(f"{self.who}: {name} failed ({operation.message}), and is retried")
         raise NotYet(f"{self.who}: {name} has ended")

@@ -1,12 +1,11 @@
 """Stage promote: lets tonight's version serve, by one saga (pipeline/rollout/saga.py).
 
-The ledger decides who serves; it is moved by compare-and-swap, then MLflow's alias, the tags and whatever
-serves follow. A night that lost the race changes nothing, and what was interrupted is finished by the next
-call, or by the next `watch`.
+The ledger decides which version serves; it is moved by compare-and-swap, then MLflow's alias, the tags and
+whatever serves follow. A night that lost the race changes nothing, and an interrupted promotion is finished
+by the next call, or by the next `watch`.
 """
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, ReleaseError
@@ -25,12 +24,9 @@ from pipeline.registry.lineage import tags_of
 from pipeline.registry.verdicts import show_verdict
 from pipeline.report import notifier
 from pipeline.rollout import saga
-from pipeline.rollout.targets import followers
+from pipeline.rollout.targets import release_targets
 from pipeline.storage import ledger
 from pipeline.storage.mlflow_client import session
-
-if TYPE_CHECKING:
-    pass
 
 
 def promote(
@@ -42,11 +38,12 @@ def promote(
     *,
     approval: Approval | None = None,
 ) -> Release:
-    """Let tonight's version serve.
+    """Lets tonight's version serve, and returns its release.
 
-    Raises NothingToDo unless the verdict promotes, or a person approved what was put to one; NotYet while
-    they may still answer, or while whatever serves gets ready; and ReleaseError, with nothing changed, if the
-    verdict is on other versions, another night moved the ledger first, or somebody does not get ready.
+    Raises NothingToDo unless the verdict promotes the version, or a person approved it where one was asked;
+    NotYet while a person may still answer, or a release target gets ready; and ReleaseError, with nothing
+    changed, if the verdict is on other versions, another night moved the ledger first, or a target does not
+    get ready in time.
     """
     try:
         approvals.check_promotion(night, verdict, approval, now=datetime.now(UTC))
@@ -78,9 +75,9 @@ def promote(
             release=release,
         ),
     )
-    again = records.find(Release) is not None
+    is_retry = records.find(Release) is not None
     with session() as client:
-        commit = saga.run(move, followers(client, version.name))
+        commit = saga.run(move, release_targets(client, version.name))
         aliases.tag(client, version.name, version.number, ledger=commit)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
@@ -88,6 +85,6 @@ def promote(
         raise NothingToDo(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
-    if not again:
+    if not is_retry:
         notifier.promoted(night, release, approvals.reason(verdict, approval))
     return release

@@ -1,7 +1,7 @@
-"""Answers from the ledger alone why a version serves, and which nights used a day or a digest.
+"""Answers why a version serves, and which nights used a day or a digest, from the ledger alone.
 
-Every commit of the ledger has the night's records in it, so nothing has to be looked up elsewhere; only those
-files are read that the answer needs, all by one `git cat-file`, since there is a night for every day.
+Every commit of the ledger has the night's records in it, so nothing has to be looked up elsewhere; only the
+files that the answer needs are read, all by one `git cat-file`, since there is a night for every day.
 """
 
 import json
@@ -27,9 +27,9 @@ from pipeline.registry import approval
 from pipeline.storage import ledger
 from pipeline.storage.ledger import Commit, Entry
 
-FEWEST_DIGITS = 6  # of a digest, so that it names one thing
+FEWEST_DIGITS = 6  # of a digest, so that they name one thing
 LOCK = "dvc.lock"
-_SAID = {  # what it means that a record names a digest
+_ROLES = {  # what a night did with a digest that its record names
     Batch: "brought it in",
     Report: "cleaned it",
     Dataset: "trained on it",
@@ -42,7 +42,7 @@ _SAID = {  # what it means that a record names a digest
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """A night that used what was asked for, and the version it made; 0 where it made none."""
+    """A night that used a day or a digest, and the number of the version it made; 0 where it made none."""
 
     night: str
     day: str
@@ -52,7 +52,10 @@ class Use:
 
 
 def why(number: int) -> list[tuple[str, str]]:
-    """Returns all that decided a version, as pairs of a name and a text; ReleaseError where none is known."""
+    """Returns what a version was made of and who judged it, as pairs of a name and a text.
+
+    Raises ReleaseError where no night of the ledger made the version.
+    """
     commits = ledger.commits()
     path = str(records.path_of(Version))
     texts = ledger.texts_at([commit.id for commit in commits], [path])
@@ -63,10 +66,8 @@ def why(number: int) -> list[tuple[str, str]]:
     ]
     if not made:
         known = sorted({json.loads(files[path])["number"] for files in texts if path in files})
-        numbers = f"{known[0]} to {known[-1]}" if known else "none"
-        raise ReleaseError(
-            f"no night of the ledger made version {number}; the versions it has are: {numbers}"
-        )
+        span = f"{known[0]} to {known[-1]}" if known else "none"
+        raise ReleaseError(f"no night of the ledger made version {number}; the versions it has are: {span}")
     entry = ledger.entries_of([made[0]])[0]
     return [
         *_made_of(entry),
@@ -78,9 +79,9 @@ def why(number: int) -> list[tuple[str, str]]:
 
 
 def who_used(what: str) -> list[Use]:
-    """Returns nights that used a day, as 2011-09-30, or a digest or how it begins; oldest first.
+    """Returns the nights that used a day or a digest, oldest first.
 
-    ParamsError where it is neither.
+    `what` is a date as 2011-09-30, or a digest or its first six digits; ParamsError where it is neither.
     """
     try:
         day = date.fromisoformat(what)
@@ -88,10 +89,10 @@ def who_used(what: str) -> list[Use]:
         day = None
     if day is None and not re.fullmatch(rf"[0-9a-f]{{{FEWEST_DIGITS},32}}(\.dir)?", what):
         raise ParamsError(
-            f"{what!r} is no day and no digest; write 2011-09-30, or {FEWEST_DIGITS} or more digits of one"
+            f"{what!r} is neither a date nor a digest; write 2011-09-30, or {FEWEST_DIGITS} or more digits"
         )
     commits = [commit for commit in ledger.commits() if not commit.rollback]
-    kinds: Sequence[type[Record]] = (Night, Dataset, Version) if day else (Night, Version, *_SAID)
+    kinds: Sequence[type[Record]] = (Night, Dataset, Version) if day else (Night, Version, *_ROLES)
     paths = [*(str(records.path_of(kind)) for kind in kinds), *([] if day else [LOCK])]
     serving = ledger.champion_at(ledger.ledger_tip())
     uses = []
@@ -117,17 +118,17 @@ def _how_day(texts: dict[str, str], day: date) -> str:
 
 
 def _how_digest(texts: dict[str, str], digest: str) -> str:
-    said = [how for kind, how in _SAID.items() if _names(texts.get(kind.__name__.lower(), ""), digest)]
+    roles = [how for kind, how in _ROLES.items() if _names(texts.get(kind.__name__.lower(), ""), digest)]
     if digest not in texts.get(LOCK, ""):
-        return ", ".join(said)
+        return ", ".join(roles)
     blocks = texts[LOCK].split("path: ")[1:]  # of dvc.lock; a YAML parser would take a second for 100 nights
     outs = [block.split()[0] for block in blocks if re.search(rf"md5: '?{re.escape(digest)}", block)]
-    return ", ".join([*said, *(f"has it as {path}" for path in dict.fromkeys(outs))])
+    return ", ".join([*roles, *(f"has it as {path}" for path in dict.fromkeys(outs))])
 
 
 def _names(text: str, digest: str) -> bool:
-    """Returns whether a record names a digest that begins so; `text` is its JSON, "" where there is none."""
-    if f'"{digest}' not in text:  # most records: spares reading them
+    """Returns whether a record, given as JSON, names a digest that begins with `digest`; "" names none."""
+    if f'"{digest}' not in text:  # most records, which then need not be parsed
         return False
     values = json.loads(text)
     named = [value for key, value in values.items() if key.endswith("digest")]
@@ -137,13 +138,13 @@ def _names(text: str, digest: str) -> bool:
 def _made_of(entry: Entry) -> list[tuple[str, str]]:
     night, version, dataset = entry.night, entry.version, entry.dataset
     assert version is not None
-    facts = [
+    pairs = [
         ("version", f"{version.name} {version.number}, model {version.model_digest}"),
         ("night", f"{night.id}, {night.trigger}, began {night.started_at:%Y-%m-%d %H:%M} UTC"),
         ("run", version.run_id),
     ]
     if dataset is not None:
-        facts.append(
+        pairs.append(
             (
                 "data",
                 f"{dataset.num_samples:,} samples, {dataset.first_day} to {dataset.last_day}, judged up to "
@@ -151,16 +152,16 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
             )
         )
     if entry.report is not None:
-        facts.append(
+        pairs.append(
             ("rows", f"{entry.report.num_clean:,} clean, {entry.report.num_quarantined:,} quarantined")
         )
-    facts.append(("code", night.code_commit))
-    facts.append(("params", _changed_params(entry)))
+    pairs.append(("code", night.code_commit))
+    pairs.append(("params", _changed_params(entry)))
     if entry.plan is not None:
-        facts.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
+        pairs.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
     if entry.training is not None:
         ran = entry.training
-        facts.append(
+        pairs.append(
             (
                 "training",
                 f"{ran.num_samples:,} samples, {ran.elapsed_s:,.0f} s, ${ran.cost_usd:,.2f}, "
@@ -168,25 +169,25 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
                 f"{f', on {ran.device}' if ran.device else ''}",
             )
         )
-    return facts
+    return pairs
 
 
 def _judged(entry: Entry) -> list[tuple[str, str]]:
     if entry.verdict is None:
         return [("verdict", "none")]
     verdict = entry.verdict
-    facts = [("verdict", f"{verdict.action}: {verdict.reason}")]
-    facts += [("check", f"{check.name}: {check.text}") for check in verdict.checks]
+    pairs = [("verdict", f"{verdict.action}: {verdict.reason}")]
+    pairs += [("check", f"{check.name}: {check.text}") for check in verdict.checks]
     who = "by the gate, and by nobody since it was not promoted"
     if verdict.approve_until:
         who = f"it {approval.words(verdict, entry.approval, over=True)}"
     elif entry.release is not None:
         who = f"by the gate; nobody was asked ({entry.night.trigger})"
-    return [*facts, ("approved", who)]
+    return [*pairs, ("approved", who)]
 
 
 def _changed_params(entry: Entry) -> str:
-    """How the night's params differ from those of its code commit."""
+    """Returns how the night's params differ from those of its code commit, line by line."""
     folder = ledger.home()
     names = (f"{entry.night.code_commit}:params.yaml", f"{entry.commit}:params.yaml")
     changed = ledger.git("diff", "--unified=0", *names, folder=folder).splitlines()
@@ -195,7 +196,7 @@ def _changed_params(entry: Entry) -> str:
 
 
 def _served(number: int, commits: Sequence[Commit]) -> list[str]:
-    """When the version served: from one commit of the ledger to the next that let another one serve."""
+    """Returns when the version served: from one commit of the ledger to the next with another version."""
     path = str(records.path_of(Release))
     spans: list[str] = []
     since = ""

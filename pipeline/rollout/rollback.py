@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.params import ModelSections
@@ -14,32 +13,30 @@ from pipeline.registry import aliases
 from pipeline.report import notifier
 from pipeline.rollout import saga
 from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.targets import followers
+from pipeline.rollout.targets import release_targets
 from pipeline.storage import ledger
 from pipeline.storage.ledger import Entry
 from pipeline.storage.mlflow_client import session
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
 
 def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
-    """Let an earlier version serve again: alias and data revision go back together, and are read back.
+    """Lets an earlier version serve again: alias and data revision go back together, and are read back.
 
-    A rollback that was interrupted is finished instead. Raises NotYet while whatever serves gets ready.
+    Finishes an interrupted rollback instead, where there is one. Raises NothingToDo where the version serves
+    already, ReleaseError where there is none to go back to, and NotYet while a release target gets ready.
 
     Args:
-        params: for the name of the model.
-        to: the version that shall serve; by `steps` if 0.
+        params: name of the model, and what to check the ledger by.
+        to: the version that shall serve; found by `steps` if 0.
         steps: how many promotions to take back.
         reason: kept in the ledger and in the registry.
     """
     name = params.register_.name
     with session() as client:
-        everybody = followers(client, name)
-        left = saga.recover(everybody)
+        targets = release_targets(client, name)
+        left = saga.recover(targets)
         if left and left.new and left.kind == "rollback":
             return left.release
         tip, entries = ledger.ledger_tip(), ledger.history()
@@ -49,26 +46,26 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
             raise ReleaseError("no version was ever promoted; there is nothing to roll back")
         if entries[0].rollback and not aliases.is_settled(client, name, serving):
             log.warning("finishing the rollback to version %d that was interrupted", serving.version)
-            saga.settle(everybody)
+            saga.settle(targets)
             assert entries[0].release is not None
             return entries[0].release
-        target = to or steps_back(entries, steps)
-        if target == serving.version:
-            raise NothingToDo(f"version {target} serves already")
-        made = promotion_of(entries, target)
+        number = to or steps_back(entries, steps)
+        if number == serving.version:
+            raise NothingToDo(f"version {number} serves already")
+        made = promotion_of(entries, number)
         verdict = Verdict(
             action="reject",
-            champion=target,
+            champion=number,
             challenger=serving.version,
             effect=None,
             low=None,
             high=None,
             num_samples=0,
-            reason=f"rolled back from version {serving.version} to {target}: {reason or 'no reason given'}",
+            reason=f"rolled back from version {serving.version} to {number}: {reason or 'no reason given'}",
         )
         assert made.release is not None
         release = Release(
-            version=target,
+            version=number,
             replaced=serving.version,
             model_digest=made.release.model_digest,
             files_digest=made.release.files_digest,
@@ -83,16 +80,16 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
                 made.commit, release, verdict, expected_tip=tip, message=f"{verdict.reason}"[:200]
             ),
         )
-        saga.run(move, everybody)
+        saga.run(move, targets)
         notifier.rolled_back(release, verdict.reason)
         return release
 
 
 def steps_back(entries: Sequence[Entry], steps: int) -> int:
-    """Version that served `steps` promotions ago; `entries` are the ledger, newest first.
+    """Returns the version that served `steps` promotions ago; `entries` are the ledger, newest first.
 
-    A rollback takes promotions back, so the next one goes further back, not forth again.
-    Raises ReleaseError where there were not so many.
+    A rollback takes promotions back, so the next rollback goes further back, not forward again.
+    Raises ReleaseError where there were fewer promotions.
     """
     served: list[int] = []
     for entry in reversed(entries):
@@ -110,7 +107,7 @@ def steps_back(entries: Sequence[Entry], steps: int) -> int:
 
 
 def promotion_of(entries: Sequence[Entry], number: int) -> Entry:
-    """The night that promoted the version."""
+    """Returns the night that promoted the version; raises ReleaseError where none did."""
     promotions = {e.release.version: e for e in entries if e.release and not e.rollback}
     if number not in promotions:
         served = ", ".join(map(str, sorted(promotions))) or "none"

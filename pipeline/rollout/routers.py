@@ -1,7 +1,7 @@
-"""How do routers follow a release? Through the log of serving: they load before, and are read back after.
+"""Makes routers follow a release: they load its version before, and are read back after, by the serving log.
 
-A router that lives writes what it has loaded and what it serves every second, and one that was not heard of
-for ten seconds is gone. Where no router lives, the traffic row is what counts: the next one does as it says.
+A live router writes what it has loaded and what it serves every second, and a router that has not written
+for ten seconds is gone. Where no router lives, the traffic row counts: the next router does as it says.
 """
 
 import time
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from pipeline.storage.traffic_log import Log, RouterState, Traffic
 
-LOAD_S = 120.0  # that all routers may take to load a version
-SHOW_S = 30.0  # that they may take to serve what they have loaded
+LOAD_S = 120.0  # the most that routers may take to load a version
+SHOW_S = 30.0  # the most that routers may take to serve what they have loaded
 POLL_S = 0.05
 
 
 class Routers:
-    """The follower; see pipeline/rollout/targets.py."""
+    """The release target that is all routers; see pipeline/rollout/targets.py."""
 
     name = "the routers"
 
@@ -33,21 +33,21 @@ class Routers:
         self.client, self.model, self.log = client, model, log
 
     def prepare(self, release: Release) -> None:
-        """Let all routers that live load the version; ReleaseError where one cannot."""
+        """Makes all live routers load the version; raises ReleaseError where one cannot."""
         number = release.version
 
         def ready(traffic: "Traffic") -> "Traffic":
             return traffic if number in traffic.wanted else replace(traffic, ready=number)
 
-        asked = self.log.change_traffic(ready)
+        traffic = self.log.change_traffic(ready)
         self._wait(
             lambda router: number in router.loaded,
-            what=f"has loaded version {number}", limit_s=LOAD_S, revision=asked.revision,
+            what=f"has loaded version {number}", limit_s=LOAD_S, revision=traffic.revision,
             refused=f"version {number}: ",
         )  # fmt: skip
 
     def show(self, release: Release) -> None:
-        """Let the version serve. A test that runs on it goes on; one of other versions is over."""
+        """Lets the version serve. A live test of it goes on; a test of other versions is over."""
         number = release.version
 
         def shown(traffic: "Traffic") -> "Traffic":
@@ -56,20 +56,20 @@ class Routers:
                 return free
             return replace(free, champion=number, challenger=0, share=0.0, experiment="")
 
-        asked = self.log.change_traffic(shown)
+        traffic = self.log.change_traffic(shown)
         self._wait(
             lambda router: router.champion == number,
-            what=f"serves version {number}", limit_s=SHOW_S, revision=asked.revision,
+            what=f"serves version {number}", limit_s=SHOW_S, revision=traffic.revision,
         )  # fmt: skip
 
     def shown(self) -> int:
-        """Version that the routers serve, that of one that differs if they do not agree."""
-        serving = self.log.traffic().champion or aliases.alias(self.client, self.model)
+        """Returns the version that the routers serve; where they disagree, one that differs from the row."""
+        champion = self.log.traffic().champion or aliases.alias(self.client, self.model)
         live = [router.champion for router in self.log.routers()]
-        return next((number for number in live if number != serving), serving)
+        return next((number for number in live if number != champion), champion)
 
-    def forget(self, release: Release) -> None:
-        """Let routers drop a version that is not to serve after all."""
+    def discard(self, release: Release) -> None:
+        """Lets routers unload a version that is not to serve after all."""
         number = release.version
         self.log.change_traffic(lambda now: replace(now, ready=0 if now.ready == number else now.ready))
 
@@ -77,7 +77,7 @@ class Routers:
         self, done: "Callable[[RouterState], bool]", *, what: str, limit_s: float, revision: int,
         refused: str = "",
     ) -> None:  # fmt: skip
-        """Until all routers that live have done it; ReleaseError naming one that has not, or cannot."""
+        """Waits until all live routers are `done`; ReleaseError names one that is not, or cannot be."""
         until = time.monotonic() + limit_s
         while left := [router for router in self.log.routers() if not done(router)]:
             for router in left:

@@ -1,18 +1,18 @@
-"""How do serving, registry and data revision move together, or not at all? One saga, in a journal.
+"""Moves serving, registry and data revision together, or not at all, by one saga with a journal.
 
-    1 prepare   every follower lays ready what it needs; whatever fails here changes nothing
+    1 prepare   every target prepares what it needs; a failure in this step changes nothing
     2 decide    the ledger is moved by compare-and-swap: release and data revision are one commit
-    3 follow    every follower shows what the ledger says
-    4 read back every follower and the ledger are asked anew; only then is success said
+    3 follow    every target shows what the ledger says
+    4 read back every target and the ledger are read again; the saga succeeds only if they agree
 
-Before step 1 the journal, `var/release.json`, says what is going to happen, and after step 4 it is removed.
-Killed before step 2 all is old, after it all becomes new: whoever comes next (another promotion or rollback,
-the hourly watch) reads the journal, asks the ledger which of the two it is, and makes everybody follow. A
-file lock, which dies with its process, keeps sagas apart.
+Before step 1 the journal, `var/release.json`, records what is going to happen; after step 4 it is removed.
+A saga killed before step 2 leaves everything old, one killed after it becomes all new: the next call (another
+promotion or rollback, or the hourly watch) reads the journal, reads from the ledger which of the two it is,
+and makes every target follow. A file lock, which dies with its process, keeps sagas apart.
 
-Getting ready may take longer than a call: NotYet leaves the journal as it is, with the time until which it
-waits. The same release asked for again goes on from there; the hourly watch lets it wait that long; any
-other promotion or rollback takes its place.
+Preparing may take longer than a call: NotYet leaves the journal in place, with the time until which the saga
+waits. A retry of the same release goes on from there; the hourly watch lets the saga wait that long; any
+other promotion or rollback replaces it.
 """
 
 import json
@@ -26,14 +26,14 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, NotYet, ReleaseError
 from pipeline.contract.records import Champion, Release
 from pipeline.registry.lineage import LOCK
-from pipeline.rollout.targets import Follower
+from pipeline.rollout.targets import Target
 from pipeline.storage import ledger
 from pipeline.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
 NUM_TRIES = 5
-PATIENCE = timedelta(hours=2)  # for followers to get ready: what Vertex AI gives a deployment at most
+PREPARE_LIMIT = timedelta(hours=2)  # for targets to get ready: the most that Vertex AI gives a deployment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Move:
 
     kind: str  # promote or rollback
     release: Release
-    tip: str  # the ledger's newest commit, as whoever decided saw it
+    tip: str  # the ledger's newest commit when the release was decided
     commit: Callable[[], str]  # moves the ledger, or raises ReleaseError and changes nothing
 
 
@@ -52,112 +52,112 @@ class Recovered:
 
     kind: str
     release: Release
-    new: bool  # or all old
+    new: bool  # finished, or else undone
 
 
 def journal() -> Journal:
-    """Returns the journal of all sagas of this home; its file is missing where none is going on."""
+    """Returns the journal of all sagas of this home; its file is missing while no saga is under way."""
     return Journal(ledger.home() / "var" / "release.json")
 
 
-def run(move: Move, followers: Sequence[Follower]) -> str:
-    """Make the release, and return its commit once everybody has been read back.
+def run(move: Move, targets: Sequence[Target]) -> str:
+    """Makes the release, and returns its commit once every target has been read back.
 
-    Raises NotYet while a follower gets ready, and ReleaseError, with all as it was, if one cannot show it, is
-    not ready in time, or the ledger has moved on.
+    Raises NotYet while a target gets ready, and ReleaseError, with nothing changed, if a target cannot show
+    the release, a target is not ready in time, or the ledger has moved on.
     """
     with journal().alone():
         until = _waits(move)
         if until is None:
-            _recover(followers)
-            until = datetime.now(UTC) + PATIENCE
+            _recover(targets)
+            until = datetime.now(UTC) + PREPARE_LIMIT
             _step("write the journal")
             _write(move)
         else:
             _write(move, until=until)  # nights may have closed meanwhile
         try:
-            for follower in followers:
-                _step(f"prepare {follower.name}")
+            for target in targets:
+                _step(f"prepare {target.name}")
                 try:
-                    follower.prepare(move.release)
-                except NotYet as reason:
-                    _give_up_after(until, reason, follower)
+                    target.prepare(move.release)
+                except NotYet as pending:
+                    _give_up_after(until, pending, target)
                     _write(move, until=until)
                     raise
             _step("move the ledger")
             commit = move.commit()
         except ReleaseError:
-            _undo(move.release, followers)
+            _undo(move.release, targets)
             raise
-        _follow(followers)
+        _follow(targets)
         _step("remove the journal")
         journal().remove()
         _step("done")
     return commit
 
 
-def recover(followers: Sequence[Follower]) -> Recovered | None:
-    """Bring a saga that was interrupted to its end, all new or all old; None where none was, or one waits."""
+def recover(targets: Sequence[Target]) -> Recovered | None:
+    """Finishes or undoes an interrupted saga; returns None where none was interrupted, or it still waits."""
     with journal().alone():
-        pending = _read() if journal().path.exists() else None
-        waits = pending and pending.until and datetime.now(UTC) < pending.until
-        if pending and waits and not _decided(pending.tip, pending.release):
+        entry = _read() if journal().path.exists() else None
+        waits = entry and entry.until and datetime.now(UTC) < entry.until
+        if entry and waits and not _decided(entry.tip, entry.release):
             return None
-        return _recover(followers)
+        return _recover(targets)
 
 
-def settle(followers: Sequence[Follower]) -> Champion:
-    """Make everybody show what the ledger says; return who serves, as read back.
+def settle(targets: Sequence[Target]) -> Champion:
+    """Makes every target show what the ledger says; returns the champion, as read back.
 
-    Raises ReleaseError if the ledger names no champion, or somebody else keeps moving a follower.
+    Raises ReleaseError if the ledger names no champion, or something else keeps moving a target.
     """
     with journal().alone():
-        return _follow(followers)
+        return _follow(targets)
 
 
-def _recover(followers: Sequence[Follower]) -> Recovered | None:
+def _recover(targets: Sequence[Target]) -> Recovered | None:
     if not journal().path.exists():
         return None
-    pending = _read()
-    kind, release, new = pending.kind, pending.release, _decided(pending.tip, pending.release)
+    entry = _read()
+    kind, release, new = entry.kind, entry.release, _decided(entry.tip, entry.release)
     log.warning(
         "a %s of version %d was interrupted; %s",
-        kind, release.version, "it is finished now" if new else "all is as it was before",
+        kind, release.version, "it is finished now" if new else "it is undone now",
     )  # fmt: skip
     if new:
-        _follow(followers)
+        _follow(targets)
         journal().remove()
     else:
-        _undo(release, followers)
+        _undo(release, targets)
     return Recovered(kind=kind, release=release, new=new)
 
 
-def _follow(followers: Sequence[Follower]) -> Champion:
-    """Make everybody show what the ledger says, and read it back; again while nights close meanwhile."""
+def _follow(targets: Sequence[Target]) -> Champion:
+    """Makes every target show what the ledger says and reads it back; repeats if a night closes meanwhile."""
     serving = None
     for _ in range(NUM_TRIES):
         tip = ledger.ledger_tip()
         serving = ledger.champion_at(tip)
         if serving is None:
             raise ReleaseError("the ledger names no champion; promote a version first")
-        for follower in followers:
-            _step(f"tell {follower.name}")
-            follower.show(serving)
-        _step("read back the followers")
-        agreed = all(follower.shown() == serving.version for follower in followers)
+        for target in targets:
+            _step(f"show {target.name}")
+            target.show(serving)
+        _step("read back the targets")
+        agreed = all(target.shown() == serving.version for target in targets)
         _step("read back the ledger")
         if agreed and ledger.ledger_tip() == tip:
             _check_data(serving)
             return serving
     raise ReleaseError(
-        f"not all followers stay at version {serving.version if serving else 0}, which the ledger names: "
-        f"{', '.join(f'{follower.name} shows {follower.shown()}' for follower in followers)}; "
-        f"find out who else moves them, then run watch"
+        f"not all targets stay at version {serving.version if serving else 0}, which the ledger names: "
+        f"{', '.join(f'{target.name} shows {target.shown()}' for target in targets)}; "
+        f"find out what else moves them, then run watch"
     )
 
 
 def _check_data(serving: Release) -> None:
-    """After a rollback, the data revision has to be that of the night whose version serves again."""
+    """Raises ReleaseError after a rollback whose data revision is not that of the version's own night."""
     commits = ledger.commits()
     made = next((commit for commit in commits if commit.night == serving.night and not commit.rollback), None)
     if commits[0].rollback and made and ledger.text_at(commits[0].id, LOCK) != ledger.text_at(made.id, LOCK):
@@ -167,70 +167,68 @@ def _check_data(serving: Release) -> None:
         )
 
 
-def _undo(release: Release, followers: Sequence[Follower]) -> None:
-    """Drop what was laid ready; nobody shows it yet."""
-    for follower in followers:
-        _step(f"undo {follower.name}")
-        follower.forget(release)
+def _undo(release: Release, targets: Sequence[Target]) -> None:
+    """Discards what targets prepared, which none of them shows yet, and removes the journal."""
+    for target in targets:
+        _step(f"undo {target.name}")
+        target.discard(release)
     journal().remove()
 
 
 def _decided(tip: str, release: Release) -> bool:
-    """Has the ledger got the release since it was at `tip`?"""
+    """Returns whether the release is in the ledger after the commit `tip`."""
     for commit in ledger.commits():
         if commit.id == tip:
             return False
-        made = ledger.read_at(commit.id, Release)
-        if made is not None and (made.version, made.night) == (release.version, release.night):
+        decided = ledger.read_at(commit.id, Release)
+        if decided is not None and (decided.version, decided.night) == (release.version, release.night):
             return True
     return False
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pending:
-    """The release that the journal says is going on."""
+class _Entry:
+    """The content of the journal."""
 
     kind: str
     tip: str
     release: Release
-    until: datetime | None  # it waits for a follower until then
+    until: datetime | None  # when the saga stops waiting for a target
 
 
 def _waits(move: Move) -> datetime | None:
-    """Until when the very same release may wait for its followers; None where another is going on or none."""
+    """Returns until when the release of `move` may wait for targets; None unless its saga is under way."""
     if not journal().path.exists():
         return None
-    pending = _read()
-    same = (pending.kind, pending.release) == (move.kind, move.release)
-    return pending.until if same and not _decided(pending.tip, pending.release) else None
+    entry = _read()
+    same = (entry.kind, entry.release) == (move.kind, move.release)
+    return entry.until if same and not _decided(entry.tip, entry.release) else None
 
 
-def _give_up_after(until: datetime, reason: NotYet, follower: Follower) -> None:
+def _give_up_after(until: datetime, pending: NotYet, target: Target) -> None:
     if datetime.now(UTC) >= until:
         raise ReleaseError(
-            f"{follower.name} is not ready at {until:%Y-%m-%d %H:%M} UTC: {reason}; all stays as it was; "
+            f"{target.name} is not ready at {until:%Y-%m-%d %H:%M} UTC: {pending}; nothing was changed; "
             f"look at it there, then run promote or rollback again"
-        ) from reason
+        ) from pending
 
 
 def _write(move: Move, *, until: datetime | None = None) -> None:
-    values: dict[str, Any] = {"kind": move.kind, "tip": move.tip}
-    values |= {
-        "release": json.loads(records.dumps(move.release)),
-        "until": until.isoformat() if until else "",
-    }
-    journal().write(values)
+    document: dict[str, Any] = {"kind": move.kind, "tip": move.tip}
+    document["release"] = json.loads(records.dumps(move.release))
+    document["until"] = until.isoformat() if until else ""
+    journal().write(document)
 
 
-def _read() -> _Pending:
+def _read() -> _Entry:
     path = journal().path
     try:
-        values = journal().read()
-        release = records.loads(Release, json.dumps(values["release"]), source=str(path))
-        until = datetime.fromisoformat(values["until"]) if values.get("until") else None
-        return _Pending(kind=str(values["kind"]), tip=str(values["tip"]), release=release, until=until)
+        document = journal().read()
+        release = records.loads(Release, json.dumps(document["release"]), source=str(path))
+        until = datetime.fromisoformat(document["until"]) if document.get("until") else None
+        return _Entry(kind=str(document["kind"]), tip=str(document["tip"]), release=release, until=until)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is no journal ({error!r}); remove it and run watch") from None
+        raise DataError(f"{path} is not a valid journal ({error!r}); remove it and run watch") from None
 
 
 def _step(name: str) -> None:

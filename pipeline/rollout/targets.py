@@ -1,8 +1,8 @@
-"""Who has to follow when the ledger names another champion? The registry's alias, and whatever serves.
+"""Lists the release targets: what has to follow when the ledger names another champion.
 
-The ledger decides who serves; a follower shows it to the world: MLflow's alias `champion`, which people and
-`models:/NAME@champion` read, and what holds versions by itself: the routers (pipeline/rollout/routers.py)
-and an endpoint on Vertex AI (pipeline/rollout/endpoint.py).
+The ledger decides which version serves; a target shows the decision to the world. Targets are MLflow's alias
+`champion`, which people and `models:/NAME@champion` read, and whatever holds versions by itself: the routers
+(pipeline/rollout/routers.py) and an endpoint on Vertex AI (pipeline/rollout/endpoint.py).
 """
 
 import logging
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Follower(Protocol):
-    """Shows who serves. Every method may be called again at any time.
+class Target(Protocol):
+    """Shows which version serves. Every method may be called again at any time.
 
-    One that takes long, or whose service does not answer, raises NotYet and goes on at the next call; what
-    cannot be done at all is a ReleaseError.
+    A method that takes long, or whose service does not answer, raises NotYet and goes on at the next call;
+    it raises ReleaseError for what cannot be done at all.
     """
 
     name: str
 
     def prepare(self, release: Release) -> None:
-        """Get ready to show it, so that `show` cannot fail for want of anything; users notice nothing."""
+        """Prepares the release, so that `show` lacks nothing; users notice no change."""
 
     def show(self, release: Release) -> None:
-        """Let that version serve, and no other."""
+        """Lets the version of the release serve, and no other."""
 
     def shown(self) -> int:
-        """Version that serves, asked anew from outside; 0 where there is none."""
+        """Returns the version that serves, as read back from outside; 0 where there is none."""
 
-    def forget(self, release: Release) -> None:
-        """Drop what was laid ready for a version that is not to serve after all."""
+    def discard(self, release: Release) -> None:
+        """Discards what was prepared for a release that is not to serve after all."""
 
 
 class Alias:
-    """The alias `champion` in MLflow, the tags, and the words that a reviewer reads."""
+    """The alias `champion` in MLflow, the tags, and the text that a reviewer reads."""
 
     name = "MLflow's alias champion"
 
@@ -57,52 +57,56 @@ class Alias:
         self.model = model
 
     def prepare(self, release: Release) -> None:
-        """ReleaseError unless MLflow has the version, and of the model that the ledger means."""
+        """Raises ReleaseError unless MLflow has the version, with the model that the ledger names."""
         aliases.expect(self.client, self.model, release)
 
     def show(self, release: Release) -> None:
-        """Move alias and tags; of a rollback, tell both versions' pages why."""
+        """Moves the alias and the tags; after a rollback, writes its reason on both versions' pages."""
         if not aliases.is_settled(self.client, self.model, release):
             aliases.show(self.client, self.model, release)
         tip = ledger.commits(limit=1)
         if tip and tip[0].rollback:
             verdict = ledger.read_at(tip[0].id, Verdict)
-            self._tell(release, f"**Verdict:** {verdict.reason if verdict else 'rolled back'}")
+            reason = verdict.reason if verdict else "rolled back"
+            self._write_first_paragraph(release, f"**Verdict:** {reason}")
 
     def shown(self) -> int:
-        """Version under the alias."""
+        """Returns the version under the alias; 0 where there is none."""
         return aliases.alias(self.client, self.model)
 
-    def forget(self, release: Release) -> None:
-        """Nothing was laid ready."""
+    def discard(self, release: Release) -> None:
+        """Does nothing, since `prepare` only checks."""
 
-    def _tell(self, release: Release, paragraph: str) -> None:
+    def _write_first_paragraph(self, release: Release, paragraph: str) -> None:
         for number in (release.version, release.replaced):
-            with aliases.missing_is_nothing():  # it may have been deleted
+            with aliases.missing_is_nothing():  # the version may have been deleted
                 text = self.client.get_model_version(self.model, str(number)).description or ""
-                page = description.with_first(text, paragraph)
-                if page != text:
-                    self.client.update_model_version(self.model, str(number), description=page)
+                changed = description.with_first(text, paragraph)
+                if changed != text:
+                    self.client.update_model_version(self.model, str(number), description=changed)
 
 
-def followers(client: "MlflowClient", model: str) -> list[Follower]:
-    """Returns all followers in the order in which they are moved; they are the home's, not a night's."""
+def release_targets(client: "MlflowClient", model: str) -> list[Target]:
+    """Returns all targets in the order in which they are shown a release.
+
+    Params are the home's, not a night's, since serving belongs to the home.
+    """
     serving = params.load(ledger.home()).serving
-    kept = existing_log(serving, ledger.home())
-    everybody: list[Follower] = [Alias(client, model)]
-    if kept:
-        everybody.append(Routers(client, model, kept))
+    traffic_log = existing_log(serving, ledger.home())
+    targets: list[Target] = [Alias(client, model)]
+    if traffic_log:
+        targets.append(Routers(client, model, traffic_log))
     if serving.endpoint:
-        everybody.append(serving.endpoint.make().follower(client, model, kept))
-    return everybody
+        targets.append(serving.endpoint.make().target(client, model, traffic_log))
+    return targets
 
 
 @contextmanager
 def endpoint(model: str) -> Iterator["OnVertex | None"]:
-    """What shares requests out by itself, and so has to be told of every change of the traffic row."""
+    """Yields the endpoint, which has to follow every change of the traffic row; None where there is none."""
     serving = params.load(ledger.home()).serving
     if serving.endpoint is None:
         yield None
         return
     with mlflow_client.session() as client:
-        yield serving.endpoint.make().follower(client, model, existing_log(serving, ledger.home()))
+        yield serving.endpoint.make().target(client, model, existing_log(serving, ledger.home()))

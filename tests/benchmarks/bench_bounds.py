@@ -15,7 +15,8 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 from pipeline.contract.params import ProfileParams, TrainParams
-from pipeline.profiling import memory, roofline
+from pipeline.machines import this_machine
+from pipeline.profiling import roofline
 from pipeline.profiling.diagnosis import ARRAYS, diagnose
 from tests.benchmarks import frame, jobs
 
@@ -73,7 +74,7 @@ def profile(to: Connection, name: str) -> None:
     """Profile a job under its limit, and tell."""
     job = jobs.JOBS[name]
     if job.room_bytes is not None:
-        limit = memory._status()["VmData"] + job.room_bytes
+        limit = this_machine.status()["VmData"] + job.room_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     begin = time.perf_counter()
     found = diagnose(

@@ -8,7 +8,7 @@ the one day that is held out, are what the verdict is held against. Then a night
 shuffled labels, and that model promoted all the same, with users held back on the one before.
 
 A day's customers are too few to ramp up from 1 %, so the ramp is 20 and 50 %, its steps last as long as their
-users, and outcomes count for five seconds. Nights train on 90 days for one epoch, and do not try fitness.
+users, and outcomes count for five seconds. Nights train on 90 days for one epoch, and skip the smoke test.
 """
 
 import json
@@ -40,10 +40,12 @@ PORT = 18_181
 MOST_LOOKS = 6  # four take all users through the ramp, at the fifth it is through
 CLIENTS = 8
 SETTINGS = [
-    f"source={json.dumps(SOURCE)}", *SHORT, "ingest.history_days=90", "train.epochs=1", "gate.fit_samples=0",
-    "gate.scores=live", "gate.ramp=[0.2,0.5]", "gate.ramp_users=150", "gate.ramp_hours=0",
-    f"gate.outcome_hours={WINDOW_S / 3600}",
-    "gate.max_p99_rise_s=1", "serving.timeout_s=10", f"serving.port={PORT}", "serving.max_requests_per_s=0",
+    f"source={json.dumps(SOURCE)}", *SHORT, "ingest.history_days=90", "train.epochs=1",
+    "smoke_test.samples=0",
+    "gate.scores=live", "live_test.ramp=[0.2,0.5]", "live_test.ramp_users=150", "live_test.ramp_hours=0",
+    f"live_test.outcome_hours={WINDOW_S / 3600}",
+    "live_test.max_p99_rise_s=1",
+    "serving.timeout_s=10", f"serving.port={PORT}", "serving.max_requests_per_s=0",
     "night.train_hours=1", "night.decide_hours=2",  # as much as its users can show, at 900 an hour
     "watch.holdback=0.25",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Is a release all or nothing? Promotions and rollbacks killed, at each step and at random, and raced.
 
 Every trial is a process forked from one that has imported everything, on the same home, which is put back as
-it was before each: a ledger in git, MLflow in SQLite, and a second follower beside the alias. After a kill
-another process does what the hourly watch does first, recover, and an audit; then ledger, alias and follower
+it was before each: a ledger in git, MLflow in SQLite, and a second target beside the alias. After a kill
+another process does what the hourly watch does first, recover, and an audit; then ledger, alias and target
 have to be all old or all new. QUICK=1 kills at every third step, ten times at random, and races five times.
 """
 
@@ -37,7 +37,7 @@ from pipeline.contract.records import Champion, Night, Release
 from pipeline.gate import watch
 from pipeline.rollout import audit as auditing
 from pipeline.rollout import promote, rollback, saga
-from pipeline.rollout.targets import Alias, Follower
+from pipeline.rollout.targets import Alias, Target
 from pipeline.storage import ledger, mlflow_client
 from tests.benchmarks import frame
 from tests.fakes import Shelf
@@ -79,7 +79,7 @@ class Home:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         self.shelf = Shelf(self.home / "var" / "shelf")
         for module in (promote, rollback, watch, auditing):
-            module.followers = self.followers  # type: ignore[attr-defined]
+            module.release_targets = self.release_targets  # type: ignore[attr-defined]
         (self.home / "var").mkdir(parents=True)
         (self.home / ".dvc").mkdir()
         (self.home / ".dvc" / "config").write_text("")
@@ -96,7 +96,7 @@ class Home:
             subprocess.run(["git", *words], cwd=self.home, check=True)
         in_child(self._nights)
 
-    def followers(self, client: Any, model: str) -> list[Follower]:
+    def release_targets(self, client: Any, model: str) -> list[Target]:
         """The alias, and the shelf."""
         return [Alias(client, model), self.shelf]
 
@@ -143,7 +143,7 @@ class Home:
         """Recover as `watch` does, and what the audit finds."""
         os.chdir(self.home)
         with mlflow_client.session() as client:
-            saga.recover(self.followers(client, "daybreak"))
+            saga.recover(self.release_targets(client, "daybreak"))
         told = params.load(self.home)
         return [f"{check.name}: {check.text}" for check in auditing.audit(told) if not check.ok]
 

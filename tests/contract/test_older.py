@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from pipeline import cli
 from pipeline.backends.vertex.submission_journal import Book
@@ -163,6 +164,33 @@ def test_params_are_rewritten_once_and_keep_their_comments(
     assert (tmp_path / "params.yaml").read_text() == text
 
 
+GATE = """\
+gate:
+  margin: 0.02  # ours
+  fit_samples: 20
+  ramp: [0.1, 0.5]  # two steps
+  max_p99_s: 3
+"""
+
+
+def test_keys_of_the_gate_are_read_where_they_are_now() -> None:
+    checked = params.check(YAML(typ="safe").load(f"source: a:B\nworkload: a:B\nbackend: a:B\n{GATE}"))
+    assert (checked.gate.margin, checked.smoke_test.samples, checked.smoke_test.max_p99_s) == (0.02, 20, 3)
+    assert checked.live_test.ramp == (0.1, 0.5)
+
+
+def test_keys_of_the_gate_move_to_their_sections() -> None:
+    text, changes = older.migrate(GATE)
+    assert "margin: 0.02  # ours" in text
+    assert YAML(typ="safe").load(text) == {
+        "gate": {"margin": 0.02},
+        "smoke_test": {"samples": 20, "max_p99_s": 3},
+        "live_test": {"ramp": [0.1, 0.5]},
+    }
+    assert len(changes) == 3
+    assert older.migrate(text) == (text, [])
+
+
 def test_a_champion_of_the_release_before_is_refreshed(tmp_path: Path) -> None:
     """The digest of the release before, as 02042c7 made it, of Regression with default training."""
     told = params.Params(source="a.b:C", workload="pipeline.workloads.regression:Regression", backend="a.b:C")
@@ -195,9 +223,9 @@ def test_a_wait_meant_flex_start() -> None:
 
 
 def test_what_is_missing_in_an_older_record_is_named() -> None:
-    with pytest.raises(DataError, match="is no Rung: rental: field required"):
+    with pytest.raises(DataError, match="is not a valid Rung: rental: field required"):
         records.loads(Rung, RUNG.replace('"machine"', '"engine"'))
-    with pytest.raises(DataError, match="is no Plan: the file: invalid json"):
+    with pytest.raises(DataError, match="is not a valid Plan: the file: invalid json"):
         records.loads(Plan, PLAN[:90])
 
 

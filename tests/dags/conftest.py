@@ -44,7 +44,7 @@ def database(in_airflow: Callable[..., Any]) -> None:
 REVIEWS = """
 import review
 from airflow.sdk import DAG
-with DAG("reviews", schedule=None, max_active_runs=99, user_defined_filters={"asked": review.asked}):
+with DAG("reviews", schedule=None, max_active_runs=99, user_defined_filters={"question": review.question}):
     review.review()
 """
 

@@ -260,14 +260,15 @@ def test_scores_of_another_model_or_night_are_refused(changed: dict[str, str]) -
         gate(night, make_evaluation("m"), version, None, None)
 
 
-def scored(mean: float, *, champion: Champion | None = CHAMPION, **params: Any) -> Verdict:
+def scored(
+    mean: float, *, champion: Champion | None = CHAMPION, tested: tuple[Check, ...] = (), **params: Any
+) -> Verdict:
     """The verdict on a score file in which the champion, or a baseline, is worse by `mean`."""
     other = "champion" if champion else "baseline/popularity"
     write_scores({"challenger": noise(mean), other: BASE}, NUM_SAMPLES)
-    asked = GateParams(**{"fit_samples": 0, "resamples": 0, **params})
-    version = make_version(4, model_digest="m", night="n")
-    rules = rules_of(asked, refresh=True)
-    return judge_scores(make_evaluation("m"), version, champion, asked, rules=rules)
+    asked = GateParams(**{"resamples": 0, **params})
+    version, rules = make_version(4, model_digest="m", night="n"), rules_of(asked, refresh=True)
+    return judge_scores(make_evaluation("m"), version, champion, asked, rules=rules, tested=lambda: tested)
 
 
 @pytest.fixture
@@ -299,13 +300,22 @@ def test_metrics_and_guardrails_are_those_of_params_yaml() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("scores", "asked"), [("replay", False), ("both", False), ("live", True)])
-def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, asked: bool) -> None:
-    write_scores({"champion": BASE}, NUM_SAMPLES)  # without the challenger's nothing is fit
-    params = GateParams(scores=scores)
-    version, rules = make_version(4, model_digest="m", night="n"), rules_of(params, refresh=True)
-    verdict = judge_scores(make_evaluation("m"), version, CHAMPION, params, rules=rules)
-    assert ("not fit to serve: loads: there are no scores of the trainer" in verdict.reason) is asked
+@pytest.mark.parametrize(
+    ("mean", "scores", "champion", "tested"),
+    [
+        (0.1, "replay", CHAMPION, True),
+        (-0.1, "replay", CHAMPION, False),
+        (-0.1, "both", CHAMPION, False),
+        (-0.1, "live", CHAMPION, True),
+        (-0.1, "live", None, False),
+    ],
+)
+def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(
+    mean: float, scores: str, champion: Champion | None, tested: bool
+) -> None:
+    verdict = scored(mean, champion=champion, scores=scores, tested=(BROKEN,))
+    assert verdict.action == "reject"
+    assert ("not fit to serve: parity: 0.1 apart" in verdict.reason) is tested
 
 
 PROMOTED = Verdict(

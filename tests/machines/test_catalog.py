@@ -71,8 +71,8 @@ def test_shipped_prices_are_those_of_the_data_they_name():
 
 def test_where_a_price_comes_from_is_told_for_each_way_of_renting():
     machine = next(m for m in MACHINES if m.name == "a2-highgpu-1g" and m.region == "us-central1")
-    assert machine.told("spot")[1] == date(2026, 7, 30)
-    assert machine.told("flex-start") == (
+    assert machine.price_source("spot")[1] == date(2026, 7, 30)
+    assert machine.price_source("flex-start") == (
         "public notes on the Cloud Billing Catalog: SKUs of DWS Defined Duration A2", date(2026, 8, 2),
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pipeline.contract.errors import PlanError
 from pipeline.contract.params import ProfileParams, TrainParams
 from pipeline.contract.records import Tuning
+from pipeline.machines import this_machine
 from pipeline.profiling import memory, memory_fit
 from pipeline.profiling.harness import Harness
 
@@ -111,7 +112,7 @@ def _limited(to: Connection, work: Callable[[], dict[str, Any]], room_bytes: int
 
     torch.set_num_threads(1)
     memory.get_context = lambda method: get_context("fork")
-    limit = memory._status()["VmData"] + room_bytes
+    limit = this_machine.status()["VmData"] + room_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     to.send(work())
 

@@ -29,11 +29,11 @@ def arguments(service: Any, folder: Path, **told: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def follower(
+def target(
     service: Any, folder: Path, client: MlflowClient, kept: Log | None = None, **told: Any
 ) -> OnVertex:
     """A new one, as each call of a stage makes it: nothing is known but what is written down."""
-    return Endpoint(**arguments(service, folder, **told)).follower(client, MODEL, kept)
+    return Endpoint(**arguments(service, folder, **told)).target(client, MODEL, kept)
 
 
 def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Release]:
@@ -67,12 +67,12 @@ def until_done(call: Any, *, most: int = 200) -> list[str]:
     raise AssertionError(told[-3:])
 
 
-def asked(service: Any, follower: OnVertex, *, times: int = 1) -> list[int]:
+def asked(service: Any, target: OnVertex, *, times: int = 1) -> list[int]:
     """Versions that answer to so many requests."""
-    return [int(asked_for(service.url, follower, [{"user": "1"}])[0]) for _ in range(times)]
+    return [int(asked_for(service.url, target, [{"user": "1"}])[0]) for _ in range(times)]
 
 
-def asked_for(url: str, follower: OnVertex, instances: list[dict[str, Any]]) -> list[Any]:
+def asked_for(url: str, target: OnVertex, instances: list[dict[str, Any]]) -> list[Any]:
     """Predictions, by the client's own PredictionService."""
     from google.api_core.client_options import ClientOptions
     from google.auth.credentials import AnonymousCredentials
@@ -82,7 +82,7 @@ def asked_for(url: str, follower: OnVertex, instances: list[dict[str, Any]]) -> 
     client = PredictionServiceClient(
         credentials=AnonymousCredentials(), client_options=options, transport="rest"
     )
-    answer = client.predict(endpoint=follower.there.endpoint, instances=instances, timeout=30)
+    answer = client.predict(endpoint=target.deployments.endpoint, instances=instances, timeout=30)
     return list(answer.predictions)
 
 

@@ -30,7 +30,7 @@ PARAMS = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "toy:Toy"}
 backend: {use: "tests.fakes:ScriptedBackend"}
-gate: {fit_samples: 0}
+smoke_test: {samples: 0}
 """
 NUM_SAMPLES = 200
 FIRST = date(2025, 1, 10)

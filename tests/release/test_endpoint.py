@@ -19,9 +19,9 @@ from tests.release.endpoints import (
     QUICK,
     Killed,
     asked,
-    follower,
     killed_at,
     make_versions,
+    target,
     until_done,
 )
 
@@ -51,11 +51,11 @@ def test_a_version_is_registered_deployed_and_shown_and_both_registries_tell_of_
     client: Any, service: Any, tmp_path: Path
 ) -> None:
     first, second = make_versions(client, tmp_path, 2)
-    told = until_done(lambda: follower(service, tmp_path, client).prepare(first))
+    told = until_done(lambda: target(service, tmp_path, client).prepare(first))
     assert [sentence.partition(": ")[2] for sentence in told][:3] == [
         "make the endpoint has begun", "upload 1 has begun", "deploy 1 has begun",
     ]  # fmt: skip
-    here = follower(service, tmp_path, client)
+    here = target(service, tmp_path, client)
     assert (here.shown(), deployed(service)) == (0, ["1"])
     here.show(first)
     assert (here.shown(), asked(service, here)) == (1, [1])
@@ -67,7 +67,7 @@ def test_a_version_is_registered_deployed_and_shown_and_both_registries_tell_of_
     (model,) = service.models.models.values()
     assert [dict(one.labels)["version"] for one in model] == ["1", "2"]
     assert dict(model[1].labels)["night"] == "2026-01-02"
-    assert client.get_model_version(MODEL, "2").tags["vertex_model"] == f"{here.there.model}@2"
+    assert client.get_model_version(MODEL, "2").tags["vertex_model"] == f"{here.deployments.model}@2"
     environment = {one.name: one.value for one in model[1].container_spec.env}
     assert json.loads(environment["SERVING"]) == {"timeout_s": 1.0, "max_top": 100, "keep_users": 100_000}
     where = Path(model[1].artifact_uri)
@@ -83,9 +83,9 @@ def test_whatever_becomes_of_a_request_there_is_one_deployment_of_a_version(
     (first,) = make_versions(client, tmp_path, 1)
     service.operations.takes_s = {"deploy_model": 0.5}
     with service.troubled(trouble(how), trouble(how), method=method):
-        until_done(lambda: follower(service, tmp_path, client).prepare(first), most=2000)
-        until_done(lambda: follower(service, tmp_path, client).show(first))
-    assert follower(service, tmp_path, client).shown() == 1
+        until_done(lambda: target(service, tmp_path, client).prepare(first), most=2000)
+        until_done(lambda: target(service, tmp_path, client).show(first))
+    assert target(service, tmp_path, client).shown() == 1
     assert len(service.endpoints.started) == 1
     assert Counter(service.operations.begun)["upload_model"] == 1
 
@@ -96,8 +96,8 @@ def test_killed_at_any_line_a_version_is_deployed_once_and_ends_up_serving(
     releases = make_versions(client, tmp_path, 8)
 
     def serve(release: Any) -> None:
-        until_done(lambda: follower(service, tmp_path, client, spare=False).prepare(release), most=2000)
-        until_done(lambda: follower(service, tmp_path, client, spare=False).show(release))
+        until_done(lambda: target(service, tmp_path, client, spare=False).prepare(release), most=2000)
+        until_done(lambda: target(service, tmp_path, client, spare=False).show(release))
 
     serve(releases[0])
     counted = [0]
@@ -112,13 +112,13 @@ def test_killed_at_any_line_a_version_is_deployed_once_and_ends_up_serving(
         except Killed:
             num_killed += 1
         serve(release)
-        assert follower(service, tmp_path, client, spare=False).shown() == release.version, line
+        assert target(service, tmp_path, client, spare=False).shown() == release.version, line
     assert len(service.endpoints.served) == 1
     assert num_killed >= num_points / 2
     versions = Counter(one.rpartition("@")[2] for one in service.endpoints.started)
     assert set(versions.values()) == {1}
     assert len(versions) == len(releases)
-    until_done(lambda: none_but(service, follower(service, tmp_path, client), len(releases)))
+    until_done(lambda: none_but(service, target(service, tmp_path, client), len(releases)))
 
 
 def none_but(service: Any, here: Any, version: int) -> None:
@@ -135,12 +135,12 @@ def test_while_a_deployment_goes_on_nobody_waits_and_the_sentence_says_for_how_l
     told = []
     for _ in range(8):
         with pytest.raises(NotYet) as sentence:
-            follower(service, tmp_path, client).prepare(first)
+            target(service, tmp_path, client).prepare(first)
         told.append(str(sentence.value))
-    assert told[-1].startswith(f"Vertex AI's endpoint of {MODEL}: deploy 1 has gone on for ")
+    assert told[-1].startswith(f"Vertex AI's endpoint of {MODEL}: deploy 1 has been running for ")
     assert Counter(service.operations.begun)["deploy_model"] == 1
     with service.troubled(*[trouble("refuse")] * 999), pytest.raises(NotYet, match="does not answer"):
-        follower(service, tmp_path, client).prepare(first)
+        target(service, tmp_path, client).prepare(first)
 
 
 def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers_fault(
@@ -148,12 +148,12 @@ def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers
 ) -> None:
     first, second = make_versions(client, tmp_path, 2)
     service.operations.fails = {"deploy_model": "Internal error occurred."}
-    told = until_done(lambda: follower(service, tmp_path, client).prepare(first))
-    assert any("deploy 1 failed (Internal error occurred), and is begun again" in one for one in told)
+    told = until_done(lambda: target(service, tmp_path, client).prepare(first))
+    assert any("deploy 1 failed (Internal error occurred), and is retried" in one for one in told)
     assert deployed(service) == ["1"]
     broken = ("python", "-c", "import sys; sys.exit('no model here')")
     with pytest.raises(ReleaseError, match=r"unexpectedly: no model here\); look at its log"):
-        until_done(lambda: follower(service, tmp_path, client, command=broken).prepare(second), most=2000)
+        until_done(lambda: target(service, tmp_path, client, command=broken).prepare(second), most=2000)
     assert deployed(service) == ["1"]
 
 
@@ -163,7 +163,7 @@ def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_sinc
     monkeypatch.setattr("pipeline.rollout.endpoint.STALE_S", 0.1)
     first, second = make_versions(client, tmp_path, 2)
     kept = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
-    here = follower(service, tmp_path, client, kept)
+    here = target(service, tmp_path, client, kept)
     here.split()  # nothing is asked of it yet
     until_done(lambda: here.prepare(first))
     here.show(first)
@@ -171,34 +171,34 @@ def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_sinc
     with pytest.raises(ReleaseError, match=r"version 2 of daybreak is not deployed, so it cannot get 25 %"):
         here.split()
     until_done(lambda: here.prepare(second))
-    assert kept.followed(here.there.endpoint)[0] != row.revision
+    assert kept.followed(here.deployments.endpoint)[0] != row.revision
     here.split()
-    revision, since = kept.followed(here.there.endpoint)
+    revision, since = kept.followed(here.deployments.endpoint)
     assert revision == row.revision
     assert 0 < since - time.time() <= QUICK.settle_s
     here.split()
-    assert kept.followed(here.there.endpoint) == (revision, since)  # it did so before
+    assert kept.followed(here.deployments.endpoint) == (revision, since)  # it did so before
     assert here.shown() == 1
     found = Counter(asked(service, here, times=80))
     assert 5 <= found[2] <= 40
     assert found.total() == 80
 
-    service.endpoints.served[here.there.endpoint].endpoint.traffic_split = {"1": 10, "2": 90}
+    service.endpoints.served[here.deployments.endpoint].endpoint.traffic_split = {"1": 10, "2": 90}
     assert here.shown() == 2  # somebody's hand
     here.show(first)  # an experiment goes on
-    assert dict(here.there.served().traffic_split) == {"1": 75, "2": 25}
-    assert kept.followed(here.there.endpoint)[1] > since
+    assert dict(here.deployments.served().traffic_split) == {"1": 75, "2": 25}
+    assert kept.followed(here.deployments.endpoint)[1] > since
     row = kept.set_traffic(replace(row, share=0.005))
-    with pytest.raises(ParamsError, match=r"a share of 0\.005 is no whole percent"):
+    with pytest.raises(ParamsError, match=r"a share of 0\.005 is not a whole percent"):
         here.split()
-    here.forget(second)
+    here.discard(second)
     assert deployed(service) == ["1", "2"]  # as long as users meet it
     kept.set_traffic(replace(row, challenger=0, share=0.0, experiment=""))
     here.split()
-    assert dict(here.there.served().traffic_split) == {"1": 100}
+    assert dict(here.deployments.served().traffic_split) == {"1": 100}
     until_done(lambda: none_but(service, here, 1))
-    with pytest.raises(ReleaseError, match="does not add up to 100"), here._asking():
-        here.there.split({"1": 90, "2": 5})
+    with pytest.raises(ReleaseError, match="does not add up to 100"), here._exclusively():
+        here.deployments.split({"1": 90, "2": 5})
     kept.close()
 
 
@@ -207,7 +207,7 @@ def test_what_is_drawn_otherwise_than_the_row_says_counts_for_nothing(
 ) -> None:
     releases = make_versions(client, tmp_path, 2)
     kept = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
-    here = follower(service, tmp_path, client, kept)
+    here = target(service, tmp_path, client, kept)
     for release in releases:
         until_done(lambda release=release: here.prepare(release))
     row = kept.set_traffic(Traffic(champion=1, challenger=2, experiment="a"))
@@ -217,14 +217,14 @@ def test_what_is_drawn_otherwise_than_the_row_says_counts_for_nothing(
     monkeypatch.setattr("time.sleep", waited.append)
     here.split()
     assert 0 < waited[-1] <= STALE_S  # containers may have read the row before
-    assert kept.followed(here.there.endpoint)[0] == row.revision
+    assert kept.followed(here.deployments.endpoint)[0] == row.revision
     with service.troubled(*[trouble("refuse")] * 99, method="update_endpoint"):
         kept.set_traffic(replace(row, share=0.5))
         with pytest.raises(NotYet):
             here.split()
-    assert kept.followed(here.there.endpoint)[0] == -1
+    assert kept.followed(here.deployments.endpoint)[0] == -1
     here.split()
-    assert kept.followed(here.there.endpoint)[0] == row.revision + 1
+    assert kept.followed(here.deployments.endpoint)[0] == row.revision + 1
     kept.close()
 
 
@@ -232,7 +232,7 @@ def test_what_is_not_to_serve_is_taken_down_even_if_it_comes_up_later(
     client: Any, service: Any, tmp_path: Path
 ) -> None:
     first, second = make_versions(client, tmp_path, 2)
-    here = follower(service, tmp_path, client, spare=False)
+    here = target(service, tmp_path, client, spare=False)
     until_done(lambda: here.prepare(first))
     here.show(first)
     service.operations.takes_s = {"deploy_model": 0.3}
@@ -243,11 +243,11 @@ def test_what_is_not_to_serve_is_taken_down_even_if_it_comes_up_later(
             except NotYet as told:
                 if "deploy 2" in str(told):
                     raise
-    here.forget(second)
+    here.discard(second)
     while service.operations.begun[-1] != "undeploy_model":
         assert here.shown() == 1
     assert here.shown() == 1
-    assert (deployed(service), here.book.unwanted()) == (["1"], [])
+    assert (deployed(service), here.journal.to_undeploy()) == (["1"], [])
     until_done(lambda: here.prepare(second))  # it may come back
     here.show(second)
     assert here.shown() == 2

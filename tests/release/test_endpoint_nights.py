@@ -68,7 +68,7 @@ def standing(service: Any) -> tuple[int, int, int, int]:
     """What ledger, alias, endpoint and a user's request say."""
     now = ledger.champion_at(ledger.ledger_tip())
     with mlflow_client.session() as client:
-        (found,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
+        (found,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
         (answer,) = asked(service, found)
         return now.version if now else 0, aliases.alias(client, MODEL), found.shown(), answer
 
@@ -112,9 +112,9 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert watch.watch(told).outcome != "rolled back"
 
     with mlflow_client.session() as client:
-        (vertex,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
-        service.endpoints.served[vertex.there.endpoint].endpoint.traffic_split = {}
-    assert faults(told) == ["followers: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
+        (vertex,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+        service.endpoints.served[vertex.deployments.endpoint].endpoint.traffic_split = {}
+    assert faults(told) == ["targets: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
     assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in watch.watch(told).reason
     assert standing(service) == (1, 1, 1, 1)
 
@@ -130,8 +130,8 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
     prepared(home_with_endpoint, 2)
     service.operations.takes_s = {"deploy_model": 0.6}
     with monkeypatch.context() as patch:
-        patch.setattr(saga, "PATIENCE", timedelta(0))
-        with pytest.raises(ReleaseError, match=r"is not ready at .* UTC: .*; all stays as it was"):
+        patch.setattr(saga, "PREPARE_LIMIT", timedelta(0))
+        with pytest.raises(ReleaseError, match=r"is not ready at .* UTC: .*; nothing was changed"):
             promote_night()
     assert not saga.journal().path.exists()
     with pytest.raises(NotYet):
@@ -164,7 +164,7 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
     (home_with_endpoint / "params.yaml").write_text(text)
     wait(lambda: is_done(promote_night), timeout_s=120)
     with mlflow_client.session() as client:
-        (found,) = (one for one in targets.followers(client, MODEL) if hasattr(one, "split"))
+        (found,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
         told = asked_for(service.url, found, [{"sample": number} for number in range(5)])
     scores = read_scores(SCORES)
     assert scores
@@ -208,8 +208,8 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
 
 
 LIVE = (
-    "fit_samples: 0, scores: live, ramp: [0.1, 0.5], ramp_users: 20, ramp_hours: 0, "
-    "outcome_hours: 0.0003, min_samples: 20, margin: 0.3, max_p99_rise_s: 60"
+    "smoke_test: {samples: 0}\ngate: {scores: live, min_samples: 20, margin: 0.3}\n"
+    "live_test: {ramp: [0.1, 0.5], ramp_users: 20, ramp_hours: 0, outcome_hours: 0.0003, max_p99_rise_s: 60}"
 )
 
 
@@ -222,12 +222,14 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     text = (home / "params.yaml").read_text().replace("tests.backends.fake.answering", CONTAINER[-1])
     text = text.replace('"bucket"', f'"log": "{tmp_path / "log"}", "bucket"')
     monkeypatch.setattr("tests.release.folders.PARAMS", text)
-    (home / "params.yaml").write_text(text.replace("fit_samples: 0", "max_p99_rise_s: 60"))
+    (home / "params.yaml").write_text(
+        text.replace("smoke_test: {samples: 0}", "live_test: {max_p99_rise_s: 60}")
+    )
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
     close()
     monkeypatch.setattr("pipeline.rollout.endpoint.STALE_S", 2.0)
-    monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("fit_samples: 0", LIVE))
+    monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("smoke_test: {samples: 0}", LIVE))
     with vertex() as there:
         come(kept, there, 30)
     return kept
@@ -244,9 +246,9 @@ def come(log: Log, there: OnVertex, number: int, taken: Callable[[dict[str, Any]
     """Let requests come to the endpoint, and tell it what was taken of each answer."""
     for first in range(0, number, 10):
         users = [{"user": f"u{100 + place}"} for place in range(first, first + 10)]
-        answers = [asked_for(there.told.address, there, [user])[0] for user in users]
+        answers = [asked_for(there.config.address, there, [user])[0] for user in users]
         told = [{"exposure": one["exposure"], "items": taken(one)} for one in answers]
-        assert asked_for(there.told.address, there, told) == [{"kept": True}] * len(told)
+        assert asked_for(there.config.address, there, told) == [{"kept": True}] * len(told)
     wait(lambda: sum(1 for _ in log.exposures(None)) >= number, timeout_s=10)
 
 
@@ -268,10 +270,10 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
             ask_gate()
         except NotYet as told:
             with vertex() as there:
-                split = dict(there.there.served().traffic_split)
+                split = dict(there.deployments.served().traffic_split)
                 shares.append(split.get("2", 0))
                 assert watch.watch(params.load(home_with_endpoint)).outcome != "rolled back"
-                assert dict(there.there.served().traffic_split) == split  # the hourly look lets it go on
+                assert dict(there.deployments.served().traffic_split) == split  # the watch lets it go on
                 if shares[-1]:
                     wait(lambda: followed(log, there), timeout_s=10)
                     come(log, there, 60, taken=lambda answer: first_of(answer, liked))
@@ -289,7 +291,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
     assert len({one.unit for one in seen}) == len(seen)  # each request is drawn anew
     assert (log.traffic().champion, log.traffic().challenger) == (1, 0)
     with vertex() as there:
-        assert dict(there.there.served().traffic_split) == {"1": 100}
+        assert dict(there.deployments.served().traffic_split) == {"1": 100}
         if liked == 1:
             until_done(lambda: only(there, service, "1"))
             return
@@ -308,7 +310,7 @@ def first_of(answer: dict[str, Any], liked: int) -> list[str]:
 
 def followed(log: Log, there: OnVertex) -> bool:
     """Whether containers count by now."""
-    revision, since = log.followed(there.there.endpoint)
+    revision, since = log.followed(there.deployments.endpoint)
     return revision == log.traffic().revision and time.time() > since + 2 * POLL_S
 
 

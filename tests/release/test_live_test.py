@@ -30,8 +30,9 @@ from tests.serving.running import running, until
 from tests.statistics.streams import Model, exposures, users
 
 LIVE = PARAMS.replace(
-    "fit_samples: 0",
-    "fit_samples: 0, scores: live, ramp: [0.05, 0.5], ramp_users: 60, ramp_hours: 0, outcome_hours: 0.01",
+    "smoke_test: {samples: 0}",
+    "smoke_test: {samples: 0}\ngate: {scores: live}\n"
+    "live_test: {ramp: [0.05, 0.5], ramp_users: 60, ramp_hours: 0, outcome_hours: 0.01}",
 )
 CROWD = itertools.count(0, 10**6)
 
@@ -315,7 +316,7 @@ def held_back(told: Params) -> Params:
     return told.model_copy(
         update={
             "watch": told.watch.model_copy(update={"holdback": 0.2}),
-            "gate": told.gate.model_copy(update={"outcome_hours": 0.01}),
+            "live_test": told.live_test.model_copy(update={"outcome_hours": 0.01}),
         }
     )
 

@@ -81,7 +81,7 @@ def test_who_used_a_digest_names_data_and_models() -> None:
 
 @pytest.mark.parametrize("what", ["yesterday", "12345", "zzzzzz", "2022-02-30"])
 def test_what_is_neither_a_day_nor_a_digest_is_said(what: str) -> None:
-    with pytest.raises(ParamsError, match="is no day and no digest"):
+    with pytest.raises(ParamsError, match="is neither a date nor a digest"):
         provenance.who_used(what)
 
 

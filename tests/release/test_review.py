@@ -69,9 +69,10 @@ def ended(verdict: Verdict, answer: Approval | None, *, now: datetime) -> str:
 def test_who_is_asked_is_what_params_say_and_never_for_what_failed(when: Any, asked: list[str]) -> None:
     told = ReleaseParams(approval=when)
     found = {
-        action: approval.asked(verdict_of(action), told, until=UNTIL).approve_until for action in ACTIONS
+        action: approval.request_approval(verdict_of(action), told, until=UNTIL).approve_until
+        for action in ACTIONS
     }
-    unproven = approval.asked(verdict_of("reject", inconclusive=True), told, until=UNTIL)
+    unproven = approval.request_approval(verdict_of("reject", inconclusive=True), told, until=UNTIL)
     found["inconclusive"] = unproven.approve_until
     assert sorted(action for action, until in found.items() if until) == asked
 
@@ -104,13 +105,11 @@ def test_only_a_proof_or_a_persons_word_on_this_verdict_promotes(
 def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
     """The second night, judged but not promoted; whoever decides has two hours."""
 
-    def waiting(
-        when: str, *, weight: float = 1.0, gated: str = "fit_samples: 0", proven: bool = True
-    ) -> Verdict:
+    def waiting(when: str, *, weight: float = 1.0, gated: str = "samples: 0", proven: bool = True) -> Verdict:
         release(0, 1.0)
         champion = ledger.champion_at(ledger.ledger_tip())
         os.chdir(make_night(home, 1, weight=weight, champion=champion))
-        text = Path("params.yaml").read_text().replace("fit_samples: 0", gated)
+        text = Path("params.yaml").read_text().replace("samples: 0", gated)
         another = "" if proven else "train: {rate: 0.5}\n"  # recipe, which has to be better
         Path("params.yaml").write_text(f"{text}{another}release: {{approval: {when}}}\n")
         now = datetime.now(UTC).replace(microsecond=0)

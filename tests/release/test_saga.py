@@ -1,4 +1,4 @@
-"""Promotion and rollback as one saga, killed at any step: real git, real MLflow, and a second follower."""
+"""Promotion and rollback as one saga, killed at any step: real git, real MLflow, and a second target."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ from pipeline.registry import aliases
 from pipeline.rollout import audit, promote, rollback, saga
 from pipeline.rollout.drill import drill
 from pipeline.rollout.routers import Routers
-from pipeline.rollout.targets import Alias, Follower, followers
+from pipeline.rollout.targets import Alias, Target, release_targets
 from pipeline.storage import ledger, mlflow_client
 from pipeline.storage.traffic_log import open_log
 from tests.fakes import Shelf
@@ -65,20 +65,20 @@ def killing(at: int) -> Any:
 
 @pytest.fixture
 def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    """A second follower, beside the alias and the routers, of which none lives."""
+    """A second target, beside the alias and the routers, of which none lives."""
     found = Shelf(home / "var" / "shelf")
     open_log(f"sqlite:///{home / 'var' / 'serving.db'}").close()
 
-    def both(client: Any, model: str) -> list[Follower]:
+    def both(client: Any, model: str) -> list[Target]:
         return [Alias(client, model), found, routers_of(client)]
 
     for module in (promote, rollback, watch, audit):
-        monkeypatch.setattr(module, "followers", both)
+        monkeypatch.setattr(module, "release_targets", both)
     return found
 
 
 def routers_of(client: Any) -> Routers:
-    (found,) = (one for one in followers(client, "daybreak") if isinstance(one, Routers))
+    (found,) = (one for one in release_targets(client, "daybreak") if isinstance(one, Routers))
     return found
 
 
@@ -86,10 +86,10 @@ def standing(shelf: Shelf) -> tuple[int, ...]:
     """What ledger, alias, shelf and the traffic of routers say."""
     now = ledger.champion_at(ledger.ledger_tip())
     with mlflow_client.session() as client:
-        follower = routers_of(client)
-        assert follower.log.traffic().ready == 0
-        found = now.version if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), follower.shown()
-        follower.log.close()
+        target = routers_of(client)
+        assert target.log.traffic().ready == 0
+        found = now.version if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), target.shown()
+        target.log.close()
         return found
 
 
@@ -122,7 +122,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
         ended = ledger.champion_at(ledger.ledger_tip())
         assert ended is not None
         with mlflow_client.session() as client:
-            saga.recover(rollback.followers(client, "daybreak"))
+            saga.recover(rollback.release_targets(client, "daybreak"))
         new.append(ended.version == 2)
         assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
         assert shelf.ready() == (), killer.steps
@@ -133,7 +133,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
     assert faults(told) == []
 
 
-def test_a_follower_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
+def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
     home: Path, shelf: Shelf, release: Any, told: Params
 ) -> None:
     release(0, 1.0)
@@ -185,10 +185,10 @@ def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, t
     saga.journal().write({})
     found = faults(told)
     assert found[0] == "journal: a release was interrupted; run watch"
-    assert found[1] == "followers: the shelf shows 1, the ledger says 2"
+    assert found[1] == "targets: the shelf shows 1, the ledger says 2"
     assert "version 1 has model_digest other" in found[2]
     assert "version 1 is tagged serving, but version 2 serves" in found[2]
-    with pytest.raises(DataError, match="is no journal"):
+    with pytest.raises(DataError, match="is not a valid journal"):
         saga.recover([shelf])
 
 

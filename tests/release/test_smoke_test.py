@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pipeline.contract import params, records
-from pipeline.contract.params import GateParams, ReleaseParams
+from pipeline.contract.params import ReleaseParams, SmokeTestParams
 from pipeline.contract.records import Champion, Check, Night, Verdict, Version
 from pipeline.evaluation.scores import read_scores
-from pipeline.evaluation.smoke_test import fitness, judged
+from pipeline.evaluation.smoke_test import judged, smoke_test
 from pipeline.gate import judge
 from pipeline.registry import approval
 from pipeline.registry.weights import MODEL
@@ -25,7 +25,7 @@ from tests.release.folders import make_night
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
-ASKED = GateParams(max_p99_s=60, max_start_s=300)
+ASKED = SmokeTestParams(max_p99_s=60, max_start_s=300)
 PROMOTED = Verdict(
     action="promote", champion=1, challenger=2, effect=0.1, low=0.0, high=0.2, num_samples=9, reason="better"
 )
@@ -63,7 +63,7 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     assert judge_night().action == "promote"
     version = records.read(Version)
     told = params.load()
-    asked = told.model_copy(update={"gate": ASKED})
+    asked = told.model_copy(update={"smoke_test": ASKED})
     evaluation = records.read(records.Evaluation)
     verdict = judge.gate(records.read(Night), evaluation, version, records.find(Champion), asked)
     assert verdict.action == "promote"
@@ -83,8 +83,8 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
 
 def test_nothing_is_tried_where_nothing_is_asked_for() -> None:
     version = Version(name="m", number=1, night="n", data_digest="d", model_digest="d", run_id="r")
-    assert fitness(version, None, np.ones(3), GateParams(fit_samples=0)) == ()
-    (check,) = fitness(version, None, None, ASKED)
+    assert smoke_test(version, None, np.ones(3), SmokeTestParams(samples=0)) == ()
+    (check,) = smoke_test(version, None, None, ASKED)
     assert not check.ok
 
 
@@ -106,7 +106,7 @@ GOOD = {"start_cpu_s": 1.0, "scores": [0.5, 0.25], "p50_s": 0.01, "p99_s": 0.02,
     ],
 )
 def test_what_is_not_fit_is_named(changed: Any, limits: Any, failed: list[str]) -> None:
-    checks = judged(GOOD | changed, np.array([0.5, 0.25]), GateParams(**limits))
+    checks = judged(GOOD | changed, np.array([0.5, 0.25]), SmokeTestParams(**limits))
     assert [check.name for check in checks if not check.ok] == failed
 
 
@@ -115,12 +115,13 @@ def test_a_model_that_was_only_slow_here_may_be_approved_by_a_person() -> None:
     found = judge.fit_to_serve(PROMOTED, (fine, slow))
     assert (found.action, found.inconclusive) == ("reject", True)
     until = datetime(2026, 1, 2, tzinfo=UTC)
-    asked = approval.asked(found, ReleaseParams(approval="inconclusive"), until=until)
+    asked = approval.request_approval(found, ReleaseParams(approval="inconclusive"), until=until)
     assert asked.approve_until == until
     broken = Check(name="parity", ok=False, text="0.1 apart")
     found = judge.fit_to_serve(PROMOTED, (broken, slow))
     assert not found.inconclusive
-    assert approval.asked(found, ReleaseParams(approval="always"), until=until).approve_until is None
+    always = ReleaseParams(approval="always")
+    assert approval.request_approval(found, always, until=until).approve_until is None
 
 
 @pytest.mark.slow
@@ -131,8 +132,8 @@ def test_a_model_that_was_slow_once_is_tried_again(
     version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "toy-is-slow-once").touch()
-    asked = GateParams(max_p99_s=0.25, max_start_s=300)
-    assert [check for check in fitness(version, None, scores, asked) if not check.ok] == []
+    asked = SmokeTestParams(max_p99_s=0.25, max_start_s=300)
+    assert [check for check in smoke_test(version, None, scores, asked) if not check.ok] == []
     assert not (tmp_path / "toy-is-slow-once").exists()
 
 
@@ -145,7 +146,7 @@ def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "toy-is-slow-once").touch()  # it sleeps five seconds
     began = time.monotonic()
-    (_, start, *_) = fitness(version, None, scores, ASKED)
+    (_, start, *_) = smoke_test(version, None, scores, ASKED)
     took_s = time.monotonic() - began
     assert start.name == "start"
     assert float(start.text.removeprefix("ready after ").split()[0]) < took_s - 4

@@ -17,7 +17,7 @@ from pipeline.contract import params, records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Champion, Version
 from pipeline.evaluation.scores import read_scores
-from pipeline.evaluation.smoke_test import fitness
+from pipeline.evaluation.smoke_test import smoke_test
 from pipeline.serving.loading import Arrays, ModelCache
 from pipeline.storage import ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
@@ -91,7 +91,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
     champion = ledger.champion_at(ledger.ledger_tip())
     assert isinstance(champion, Champion)
-    loads, rollback = fitness(version, champion, scores, params.GateParams())
+    loads, rollback = smoke_test(version, champion, scores, params.SmokeTestParams())
     assert not loads.ok
     assert not rollback.ok
     assert "the ledger says" in loads.text
@@ -135,7 +135,7 @@ def test_a_night_is_judged_against_a_champion_older_than_digests_of_files(home: 
     lineage = {name: value for name, value in champion.lineage.items() if name != "source"}
     older = dataclasses.replace(champion, files_digest="", lineage=lineage)
     os.chdir(make_night(home, 1, weight=1.0, champion=older))
-    Path("params.yaml").write_text(PARAMS.replace("fit_samples: 0", "fit_samples: 20, max_start_s: 600"))
+    Path("params.yaml").write_text(PARAMS.replace("samples: 0", "samples: 20, max_start_s: 600"))
     verdict = judge_night()
     assert (verdict.champion, verdict.challenger) == (1, 2)
     assert verdict.reason.startswith("refresh: ")  # the recipe is the same one

@@ -1,4 +1,4 @@
-"""A release as one saga: a real ledger, and followers that only remember; fast, so every branch is here."""
+"""A release as one saga: a real ledger, and targets that only remember; fast, so every branch is here."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Killed(BaseException):
 
 
 class Memory:
-    """Follower that remembers what it was asked, and how the ledger and the journal stood."""
+    """Target that remembers what it was asked, and how the ledger and the journal stood."""
 
     def __init__(self, name: str = "memory", *, before: Callable[[str], None] = lambda what: None) -> None:
         self.name = name
@@ -49,13 +49,13 @@ class Memory:
     def shown(self) -> int:
         return self.serving
 
-    def forget(self, release: Release) -> None:
-        self._asked("forget", release)
+    def discard(self, release: Release) -> None:
+        self._asked("discard", release)
         self.ready = [number for number in self.ready if number != release.version]
 
 
 def failing(at: str, error: BaseException, *, times: int = 1) -> Memory:
-    """A follower that fails the first times that it is asked for something."""
+    """A target that fails the first times that it is asked for something."""
     left = [times]
 
     def fail(what: str) -> None:
@@ -72,24 +72,24 @@ def serving() -> int:
 
 
 def test_a_release_is_in_the_ledger_and_shown_by_all() -> None:
-    followers = [Memory("one"), Memory("two")]
-    commit = saga.run(promotion(1), followers)
+    targets = [Memory("one"), Memory("two")]
+    commit = saga.run(promotion(1), targets)
     assert commit == ledger.ledger_tip()
-    assert (serving(), *(one.shown() for one in followers)) == (1, 1, 1)
+    assert (serving(), *(one.shown() for one in targets)) == (1, 1, 1)
 
 
 def test_all_get_ready_before_the_ledger_moves_and_show_after_it() -> None:
-    followers = [Memory("one"), Memory("two")]
-    saga.run(promotion(1), followers)
-    for follower in followers:
-        assert follower.calls == [("prepare", 1, 0), ("show", 1, 1)]
+    targets = [Memory("one"), Memory("two")]
+    saga.run(promotion(1), targets)
+    for target in targets:
+        assert target.calls == [("prepare", 1, 0), ("show", 1, 1)]
 
 
 def test_the_journal_says_what_is_going_on_until_all_is_done() -> None:
     seen = []
-    follower = Memory(before=lambda what: seen.append((what, saga.journal().read())))
+    target = Memory(before=lambda what: seen.append((what, saga.journal().read())))
     move = promotion(1)
-    saga.run(move, [follower])
+    saga.run(move, [target])
     assert [what for what, _ in seen] == ["prepare", "show"]
     for _, document in seen:
         assert (document["kind"], document["tip"], document["until"]) == ("promote", move.tip, "")
@@ -97,33 +97,33 @@ def test_the_journal_says_what_is_going_on_until_all_is_done() -> None:
     assert not saga.journal().path.exists()
 
 
-def test_a_follower_that_cannot_get_ready_leaves_all_as_it_was() -> None:
+def test_a_target_that_cannot_get_ready_leaves_all_as_it_was() -> None:
     fine, broken = Memory(), failing("prepare", ReleaseError("no room"))
     with pytest.raises(ReleaseError, match="no room"):
         saga.run(promotion(1), [fine, broken])
     assert (serving(), fine.shown(), fine.ready) == (0, 0, [])
-    assert broken.calls[-1][0] == "forget"
+    assert broken.calls[-1][0] == "discard"
     assert not saga.journal().path.exists()
 
 
 def test_a_night_that_lost_the_race_leaves_all_as_it_was() -> None:
     late = promotion(2)
-    follower = Memory()
-    saga.run(promotion(1), [follower])
+    target = Memory()
+    saga.run(promotion(1), [target])
     with pytest.raises(ReleaseError, match="has moved the ledger"):
-        saga.run(late, [follower])
-    assert (serving(), follower.shown(), follower.ready) == (1, 1, [1])
+        saga.run(late, [target])
+    assert (serving(), target.shown(), target.ready) == (1, 1, [1])
     assert not saga.journal().path.exists()
 
 
-def test_a_follower_that_needs_longer_leaves_the_journal_with_the_time_until_which_it_may() -> None:
+def test_a_target_that_needs_longer_leaves_the_journal_with_the_time_until_which_it_may() -> None:
     fine, slow = Memory(), failing("prepare", NotYet("it starts"))
     began = datetime.now(UTC)
     with pytest.raises(NotYet):
         saga.run(promotion(1), [fine, slow])
     until = datetime.fromisoformat(saga.journal().read()["until"])
-    assert began + saga.PATIENCE <= until <= datetime.now(UTC) + saga.PATIENCE
-    assert timedelta(hours=2) == saga.PATIENCE
+    assert began + saga.PREPARE_LIMIT <= until <= datetime.now(UTC) + saga.PREPARE_LIMIT
+    assert timedelta(hours=2) == saga.PREPARE_LIMIT
     assert (serving(), fine.ready) == (0, [1])
 
 
@@ -138,7 +138,7 @@ def test_the_same_release_asked_for_again_goes_on_and_keeps_its_time() -> None:
     assert saga.journal().read()["until"] == until
     saga.run(move, [slow])
     assert (serving(), slow.shown()) == (1, 1)
-    assert "forget" not in [what for what, *_ in slow.calls]
+    assert "discard" not in [what for what, *_ in slow.calls]
 
 
 def test_the_same_release_goes_on_where_a_night_closed_while_it_waited() -> None:
@@ -153,7 +153,7 @@ def test_the_same_release_goes_on_where_a_night_closed_while_it_waited() -> None
         saga.run(promotion(2), [slow])
     saga.run(promotion(2), [slow])
     assert (serving(), slow.shown()) == (2, 2)
-    assert "forget" not in [what for what, *_ in slow.calls]
+    assert "discard" not in [what for what, *_ in slow.calls]
 
 
 def test_another_release_takes_the_place_of_one_that_waits() -> None:
@@ -162,13 +162,13 @@ def test_another_release_takes_the_place_of_one_that_waits() -> None:
         saga.run(promotion(1), [slow])
     saga.run(promotion(2), [slow])
     assert (serving(), slow.shown(), slow.ready) == (2, 2, [2])
-    assert ("forget", 1, 0) in slow.calls
+    assert ("discard", 1, 0) in slow.calls
 
 
 def waiting_since(hours: float) -> None:
     """Lets the journal say that its release has waited for so long."""
     document = saga.journal().read()
-    until = datetime.now(UTC) + saga.PATIENCE - timedelta(hours=hours)
+    until = datetime.now(UTC) + saga.PREPARE_LIMIT - timedelta(hours=hours)
     saga.journal().write(document | {"until": until.isoformat()})
 
 
@@ -181,9 +181,9 @@ def test_who_is_not_ready_in_time_is_waited_for_no_longer() -> None:
     with pytest.raises(NotYet):
         saga.run(move, [slow])
     waiting_since(hours=2.1)
-    with pytest.raises(ReleaseError, match=r"failing is not ready at .* UTC: it starts; all stays as it was"):
+    with pytest.raises(ReleaseError, match=r"failing is not ready at .* UTC: it starts; nothing was changed"):
         saga.run(move, [slow])
-    assert slow.calls[-1][0] == "forget"
+    assert slow.calls[-1][0] == "discard"
     assert not saga.journal().path.exists()
 
 
@@ -256,14 +256,14 @@ def test_a_journal_without_a_key_is_named(key: str) -> None:
         saga.run(promotion(1), [failing("prepare", Killed())])
     document = saga.journal().read()
     saga.journal().write({name: value for name, value in document.items() if name != key})
-    with pytest.raises(DataError, match=r"release\.json is no journal .*remove it and run watch"):
+    with pytest.raises(DataError, match=r"release\.json is not a valid journal .*remove it and run watch"):
         saga.recover([Memory()])
 
 
 def test_a_journal_that_is_no_json_is_named() -> None:
     saga.journal().path.parent.mkdir()
     saga.journal().path.write_text('{"kind": ')
-    with pytest.raises(DataError, match="is no journal"):
+    with pytest.raises(DataError, match="is not a valid journal"):
         saga.recover([Memory()])
 
 
@@ -272,9 +272,9 @@ def test_the_journal_is_in_the_home(home: Path) -> None:
 
 
 def test_settling_makes_everybody_show_what_the_ledger_says() -> None:
-    follower, moved = Memory(), Memory()
-    saga.run(promotion(1), [follower])
-    assert saga.settle([follower, moved]).version == 1
+    target, moved = Memory(), Memory()
+    saga.run(promotion(1), [target])
+    assert saga.settle([target, moved]).version == 1
     assert moved.shown() == 1
 
 
@@ -283,7 +283,7 @@ def test_settling_without_a_champion_says_what_to_do() -> None:
         saga.settle([Memory()])
 
 
-def test_a_follower_that_somebody_else_moves_is_told_a_few_times_and_then_named() -> None:
+def test_a_target_that_somebody_else_moves_is_told_a_few_times_and_then_named() -> None:
     class Stubborn(Memory):
         def shown(self) -> int:
             return 7
@@ -309,20 +309,20 @@ def test_a_night_that_closes_meanwhile_makes_everybody_show_the_newest() -> None
 
 
 def test_a_rollback_brings_back_version_and_data() -> None:
-    follower = Memory()
+    target = Memory()
     for number in (1, 2):
-        saga.run(promotion(number), [follower])
-    saga.run(rolling_back(to=1), [follower])
-    assert (serving(), follower.shown()) == (1, 1)
+        saga.run(promotion(number), [target])
+    saga.run(rolling_back(to=1), [target])
+    assert (serving(), target.shown()) == (1, 1)
     assert ledger.text_at(ledger.ledger_tip(), "dvc.lock") == "data of night 1\n"
 
 
 def test_a_rollback_with_the_data_of_another_night_is_noticed() -> None:
-    follower = Memory()
+    target = Memory()
     for number in (1, 2):
-        saga.run(promotion(number), [follower])
+        saga.run(promotion(number), [target])
     with pytest.raises(ReleaseError, match=r"version 1 serves again, but dvc.lock .* its night 2025-01-11"):
-        saga.run(rolling_back(to=1, data_of=2), [follower])
+        saga.run(rolling_back(to=1, data_of=2), [target])
 
 
 def test_what_the_journal_keeps_is_read_back_whole() -> None:

@@ -13,7 +13,7 @@ from pipeline.contract.records import Release
 from pipeline.rollout import rollback, routers
 from pipeline.rollout.audit import audit
 from pipeline.rollout.routers import Routers
-from pipeline.rollout.targets import followers
+from pipeline.rollout.targets import release_targets
 from pipeline.storage import mlflow_client
 from pipeline.storage.traffic_log import Log, RouterState, open_log
 from tests.release.folders import PARAMS
@@ -24,69 +24,69 @@ ANY = MlflowClient.__new__(MlflowClient)  # never asked here
 
 
 def test_where_no_router_lives_the_traffic_is_what_counts(log: Log) -> None:
-    follower = Routers(ANY, "daybreak", log)
-    follower.prepare(Release(version=4, replaced=3))
+    target = Routers(ANY, "daybreak", log)
+    target.prepare(Release(version=4, replaced=3))
     assert log.traffic().wanted == (4,)
-    follower.show(Release(version=4, replaced=3))
-    assert (log.traffic().champion, log.traffic().ready, follower.shown()) == (4, 0, 4)
+    target.show(Release(version=4, replaced=3))
+    assert (log.traffic().champion, log.traffic().ready, target.shown()) == (4, 0, 4)
 
 
 def test_what_was_prepared_is_forgotten(log: Log) -> None:
-    follower = Routers(ANY, "daybreak", log)
-    follower.show(Release(version=3, replaced=0))
-    follower.prepare(Release(version=4, replaced=3))
-    follower.forget(Release(version=4, replaced=3))
+    target = Routers(ANY, "daybreak", log)
+    target.show(Release(version=3, replaced=0))
+    target.prepare(Release(version=4, replaced=3))
+    target.discard(Release(version=4, replaced=3))
     assert log.traffic().wanted == (3,)
     revision = log.traffic().revision
-    follower.forget(Release(version=4, replaced=3))
+    target.discard(Release(version=4, replaced=3))
     assert log.traffic().revision == revision
 
 
 def test_a_test_goes_on_when_its_champion_is_shown_again_and_ends_with_its_winner(log: Log) -> None:
-    follower = Routers(ANY, "daybreak", log)
-    follower.show(Release(version=3, replaced=0))
+    target = Routers(ANY, "daybreak", log)
+    target.show(Release(version=3, replaced=0))
     log.change_traffic(lambda now: replace(now, challenger=4, share=0.05, experiment="a"))
-    follower.show(Release(version=3, replaced=0))
+    target.show(Release(version=3, replaced=0))
     assert (log.traffic().challenger, log.traffic().share) == (4, 0.05)
-    follower.prepare(Release(version=4, replaced=3))
+    target.prepare(Release(version=4, replaced=3))
     assert log.traffic().ready == 0  # it is loaded for the test
-    follower.show(Release(version=4, replaced=3))
+    target.show(Release(version=4, replaced=3))
     now = log.traffic()
     assert (now.champion, now.challenger, now.share, now.experiment) == (4, 0, 0.0, "")
 
 
 def test_a_router_that_differs_is_seen(log: Log) -> None:
-    follower = Routers(ANY, "daybreak", log)
-    follower.show(Release(version=3, replaced=0))
+    target = Routers(ANY, "daybreak", log)
+    target.show(Release(version=3, replaced=0))
     log.beat(RouterState(id="one", champion=3))
-    assert follower.shown() == 3
+    assert target.shown() == 3
     log.beat(RouterState(id="two", champion=2))
-    assert follower.shown() == 2
+    assert target.shown() == 2
 
 
 def test_a_router_that_cannot_load_a_version_stops_it_before_anything_is_moved(log: Log) -> None:
-    follower = Routers(ANY, "daybreak", log)
+    target = Routers(ANY, "daybreak", log)
     log.beat(RouterState(id="one", champion=3, loaded=(3,), revision=9, fault="version 4: no such file"))
     with pytest.raises(ReleaseError, match="router one cannot load version 4: no such file"):
-        follower.prepare(Release(version=4, replaced=3))
+        target.prepare(Release(version=4, replaced=3))
 
 
 def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routers, "LOAD_S", 0.1)
     monkeypatch.setattr(routers, "SHOW_S", 0.1)
-    follower = Routers(ANY, "daybreak", log)
+    target = Routers(ANY, "daybreak", log)
     log.beat(RouterState(id="one", champion=3, loaded=(3,)))
     with pytest.raises(ReleaseError, match=r"not every router has loaded version 4 after 0.1 s: one has not"):
-        follower.prepare(Release(version=4, replaced=3))
+        target.prepare(Release(version=4, replaced=3))
     with pytest.raises(ReleaseError, match=r"not every router serves version 4 after 0.1 s: one has not"):
-        follower.show(Release(version=4, replaced=3))
+        target.show(Release(version=4, replaced=3))
 
 
-def test_no_log_means_no_follower(repository: Path) -> None:
+def test_no_log_means_no_target(repository: Path) -> None:
     (repository / "params.yaml").write_text(PARAMS)
-    assert [one.name for one in followers(ANY, "daybreak")] == ["MLflow's alias champion"]
+    assert [one.name for one in release_targets(ANY, "daybreak")] == ["MLflow's alias champion"]
     open_log(f"sqlite:///{repository / 'var' / 'serving.db'}").close()
-    assert [one.name for one in followers(ANY, "daybreak")][1:] == ["the routers"]
+    assert [one.name for one in release_targets(ANY, "daybreak")][1:] == ["the routers"]
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_promotion_and_a_rollback_reach_users_before_success_is_said(home: Pat
         assert router.recommend("u1")["version"] == 2
         [state] = router.log.routers()
         assert (state.champion, state.fault) == (2, "")
-        assert [check.text for check in audit(told) if check.name == "followers" and not check.ok] == []
+        assert [check.text for check in audit(told) if check.name == "targets" and not check.ok] == []
 
 
 @pytest.mark.slow
@@ -118,5 +118,5 @@ def test_the_first_promotion_reaches_a_router_that_waited_for_it(
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"batcher", "writer", "model manager", "heartbeat"}
     with mlflow_client.session() as client:
-        _, found = followers(client, "daybreak")
+        _, found = release_targets(client, "daybreak")
         assert found.shown() == 1

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from pipeline.contract.records import Tuning
+from pipeline.machines import this_machine
 from pipeline.profiling import memory
 from pipeline.training import sample_order
 from pipeline.training.engine import TorchEngine
@@ -50,7 +51,7 @@ def updates(folder: Path, *, short: bool) -> TorchEngine:
     update(made, 1)
     if short and made.rank == 0:
         resident, peak = memory._resident()
-        _limit(memory._status()["VmData"] + (peak - resident) * 3 // 4)
+        _limit(this_machine.status()["VmData"] + (peak - resident) * 3 // 4)
     update(made, 2)
     return made
 

@@ -1,7 +1,7 @@
-"""A task that is asked again until it is done, and holds no worker in between.
+"""Defines a task that calls a command again until it is done, and holds no worker in between.
 
-The exit status of the command line decides what becomes of it: 75 asks for another call, as a sensor has it;
-99 says that there is nothing to do, for which the shell sensor of Airflow has no word.
+The exit status of the command decides the state of the task: 75 asks for another call, as of a sensor; 99
+says that there is nothing to do, which the shell sensor of Airflow cannot express.
 """
 
 import os
@@ -20,11 +20,11 @@ NOTHING_TO_DO = 99
 SETTLED = timedelta(seconds=10)
 
 
-class Asked(BaseSensorOperator):
-    """Sensor of a stage: 0 done, 75 ask again, 99 skipped, anything else failed.
+class CommandSensor(BaseSensorOperator):
+    """Sensor of a command, by its exit status: 0 done, 75 call again, 99 skipped, anything else failed.
 
-    A failure is final, or with `tried_again` what Airflow's `retries` are for, as they are of other tasks.
-    `env` comes on top of the worker's environment, which is not known, nor kept, before the call.
+    A failure is final, unless `retry_failures` leaves it to Airflow's `retries`, as those of other tasks.
+    `env` is added to the worker's environment, which is read at each call and stored nowhere.
     """
 
     template_fields: Sequence[str] = ("bash_command", "env")
@@ -35,21 +35,21 @@ class Asked(BaseSensorOperator):
         *,
         bash_command: str,
         env: dict[str, str] | None = None,
-        tried_again: bool = False,
+        retry_failures: bool = False,
         **arguments: Any,
     ) -> None:
         self.bash_command = bash_command
         self.env = env
-        self.tried_again = tried_again
+        self.retry_failures = retry_failures
         super().__init__(mode="reschedule", poke_interval=SETTLED.total_seconds(), **arguments)
 
     def poke(self, context: Any) -> bool:
-        """Calls it once, and returns whether it is done."""
+        """Runs the command once, and returns whether it is done."""
         command = ["bash", "-c", self.bash_command]
         status = SubprocessHook().run_command(command, env={**os.environ, **(self.env or {})}).exit_code
         if status in (0, NOT_YET):
             return status == 0
         if status == NOTHING_TO_DO:
             raise AirflowSkipException("there is nothing to do; the log says why")
-        failure = AirflowException if self.tried_again else AirflowFailException
+        failure = AirflowException if self.retry_failures else AirflowFailException
         raise failure(f"the command ended with exit status {status}; the log says why")
