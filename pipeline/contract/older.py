@@ -13,8 +13,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 MOVED = {
     "pipeline.backends.vertex": "pipeline.backends.vertex.vertex",
     "pipeline.intake.shop": "pipeline.data.shop",
@@ -90,6 +88,8 @@ def migrate(text: str) -> tuple[str, list[str]]:
     """Returns params.yaml in today's form, comments kept, and a line for each change."""
     changes = [f"{old} is now {MOVED[old]}" for old in dict.fromkeys(_MOVED.findall(text))]
     text = _MOVED.sub(lambda match: f"{MOVED[match[1]]}:", text)
+    from ruamel.yaml import YAML  # planning reads records, and is to start without it
+
     yaml = YAML()
     values = yaml.load(text)
     moved = [(old, new) for old, new in KEYS.items() if old[1] in (values.get(old[0]) or {})]

@@ -10,7 +10,7 @@ By `gate.scores`, held-out scores decide, or users who meet one model or the oth
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -82,11 +82,8 @@ def gate(
     refresh = is_refresh(champion, params)
     rules = rules_of(params.gate, refresh=refresh)
 
-    def tested() -> tuple[Check, ...]:
-        return smoke_test(version, champion, _column("challenger"), params.smoke_test)
-
     def replayed() -> Verdict:
-        return judge_scores(evaluation, version, champion, params.gate, rules=rules, tested=tested)
+        return judge_scores(evaluation, version, champion, params, rules=rules)
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
@@ -95,7 +92,8 @@ def gate(
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
-        verdict = fit_to_serve(verdict, tested())
+        checks = smoke_test(version, champion, _column("challenger"), params.smoke_test)
+        verdict = fit_to_serve(verdict, checks)
     show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
@@ -107,18 +105,12 @@ def gate(
 
 
 def judge_scores(
-    evaluation: Evaluation,
-    version: Version,
-    champion: Champion | None,
-    params: GateParams,
-    *,
-    rules: Rules,
-    tested: Callable[[], tuple[Check, ...]],
+    evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections, *, rules: Rules
 ) -> Verdict:
     """Returns the verdict on `data/run/scores.npy`, and on whether the version is fit to serve.
 
-    A version that is not promoted need not be fit, so `tested`, the smoke test, is not called for it. Where
-    users decide, the scores only advise: it is tested anyhow, and what the gate tried on them is left out.
+    Only a version that is to be promoted need be fit, and one that users are to judge: of that the scores
+    advise, so what the gate tried on them is left out.
     """
     verdict = decide(
         read_scores(),
@@ -126,14 +118,14 @@ def judge_scores(
         version=version,
         champion=champion,
         rules=rules,
-        success=params.success,
-        guardrails=params.guardrails,
+        success=params.gate.success,
+        guardrails=params.gate.guardrails,
     )
-    if params.scores == "live" and champion is not None:
+    if params.gate.scores == "live" and champion is not None:
         verdict = replace(verdict, checks=())
     elif verdict.action != "promote":
         return verdict
-    return fit_to_serve(verdict, tested())
+    return fit_to_serve(verdict, smoke_test(version, champion, _column("challenger"), params.smoke_test))
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import GateParams
+from pipeline.contract.params import GateParams, GateSections, SmokeTestParams
 from pipeline.contract.records import Champion, Check, Verdict
 from pipeline.evaluation.scores import write_scores
 from pipeline.gate.judge import ACTIONS, decide, fit_to_serve, gate, judge_scores, rules_of
@@ -260,15 +260,18 @@ def test_scores_of_another_model_or_night_are_refused(changed: dict[str, str]) -
         gate(night, make_evaluation("m"), version, None, None)
 
 
-def scored(
-    mean: float, *, champion: Champion | None = CHAMPION, tested: tuple[Check, ...] = (), **params: Any
-) -> Verdict:
+def scored(mean: float, *, champion: Champion | None = CHAMPION, **params: Any) -> Verdict:
     """The verdict on a score file in which the champion, or a baseline, is worse by `mean`."""
     other = "champion" if champion else "baseline/popularity"
     write_scores({"challenger": noise(mean), other: BASE}, NUM_SAMPLES)
-    asked = GateParams(**{"resamples": 0, **params})
-    version, rules = make_version(4, model_digest="m", night="n"), rules_of(asked, refresh=True)
-    return judge_scores(make_evaluation("m"), version, champion, asked, rules=rules, tested=lambda: tested)
+    asked = sections(GateParams(**{"resamples": 0, **params}), SmokeTestParams(samples=0))
+    version = make_version(4, model_digest="m", night="n")
+    rules = rules_of(asked.gate, refresh=True)
+    return judge_scores(make_evaluation("m"), version, champion, asked, rules=rules)
+
+
+def sections(gate: GateParams, smoke_test: SmokeTestParams) -> GateSections:
+    return GateSections.model_construct(gate=gate, smoke_test=smoke_test)
 
 
 @pytest.fixture
@@ -300,22 +303,13 @@ def test_metrics_and_guardrails_are_those_of_params_yaml() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("mean", "scores", "champion", "tested"),
-    [
-        (0.1, "replay", CHAMPION, True),
-        (-0.1, "replay", CHAMPION, False),
-        (-0.1, "both", CHAMPION, False),
-        (-0.1, "live", CHAMPION, True),
-        (-0.1, "live", None, False),
-    ],
-)
-def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(
-    mean: float, scores: str, champion: Champion | None, tested: bool
-) -> None:
-    verdict = scored(mean, champion=champion, scores=scores, tested=(BROKEN,))
-    assert verdict.action == "reject"
-    assert ("not fit to serve: parity: 0.1 apart" in verdict.reason) is tested
+@pytest.mark.parametrize(("scores", "asked"), [("replay", False), ("both", False), ("live", True)])
+def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, asked: bool) -> None:
+    write_scores({"champion": BASE}, NUM_SAMPLES)  # without the challenger's nothing is fit
+    params = sections(GateParams(scores=scores), SmokeTestParams())
+    version, rules = make_version(4, model_digest="m", night="n"), rules_of(params.gate, refresh=True)
+    verdict = judge_scores(make_evaluation("m"), version, CHAMPION, params, rules=rules)
+    assert ("not fit to serve: loads: there are no scores of the trainer" in verdict.reason) is asked
 
 
 PROMOTED = Verdict(
