@@ -27,6 +27,7 @@ class Disk:
         self._files: dict[int, bytes] = {}  # as synced
         self._folders: dict[int, list[dict[str, int]]] = {}  # entries as synced, and every change since
         self._left: set[Tree] = set()
+        self._changed = True  # since what may be left was last added to that
         for path in (root, *root.rglob("*")):
             self._sync(path)
         for name in CHANGES:
@@ -35,7 +36,7 @@ class Disk:
 
     def left_by(self, write: Callable[[], object]) -> set[Tree]:
         """Returns all that may be left where the power fails while something is written."""
-        self._left = set()
+        self._left, self._changed = set(), True
         write()
         return self._left
 
@@ -46,13 +47,27 @@ class Disk:
 
     def _watched(self, call: Callable[..., Any], then: Callable[..., None] = lambda *_: None) -> Any:
         def watched(*arguments: Any, **named: Any) -> Any:
-            self._left |= self.left()
+            if self._is_elsewhere(arguments[0]):
+                return call(*arguments, **named)
+            self._fail()
             returned = call(*arguments, **named)
             then(*arguments)
-            self._left |= self.left()
+            self._fail()
             return returned
 
         return watched
+
+    def _is_elsewhere(self, path: int | str | Path) -> bool:
+        if isinstance(path, int):
+            return False
+        return Path(path).is_absolute() and not Path(path).is_relative_to(self._root)
+
+    def _fail(self) -> None:
+        """Adds what may be left now, unless it is what may have been left before."""
+        self._look()
+        if self._changed:
+            self._left |= self.left()
+            self._changed = False
 
     def _synced(self, handle: int) -> None:
         path = Path(f"/proc/self/fd/{handle}").readlink()
@@ -61,6 +76,7 @@ class Disk:
 
     def _sync(self, path: Path) -> None:
         self._look()
+        self._changed = True
         number = self._number(path)
         if path.is_dir():
             self._folders[number] = self._folders[number][-1:]
@@ -77,6 +93,7 @@ class Disk:
             now = {path.name: self._number(path) for path in folder.iterdir()}
             if now != changes[-1]:
                 changes.append(now)
+                self._changed = True
 
     def _number(self, path: Path) -> int:
         inode = path.lstat().st_ino

@@ -97,7 +97,7 @@ def test_the_journal_says_what_is_going_on_until_all_is_done() -> None:
     assert not saga.journal().path.exists()
 
 
-def test_a_follower_that_cannot_get_ready_leaves_all_as_it_was() -> None:
+def test_a_target_that_cannot_get_ready_leaves_all_as_it_was() -> None:
     fine, broken = Memory(), failing("prepare", ReleaseError("no room"))
     with pytest.raises(ReleaseError, match="no room"):
         saga.run(promotion(1), [fine, broken])
@@ -116,7 +116,7 @@ def test_a_night_that_lost_the_race_leaves_all_as_it_was() -> None:
     assert not saga.journal().path.exists()
 
 
-def test_a_follower_that_needs_longer_leaves_the_journal_with_the_time_until_which_it_may() -> None:
+def test_a_target_that_needs_longer_leaves_the_journal_with_the_time_until_which_it_may() -> None:
     fine, slow = Memory(), failing("prepare", NotYet("it starts"))
     began = datetime.now(UTC)
     with pytest.raises(NotYet):
@@ -283,7 +283,7 @@ def test_settling_without_a_champion_says_what_to_do() -> None:
         saga.settle([Memory()])
 
 
-def test_a_follower_that_somebody_else_moves_is_told_a_few_times_and_then_named() -> None:
+def test_a_target_that_somebody_else_moves_is_told_a_few_times_and_then_named() -> None:
     class Stubborn(Memory):
         def shown(self) -> int:
             return 7

@@ -184,7 +184,7 @@ def newest_of(trees: set[Tree], scratch: Path) -> set[float | None]:
     values: set[float | None] = set()
     for number, tree in enumerate(trees):
         path = checkpoint.newest(restored(tree, scratch / str(number)), identity="job")
-        values.add(checkpoint.load(path).scalars["value"] if path else None)
+        values.add(checkpoint.scalars(path)["value"] if path else None)
     return values
 
 
