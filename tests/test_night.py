@@ -69,8 +69,8 @@ def test_what_an_open_that_was_killed_left_is_laid_anew(repository: Path) -> Non
         ({"day": date(2999, 1, 1)}, "is in the future"),
         ({"night": "../x"}, "is not a valid name"),
         ({"set": ["night.train_hours=soon"]}, "night.train_hours is 'soon'"),
-        ({"set": ["nihgt.train_hours=1"]}, "nihgt is no such key"),
-        ({"set": ["night.train_hours"]}, "is no assignment"),
+        ({"set": ["nihgt.train_hours=1"]}, "nihgt is not a key"),
+        ({"set": ["night.train_hours"]}, "is not an assignment"),
         ({"set": ["night.train_hours=30"]}, "decide_hours 2 is before train_hours 30"),
         (
             {"set": ["source={use: 'tests.fakes:TwoDays', first: 2026-01-01}"]},

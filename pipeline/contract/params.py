@@ -1,4 +1,4 @@
-"""What has the user decided? `params.yaml`: three plugs and one section per stage.
+"""Reads `params.yaml`, what the user decides: three plugs, and a section for each stage.
 
 A plug names a class by its import path, with or without arguments:
 
@@ -61,13 +61,13 @@ class Plug(Section):
         return {"use": value} if isinstance(value, str) else value
 
     def find(self) -> None:
-        """ParamsError if there is no such module; cheap, since the module itself is not imported."""
+        """Raises ParamsError if there is no such module; cheap, since the module itself is not imported."""
         module = self.use.partition(":")[0]
         try:
-            found = importlib.util.find_spec(module)
+            spec = importlib.util.find_spec(module)
         except ImportError:
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             raise ParamsError(
                 f"{self.use} does not import: there is no module {module}; name a class as "
                 f"package.module:Class that python can import here"
@@ -489,7 +489,7 @@ def load(folder: Path = Path()) -> Params:
     except FileNotFoundError:
         raise ParamsError(f"{path} is missing; run in a checkout, or restore it with git") from None
     except YAMLError as error:
-        raise ParamsError(f"{path} is not YAML: {' '.join(str(error).split())}; mend it") from None
+        raise ParamsError(f"{path} is not YAML: {' '.join(str(error).split())}; fix it") from None
     return check(values, source=str(path))
 
 
@@ -505,12 +505,12 @@ def check(values: Any, *, source: str = str(FILE)) -> Params:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or source
-        told = first["msg"][0].lower() + first["msg"][1:]
+        reason = first["msg"][0].lower() + first["msg"][1:]
         if first["type"] == "extra_forbidden":
-            told = "is no such key"
+            reason = "is not a key"
         else:
-            told = f"is {first['input']!r}, but {told}"
-        raise ParamsError(f"{source}: {key} {told}; mend it in {source}") from None
+            reason = f"is {first['input']!r}, but {reason}"
+        raise ParamsError(f"{source}: {key} {reason}; fix it in {source}") from None
 
 
 def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -535,7 +535,7 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
         key, equals, text = assignment.partition("=")
         *sections, last = key.strip().split(".")
         if not equals or not last:
-            raise ParamsError(f"--set {assignment} is no assignment; write --set section.key=value")
+            raise ParamsError(f"--set {assignment} is not an assignment; write --set section.key=value")
         section = values
         for name in sections:
             if isinstance(section.get(name), str):

@@ -47,7 +47,7 @@ def approve(
         why = "release.approval never asks for it" if verdict.inconclusive else "a failed gate stands"
         raise ReleaseError(
             f"{name} cannot be approved, {why}: {verdict.action}: {verdict.reason}; "
-            f"mend what failed and open a new night"
+            f"fix what failed and open a new night"
         )
     with alone(records.path_of(Approval).with_suffix(".lock")):
         said = approvals.answer_to(verdict, records.find(Approval))

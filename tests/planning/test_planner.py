@@ -379,10 +379,10 @@ def test_options_are_the_plan_then_the_feasible_then_the_others_with_a_reason_ea
 @pytest.mark.parametrize(
     ("section", "sentence"),
     [
-        ({"confidence": 1}, r"plan.confidence is 1, but input should be less than 1; mend it"),
-        ({"regions": []}, r"plan.regions is .*, but .*at least 1 item.*; mend it"),
-        ({"flex_wait_hours": -1}, r"plan.flex_wait_hours is -1, but .*greater than or equal to 0; mend it"),
-        ({"batch_sizes": [0]}, r"plan.batch_sizes.0 is 0, but input should be greater than 0; mend it"),
+        ({"confidence": 1}, r"plan.confidence is 1, but input should be less than 1; fix it"),
+        ({"regions": []}, r"plan.regions is .*, but .*at least 1 item.*; fix it"),
+        ({"flex_wait_hours": -1}, r"plan.flex_wait_hours is -1, but .*greater than or equal to 0; fix it"),
+        ({"batch_sizes": [0]}, r"plan.batch_sizes.0 is 0, but input should be greater than 0; fix it"),
     ],
 )
 def test_params_that_cannot_be_are_told_with_their_key(section, sentence):
