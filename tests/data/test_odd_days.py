@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline import cli
+from pipeline import cli, dvc_file
 from pipeline.contract import records
 from pipeline.contract.records import Dataset, Report
+from pipeline.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
 FIRST = date(2025, 1, 6)
@@ -65,8 +66,9 @@ def home(repository: Path, commit: Callable[[str], str], monkeypatch: pytest.Mon
     told["source"] = {"use": "pipeline.data.source:Files", "url": str(repository / "var/sales/{day}.csv")}
     told["validate"] = {"suite": "suite.yaml", "max_quarantined": 1.0}
     yaml.dump(told, repository / "params.yaml")
-    for name in ("intake", "training", "profiling", "planning", "spot", "release", "workloads"):
-        shutil.copytree(ROOT / "pipeline" / name, repository / "pipeline" / name)  # deps of dvc.yaml
+    cached = [name for name, stage in STAGES.items() if stage.dvc == "cached"]
+    for room in {room for name in cached for room in dvc_file.rooms(name)}:
+        shutil.copytree(ROOT / room, repository / room)  # deps of dvc.yaml
     (repository / "data").mkdir(exist_ok=True)
     shutil.copy(ROOT / "data/expectations.yaml", repository / "data")
     (repository / ".gitignore").write_text("/nights/\n/var/\n/data/*\n!/data/expectations.yaml\n")
