@@ -103,6 +103,7 @@ class Dataset(Record):
     num_bytes: int
     first_day: date
     last_day: date  # last day of the training split; what follows is held out
+    num_unripe_days: int = 0  # of the window, whose labels are not yet known: neither trained on nor judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,6 +343,16 @@ class Slice(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Judged(Record):
+    """A metric that the workload names, and what the gate is to make of it."""
+
+    name: str
+    role: Literal["success", "guardrail", "report"]
+    margin: float  # what it may be worse by, as a share of the champion's value
+    higher_is_better: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(Record):
     """Held-out scores; the per-sample ones are in `data/run/scores.npy`."""
 
@@ -351,6 +362,7 @@ class Evaluation(Record):
     metrics: dict[str, float]
     slices: tuple[Slice, ...]
     elapsed_s: float | None = None
+    judged: tuple[Judged, ...] = ()  # the first decides; none where the workload scores samples by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,6 +423,7 @@ class Verdict(Record):
     approve_until: datetime | None = None  # a person has to approve before then; None: nobody is asked
     live: Live | None = None  # where users met the challenger
     failed: str = ""  # the stage that failed before anything could be judged
+    margin: float | None = None  # what a refresh may be worse by, in units of the score
 
 
 @dataclass(frozen=True, kw_only=True)

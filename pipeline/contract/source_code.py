@@ -23,6 +23,15 @@ def source_digest(use: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
+def frame_digest() -> str:
+    """Returns the digest of Daybreak's own code and tables."""
+    root = Path(__file__).parent.parent
+    seen = hashlib.md5(usedforsecurity=False)
+    for path in sorted(path for suffix in ("py", "csv", "html") for path in root.rglob(f"*.{suffix}")):
+        seen.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return seen.hexdigest()
+
+
 def source_files(module: str) -> list[Path]:
     """Returns the files of a module and of what it imports from its own package, by their dotted names.
 

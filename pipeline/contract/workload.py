@@ -1,25 +1,66 @@
 """Defines what is trained, a `Workload`: all that a user writes, beside two lines of params.yaml.
 
+Most teams inherit from `TableWorkload` (pipeline/workloads/table_workload.py), which asks for a table, a
+model, a loss and a prediction, and has the rest. This is what every workload comes to.
+
 A sample is the unit of everything: of the loss, of the score, of progress (`seen`). A batch is
 whatever the dataset makes of a list of samples: a tensor, or a dict or tuple of tensors whose first
 dimension is the sample.
 """
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from pipeline.contract.table import Table
+
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
     from torch import Tensor, nn
     from torch.optim import Optimizer
     from torch.utils.data import Dataset
 
 Split = Literal["train", "test", "serve"]
 Batch = Any
+State = Mapping[str, "NDArray[Any]"]  # what `fit` found, kept beside the weights as one file an array
+EPOCH = date(1970, 1, 1)  # days are numbered from here in arrays
+STATE = "state"  # folder of the state, in that of arrays and in that of a model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The days whose rows are samples, in order; none of `test` is before one of `train`."""
+
+    train: tuple[date, ...]
+    test: tuple[date, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a workload made of all rows of the window at once."""
+
+    arrays: "Mapping[str, NDArray[Any]]"  # become NAME.npy
+    num_train: int  # samples
+    num_test: int
+    tables: "Mapping[str, pa.Table]" = field(default_factory=dict)  # become NAME.parquet
+    facts: Mapping[str, int] = field(default_factory=dict)  # go to meta.json
 
 
 class Workload(Protocol):
     """What to train. Loss and score return one value per sample; only the caller averages.
+
+    Its rows become arrays by one of two doors. The first is run once for each partition, the second each
+    night for the whole window:
+
+        features(rows, state, past) -> dict[str, NDArray]     (pipeline/data/features.py), and if it needs one
+        fit(rows) -> dict[str, NDArray]                       the state, from the training rows, an Ibis table
+        arrays(rows, window) -> Prepared                      from the window's clean rows, an Ibis table
+
+    A workload with neither reads the clean partitions in `dataset` by itself.
 
     A workload may also have, and the evaluator then uses:
 
@@ -45,11 +86,18 @@ class Workload(Protocol):
     (pipeline/training/sample_order.py).
     """
 
-    def dataset(self, folder: Path, split: Split) -> "Dataset[Any]":
-        """Returns a map-style dataset over the arrays in `folder` (see pipeline/data/prepare.py)."""
+    @property
+    def table(self) -> Table:
+        """What its rows are; an attribute of the class."""
 
-    def model(self) -> "nn.Module":
-        """Returns a new model, initialised from torch's global seed."""
+    def dataset(self, folder: Path, split: Split) -> "Dataset[Any]":
+        """Returns a map-style dataset over the arrays in `folder` (see pipeline/data/prepare.py).
+
+        It has the attribute `state` where the model is made from it.
+        """
+
+    def model(self, state: State) -> "nn.Module":
+        """Returns a new model, initialised from torch's global seed; the method need not take `state`."""
 
     def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
         """Returns the optimizer; the trainer sets its learning rate at each update."""
@@ -59,3 +107,17 @@ class Workload(Protocol):
 
     def score(self, model: "nn.Module", batch: Batch) -> "Tensor":
         """Returns the score of each sample, shape [b]; higher is better."""
+
+
+def make_model(workload: Workload, state: State) -> "nn.Module":
+    """Returns a new model of the workload, whose method need not take the state."""
+    method: Any = workload.model
+    model: nn.Module = method(state) if inspect.signature(method).parameters else method()
+    return model
+
+
+def read_state(folder: Path) -> State:
+    """Returns the state that is kept in a folder of arrays, or of a model; empty where there is none."""
+    import numpy as np
+
+    return {path.stem: np.load(path, allow_pickle=False) for path in sorted((folder / STATE).glob("*.npy"))}

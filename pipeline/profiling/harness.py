@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pipeline.contract.errors import DataError, ParamsError, PipelineError, is_out_of_memory
 from pipeline.contract.records import Tuning
-from pipeline.contract.workload import Batch, Workload
+from pipeline.contract.workload import Batch, Workload, make_model
 from pipeline.profiling.bounds import Operator
 from pipeline.profiling.operators import OperatorLog, OtherStep, own
 from pipeline.training import noise, sample_order
@@ -62,7 +62,7 @@ class Harness:
         self.tuning = tuning or Tuning()
         self._tuner = Tuner(self.tuning, self.device)
         with self._blame_user_code("model"):
-            model = self.workload.model()
+            model = make_model(self.workload, getattr(self.data, "state", {}))
             self._loss = partial(self._tuner.loss, self.workload, model)
             if self.tuning.sharded_weights:
                 model = self._shard(model, num_workers)

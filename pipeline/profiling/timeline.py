@@ -134,6 +134,7 @@ class _WatchedDataset:
 
     def __init__(self, dataset: Any, watch: _Watch) -> None:
         self._dataset, self._watch = dataset, watch
+        self.state = getattr(dataset, "state", {})  # which the model is made from
         if hasattr(dataset, "__getitems__"):
             self.__getitems__ = self._whole
 

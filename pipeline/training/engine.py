@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 
 from pipeline.contract.errors import JobError, is_out_of_memory
 from pipeline.contract.records import Tuning
-from pipeline.contract.workload import Workload
+from pipeline.contract.workload import Workload, make_model
 from pipeline.training.checkpoint import State, pack, unpack
 from pipeline.training.devices import device, devices
 from pipeline.training.gradients import Gradients, Signals
@@ -116,7 +116,7 @@ class TorchEngine:
         self._workload = workload
         self._micro_batch_size, self._on_shrink = micro_batch_size, on_shrink
         self._tuner = Tuner(tuning, self.device)
-        self.model = self._tuner.model(self._shard(workload.model()))
+        self.model = self._tuner.model(self._shard(make_model(workload, getattr(dataset, "state", {}))))
         self.model.train()
         self.optimizer = self._tuner.optimizer(workload.optimizer(self.model.parameters()))
         self._sharded_optimizer: ShardedOptimizer | None = None

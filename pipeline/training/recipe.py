@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.contract.older import import_path
 from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, Rental, Size, Tuning, digest
 from pipeline.contract.source_code import source_digest
+from pipeline.contract.workload import STATE
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pipeline.contract.params import JobSections
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
 log = logging.getLogger(__name__)
 
 
+ARRAYS = Path("data/arrays")
 CHAMPION = Path("data/champion")
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
 MOVING = "moving"  # worker 0 touches it where a heartbeat finds no space on the disk
@@ -54,26 +56,29 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
 
 
 def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> bool:
-    if night.day.toordinal() % params.train.cold_every == 0:
-        return False
     facts = CHAMPION / "model.json"
-    if not champion.version or not facts.exists():
+    on_cold_day = night.day.toordinal() % params.train.cold_every == 0
+    if on_cold_day or not champion.version or not facts.exists():
         return False
-    model = json.loads(facts.read_text())
-    if [import_path(model["workload"]), model["arguments"]] != [
-        params.workload.use,
-        params.workload.model_extra or {},
-    ]:
-        log.info("the champion is another workload; starting cold")
-        return False
+    why_not = _changed_since(champion, json.loads(facts.read_text()), params)
+    if why_not:
+        log.warning("%s; starting cold", why_not)
+    return not why_not
+
+
+def _changed_since(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
+    """Returns why tonight's training cannot go on from the champion's weights; "" if it can."""
+    ours = [params.workload.use, params.workload.model_extra or {}]
+    if [import_path(model["workload"]), model["arguments"]] != ours:
+        return "the champion is another workload"
     source = source_digest(params.workload.use)
     if champion.lineage.get("source", source) != source:
-        log.info("the workload was edited since version %d was trained; starting cold", champion.version)
-        return False
+        return f"the workload was edited since version {champion.version} was trained"
     if champion.model_digest and digest(CHAMPION) != champion.model_digest:
-        log.warning("%s is not the model of version %d; starting cold", CHAMPION, champion.version)
-        return False
-    return True
+        return f"{CHAMPION} is not the model of version {champion.version}"
+    if digest(ARRAYS / STATE) != digest(CHAMPION / STATE):
+        return f"`fit` was run again since version {champion.version} was trained"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)

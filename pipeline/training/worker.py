@@ -34,6 +34,7 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, JobError, PipelineError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Epoch
+from pipeline.contract.workload import STATE
 from pipeline.storage import jsonl
 from pipeline.training import gpus, worker_errors
 from pipeline.training.recipe import END_BY, MOVING, Progress, Recipe, Result
@@ -200,6 +201,8 @@ def _export(
     fresh.mkdir()
     checkpoint.write_tensors(fresh / "model.safetensors", weights)
     write_facts(fresh, recipe, seen=outcome.seen)
+    if (state := Path(recipe.arrays) / STATE).exists():
+        shutil.copytree(state, fresh / STATE)
     digest = records.digest(fresh)
     shutil.rmtree(folder / "model", ignore_errors=True)
     fresh.rename(folder / "model")

@@ -1,0 +1,178 @@
+"""Declares a team's rows: the columns by type, their time, what is independent, and the label.
+
+A `Table` is the only source of truth about rows. From it come how delivered files are read and cast, when a
+schema has changed, the rules that rows are judged by, the figures of a day, drift, and the signature of what
+serves. It is a record as well, `data/run/table.json`, so that stages need not import the class that has it:
+
+    table = Table(
+        time="ts", unit="account",
+        columns={"amount": Float(min=0), "mcc": Category(), "account": Id(), "ts": Time(), "fraud": Int()},
+        label=Label("fraud", ripe_after=days(14)),
+    )
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Off = Literal["nulls", "range", "values", "drift", "null drift"]  # what is derived from a column's type
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column(Record):
+    """A column of rows; `off` names what is not to be derived from it."""
+
+    nullable: bool = False
+    off: tuple[Off, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float(Column):
+    """A number; a vector of `size` numbers where that is not 0."""
+
+    min: float | None = None
+    max: float | None = None
+    size: int = 0
+    kind: Literal["float"] = "float"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int(Column):
+    """A whole number."""
+
+    min: int | None = None
+    max: int | None = None
+    kind: Literal["int"] = "int"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bool(Column):
+    """True or false."""
+
+    kind: Literal["bool"] = "bool"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Category(Column):
+    """Text with few values, only those of `values` where it names any."""
+
+    values: tuple[str, ...] = ()
+    kind: Literal["category"] = "category"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Id(Column):
+    """Text that names one of many things; no drift is measured."""
+
+    kind: Literal["id"] = "id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Column):
+    """Text that people wrote; drift is of its length."""
+
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Time(Column):
+    """A moment, in the zone of the table, to the microsecond."""
+
+    kind: Literal["time"] = "time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bytes(Column):
+    """An image or other bytes; drift is of their number."""
+
+    kind: Literal["bytes"] = "bytes"
+
+
+AnyColumn = Float | Int | Bool | Category | Id | Text | Time | Bytes
+
+
+@dataclass(frozen=True)
+class Label(Record):
+    """What a sample is to be told: a column that is null until it is known.
+
+    A partition is trained on and judged from `ripe_after` its end; a row whose label is null then is not.
+    """
+
+    column: str
+    ripe_after: timedelta = timedelta()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Record):
+    """The rows of a partition.
+
+    Raises ParamsError where its time, unit, key or label is not among its columns, or the zone is unknown.
+    """
+
+    columns: dict[str, AnyColumn]
+    time: str  # column whose day is that of the partition
+    unit: str = ""  # column of what is independent of each other, as accounts; "": each row is
+    key: tuple[str, ...] = ()  # columns that no two rows of a partition share; (): rows may repeat
+    label: Label | None = None
+    zone: str = "UTC"  # in which a day begins and times are kept
+
+    def __post_init__(self) -> None:
+        named = {"time": self.time, "unit": self.unit, "label": self.label.column if self.label else ""}
+        named |= {f"key {number}": name for number, name in enumerate(self.key, 1)}
+        for what, name in named.items():
+            if name and name not in self.columns:
+                raise ParamsError(
+                    f"the table's {what} is {name!r}, which is not among its columns "
+                    f"{', '.join(self.columns)}; add it to columns, or name another"
+                )
+        kind = type(self.columns[self.time])
+        if kind is not Time:
+            raise ParamsError(f"the table's time {self.time!r} is {kind.__name__}; declare it Time()")
+        try:
+            ZoneInfo(self.zone)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ParamsError(
+                f"the table's zone {self.zone!r} is not known; name one such as Europe/London"
+            ) from None
+
+    @property
+    def features(self) -> dict[str, AnyColumn]:
+        """Returns the columns that a model may see: all but the label."""
+        hidden = self.label.column if self.label else ""
+        return {name: column for name, column in self.columns.items() if name != hidden}
+
+    def schema(self) -> "pa.Schema":
+        """Returns the columns' types in Arrow, in order."""
+        import pyarrow as pa
+
+        return pa.schema([(name, arrow_type(column)) for name, column in self.columns.items()])
+
+
+def arrow_type(column: AnyColumn) -> "pa.DataType":
+    """Returns the type of a column in Arrow."""
+    import pyarrow as pa
+
+    if isinstance(column, Float) and column.size:
+        return pa.list_(pa.float64(), column.size)
+    types: dict[str, Any] = {
+        "float": pa.float64(), "int": pa.int64(), "bool": pa.bool_(), "time": pa.timestamp("us"),
+        "bytes": pa.binary(),
+    }  # fmt: skip
+    return types.get(column.kind, pa.string())
+
+
+def days(number: float) -> timedelta:
+    """Returns that many days."""
+    return timedelta(days=number)
+
+
+def hours(number: float) -> timedelta:
+    """Returns that many hours."""
+    return timedelta(hours=number)
