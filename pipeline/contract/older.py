@@ -6,6 +6,7 @@ params.yaml and in the model.json of a version. `python -m pipeline migrate` rew
 """
 
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,22 +16,25 @@ from typing import Any
 
 MOVED = {
     "pipeline.backends.vertex": "pipeline.backends.vertex.vertex",
-    "pipeline.intake.shop": "pipeline.data.shop",
+    "pipeline.data.shop": "pipeline.examples.shop.simulated_shop",
+    "pipeline.examples.recommender": "pipeline.examples.shop.recommender",
+    "pipeline.examples.regression": "pipeline.examples.shop.regression",
+    "pipeline.intake.shop": "pipeline.examples.shop.simulated_shop",
     "pipeline.intake.source": "pipeline.data.source",
     "pipeline.release.endpoint": "pipeline.rollout.endpoint",
-    "pipeline.workloads.recommender": "pipeline.examples.recommender",
-    "pipeline.workloads.regression": "pipeline.examples.regression",
+    "pipeline.workloads.recommender": "pipeline.examples.shop.recommender",
+    "pipeline.workloads.regression": "pipeline.examples.shop.regression",
 }
 # Digests of the files that made up a workload of Daybreak's own before it moved. Only its imports, docstrings
 # and names of local variables were edited since, so a version of that recipe is one of today's; an entry is
 # removed when its workload does anything else.
 FILES_BEFORE = {
-    "pipeline.examples.recommender": (
+    "pipeline.examples.shop.recommender": (
         "52a152a63b520c97c3e0f167c8a13689", "e5905213f7ad0ca2593d648ee221e95e",
         "cdb300075d74ef6bee9ca5c64c79466e", "ef8d3533b274371c0cdf046be616e1b4",
         "50e410ca7750482e1a87c0feea62bec9", "de1738d97b7c2d63aeb0aae2b357fc41",
     ),
-    "pipeline.examples.regression": (
+    "pipeline.examples.shop.regression": (
         "31c45df1826a467b6039a9cd71353a66", "de1738d97b7c2d63aeb0aae2b357fc41",
     ),
 }  # fmt: skip
@@ -49,6 +53,7 @@ RENTAL = {
 LISTED = {"Plan": {"ladder": "Rung", "options": "Option"}}  # records that stand in a list of another
 # Keys of params.yaml that stand in a section of their own now.
 KEYS = {
+    ("prepare", "leave_out_items"): ("workload", "leave_out_items"),
     ("gate", "fit_samples"): ("smoke_test", "samples"),
     **{("gate", key): ("smoke_test", key) for key in ("max_start_s", "max_p99_s", "max_memory_bytes")},
     **{
@@ -57,6 +62,19 @@ KEYS = {
                     "max_p99_rise_s", "max_shift")
     },
 }  # fmt: skip
+# What every suite of rules for the data had built in, when the rows were a shop's.
+_CANCELS = "coalesce(starts_with(invoice, 'C'), false)"
+SUITE = {
+    "columns": {"pieces": f"CASE WHEN {_CANCELS} THEN -quantity ELSE quantity END"},
+    "figures": {
+        "num_invoices": "count(DISTINCT invoice)",
+        "num_items": "count(DISTINCT item)",
+        "guests": "avg((customer IS NULL)::INT)",
+        "cancelled": f"avg(({_CANCELS})::INT)",
+        "median_price": f"median(price) FILTER (NOT {_CANCELS})",
+        "median_quantity": f"median(quantity) FILTER (NOT {_CANCELS})",
+    },
+}
 _MOVED = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, MOVED))}):(?=\w)")
 
 
@@ -80,8 +98,33 @@ def params(values: Mapping[str, Any]) -> dict[str, Any]:
     renewed = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
     for (section, key), (new_section, new_key) in KEYS.items():
         if isinstance(renewed.get(section), dict) and key in renewed[section]:
-            renewed.setdefault(new_section, {})[new_key] = renewed[section].pop(key)
+            _open(renewed, new_section)[new_key] = renewed[section].pop(key)
     return renewed
+
+
+def workload(made: Any) -> Any:
+    """Returns a workload with a table: those of the release before had none, and read a shop's arrays."""
+    if not hasattr(made, "table") and hasattr(made, "dataset"):
+        lines = importlib.import_module("pipeline.examples.shop.sold_lines").SoldLines()
+        made.table, made.arrays = lines.table, lines.arrays
+    return made
+
+
+def _open(values: Any, section: str) -> Any:
+    """Returns a section to write into; a class that stands by its import path alone becomes one."""
+    if isinstance(values.get(section), str):
+        values[section] = {"use": values[section]}
+    return values.setdefault(section, {})
+
+
+def suite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a suite of rules without the group `schema`, which the workload's table replaces.
+
+    The derived columns and the figures of a day that were built in stand in the suite now.
+    """
+    if not isinstance(values, Mapping) or "schema" not in values:
+        return values  # type: ignore[return-value]  # whatever it is, it is checked by who reads it
+    return SUITE | {key: value for key, value in values.items() if key != "schema"}
 
 
 def migrate(text: str) -> tuple[str, list[str]]:
@@ -94,7 +137,7 @@ def migrate(text: str) -> tuple[str, list[str]]:
     values = yaml.load(text)
     moved = [(old, new) for old, new in KEYS.items() if old[1] in (values.get(old[0]) or {})]
     for (section, key), (new_section, new_key) in moved:
-        values.setdefault(new_section, {})[new_key] = values[section].pop(key)
+        _open(values, new_section)[new_key] = values[section].pop(key)
         changes.append(f"{section}.{key} is now {new_section}.{new_key}")
     if moved:
         stream = StringIO()
@@ -132,7 +175,7 @@ def recipe(*, plug: str, train: str, use: str, files: Sequence[Path]) -> str:
         files: what the workload is made of.
     """
     module = use.partition(":")[0]
-    before = next((old for old, new in MOVED.items() if new == module), module)
+    before = next((old for old, new in reversed(MOVED.items()) if new == module), module)
     digests = FILES_BEFORE.get(module) or [
         hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() for path in files
     ]

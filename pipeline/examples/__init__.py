@@ -1,1 +1,1 @@
-"""Contains the default workload and examples. Nothing imports them; params.yaml names them."""
+"""Contains examples, each a team's data and model in a folder of its own. Nothing imports them."""

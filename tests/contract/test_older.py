@@ -139,7 +139,7 @@ def test_a_class_that_moved_is_found_where_it_is_now() -> None:
     values = {"source": "pipeline.intake.shop:Shop", "workload": "pipeline.workloads.regression:Regression",
               "backend": "pipeline.backends.local:Local"}  # fmt: skip
     checked = params.check(values)
-    assert checked.workload.use == "pipeline.examples.regression:Regression"
+    assert checked.workload.use == "pipeline.examples.shop.regression:Regression"
     for plug in (checked.source, checked.workload, checked.backend):
         plug.make()
 
@@ -158,7 +158,7 @@ def test_params_are_rewritten_once_and_keep_their_comments(
     assert capsys.readouterr().out.count(" is now ") == 4
     text = (tmp_path / "params.yaml").read_text()
     assert text.startswith("# comments stay\n")
-    assert "workload: pipeline.examples.regression:Regression  # the smallest\n" in text
+    assert "workload: pipeline.examples.shop.regression:Regression  # the smallest\n" in text
     params.load(tmp_path)
     assert cli.main(["migrate"]) == 99
     assert (tmp_path / "params.yaml").read_text() == text
@@ -191,12 +191,39 @@ def test_keys_of_the_gate_move_to_their_sections() -> None:
     assert older.migrate(text) == (text, [])
 
 
+def test_items_to_leave_out_are_an_argument_of_the_shops_workload_now() -> None:
+    old = 'workload: pipeline.examples.recommender:Recommender\nprepare: {leave_out_items: ["22222"]}\n'
+    text, changes = older.migrate(old)
+    assert YAML(typ="safe").load(text) == {
+        "workload": {"use": "pipeline.examples.shop.recommender:Recommender", "leave_out_items": ["22222"]},
+        "prepare": {},
+    }
+    assert "prepare.leave_out_items is now workload.leave_out_items" in changes
+    read = older.params(YAML(typ="safe").load(old))
+    assert read["workload"]["leave_out_items"] == ["22222"]
+
+
+def test_a_workload_of_the_release_before_had_a_shops_rows() -> None:
+    class Before:
+        def dataset(self) -> None: ...
+
+    class Today:
+        table = "its own"
+
+        def dataset(self) -> None: ...
+
+    read = older.workload(Before())
+    assert {"invoice", "customer"} <= set(read.table.columns)
+    assert callable(read.arrays)
+    assert older.workload(Today()).table == "its own"
+
+
 def test_a_champion_of_the_release_before_is_refreshed(tmp_path: Path) -> None:
     """The digest of the release before, as 02042c7 made it, of Regression with default training."""
     told = params.Params(source="a.b:C", workload="pipeline.workloads.regression:Regression", backend="a.b:C")
     train = told.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"})
     plug = '{"use":"pipeline.workloads.regression:Regression"}'
-    parts = (plug, train, *older.FILES_BEFORE["pipeline.examples.regression"])
+    parts = (plug, train, *older.FILES_BEFORE["pipeline.examples.shop.regression"])
     before = hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
     assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": before}), told)
     assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": recipe(told)}), told)

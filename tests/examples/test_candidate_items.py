@@ -7,9 +7,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.examples.candidate_items import CandidateDataset
-from pipeline.examples.purchase_history import NUM_OWN, WINDOWS
-from pipeline.examples.recommender import Recommender
+from pipeline.examples.shop.candidate_items import CandidateDataset
+from pipeline.examples.shop.purchase_history import NUM_OWN, WINDOWS
+from pipeline.examples.shop.recommender import Recommender
 from tests.examples.arrays import make_shop, write
 
 SMALL = {"num_candidates": 40, "num_popular": 10, "num_neighbours": 4, "neighbour_days": 7, "num_rows": 64}

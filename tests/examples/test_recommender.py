@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.examples.recommender import Recommender
+from pipeline.examples.shop.recommender import Recommender
 from pipeline.statistics.ranking import ndcg
 from tests.examples.arrays import make_shop, write
 

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.contract.errors import DataError, ParamsError
-from pipeline.data.source import SCHEMA, conform, write_partition
+from pipeline.data.source import write_partition
+from pipeline.examples.shop.sold_lines import LINES
 
 EPOCH = date(2000, 1, 1)
 OPENED = date(2000, 2, 1)  # cancellations look back at the days before a day
@@ -56,7 +57,7 @@ class Shop:
         closed_weekday: 0 is Monday; None: open all week.
         late_days: day to the number of days that it comes in late; one day in thirty if None.
         empty_days: days that are delivered without a row.
-        schema_change: a day that is delivered with other columns: it cannot be read.
+        schema_change: a day that is delivered with other columns, which `ingest` refuses.
         poisoned_day: a day whose items are shuffled among its customers: valid, but wrong.
     """
 
@@ -103,16 +104,17 @@ class Shop:
         return [day for day in span if self._open(day) and self._comes_in(day) < self._today]
 
     def fetch(self, day: date, folder: Path) -> None:
-        """Writes the lines of `day` by time; DataError for a day without trade or with other columns."""
+        """Writes the lines of `day` by time; DataError for a day without trade."""
         if not (self._start <= day and self._open(day) and self._comes_in(day) < self._today):
             raise DataError(f"the shop has nothing for {day}; ask for one of its days")
         rows = self._deliver(day)
-        table = pa.table([pa.array(rows[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+        schema = LINES.schema()
+        table = pa.table([pa.array(rows[field.name], field.type) for field in schema], schema=schema)
         if day in self._empty:
             table = table.slice(0, 0)
         if day == self._schema_change:
             table = table.rename_columns({"price": "unit_price", "customer": "client"})
-        write_partition(conform(table, {name: name for name in SCHEMA.names}, origin=f"shop {day}"), folder)
+        write_partition(table, folder)
 
     def _open(self, day: date) -> bool:
         holiday = (day.month, day.day) in {(12, 25), (12, 26), (1, 1)}
