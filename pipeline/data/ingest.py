@@ -4,16 +4,18 @@ Partitions are immutable: `data/raw/day=YYYY-MM-DD/part.parquet` is moved into p
 restated day replaces the old file by a rename, so that a copy in DVC's cache, which may be
 the same inode, is never written to. The days of a night come in together:
 
-1. fetch all of them into `data/work/ingest/NIGHT/`, which may fail at any point and leaves nothing behind;
+1. fetch all of them into `data/work/ingest/NIGHT/`, in the columns and types of the workload's table, which
+   may fail at any point and leaves nothing behind;
 2. write their digests to `days.json` there: from now on they belong to tonight;
 3. move them to `data/raw`; if a call was killed before it had moved all of them, the next one finishes.
 """
 
 import json
 import logging
+import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -21,7 +23,8 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
-from pipeline.data.source import PART, Source
+from pipeline.contract.table import Table
+from pipeline.data.source import PART, Source, conform, write_partition
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +33,21 @@ WORK = Path("data/work/ingest")
 SHOW_PROGRESS_FROM = 15  # days
 
 
-def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
+def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> Batch:
     """Brings in the night's day and earlier days that are new or changed; returns the batch.
 
     On the first night, the earlier days are the history of `history_days`; later they are the days within
     `late_days` that are missing here or whose rows have changed, and the days missing since the newest
-    one that is here (a rollback of the data takes days away). Days after the night's never come in.
-    A late day that cannot be read is left for the next night, with a warning. `late_days` of the batch lists
-    the earlier days.
+    one that is here (a rollback of the data takes days away). Where labels come late, it looks back until
+    they are all in. Where the table has other columns than before, all days are fetched again; a day that is
+    no longer delivered keeps its rows, with nulls in nullable columns that are new. Days after the night's
+    never come in. A late day that cannot be read is left for the next night, with a warning. `late_days` of
+    the batch lists the earlier days.
 
     Raises:
         ParamsError: the night's day is in the future.
         NothingToDo: the source has no rows for the night's day; nothing has been changed.
-        DataError: the night's day, or a day of the history, cannot be read.
+        DataError: the night's day, or a day of the history, cannot be read, or is not as the table says.
         JobError: the source cannot be reached, or the disk is full.
     """
     today = night.started_at.date()
@@ -56,8 +61,10 @@ def ingest(night: Night, source: Source, params: IngestParams) -> Batch:
         newest = f"its newest before that is {offered[-1]}" if offered else "nor for any day before"
         raise NothingToDo(f"the source has no data for {night.day}, {newest}")
     before = [day for day in here if day < night.day]
-    wanted = _wanted(night.day, offered, before, params)
-    fetched = _fetch(wanted, night.day, source, work, first=not before)
+    back = max(params.late_days, _days_until_ripe(table)) if before else params.history_days
+    outdated = {day for day in before if not _has_columns_of(table, part_of(day))}
+    wanted = _wanted(night.day, offered, before, back=back, outdated=outdated)
+    fetched = _fetch(wanted, night.day, source, table, work, first=not before, outdated=outdated)
     if night.day not in here and night.day not in fetched:
         raise NothingToDo(f"the source has no rows for {night.day}")
     if fetched:
@@ -86,28 +93,46 @@ def _days_here() -> list[date]:
     return sorted(date.fromisoformat(part.parent.name[4:]) for part in RAW.glob(f"day=*/{PART}"))
 
 
-def _wanted(day: date, offered: Iterable[date], before: list[date], params: IngestParams) -> list[date]:
+def _days_until_ripe(table: Table) -> int:
+    """Days to look back for labels: those of a day are all known `ripe_after` its end."""
+    return math.ceil(table.label.ripe_after / timedelta(days=1)) + 1 if table.label else 0
+
+
+def _has_columns_of(table: Table, part: Path) -> bool:
+    import pyarrow.parquet as pq
+
+    return bool(pq.read_schema(part).equals(table.schema()))
+
+
+def _wanted(
+    day: date, offered: Iterable[date], before: list[date], *, back: int, outdated: Collection[date]
+) -> list[date]:
     """Days to fetch, the night's first, so that nothing else is fetched in vain if it is missing."""
-    since = day - timedelta(days=params.late_days if before else params.history_days)
+    since = day - timedelta(days=back)
     newest = max(before, default=day)
     return [
         other
         for other in sorted(offered, key=lambda other: (other != day, other))
-        if other >= since or newest < other
+        if other >= since or newest < other or other in outdated
     ]
 
 
-def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first: bool) -> dict[date, str]:
+def _fetch(
+    days: list[date], tonight: date, source: Source, table: Table, work: Path, *, first: bool,
+    outdated: Collection[date],
+) -> dict[date, str]:  # fmt: skip
     """Fetches days into `work`; returns the digest of each that has rows which are not here yet."""
     from tqdm import tqdm
 
     fetched: dict[date, str] = {}
+    left_out: set[str] = set()
     silent = len(days) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
     try:
         for day in tqdm(days, desc="ingest", unit="day", disable=silent):
             part = part_of(day, work)
             try:
                 source.fetch(day, part.parent)
+                left_out |= _conform(day, part, table, absent_is_null=day in outdated)
             except DataError as error:
                 if first or day == tonight:
                     raise
@@ -119,6 +144,12 @@ def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first
                 shutil.rmtree(part.parent)
             if day == tonight and not fetched and not part_of(day).exists():
                 break
+        for day in sorted(set(outdated) - fetched.keys()):
+            part = part_of(day, work)
+            part.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(part_of(day), part)
+            _conform(day, part, table, absent_is_null=True)
+            fetched[day] = records.digest(part)
     except BaseException as error:
         _clear(work)
         if isinstance(error, OSError):
@@ -127,7 +158,20 @@ def _fetch(days: list[date], tonight: date, source: Source, work: Path, *, first
                 f"disk has room, then run ingest again ({RAW} is unchanged)"
             ) from None
         raise
+    if left_out:
+        log.info("left out %s, which the workload's table does not declare", ", ".join(sorted(left_out)))
     return fetched
+
+
+def _conform(day: date, part: Path, table: Table, *, absent_is_null: bool) -> set[str]:
+    """Writes a fetched part again, in the columns and types of the table; returns the other columns."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(part, partitioning=None)
+    if len(rows):  # a day without rows has no columns to speak of
+        origin = f"the source's {day}"
+        write_partition(conform(rows, table, origin=origin, absent_is_null=absent_is_null), part.parent)
+    return set(rows.column_names) - set(table.columns)
 
 
 def _finish(work: Path) -> dict[date, str]:
@@ -157,7 +201,8 @@ def _same(one: Path, other: Path) -> bool:
         return False
     if records.digest(one) == records.digest(other):
         return True
-    return bool(pq.read_table(one).equals(pq.read_table(other)))
+    rows, others = (pq.read_table(path, partitioning=None) for path in (one, other))
+    return bool(rows.equals(others))
 
 
 def _num_rows(part: Path) -> int:

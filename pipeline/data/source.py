@@ -1,7 +1,7 @@
 """Defines the protocol `Source` of where data comes from, and implements it for files.
 
-A source writes one partition a day, `part.parquet`, in the columns of `SCHEMA`: the lines of a
-shop's invoices as they were delivered, errors included. The same rows give the same bytes.
+A source writes one partition a day, `part.parquet`: the rows as they were delivered, errors included.
+`ingest` casts them by `conform` to the columns of the workload's table. The same rows give the same bytes.
 """
 
 import contextlib
@@ -17,25 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet as pq
 
 from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.table import Table
 
 PART = "part.parquet"
-SCHEMA = pa.schema(
-    [
-        ("invoice", pa.string()),  # begins with C: a cancellation; with A: an adjustment
-        ("item", pa.string()),
-        ("description", pa.string()),
-        ("quantity", pa.int64()),
-        ("time", pa.timestamp("us")),
-        ("price", pa.float64()),  # of one piece
-        ("customer", pa.string()),  # null: a guest
-        ("country", pa.string()),
-    ]
-)
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+PARQUET, JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")  # JSON: an object a line
+TEXT = (*JSON, ".csv", ".tsv")
+SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
+BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 
 
 class Source(Protocol):
@@ -45,58 +38,70 @@ class Source(Protocol):
         """Returns the days that have data, in order."""
 
     def fetch(self, day: date, folder: Path) -> None:
-        """Writes the rows of `day` to `folder/part.parquet`; the same rows give the same bytes."""
+        """Writes the rows of `day`, as delivered, to `folder/part.parquet`."""
 
 
-def write_partition(table: pa.Table, folder: Path) -> None:
-    """Writes rows in the columns of `SCHEMA` to `folder/part.parquet`, in their order."""
+def write_partition(rows: pa.Table, folder: Path) -> None:
+    """Writes rows to `folder/part.parquet`, in their order; the same rows give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = table.combine_chunks()  # otherwise the chunks would change the bytes
+    rows = rows.combine_chunks()  # otherwise the chunks would change the bytes
     pq.write_table(rows, folder / PART, compression="zstd")
 
 
-def conform(table: pa.Table, columns: Mapping[str, str], *, origin: str, time: str = "") -> pa.Table:
-    """Returns the rows of `table` in the columns and types of `SCHEMA`.
+def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool = False) -> pa.Table:
+    """Returns the rows in the columns and types of the table; other columns are left out.
 
-    Args:
-        table: as delivered.
-        columns: name in `table` of each canonical column.
-        origin: what an error calls the table.
-        time: strptime format of times that are text; ISO 8601 if empty. Times with a zone become UTC.
+    Times with a zone become times of the table's zone; NaN becomes null; codes lose the `.0` of tools that
+    keep whole numbers with gaps as floats. `origin` is what an error calls the rows. With `absent_is_null` a
+    nullable column that is not there is null, as in rows that are older than the column.
 
     Raises:
         DataError: columns are missing or of another type; the sentence names all of them.
     """
-    _require(table.column_names, columns, origin)
-    arrays, broken = [], []
-    for field in SCHEMA:
-        array = table[columns[field.name]]
-        try:
-            arrays.append(_cast(array, field.type, time))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            reason = str(error).splitlines()[0]
-            broken.append(f"{_both(field.name, columns)} is {array.type}, not {field.type}: {reason}")
-    if broken:
+    if absent_is_null:
+        for field in table.schema():
+            if table.columns[field.name].nullable and field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+    given = rows.column_names
+    faults = [f"no {name}" for name in table.columns if name not in given]
+    faults += [f"two columns {name}" for name in table.columns if given.count(name) > 1]
+    if faults:
+        faults[-1] += f" among its columns {', '.join(given)}"
+    arrays = []
+    for field in table.schema():
+        if given.count(field.name) == 1:
+            array = rows[field.name]
+            try:
+                arrays.append(_cast(array, field.type, table.zone))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                reason = str(error).splitlines()[0]
+                faults.append(f"{field.name} is {array.type}, not {field.type}: {reason}")
+    if faults:
         raise DataError(
-            f"{origin} has another schema: {'; '.join(broken)}; have it delivered in the old types, "
-            f"or name the right columns under source.columns in params.yaml"
+            f"{origin} has another schema: {'; '.join(faults)}; have it delivered in the old one, name the "
+            f"right columns under source.columns in params.yaml, or declare them in the workload's table"
         )
-    return pa.table(arrays, schema=SCHEMA)
+    return pa.table(arrays, schema=table.schema())
 
 
 class Files:
-    """Parquet or CSV files at any URL that fsspec knows: one file, or one a day.
+    """Parquet, CSV or JSON lines at any URL that fsspec knows: one file, or one a day.
 
-    One file, or several without a day in their names, are read once and cut by the column `time`;
+    One file, or several without a day in their names, are read once and cut by the column `cut_by`;
     a line without a time belongs to the day of the line before. With `{day}` in the url (or
     `{day:%Y/%m/%d}`), or in a folder or glob whose files have a day in their names, a day is
     exactly its files. A file that does not fit into memory is better delivered day by day.
 
+    All columns are delivered. Those of parquet keep their types; those of CSV are text, of which `ingest`
+    makes what the workload's table declares.
+
     Args:
-        url: `s3://shop/sales/{day}.parquet`, `sales/*.csv`, `../sales.parquet`; variables of the
+        url: `s3://shop/sales/{day}.parquet`, `sales/*.csv`, `../sales.jsonl`; variables of the
             environment are filled in; a relative path is searched here, then in the folders above.
-        columns: canonical name to the name in the files, where they differ.
-        time: strptime format of times that are text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty.
+        columns: the table's name of a column to its name in the files, where they differ.
+        cut_by: the table's name of the column whose day a row belongs to.
+        time: strptime format of `cut_by` where it is text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty.
+        zone: in which a day begins, for times that have a zone; that of the table.
         delimiter: between the fields of a CSV file.
         encoding: of a CSV file.
         storage: options of the fsspec file system; credentials belong in the environment.
@@ -107,25 +112,22 @@ class Files:
         url: str,
         *,
         columns: Mapping[str, str] | None = None,
+        cut_by: str = "time",
         time: str = "",
+        zone: str = "UTC",
         delimiter: str = ",",
         encoding: str = "utf8",
         storage: Mapping[str, Any] | None = None,
     ) -> None:
-        unknown = sorted(set(columns or ()) - set(SCHEMA.names))
-        if unknown:
-            raise ParamsError(
-                f"source.columns names {', '.join(unknown)}, but the columns are {', '.join(SCHEMA.names)}; "
-                f"write canonical names on the left, names of the files on the right"
-            )
         if time and "%" not in time:
             raise ParamsError(
                 f"source.time is {time!r}, which is not a format such as %d/%m/%Y %H:%M; "
-                f"name a column under source.columns instead, as time: {time}"
+                f"name a column under source.cut_by instead, as cut_by: {time}"
             )
         self.url = url
-        self.columns = {name: (columns or {}).get(name, name) for name in SCHEMA.names}
-        self.time, self.delimiter, self.encoding = time, delimiter, encoding
+        self.columns = dict(columns or {})
+        self.cut_by, self.time, self.zone = cut_by, time, zone
+        self.delimiter, self.encoding = delimiter, encoding
         try:
             self._system, self._root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
@@ -141,11 +143,10 @@ class Files:
         """Writes the rows of `day`, in their order; DataError if they are missing or cannot be read."""
         dated = self._files_by_day()
         if dated:
-            parts = [self._read(path) for path in dated.get(day, [])]
-            rows = pa.concat_tables(parts) if parts else None
+            rows = self._joined(paths) if (paths := dated.get(day)) else None
         else:
-            table, where = self._rows_by_day()
-            rows = table.take(where[day]) if day in where else None
+            all_rows, where = self._rows_by_day()
+            rows = all_rows.take(where[day]) if day in where else None
         if rows is None:
             raise DataError(f"{self.url} has nothing for {day}; check that the day is delivered")
         write_partition(rows, folder)
@@ -192,92 +193,196 @@ class Files:
         else:
             return [self._root]
         if not paths:
-            raise DataError(f"{self.url} has no parquet or CSV file; check that the data is delivered")
+            raise DataError(
+                f"{self.url} has no file of parquet, CSV or JSON lines; check that the data is delivered"
+            )
         return sorted(paths)
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[date, Any]]:
         """All rows, and the row numbers of each day; read once."""
         if self._table is None:
-            table = pa.concat_tables([self._read(path) for path in self._paths()]).combine_chunks()
-            filled = pc.fill_null_backward(pc.fill_null_forward(table["time"]))
+            rows = self._joined(self._paths()).combine_chunks()
+            filled = pc.fill_null_backward(pc.fill_null_forward(self._times(rows)))
             numbers = filled.cast(pa.date32()).cast(pa.int32()).drop_null().to_numpy()
             order = np.argsort(numbers, kind="stable")
             values, starts = np.unique(numbers[order], return_index=True)
             groups = np.split(order, starts[1:]) if len(values) else []
             epoch = date(1970, 1, 1)
             days = [epoch + timedelta(days=int(value)) for value in values]
-            self._table = table, dict(zip(days, groups, strict=True))
+            self._table = rows, dict(zip(days, groups, strict=True))
         return self._table
 
+    def _times(self, rows: pa.Table) -> pa.ChunkedArray:
+        """The moments of `cut_by`, by which rows are cut into days."""
+        if rows.column_names.count(self.cut_by) != 1:
+            raise DataError(
+                f"{self.url} has no column {self.cut_by} to cut days by, or two, among its columns "
+                f"{', '.join(rows.column_names)}; name the column of the time in source.cut_by, or deliver a "
+                f"file a day"
+            )
+        try:
+            return _cast(rows[self.cut_by], pa.timestamp("us"), self.zone)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DataError(
+                f"{self.url} cannot be cut into days: {self.cut_by} is {rows[self.cut_by].type}, not times: "
+                f"{str(error).splitlines()[0]}; fix it, name its format in source.time, or name another "
+                f"column in source.cut_by"
+            ) from None
+
+    def _joined(self, paths: list[str]) -> pa.Table:
+        """The rows of several files, one after the other."""
+        parts = [self._read(path) for path in paths]
+        for path, part in zip(paths, parts, strict=True):
+            if others := sorted(set(part.column_names) ^ set(parts[0].column_names)):
+                raise DataError(
+                    f"{path} has other columns than {paths[0]}: {', '.join(others)} in one of them alone; "
+                    f"have all files delivered with the same columns"
+                )
+        try:
+            return pa.concat_tables(parts, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise DataError(
+                f"{paths[0]} to {paths[-1]} have columns of different types: {str(error).splitlines()[0]}; "
+                f"have all files delivered with the same types"
+            ) from None
+
     def _read(self, path: str) -> pa.Table:
-        """The rows of one file, in the columns of `SCHEMA`."""
+        """The rows of one file, under the table's names."""
         origin = self.url if path == self._root else path
-        parquet = path.endswith((".parquet", ".pq"))
+        parquet = path.endswith(PARQUET)
         try:
             with self._system.open(path, "rb", compression=None if parquet else "infer") as file:
-                table = self._read_parquet(file, origin) if parquet else self._read_csv(file)
+                if parquet:
+                    rows = pq.ParquetFile(file).read()
+                elif path.removesuffix(".gz").endswith(JSON):
+                    rows = _read_json(file.read())
+                else:
+                    rows = self._read_csv(file.read())
+            rows = self._renamed(rows)
+            if self.time and self.cut_by in rows.column_names:
+                rows = self._parsed(rows)
         except FileNotFoundError:
             raise DataError(f"{origin} does not exist; check that it is delivered, and source.url") from None
         except pa.ArrowInvalid as error:
             raise DataError(f"{_place(origin, str(error))}; fix it, or have it delivered again") from None
         except (OSError, EOFError, UnicodeError) as error:
             raise DataError(f"{origin} cannot be read: {error}; check its permissions and contents") from None
-        return conform(table, self.columns, origin=origin, time=self.time)
+        return rows
 
-    def _read_parquet(self, file: Any, origin: str) -> pa.Table:
-        opened = pq.ParquetFile(file)
-        _require(opened.schema_arrow.names, self.columns, origin)
-        return opened.read(columns=list(dict.fromkeys(self.columns.values())))
+    def _renamed(self, rows: pa.Table) -> pa.Table:
+        """The rows under the table's names; a column whose name another one takes is left out."""
+        ours = {theirs: name for name, theirs in self.columns.items() if theirs in rows.column_names}
+        kept = [name for name in rows.column_names if name in ours or name not in ours.values()]
+        return rows.select(kept).rename_columns([ours.get(name, name) for name in kept])
 
-    def _read_csv(self, file: Any) -> pa.Table:
-        data = file.read()
+    def _parsed(self, rows: pa.Table) -> pa.Table:
+        """The rows with `cut_by` as times, where it is text in the format `time`."""
+        texts = rows[self.cut_by]
+        if not _is_text(texts.type):
+            return rows
+        times = pc.strptime(texts, format=self.time, unit="us", error_is_null=True)
+        if times.null_count > texts.null_count:
+            first = pc.and_(times.is_null(), texts.is_valid()).index(pa.scalar(True)).as_py()
+            raise pa.ArrowInvalid(
+                f"{self.cut_by} of row {first + 1} is {texts[first].as_py()!r}, not a time as {self.time}"
+            )
+        return rows.set_column(rows.column_names.index(self.cut_by), self.cut_by, times)
+
+    def _read_csv(self, data: bytes) -> pa.Table:
         if data.count(b'"') % 2:  # the reader would take the rest of the file for one value
             odd = next(n for n, line in enumerate(data.splitlines(), 1) if line.count(b'"') % 2)
             raise pa.ArrowInvalid(f"Row #{odd}: a quote is opened and never closed")
+        dialect = {
+            # with threads an error has no line number
+            "read_options": pyarrow.csv.ReadOptions(use_threads=False, encoding=self.encoding),
+            "parse_options": pyarrow.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+        }
+        names = pyarrow.csv.open_csv(pa.BufferReader(data), **dialect).schema.names
         return pyarrow.csv.read_csv(
             pa.BufferReader(data),
-            # with threads an error has no line number
-            read_options=pyarrow.csv.ReadOptions(use_threads=False, encoding=self.encoding),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            **dialect,
             convert_options=pyarrow.csv.ConvertOptions(
-                column_types={self.columns[field.name]: field.type for field in SCHEMA},  # codes stay text
-                null_values=NULLS,
-                strings_can_be_null=True,
-                timestamp_parsers=[self.time] if self.time else None,
+                column_types=dict.fromkeys(names, pa.string()), null_values=NULLS, strings_can_be_null=True
             ),
         )
 
 
-def _require(names: list[str], columns: Mapping[str, str], origin: str) -> None:
-    """Raises DataError unless each column is there once."""
-    missing = [_both(name, columns) for name in SCHEMA.names if names.count(columns[name]) != 1]
-    if missing:
-        raise DataError(
-            f"{origin} has another schema: no {', no '.join(missing)} among its columns {', '.join(names)}; "
-            f"have it delivered in the old one, or name the new columns under source.columns in params.yaml"
-        )
+def _read_json(data: bytes) -> pa.Table:
+    options = pyarrow.json.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+    rows = pyarrow.json.read_json(pa.BufferReader(data), read_options=options)
+    # The reader takes text that looks like a time for one, also where it is the name of a thing.
+    texts = [
+        pa.field(field.name, pa.string()) if pa.types.is_timestamp(field.type) else field
+        for field in rows.schema
+    ]
+    if pa.schema(texts) == rows.schema:
+        return rows
+    parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts))
+    return pyarrow.json.read_json(pa.BufferReader(data), read_options=options, parse_options=parse)
 
 
-def _both(name: str, columns: Mapping[str, str]) -> str:
-    return columns[name] if columns[name] == name else f"{columns[name]} ({name})"
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _cast(array: pa.ChunkedArray, kind: pa.DataType, time: str) -> pa.ChunkedArray:
-    """The column as `kind`; raises pyarrow's errors."""
+def _cast(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
+    """The column as `kind`, times in `zone`; raises pyarrow's errors."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
     if pa.types.is_floating(array.type):
-        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+        array = _without_nan(array)
     if pa.types.is_timestamp(kind):
-        if text and time:
-            return pc.strptime(array, format=time, unit="us")
-        if not text and not pa.types.is_temporal(array.type):
-            raise pa.ArrowInvalid("a number is not a time")
-        return array.cast(kind, safe=False)
+        return _times(array, kind, zone)
     if pa.types.is_string(kind):
         return _codes(array.cast(kind))
-    return array.cast(kind)
+    if pa.types.is_boolean(kind) and not _is_text(array.type):
+        array = array.cast(pa.int64())
+        if not pc.all(pc.is_in(array, pa.array([0, 1, None]))).as_py():
+            raise pa.ArrowInvalid("a number other than 0 and 1 is neither true nor false")
+    if pa.types.is_temporal(array.type):
+        raise pa.ArrowInvalid("a time is not a number")
+    if pa.types.is_fixed_size_list(kind) and array.null_count:
+        first = array.is_null().index(pa.scalar(True)).as_py()
+        raise pa.ArrowInvalid(f"row {first + 1} is null, and Parquet keeps no missing vector")
+    cast = _parsed(array, kind) if _is_text(array.type) else array.cast(kind)
+    return _without_nan(cast) if pa.types.is_floating(kind) else cast
+
+
+def _without_nan(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+
+
+def _times(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
+    """Moments without a zone, those of `zone`."""
+    if _is_text(array.type):
+        try:
+            return _parsed(array, kind)
+        except pa.ArrowInvalid as error:
+            try:
+                array = array.cast(pa.timestamp("us", "UTC"))  # ISO 8601 with an offset
+            except pa.ArrowInvalid:
+                raise error from None
+    elif not pa.types.is_temporal(array.type) and not pa.types.is_null(array.type):
+        raise pa.ArrowInvalid("a number is not a time")
+    if pa.types.is_timestamp(array.type) and array.type.tz:
+        array = pc.local_timestamp(array.cast(pa.timestamp(array.type.unit, zone)))
+    return array.cast(kind, safe=False)
+
+
+def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Text as `kind`; the error names the first value that is none, found by halving."""
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        low, high = 0, len(texts)  # those before `low` can be cast, one of those before `high` cannot
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                texts.slice(low, middle - low).cast(kind)
+                low = middle
+            except pa.ArrowInvalid:
+                high = middle
+        raise pa.ArrowInvalid(f"row {low + 1} is {texts[low].as_py()!r}") from None
 
 
 def _codes(array: pa.ChunkedArray) -> pa.ChunkedArray:

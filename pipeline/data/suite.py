@@ -1,68 +1,86 @@
 """Loads the reviewed suite of rules for the data, and judges the data by it with Great Expectations.
 
-The suite is a YAML file: rules in three groups (`schema`, `days`, `rows`), each an expectation of
-Great Expectations by its type and arguments, and limits of drift. The head of the file says what a group
-judges and what a failure leads to. The context of Great Expectations ends with the process; its Data Docs, a
-site to open in a browser, stay.
+The suite is a YAML file, all of which is optional: `columns` derived by SQL, `figures` of a day by SQL, rules
+on both, and limits of drift. A rule is an expectation of Great Expectations by its type and arguments. The
+rules that follow from the types of the workload's table come first, and need not be written. The context of
+Great Expectations ends with the process; its Data Docs, a site to open in a browser, stay.
 """
 
 import hashlib
+import importlib
+import inspect
 import json
 import logging
 import os
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from pipeline.contract import older, records
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import Section
+from pipeline.contract.table import AnyColumn, Category, Float, Int, Table
+from pipeline.data.row_rules import BETWEEN
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 Group = Literal["schema", "days", "rows"]
+HOUR, COPIES = "hour", "copies"  # columns that every partition has, if a rule names them
+NUM_ROWS = "num_rows"  # a figure that every day has
+MIDNIGHT = "hours since midnight"  # `hour` by a name that no column of a table has
+IN_SET = "expect_column_values_to_be_in_set"
 
 
 class Rule(Section):
-    """One expectation: our name for it, its type, its arguments, and the raw column to blame."""
+    """One expectation: our name for it, its type, its arguments, and the raw column to blame.
+
+    A rule on rows may be a function of one's own instead, `module:function`.
+    """
 
     name: str
-    type: str
+    type: str = ""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     column: str = ""
+    python: str = Field("", pattern=r"^([\w.]+:\w+)?$")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if bool(self.type) == bool(self.python):
+            raise ValueError(f"rule {self.name!r} has not one of type and python")
+        return self
 
     @property
     def blamed(self) -> str:
         """Returns the raw column that a failure is counted under."""
         return self.column or str(self.kwargs.get("column", "(table)"))
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Returns the columns that its arguments name."""
+        named = [self.kwargs.get(key) for key in ("column", "column_A", "column_B")]
+        return tuple(str(name) for name in (*named, *self.kwargs.get("column_list", ())) if name)
+
 
 class Suite(Section):
     """The suite file."""
 
-    schema_: tuple[Rule, ...] = Field(alias="schema", min_length=1)
-    days: tuple[Rule, ...]
-    rows: tuple[Rule, ...] = Field(min_length=1)
-    drift: dict[str, float] = Field(default_factory=dict)
-
-    def rules(self, group: Group) -> tuple[Rule, ...]:
-        """Returns the rules of the group, in the order of the file."""
-        return {"schema": self.schema_, "days": self.days, "rows": self.rows}[group]
-
-    def digest(self) -> str:
-        """Returns the digest of the rules that decide which rows are clean: `schema` and `rows`."""
-        rules = [rule.model_dump() for rule in (*self.schema_, *self.rows)]
-        return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
+    columns: dict[str, str] = Field(default_factory=dict)
+    figures: dict[str, str] = Field(default_factory=dict)
+    days: tuple[Rule, ...] = ()
+    rows: tuple[Rule, ...] = ()
+    drift: Literal["off"] | dict[str, float | Literal["off"]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of one rule: the row numbers that failed it, and the values found instead."""
+    """The result of one rule: the numbers of the lines that failed it, and the values found instead."""
 
     rule: Rule
     success: bool
@@ -73,7 +91,7 @@ class Finding:
 def load(path: Path) -> Suite:
     """Returns the suite in the file; ParamsError names the key that is wrong."""
     try:
-        suite = Suite.model_validate(YAML(typ="safe").load(path.read_text()))
+        suite = Suite.model_validate(older.suite(YAML(typ="safe").load(path.read_text()) or {}))
     except FileNotFoundError:
         raise ParamsError(f"{path} is missing; name the suite in validate.suite") from None
     except YAMLError as error:
@@ -82,23 +100,118 @@ def load(path: Path) -> Suite:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
         raise ParamsError(f"{path}: {key}: {first['msg'].lower()}; fix it in {path}") from None
-    names = [rule.name for rule in (*suite.schema_, *suite.days, *suite.rows)]
+    names = [rule.name for rule in (*suite.days, *suite.rows)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ParamsError(f"{path}: two rules are named {twice[0]!r}; give each its own name")
+    if python := [rule.name for rule in suite.days if rule.python]:
+        raise ParamsError(
+            f"{path}: the rule of days {python[0]!r} is in python; write a figure in SQL instead"
+        )
     return suite
 
 
-class Judge:
-    """Great Expectations with one suite: `findings` judges one group, `publish` writes the Data Docs."""
+def rules_of(suite: Suite, table: Table) -> tuple[Rule, ...]:
+    """Returns the rules on rows: those of the table first, then those of the suite.
 
-    def __init__(self, suite: Suite, *, docs: Path) -> None:
+    A rule of the suite takes the place of one of the table that has its name. Raises ParamsError where the
+    suite gives a name of the table's to another column, or a limit of drift to none.
+    """
+    names = [name.lower() for name in (*table.columns, *suite.columns)]
+    if same := [name for name in (*suite.columns, *table.columns) if names.count(name.lower()) > 1]:
+        raise ParamsError(
+            f"there are two columns {same[0]}, as SQL knows no upper case and lower; rename one of them"
+        )
+    if taken := [name for name in suite.columns if name.lower() in (HOUR, COPIES)]:
+        raise ParamsError(
+            f"the suite derives the column {taken[0]}, which is there already; give it another name"
+        )
+    known = {*table.columns, *(f"{name} nulls" for name in table.columns), "rows"}
+    if isinstance(suite.drift, dict) and (unknown := sorted(set(suite.drift) - known)):
+        raise ParamsError(
+            f"the suite limits the drift of {', '.join(unknown)}, which the table has not; "
+            f"its columns are {', '.join(table.columns)}"
+        )
+    own = {rule.name: rule for rule in suite.rows}
+    derived = [own.pop(rule.name, rule) for rule in _derived(table)]
+    return (*derived, *own.values())
+
+
+def _derived(table: Table) -> Iterator[Rule]:
+    """The rules that follow from the types of the table's columns."""
+    label = table.label.column if table.label else ""
+    for name, column in table.columns.items():
+        if not column.nullable and name != label and "nulls" not in column.off:
+            kwargs: dict[str, Any] = {"column": name}
+            yield Rule(name=f"{name} is there", type="expect_column_values_to_not_be_null", kwargs=kwargs)
+    for name, column in table.columns.items():
+        if bounds := _bounds(column):
+            yield Rule(name=f"{name} is in range", type=BETWEEN, kwargs={"column": name, **bounds})
+        if isinstance(column, Category) and column.values and "values" not in column.off:
+            kwargs = {"column": name, "value_set": list(column.values)}
+            yield Rule(name=f"{name} is a known value", type=IN_SET, kwargs=kwargs)
+    if "range" not in table.columns[table.time].off:
+        kwargs = {"column": MIDNIGHT, "min_value": 0, "max_value": 24, "strict_max": True}
+        name = f"{table.time} is on the day of its partition"
+        yield Rule(name=name, type=BETWEEN, kwargs=kwargs, column=table.time)
+    if table.key:
+        kwargs = {"column_list": list(table.key)}
+        name = f"{' and '.join(table.key)} comes once"
+        yield Rule(name=name, type="expect_compound_columns_to_be_unique", kwargs=kwargs, column=table.key[0])
+
+
+def _bounds(column: AnyColumn) -> dict[str, float]:
+    if not isinstance(column, Float | Int) or "range" in column.off:
+        return {}
+    bounds = {"min_value": column.min, "max_value": column.max}
+    return {key: value for key, value in bounds.items() if value is not None}
+
+
+def schema_rules(table: Table) -> tuple[Rule, ...]:
+    """Returns the rules on the types of a partition's columns, as text."""
+    types = {field.name: str(field.type) for field in table.schema()}
+    return (
+        Rule(
+            name="columns are those of the table", type="expect_table_columns_to_match_set",
+            kwargs={"column_set": list(types)},
+        ),
+        *(
+            Rule(name=f"{name} is {kind}", type=IN_SET, kwargs={"column": name, "value_set": [kind]})
+            for name, kind in types.items()
+        ),
+    )  # fmt: skip
+
+
+def rules_digest(suite: Suite, table: Table) -> str:
+    """Returns the digest of what decides which rows are clean: the table, derived columns, rules on rows."""
+    rules = rules_of(suite, table)
+    modules = [importlib.import_module(imported(rule).__module__) for rule in rules if rule.python]
+    code = [inspect.getsource(module) for module in modules]
+    parts = [records.dumps(table), suite.columns, [rule.model_dump() for rule in rules], code]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def imported(rule: Rule) -> Callable[..., Any]:
+    """Returns the function of a rule in python; raises ParamsError if it cannot be imported."""
+    module, _, name = rule.python.partition(":")
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ParamsError(
+            f"rule {rule.name!r}: {rule.python} cannot be imported: {error}; fix its python in the suite"
+        ) from None
+    return function
+
+
+class Judge:
+    """Great Expectations: `findings` judges a frame by rules, `publish` writes the Data Docs."""
+
+    def __init__(self, *, docs: Path) -> None:
         os.environ["GX_ANALYTICS_ENABLED"] = "false"  # Great Expectations reads this on import
         import great_expectations as gx
 
         for name in ("great_expectations", "great_expectations.data_context.types.base"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        self._suite = suite
         self._docs = docs
         context: Any = gx.get_context(mode="ephemeral")
         self._context = context
@@ -107,14 +220,15 @@ class Judge:
             self._context.delete_data_docs_site(site)
         self._source = self._context.data_sources.add_pandas("data")
 
-    def findings(self, group: Group, frame: "DataFrame") -> list[Finding]:
-        """Judges the frame by the rules of the group; returns one finding per rule, in their order.
+    def findings(self, group: Group, rules: Sequence[Rule], frame: "DataFrame") -> list[Finding]:
+        """Judges the frame by the rules; returns one finding per rule, in their order.
 
         Raises ParamsError if a rule does not exist, refuses its arguments, or cannot be judged.
         """
         import great_expectations as gx
 
-        rules = self._suite.rules(group)
+        if not rules:
+            return []
         suite = gx.ExpectationSuite(name=group, expectations=[_expectation(rule) for rule in rules])
         asset = self._source.add_dataframe_asset(group)
         definition = gx.ValidationDefinition(

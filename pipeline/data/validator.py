@@ -1,33 +1,36 @@
 """Decides whether tonight's data can be trusted, and quarantines bad rows (the stage `validate`).
 
-Tonight's partitions of `data/raw` are judged by the reviewed suite. A row that fails a row rule goes
-to `data/quarantine` with the name of the first rule that it failed, the others to `data/clean`:
-clean + quarantined = rows in, always. A changed schema, a day with impossible figures, too many bad
-rows or a day unlike its weekdays stop the night, and then neither folder is touched.
+Tonight's partitions of `data/raw` are judged by the rules of the workload's table and of the reviewed suite,
+one at a time. A row that fails a row rule goes to `data/quarantine` with the name of the first rule that it
+failed, the others to `data/clean`: clean + quarantined = rows in, always. A changed schema, a day with
+impossible figures, too many bad rows or a day unlike its weekdays stop the night, and then neither folder is
+touched. Great Expectations judges how many rows of each partition failed each rule, and the figures.
 
-`data/clean` is a function of (raw, rules) alone: the digest of the rules is kept beside the partitions,
-and if it differs all of `data/raw` is validated again. Partitions are replaced by a rename and never
+`data/clean` is a function of (raw, table, rules) alone: their digest is kept beside the partitions, and if
+it differs all of `data/raw` is validated again. Partitions are replaced by a rename and never
 written to, since they may be links into a cache.
 """
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams
 from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
+from pipeline.contract.table import Table
 from pipeline.data import drift
 from pipeline.data.ingest import RAW, part_of
-from pipeline.data.source import PART, SCHEMA
-from pipeline.data.suite import Finding, Judge, Suite, load
+from pipeline.data.partition_scan import Judged, PartitionScan
+from pipeline.data.row_rules import BETWEEN
+from pipeline.data.source import PART
+from pipeline.data.suite import Finding, Judge, Rule, Suite, load, rules_digest, rules_of, schema_rules
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
     from pandas import DataFrame
 
@@ -38,48 +41,57 @@ DOCS = records.RUN / "docs"
 log = logging.getLogger(__name__)
 
 
-def validate(night: Night, batch: Batch, params: ValidateParams) -> Report:
+def validate(night: Night, batch: Batch, table: Table, params: ValidateParams) -> Report:
     """Judges tonight's rows, separates the clean from the bad, and returns the findings.
 
     The counts are of the rows judged tonight: those that came in, and all of `data/raw` when the rules
     have changed. Raises DataError if the night must stop and ParamsError for a rule that is wrong.
     """
+    import pandas as pd
+
     suite = load(Path(params.suite))
+    rules, digest = rules_of(suite, table), rules_digest(suite, table)
     tonight = sorted({batch.day, *batch.late_days})
-    changed = not RULES.exists() or RULES.read_text().strip() != suite.digest()
+    changed = not RULES.exists() or RULES.read_text().strip() != digest
     days = sorted({*tonight, *partitions(RAW)}) if changed else tonight
-    judge = Judge(suite, docs=DOCS)
-    types = _types(days, suite)
-    of_schema = judge.findings("schema", types)
+    judge = Judge(docs=DOCS)
+    types = _types(days, table)
+    of_schema = judge.findings("schema", schema_rules(table), types)
     if any(not finding.success for finding in of_schema):
         judge.publish()
         raise DataError(_broken_schema(of_schema, types, days))
-    rows = [_read(day) for day in days]
-    frame = _frame(rows, days)
-    figures = _figures(frame, num_days=len(days))
-    of_days, of_rows = judge.findings("days", figures), judge.findings("rows", frame)
+    scan = PartitionScan(table, suite, rules)
+    judged = {day: scan.judge(day) for day in days}
+    figures = pd.DataFrame([judged[day].figures for day in days])
+    of_days = judge.findings("days", suite.days, figures)
+    counts = _counts(judged, rules)
+    of_rows = judge.findings("rows", [_of_count(rule) for rule in rules], counts)
     docs = judge.publish()
     if any(not finding.success for finding in of_days):
         raise DataError(_broken_day(of_days, figures, days, docs))
-    failed = _first_failed(of_rows, num_rows=len(frame))
-    came_in = frame["part"].isin([days.index(day) for day in tonight]).to_numpy()
-    _refuse_bad_rows(of_rows, failed=failed, came_in=came_in, limit=params.max_quarantined, docs=docs)
-    distances, note = _drift(night.day, frame[failed < 0], days, suite=suite, limit=params.max_drift)
+    _refuse_bad_rows([judged[day] for day in tonight], rules, limit=params.max_quarantined, docs=docs)
+    distances, note = _drift(night.day, judged, table, suite=suite, limit=params.max_drift)
     for torn in (*CLEAN.glob(f"day=*/.{PART}"), *QUARANTINE.glob(f"day=*/.{PART}")):
         torn.unlink()  # left by a call that was killed while it wrote
-    names = [finding.rule.name for finding in of_rows]
-    for part, (day, table) in enumerate(zip(days, rows, strict=True)):
-        _split(day, table, failed[frame["part"].to_numpy() == part], names)
+    for day in days:
+        _split(day, judged[day], table, [rule.name for rule in rules])
     if changed:
         for gone in set(partitions(CLEAN)) - set(days):
             shutil.rmtree(part_of(gone, CLEAN).parent)
             shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
-        records.replace_text(RULES, suite.digest() + "\n")  # last: a killed call is repeated in full
-    num_bad = int((failed >= 0).sum())
-    log.info("%d rows of %d days, %d quarantined; %s", len(frame), len(days), num_bad, docs)
-    expectations = [_expectation(finding) for finding in (*of_schema, *of_days, *of_rows)]
+        records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
+    num_rows, num_bad = (
+        sum(n) for n in zip(*((j.num_rows, len(j.bad)) for j in judged.values()), strict=True)
+    )
+    log.info("%d rows of %d days, %d quarantined; %s", num_rows, len(days), num_bad, docs)
+    expectations = [_expectation(finding) for finding in (*of_schema, *of_days)]
+    for rule, finding in zip(rules, of_rows, strict=True):
+        num_failed = int(counts[rule.name].sum())
+        expectations.append(
+            Expectation(rule=rule.name, column=rule.blamed, num_failed=num_failed, success=finding.success)
+        )
     return Report(
-        num_rows=len(frame), num_clean=len(frame) - num_bad, num_quarantined=num_bad,
+        num_rows=num_rows, num_clean=num_rows - num_bad, num_quarantined=num_bad,
         expectations=(*expectations, *note), drift=distances, digest=records.digest(CLEAN),
     )  # fmt: skip
 
@@ -89,23 +101,25 @@ def partitions(folder: Path) -> list[date]:
     return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
 
 
-def _types(days: Sequence[date], suite: Suite) -> "DataFrame":
+def _types(days: Sequence[date], table: Table) -> "DataFrame":
     """One line per partition: the type of each column, `absent` if it is missing."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    declared = {field.name: field.type for field in table.schema()}
     types = []
     for day in days:
         path = part_of(day)
         try:
-            types.append({column.name: str(column.type) for column in pq.read_schema(path)})
+            schema = pq.read_schema(path)
         except FileNotFoundError:
             raise DataError(f"{path} is missing; run ingest for {day} first") from None
         except pa.ArrowInvalid as error:
             raise DataError(f"{path} is not a parquet file: {error}; ingest {day} again") from None
-    judged = [rule.kwargs["column"] for rule in suite.schema_ if "column" in rule.kwargs]
-    names = dict.fromkeys([*judged, *SCHEMA.names, *(name for line in types for name in line)])
+        same = {field.name for field in schema if field.type == declared.get(field.name)}  # if not in words
+        types.append({f.name: str(declared[f.name] if f.name in same else f.type) for f in schema})
+    names = dict.fromkeys([*declared, *(name for line in types for name in line)])
     return pd.DataFrame(types, columns=list(names)).fillna("absent")
 
 
@@ -121,53 +135,22 @@ def _broken_schema(findings: Sequence[Finding], types: "DataFrame", days: Sequen
         name = finding.rule.blamed
         changes.append(f"{name} is {types[name].iloc[finding.rows[0]]} on {days[finding.rows[0]]}")
     return (
-        f"the schema has changed: {', '.join(changes)}; fix the source's columns (source in params.yaml), "
-        f"or the group schema of the suite (validate.suite)"
+        f"the schema has changed: {', '.join(changes)}; declare the columns in the workload's table as they "
+        f"are, or remove {RAW} and run ingest again for rows as the table has them"
     )
 
 
-def _read(day: date) -> "pa.Table":
-    import pyarrow.parquet as pq
-
-    return (
-        pq.read_table(part_of(day), partitioning=None)
-        .select(SCHEMA.names)
-        .cast(SCHEMA, safe=False)
-        .combine_chunks()
-    )
+def _of_count(rule: Rule) -> Rule:
+    """The expectation that no row of a partition fails the rule."""
+    return Rule(name=rule.name, type=BETWEEN, kwargs={"column": rule.name, "min_value": 0, "max_value": 0})
 
 
-def _frame(rows: "Sequence[pa.Table]", days: Sequence[date]) -> "DataFrame":
-    """All rows, with the columns that the row rules need: part (number of the day), hour, pieces, copies."""
-    import numpy as np
-    import pandas as pd
-    import pyarrow as pa
-
-    frame: DataFrame = pa.concat_tables(rows).to_pandas()
-    frame["part"] = np.repeat(np.arange(len(days)), [len(table) for table in rows])
-    frame["copies"] = frame.duplicated().astype("int64")
-    midnight = pd.Series(pd.to_datetime(list(days)))[frame["part"]].to_numpy()
-    frame["hour"] = (frame["time"] - midnight) / pd.Timedelta(hours=1)
-    cancels = frame["invoice"].str.startswith("C", na=False)
-    frame["pieces"] = frame["quantity"].where(~cancels, -frame["quantity"])
-    return frame
-
-
-def _figures(frame: "DataFrame", *, num_days: int) -> "DataFrame":
-    """One line per partition, with the figures that the day rules judge."""
+def _counts(judged: Mapping[date, Judged], rules: Sequence[Rule]) -> "DataFrame":
+    """One line per partition: how many of its rows fail each rule."""
     import pandas as pd
 
-    cancels, guests = frame["invoice"].str.startswith("C", na=False), frame["customer"].isna()
-    by_day = frame.groupby("part")
-    sold = frame[~cancels].groupby("part")
-    figures = pd.DataFrame({
-        "num_rows": by_day.size(), "num_invoices": by_day["invoice"].nunique(),
-        "num_items": by_day["item"].nunique(), "guests": guests.groupby(frame["part"]).mean(),
-        "cancelled": cancels.groupby(frame["part"]).mean(),
-        "median_price": sold["price"].median(), "median_quantity": sold["quantity"].median(),
-    })  # fmt: skip
-    figures = figures.reindex(range(num_days)).rename_axis(None)  # a named index comes back as dicts
-    return figures.fillna({"num_rows": 0, "num_invoices": 0, "num_items": 0})
+    counts = [one.failed.sum(axis=0) for one in judged.values()]
+    return pd.DataFrame(counts, columns=[rule.name for rule in rules]).astype("int64")
 
 
 def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequence[date], docs: Path) -> str:
@@ -182,28 +165,16 @@ def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequenc
     )
 
 
-def _first_failed(findings: Sequence[Finding], *, num_rows: int) -> "np.ndarray[Any, Any]":
-    """Number of the first rule that each row fails, -1 where it fails none; shape [num_rows]."""
-    import numpy as np
-
-    failed = np.full(num_rows, -1, dtype=np.int16)
-    for number in reversed(range(len(findings))):
-        failed[list(findings[number].rows)] = number
-    return failed
-
-
-def _refuse_bad_rows(
-    findings: Sequence[Finding], *, failed: "np.ndarray[Any, Any]", came_in: "np.ndarray[Any, Any]",
-    limit: float, docs: Path,
-) -> None:  # fmt: skip
-    num_bad, num_rows = int((failed[came_in] >= 0).sum()), int(came_in.sum())
+def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: float, docs: Path) -> None:
+    num_bad, num_rows = sum(len(one.bad) for one in judged), sum(one.num_rows for one in judged)
     if num_bad <= limit * num_rows:
         return
-    bad: dict[str, set[int]] = {}
-    for finding in findings:
-        bad.setdefault(finding.rule.blamed, set()).update(i for i in finding.rows if came_in[i])
-    worst = sorted(bad, key=lambda column: (-len(bad[column]), column))[:3]
-    counts = ", ".join(f"{column} {len(bad[column]):,}" for column in worst if bad[column])
+    bad: dict[str, int] = {}  # rows that fail a rule of the column
+    for column in dict.fromkeys(rule.blamed for rule in rules):
+        numbers = [number for number, rule in enumerate(rules) if rule.blamed == column]
+        bad[column] = sum(int(one.failed[:, numbers].any(axis=1).sum()) for one in judged)
+    worst = sorted(bad, key=lambda column: (-bad[column], column))[:3]
+    counts = ", ".join(f"{column} {bad[column]:,}" for column in worst if bad[column])
     raise DataError(
         f"{num_bad:,} of {num_rows:,} rows ({num_bad / num_rows:.1%}) fail the rules, more than "
         f"{limit:.1%}; worst columns: {counts}; fix the source and ingest again, or raise "
@@ -212,20 +183,15 @@ def _refuse_bad_rows(
 
 
 def _drift(
-    day: date, clean: "DataFrame", days: Sequence[date], *, suite: Suite, limit: float
+    day: date, judged: Mapping[date, Judged], table: Table, *, suite: Suite, limit: float
 ) -> tuple[tuple[Drift, ...], tuple[Expectation, ...]]:
     """Distances from the last same weekdays, or a note where there are too few of them."""
-    import pandas as pd
-
-    def rows_of(other: date) -> "DataFrame":
-        if other in days:
-            return clean[clean["part"] == days.index(other)]
-        return pd.read_parquet(part_of(other, CLEAN), partitioning=None)
-
-    earlier = sorted({*days, *partitions(CLEAN)})
+    if suite.drift == "off":
+        return (), ()
+    earlier = sorted({*judged, *partitions(CLEAN)})
     earlier = [other for other in earlier if other < day and other.weekday() == day.weekday()]
-    before = [rows_of(other) for other in earlier[-drift.SAME_WEEKDAYS :]]
-    distances = drift.distances(rows_of(day), before, limits=suite.drift, limit=limit)
+    before = [_clean_rows(other, judged) for other in earlier[-drift.SAME_WEEKDAYS :]]
+    distances = drift.distances(_clean_rows(day, judged), before, table, limits=suite.drift, limit=limit)
     if not distances:
         note = f"drift: skipped, {len(before)} of {drift.LEAST_WEEKDAYS} earlier {day:%A}s to compare with"
         log.info(note)
@@ -239,17 +205,31 @@ def _drift(
     return distances, ()
 
 
-def _split(day: date, table: "pa.Table", failed: "np.ndarray[Any, Any]", names: Sequence[str]) -> None:
+def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
+    """The clean values of a column of the day, which may not yet be in `data/clean`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def values(column: str) -> "pa.ChunkedArray":
+        part = part_of(day, RAW if day in judged else CLEAN)
+        rows = pq.read_table(part, columns=[column], partitioning=None)[column]
+        return rows.filter(pa.array(judged[day].good())) if day in judged else rows
+
+    return values
+
+
+def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> None:
     """Writes the day's clean rows, and the others with the rule that they failed."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    bad = failed >= 0
-    _replace(table.filter(pa.array(~bad)), part_of(day, CLEAN))
-    if not bad.any():
+    rows = pq.read_table(part_of(day), partitioning=None).select(list(table.columns)).combine_chunks()
+    _replace(rows.filter(pa.array(judged.good())), part_of(day, CLEAN))
+    if not len(judged.bad):
         shutil.rmtree(part_of(day, QUARANTINE).parent, ignore_errors=True)
         return
-    rules = pa.array([names[number] for number in failed[bad]], pa.string())
-    _replace(table.filter(pa.array(bad)).append_column("rule", rules), part_of(day, QUARANTINE))
+    first = pa.array([names[number] for number in judged.failed.argmax(axis=1)], pa.string())
+    _replace(rows.take(pa.array(judged.bad)).append_column("rule", first), part_of(day, QUARANTINE))
 
 
 def _replace(table: "pa.Table", path: Path) -> None:

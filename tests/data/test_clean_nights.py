@@ -5,13 +5,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.contract.records import Report
 from pipeline.data.ingest import part_of
-from pipeline.data.shop import Shop
-from pipeline.data.source import Files
+from pipeline.data.source import Files, conform, write_partition
 from pipeline.data.validator import RULES
+from pipeline.examples.shop.simulated_shop import Shop
+from pipeline.examples.shop.sold_lines import LINES
+from tests.data.test_source import THEIRS
 from tests.data.test_validator import REPOSITORY, judge
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -23,15 +26,22 @@ pytestmark = [
 ]
 
 
+def bring_in(source: Any, day: date) -> None:
+    """Writes a day as `ingest` does."""
+    source.fetch(day, part_of(day).parent)
+    rows = pq.read_table(part_of(day), partitioning=None)
+    write_partition(conform(rows, LINES, origin=str(day)), part_of(day).parent)
+
+
 def replay(source: Any, days: list[date], tonight: list[date]) -> list[Report]:
     """Nights in the current folder: the history with the first of them, then each day alone."""
     reports = []
     for day in days:
-        source.fetch(day, part_of(day).parent) if day <= tonight[0] else None
+        bring_in(source, day) if day <= tonight[0] else None
     for day in tonight:
         first = day == tonight[0]
         if not first:
-            source.fetch(day, part_of(day).parent)
+            bring_in(source, day)
         reports.append(judge(day, *(other for other in days if first and other < day)))
     return reports
 
@@ -51,11 +61,7 @@ def test_fifteen_clean_nights_of_each_of_two_shops_pass(
 @pytest.mark.skipif(not RETAIL.exists(), reason=f"{RETAIL} is not here")
 def test_thirty_real_nights_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    columns = {
-        "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
-        "time": "InvoiceDate", "price": "UnitPrice", "customer": "CustomerID", "country": "Country",
-    }  # fmt: skip
-    source = Files(url=str(RETAIL), columns=columns)
+    source = Files(url=str(RETAIL), columns=THEIRS)
     days = sorted(source.days())
     first = next(n for n, day in enumerate(days) if day >= date(2011, 9, 1))
     reports = replay(source, days, days[first : first + 30])

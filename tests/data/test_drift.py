@@ -1,22 +1,54 @@
 """Distances between a day and the same weekdays before it, by values that one can reckon by hand."""
 
+from datetime import datetime
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
 import pytest
 
-from pipeline.data.drift import distances
+from pipeline.contract.records import Drift
+from pipeline.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
+from pipeline.data import drift
+from pipeline.examples.shop.sold_lines import LINES
+
+PAYMENTS = Table(
+    time="at",
+    columns={
+        "at": Time(), "id": Id(), "account": Id(nullable=True), "amount": Float(nullable=True),
+        "online": Bool(), "mcc": Category(nullable=True, off=("null drift",)), "image": Bytes(),
+        "embedding": Float(size=2), "note": Text(), "tries": Int(off=("drift",)), "fraud": Int(nullable=True),
+    },
+    label=Label("fraud", ripe_after=days(14)),
+)  # fmt: skip
 
 
-def rows(num: int = 4, **columns: Any) -> pd.DataFrame:
-    """A day of sales, all alike but for these columns."""
-    plain = {"quantity": 1, "price": 2.0, "time": pd.Timestamp(2025, 1, 1, 9), "country": "a", "item": "x",
-             "customer": "5"}  # fmt: skip
-    return pd.DataFrame([plain] * num).assign(**columns)
+def rows(num: int = 4, **columns: Any) -> pa.Table:
+    """A day of sales, all alike but for these columns; one value stands for all rows."""
+    plain = {"invoice": "1", "item": "x", "description": "CUP", "quantity": 1, "price": 2.0,
+             "time": datetime(2025, 1, 1, 9), "customer": "5", "country": "a"}  # fmt: skip
+    return _table(LINES, plain | columns, num)
 
 
-def distance(column: str, day: pd.DataFrame, *before: pd.DataFrame) -> float:
-    (value,) = (d.value for d in distances(day, before, limits={}, limit=0.1) if d.column == column)
+def payments(num: int = 4, **columns: Any) -> pa.Table:
+    plain = {"at": datetime(2025, 1, 1, 9), "id": "1", "account": "a", "amount": 1.0, "online": True,
+             "mcc": "m", "image": b"12", "note": "hi", "tries": 1, "fraud": None}  # fmt: skip
+    vectors = columns.pop("embedding", [[1.0, 2.0]] * num)
+    return _table(PAYMENTS, {"embedding": vectors} | plain | columns, num)
+
+
+def _table(table: Table, values: dict[str, Any], num: int) -> pa.Table:
+    lists = {name: value if isinstance(value, list) else [value] * num for name, value in values.items()}
+    schema = table.schema()
+    return pa.table([pa.array(lists[field.name], field.type) for field in schema], schema=schema)
+
+
+def distances(day: pa.Table, *before: pa.Table, **limits: Any) -> tuple[Drift, ...]:
+    of = LINES if "invoice" in day.column_names else PAYMENTS
+    return drift.distances(day.column, [other.column for other in before], of, limits=limits, limit=0.1)
+
+
+def distance(column: str, day: pa.Table, *before: pa.Table) -> float:
+    (value,) = (d.value for d in distances(day, *before) if d.column == column)
     return value
 
 
@@ -27,8 +59,8 @@ def test_numbers_are_as_far_apart_as_their_distribution_functions_at_most(column
 
 
 def test_times_are_compared_by_the_minute_of_the_day() -> None:
-    def at(*times: str) -> pd.DataFrame:
-        return rows(time=[pd.Timestamp(f"2025-01-{day + 1:02} {time}") for day, time in enumerate(times)])
+    def at(*times: str) -> pa.Table:
+        return rows(time=[datetime.fromisoformat(f"2025-01-0{n + 1} {time}") for n, time in enumerate(times)])
 
     day = at("09:30", "09:30", "10:00", "10:00")
     assert distance("time", day, *[at("09:45", "09:45", "09:45", "09:45")] * 2) == 0.5
@@ -48,7 +80,7 @@ def test_codes_that_have_nothing_in_common_are_one_apart(column: str) -> None:
     assert distance(column, day, before, before) == pytest.approx(1)
 
 
-def test_customers_are_compared_by_the_share_of_rows_without_one() -> None:
+def test_an_id_is_compared_by_the_share_of_rows_without_one() -> None:
     half, quarter = rows(customer=["1", None, "1", None]), rows(customer=["1", "1", "1", None])
     assert distance("customer", half, quarter, quarter) == 0.25
     assert distance("customer", quarter, half, half) == 0.25
@@ -64,22 +96,59 @@ def test_days_before_are_taken_together() -> None:
 
 
 def test_every_column_has_its_own_limit_or_the_common_one() -> None:
-    drifts = distances(rows(), [rows(), rows()], limits={"price": 0.3}, limit=0.1)
+    drifts = distances(rows(), rows(), rows(), price=0.3)
     assert {drift.column: drift.limit for drift in drifts} == {
-        "quantity": 0.1, "price": 0.3, "time": 0.1, "country": 0.1, "item": 0.1, "customer": 0.1, "rows": 0.1,
+        "item": 0.1, "quantity": 0.1, "time": 0.1, "price": 0.3, "customer": 0.1, "country": 0.1, "rows": 0.1,
     }  # fmt: skip
 
 
 def test_equal_days_are_nowhere_apart() -> None:
-    assert [drift.value for drift in distances(rows(), [rows()] * 3, limits={}, limit=0.1)] == [0] * 7
+    assert [drift.value for drift in distances(rows(), *[rows()] * 3)] == [0] * 7
+
+
+def test_what_is_measured_follows_from_the_type_of_a_column() -> None:
+    """No id, no label that comes late, nothing that is off; of nullable columns the shares of nulls too."""
+    columns = [drift.column for drift in distances(payments(), payments(), payments())]
+    assert columns == [
+        "at", "account", "amount", "amount nulls", "online", "mcc", "image", "embedding", "note", "rows",
+    ]  # fmt: skip
+    fewer = distances(
+        payments(), payments(), payments(), **{"amount nulls": "off", "mcc": "off", "rows": "off"}
+    )
+    assert [drift.column for drift in fewer] == [
+        name for name in columns if name not in ("amount nulls", "mcc", "rows")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "expected"),
+    [
+        ("amount", [1.0, 1.0, 3.0, None], 1 / 3),
+        ("amount nulls", [1.0, 1.0, 3.0, None], 1 / 4),
+        ("online", [False] * 4, 1),
+        ("mcc", ["m", None, None, None], 0),
+        ("image", [b"12", b"12", b"123", b"1234"], 1 / 2),
+        ("note", ["hi", "ho", "hé", "hello"], 1 / 4),
+        ("embedding", [[1, 2], [2, 1], [0, 3], [5, 5]], 1 / 4),
+    ],
+)
+def test_each_type_has_its_distance(column: str, values: list[Any], expected: float) -> None:
+    day = payments(**{column.removesuffix(" nulls"): values})
+    assert distance(column, day, payments(), payments()) == pytest.approx(expected)
+
+
+def test_of_a_column_without_a_value_only_the_share_of_nulls_is_measured() -> None:
+    drifts = {drift.column: drift.value for drift in distances(payments(amount=None), payments(), payments())}
+    assert "amount" not in drifts
+    assert drifts["amount nulls"] == 1
 
 
 @pytest.mark.parametrize(
     ("day", "before"),
-    [(rows(), []), (rows(), [rows()]), (rows().head(0), [rows()] * 2), (rows(), [rows().head(0)] * 2)],
+    [(rows(), []), (rows(), [rows()]), (rows(0), [rows()] * 2), (rows(), [rows(0)] * 2)],
     ids=["no day", "one day", "no rows", "no rows before"],
 )
 def test_where_too_little_is_there_to_compare_there_is_no_distance(
-    day: pd.DataFrame, before: list[pd.DataFrame]
+    day: pa.Table, before: list[pa.Table]
 ) -> None:
-    assert distances(day, before, limits={}, limit=0.1) == ()
+    assert distances(day, *before) == ()

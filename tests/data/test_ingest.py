@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
+from pipeline.contract.table import Category, Table
 from pipeline.data.ingest import RAW, WORK, ingest, part_of
-from pipeline.data.shop import Shop
-from pipeline.data.source import PART, SCHEMA, Files, write_partition
-from tests.data.test_source import ONLINE_RETAIL, THEIRS
+from pipeline.data.source import PART, Files, write_partition
+from pipeline.examples.shop.simulated_shop import Shop
+from pipeline.examples.shop.sold_lines import LINES
+from tests.data.test_source import ONLINE_RETAIL, PAYMENTS, THEIRS, payments
 
 FIRST = date(2025, 3, 1)
 ROOT = Path(__file__).parents[2]
@@ -51,7 +54,7 @@ def rows(day: date, *, num_rows: int = 3, quantity: int = 1) -> pa.Table:
         }
         for n in range(num_rows)
     ]  # fmt: skip
-    return pa.Table.from_pylist(lines, schema=SCHEMA)
+    return pa.Table.from_pylist(lines, schema=LINES.schema())
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deliver:
 
 def run(number: int, *, id: str = "", history_days: int = 400, late_days: int = 7) -> Batch:
     params = IngestParams(history_days=history_days, late_days=late_days)
-    return ingest(night(nth(number), id=id), Files("../sales/{day}.parquet"), params)
+    return ingest(night(nth(number), id=id), Files("../sales/{day}.parquet"), LINES, params)
 
 
 def here() -> list[date]:
@@ -195,12 +198,14 @@ def test_the_first_night_without_data_leaves_nothing(deliver: Deliver) -> None:
 def test_a_closed_day_of_the_shop_is_nothing_to_do(deliver: Deliver) -> None:
     sunday = date(2025, 3, 2)
     with pytest.raises(NothingToDo, match=f"no data for {sunday}, its newest before that is 2025-03-01"):
-        ingest(night(sunday), Shop(start="2025-02-20", today="2025-04-01", late_days={}), IngestParams())
+        ingest(
+            night(sunday), Shop(start="2025-02-20", today="2025-04-01", late_days={}), LINES, IngestParams()
+        )
 
 
 def test_a_day_in_the_future_is_refused(deliver: Deliver) -> None:
     with pytest.raises(ParamsError, match="is in the future, today is 2026-01-01; ask"):
-        ingest(night(date(2026, 1, 2)), Files("../sales/{day}.parquet"), IngestParams())
+        ingest(night(date(2026, 1, 2)), Files("../sales/{day}.parquet"), LINES, IngestParams())
 
 
 def test_a_broken_late_day_waits_and_a_broken_day_stops_the_night(
@@ -255,6 +260,7 @@ from pipeline.data.ingest import ingest
 from pipeline.data.source import Files
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Night, loads
+from pipeline.examples.shop.sold_lines import LINES
 
 source, left = Files("../sales/{day}.parquet"), int(sys.argv[1])
 source.days()
@@ -267,7 +273,7 @@ def count(event, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(count)
-ingest(loads(Night, sys.argv[2]), source, IngestParams(late_days=4))
+ingest(loads(Night, sys.argv[2]), source, LINES, IngestParams(late_days=4))
 print(left, flush=True)
 """
 
@@ -347,7 +353,105 @@ def test_a_source_of_ones_own_needs_two_methods(deliver: Deliver) -> None:
         def fetch(self, day: date, folder: Path) -> None:
             write_partition(rows(day), folder)
 
-    assert ingest(night(nth(1)), Two(), IngestParams()).late_days == (nth(0),)
+    assert ingest(night(nth(1)), Two(), LINES, IngestParams()).late_days == (nth(0),)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda t: t.drop_columns("country"), "no country among its columns"),
+        (lambda t: t.rename_columns({"price": "cost"}), "no price among its columns invoice, .*cost"),
+        (lambda t: t.set_column(3, "quantity", pa.array(["1", "two", "3"])), "quantity is .*row 2 is 'two'"),
+        (lambda t: t.drop_columns("time"), "no time among its columns"),
+    ],
+    ids=["missing", "renamed", "of another type", "no time"],
+)
+def test_a_changed_schema_is_refused_at_ingest(
+    change: Callable[[pa.Table], pa.Table], told: str, deliver: Deliver, tmp_path: Path
+) -> None:
+    deliver(0)
+    run(0)
+    pq.write_table(change(rows(nth(1))), tmp_path / "sales" / f"{nth(1)}.parquet")
+    digest = records.digest(RAW)
+    with pytest.raises(
+        DataError, match=rf"the source's {nth(1)} has another schema: {told}.*; have it deliv"
+    ):
+        run(1)
+    assert records.digest(RAW) == digest
+
+
+def test_a_schema_change_of_the_shop_is_refused(deliver: Deliver) -> None:
+    day = date(2025, 3, 31)
+    shop = Shop(start="2025-03-25", today="2025-04-01", late_days={}, schema_change=day)
+    with pytest.raises(DataError, match=rf"source's {day} .*no price; no customer among"):
+        ingest(night(day), shop, LINES, IngestParams())
+
+
+def test_columns_that_the_table_does_not_declare_are_named_once(
+    deliver: Deliver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        extra = rows(nth(number)).append_column("day", pa.array(["Friday"] * 3))
+        pq.write_table(extra, tmp_path / "sales" / f"{nth(number)}.parquet")
+    with caplog.at_level(logging.INFO):
+        run(2)
+    assert caplog.text.count("left out day, which the workload's table does not declare") == 1
+    assert pq.read_schema(part_of(nth(2))).equals(LINES.schema())
+
+
+def test_a_table_may_have_a_column_that_is_called_day(deliver: Deliver, tmp_path: Path) -> None:
+    table = Table(time="time", columns=dict(LINES.columns) | {"day": Category()})
+    for number in range(2):
+        named = rows(nth(number)).append_column("day", pa.array(["Friday"] * 3))
+        pq.write_table(named, tmp_path / "sales" / f"{nth(number)}.parquet")
+        source = Files("../sales/{day}.parquet")
+        assert ingest(night(nth(number)), source, table, IngestParams()).late_days == ()
+    part_of(nth(0)).unlink()
+    pq.write_table(named.slice(0, 2), part_of(nth(0)))
+    assert ingest(night(nth(1)), source, table, IngestParams()).late_days == (nth(0),)
+
+
+def test_a_column_that_the_table_gains_comes_in_for_all_days(deliver: Deliver, tmp_path: Path) -> None:
+    deliver(0, 1, 2)
+    run(2)
+    for number in (1, 2, 3):  # day 0 is delivered as before, day 1 no longer at all
+        table = rows(nth(number)).append_column("store", pa.array(["A"] * 3))
+        pq.write_table(table, tmp_path / "sales" / f"{nth(number)}.parquet")
+    (tmp_path / "sales" / f"{nth(1)}.parquet").unlink()
+    wider = replace(LINES, columns={**LINES.columns, "store": Category(nullable=True)})
+    batch = ingest(night(nth(3)), Files("../sales/{day}.parquet"), wider, IngestParams(late_days=1))
+    assert batch.late_days == (nth(0), nth(1), nth(2))
+    stores = [pq.read_table(part_of(nth(n)), partitioning=None)["store"].to_pylist() for n in range(4)]
+    assert stores == [[None] * 3, [None] * 3, ["A"] * 3, ["A"] * 3]
+    again = ingest(night(nth(3), id="again"), Files("../sales/{day}.parquet"), wider, IngestParams())
+    assert again.late_days == ()
+    needed = replace(LINES, columns={**LINES.columns, "store": Category()})
+    with pytest.raises(DataError, match="no store among its columns"):
+        deliver(4)
+        ingest(night(nth(4)), Files("../sales/{day}.parquet"), needed, IngestParams())
+
+
+def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver: Deliver) -> None:
+    """A label of `ripe_after` 14 days is known on the 15th day after its own; late_days are but 2."""
+
+    class Bank:
+        today = nth(0)
+
+        def days(self) -> list[date]:
+            return [nth(n) for n in range((self.today - FIRST).days + 1)]
+
+        def fetch(self, day: date, folder: Path) -> None:
+            known = (self.today - day).days > 14
+            write_partition(payments(fraud=[1 if known else None] * 3, extra=["e"] * 3), folder)
+
+    bank = Bank()
+    for number in (0, 14, 15, 16):
+        bank.today = nth(number)
+        batch = ingest(night(nth(number)), bank, PAYMENTS, IngestParams(late_days=2))
+        assert (nth(0) in batch.late_days) == (number == 15)
+    assert pq.read_table(part_of(nth(1)), partitioning=None)["fraud"].to_pylist() == [1, 1, 1]
+    assert pq.read_table(part_of(nth(2)), partitioning=None)["fraud"].to_pylist() == [None] * 3
+    assert pq.read_schema(part_of(nth(2))).equals(PAYMENTS.schema())
 
 
 @pytest.mark.slow
@@ -355,14 +459,14 @@ def test_a_source_of_ones_own_needs_two_methods(deliver: Deliver) -> None:
 def test_thirty_nights_of_online_retail(deliver: Deliver) -> None:
     source = Files(str(ONLINE_RETAIL), columns=THEIRS)
     days = [day for day in source.days() if day >= date(2011, 9, 1)][:31]
-    first = ingest(night(days[0]), source, IngestParams())
+    first = ingest(night(days[0]), source, LINES, IngestParams())
     assert len(first.late_days) > 200
     total = first.num_rows
     for day in days[1:]:
-        batch = ingest(night(day), source, IngestParams())
+        batch = ingest(night(day), source, LINES, IngestParams())
         assert batch.late_days == ()
         total += batch.num_rows
     assert here() == [day for day in source.days() if day <= days[-1]]
     assert total == sum(pq.read_metadata(path).num_rows for path in RAW.rglob(PART))
     with pytest.raises(NothingToDo, match="2011-09-24"):
-        ingest(night(date(2011, 9, 24)), source, IngestParams())
+        ingest(night(date(2011, 9, 24)), source, LINES, IngestParams())

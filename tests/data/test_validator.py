@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams
 from pipeline.contract.records import Batch, Night, Report
-from pipeline.data import drift, suite
+from pipeline.data import suite
 from pipeline.data.ingest import RAW, part_of
-from pipeline.data.shop import Shop
-from pipeline.data.source import SCHEMA
 from pipeline.data.validator import CLEAN, DOCS, QUARANTINE, partitions, validate
+from pipeline.examples.shop.simulated_shop import Shop
+from pipeline.examples.shop.sold_lines import LINES
 
 REPOSITORY = Path(__file__).parents[2]
 SUITE = REPOSITORY / "data/expectations.yaml"
@@ -41,7 +41,7 @@ def night(day: date) -> Night:
 def judge(day: date, *late: date, **params: Any) -> Report:
     """Validate in the current folder, the day and late ones."""
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
-    return validate(night(day), batch, ValidateParams(suite=str(SUITE), **params))
+    return validate(night(day), batch, LINES, ValidateParams(suite=str(SUITE), **params))
 
 
 def rows_of(folder: Path, day: date) -> pd.DataFrame:
@@ -54,7 +54,10 @@ def change(change: Change, day: date = TONIGHT) -> None:
     frame = rows_of(RAW, day)
     frame = frame if (changed := change(frame)) is None else changed
     part_of(day).unlink()
-    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), part_of(day))
+    rows = pa.Table.from_pandas(frame, preserve_index=False)
+    texts = {"large_string": pa.string(), "null": pa.string()}  # as ingest writes them
+    fields = [pa.field(field.name, texts.get(str(field.type), field.type)) for field in rows.schema]
+    pq.write_table(rows.cast(pa.schema(fields)), part_of(day))
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +130,10 @@ QUARANTINED: dict[str, tuple[Change, str]] = {
     "no price": (put("price", None, 0.02), "price is there"),
     "no invoice": (put("invoice", None, 0.02), "invoice is there"),
     "no country": (put("country", None, 0.02), "country is there"),
-    "negative prices": (times("price", -1, 0.03), "price is above zero"),
+    "negative prices": (times("price", -1, 0.03), "price is in range"),
     "zero prices": (put("price", 0.0, 0.03), "price is above zero"),
-    "infinite prices": (put("price", float("inf"), 0.01), "price is above zero"),
-    "huge quantities": (put("quantity", 10**9, 0.01), "quantity is possible"),
+    "infinite prices": (put("price", float("inf"), 0.01), "price is in range"),
+    "huge quantities": (put("quantity", 10**9, 0.01), "quantity is in range"),
     "signs turned round": (times("quantity", -1, 0.03), "quantity is negative exactly on cancellations"),
     "dates in the future": (put("time", datetime(2031, 1, 1), 0.03), "time is on the day of its partition"),
     "a block twice": (block_twice, "a line comes once"),
@@ -199,7 +202,7 @@ def test_clean_and_quarantined_rows_are_the_rows_that_came_in(here: Path) -> Non
     for day in partitions(RAW):
         raw, clean, bad = (rows_of(folder, day) for folder in (RAW, CLEAN, QUARANTINE))
         both = pd.concat([clean, bad.drop(columns="rule")]) if len(bad) else clean
-        columns = SCHEMA.names
+        columns = list(LINES.columns)
         pd.testing.assert_frame_equal(
             both.sort_values(columns).reset_index(drop=True), raw.sort_values(columns).reset_index(drop=True)
         )
@@ -221,7 +224,7 @@ def test_a_partition_is_replaced_and_never_written_into(here: Path) -> None:
 def test_the_data_docs_show_our_names_of_the_rules(here: Path) -> None:
     judge(TONIGHT)
     (page,) = (DOCS / "validations" / "rows").rglob("*.html")
-    assert all(rule.name in page.read_text() for rule in suite.load(SUITE).rows)
+    assert all(rule.name in page.read_text() for rule in suite.rules_of(suite.load(SUITE), LINES))
 
 
 @pytest.mark.slow
@@ -235,11 +238,13 @@ def test_validating_again_changes_no_byte_whatever_a_killed_call_left(here: Path
 def test_changed_rules_judge_all_days_again(here: Path) -> None:
     first = judge(TONIGHT)
     strict = here / "strict.yaml"
-    text = SUITE.read_text()
-    assert "min_value: -100000, max_value: 100000" in text
-    strict.write_text(text.replace("min_value: -100000, max_value: 100000", "min_value: -40, max_value: 40"))
+    rule = """rows:
+  - {name: quantity is in range, type: expect_column_values_to_be_between,
+     kwargs: {column: quantity, min_value: -40, max_value: 40}}
+"""
+    strict.write_text(SUITE.read_text().replace("rows:\n", rule))
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    second = validate(night(TONIGHT), batch, ValidateParams(suite=str(strict), max_quarantined=0.2))
+    second = validate(night(TONIGHT), batch, LINES, ValidateParams(suite=str(strict), max_quarantined=0.2))
     assert second.num_rows > 20 * first.num_rows
     assert all((rows_of(CLEAN, day)["quantity"] <= 40).all() for day in partitions(CLEAN))
     assert judge(TONIGHT).digest == first.digest  # a function of (raw, rules), whatever was before
@@ -254,39 +259,3 @@ def test_without_earlier_weekdays_drift_is_skipped_and_said_so(here: Path) -> No
     report = judge(TONIGHT)
     assert report.drift == ()
     assert report.expectations[-1].rule == "drift: skipped, 1 of 2 earlier Fridays to compare with"
-
-
-@pytest.mark.slow
-def test_a_rule_that_great_expectations_does_not_know_is_refused(here: Path) -> None:
-    wrong = here / "wrong.yaml"
-    wrong.write_text(SUITE.read_text().replace("expect_column_values_to_not_be_null", "expect_wonders"))
-    batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    with pytest.raises(ParamsError, match="has no expect_wonders"):
-        validate(night(TONIGHT), batch, ValidateParams(suite=str(wrong)))
-
-
-def test_the_reviewed_suite_is_read_and_its_digest_is_of_the_row_rules() -> None:
-    rules = suite.load(SUITE)
-    assert len(rules.rows) >= 12
-    assert rules.digest() == rules.model_copy(update={"days": (), "drift": {}}).digest()
-    assert rules.digest() != rules.model_copy(update={"rows": rules.rows[1:]}).digest()
-
-
-def test_a_suite_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(SUITE.read_text() + "\nwishes: []\n")
-    with pytest.raises(ParamsError, match="wishes"):
-        suite.load(tmp_path / "s.yaml")
-
-
-def test_drift_is_nought_between_equal_days_and_one_between_strangers() -> None:
-    def day(quantity: int, item: str, hour: int) -> pd.DataFrame:
-        time = pd.Timestamp(2025, 1, 1, hour)
-        line = {"quantity": quantity, "price": float(quantity), "time": time, "country": item, "item": item}
-        return pd.DataFrame([line | {"customer": None if quantity == 1 else "5"}] * 8)
-
-    same = drift.distances(day(1, "a", 9), [day(1, "a", 9)] * 3, limits={}, limit=0.1)
-    other = drift.distances(day(1, "a", 9), [day(2, "b", 10)] * 3, limits={"price": 2}, limit=0.1)
-    assert [d.value for d in same] == [0] * 7
-    assert [d.value for d in other if d.column != "rows"] == [1] * 6
-    assert [d.limit for d in other] == [0.1, 2, 0.1, 0.1, 0.1, 0.1, 0.1]
-    assert drift.distances(day(1, "a", 9), [day(1, "a", 9)], limits={}, limit=0.1) == ()

@@ -1,0 +1,123 @@
+"""The rules of a suite file, those that follow from a table, and a suite of the release before."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from pipeline.data.partition_scan import PartitionScan
+from pipeline.data.suite import Suite, load, rules_digest, rules_of
+from pipeline.examples.shop.sold_lines import LINES
+
+SUITE = Path(__file__).parents[2] / "data/expectations.yaml"
+PAYMENTS: dict[str, Any] = {
+    "time": "at",
+    "key": ("id", "at"),
+    "label": Label("fraud", ripe_after=days(14)),
+    "columns": {
+        "id": Id(), "at": Time(), "amount": Float(min=0), "tries": Int(min=1, max=9, off=("range",)),
+        "mcc": Category(values=("a", "b"), nullable=True), "country": Category(off=("nulls",)),
+        "currency": Category(values=("EUR",), off=("values",)), "fraud": Int(min=0, max=1),
+    },
+}  # fmt: skip
+OLDER = """
+schema:
+  - {name: price is a number, type: expect_column_values_to_be_in_set,
+     kwargs: {column: price, value_set: [double]}}
+days:
+  - {name: a day has several invoices, type: expect_column_values_to_be_between, column: invoice,
+     kwargs: {column: num_invoices, min_value: 5}}
+rows:
+  - {name: quantity is there, type: expect_column_values_to_not_be_null, kwargs: {column: quantity}}
+  - {name: quantity has its sign, type: expect_column_values_to_be_between, column: quantity,
+     kwargs: {column: pieces, min_value: 1}}
+drift: {quantity: 0.5}
+"""
+
+
+def test_rules_follow_from_the_types_of_a_table() -> None:
+    names = [rule.name for rule in rules_of(Suite(), Table(**PAYMENTS))]
+    assert names == [
+        "id is there", "at is there", "amount is there", "tries is there", "currency is there",
+        "amount is in range", "mcc is a known value", "fraud is in range",
+        "at is on the day of its partition", "id and at comes once",
+    ]  # fmt: skip
+
+
+def test_the_time_may_be_off_the_day_where_its_range_is_off() -> None:
+    table = Table(time="at", columns={"at": Time(off=("range", "nulls"))})
+    assert rules_of(Suite(), table) == ()
+
+
+def test_a_rule_of_the_suite_takes_the_place_of_one_that_has_its_name() -> None:
+    values = {
+        "name": "amount is there",
+        "type": "expect_column_values_to_be_null",
+        "kwargs": {"column": "id"},
+    }
+    more = {"name": "more", "type": "expect_column_values_to_be_null", "kwargs": {"column": "id"}}
+    rules = rules_of(Suite.model_validate({"rows": [more, values]}), Table(**PAYMENTS))
+    assert rules[2].type == "expect_column_values_to_be_null"
+    assert [rule.name for rule in rules].count("amount is there") == 1
+    assert rules[-1].name == "more"
+
+
+def test_the_digest_is_of_the_table_the_columns_and_the_rules_of_rows() -> None:
+    suite, table = load(SUITE), LINES
+    digest = rules_digest(suite, table)
+    assert digest == rules_digest(suite.model_copy(update={"days": (), "drift": {}, "figures": {}}), table)
+    assert digest != rules_digest(suite.model_copy(update={"rows": suite.rows[1:]}), table)
+    assert digest != rules_digest(suite.model_copy(update={"columns": {"pieces": "quantity"}}), table)
+    assert digest != rules_digest(suite, Table(columns=LINES.columns, time="time", zone="Europe/Paris"))
+
+
+def test_a_suite_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("# nothing but what the table says\n")
+    assert load(tmp_path / "s.yaml") == Suite()
+
+
+def test_a_suite_of_the_release_before_is_read_with_what_it_had_built_in(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(OLDER)
+    suite = load(tmp_path / "s.yaml")
+    assert list(suite.columns) == ["pieces"]
+    assert list(suite.figures) == [
+        "num_invoices", "num_items", "guests", "cancelled", "median_price", "median_quantity",
+    ]  # fmt: skip
+    assert [rule.name for rule in suite.rows] == ["quantity is there", "quantity has its sign"]
+    assert suite.drift == {"quantity": 0.5}
+    PartitionScan(LINES, suite, rules_of(suite, LINES))  # which computes each of them once
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("wishes: []", "wishes: extra inputs"),
+        ("drift: never", "drift"),
+        ("rows: [{name: a}]", "rule 'a' has not one of type and python"),
+        ("rows: [{name: a, type: t, python: 'm:f'}]", "rule 'a' has not one of type and python"),
+        ("rows: [{name: a, python: somewhere}]", "rows.0.python"),
+        ("days: [{name: a, python: 'm:f'}]", "rule of days 'a' is in python"),
+        ("rows: [{name: a, type: t}, {name: a, type: t}]", "two rules are named 'a'"),
+        ("rows: [", "is not YAML"),
+        ("- rows", "the file"),
+    ],
+)
+def test_a_wrong_suite_is_refused_in_a_sentence(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(ParamsError, match=rf"s\.yaml.*{told}.*;"):
+        load(tmp_path / "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"columns": {"Amount": "1"}}, "there are two columns Amount, as SQL knows no"),
+        ({"columns": {"copies": "1"}}, "derives the column copies, which is there already"),
+        ({"drift": {"item": 0.5, "amount": 0.1}}, "limits the drift of item, which the table has not"),
+    ],
+)
+def test_a_suite_of_another_table_is_refused(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(ParamsError, match=told):
+        rules_of(Suite.model_validate(values), Table(**PAYMENTS))
