@@ -19,10 +19,11 @@ from pathlib import Path
 
 from pipeline import stages
 from pipeline.commands import COMMANDS
-from pipeline.contract import params, records
+from pipeline.contract import older, params, records
 from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
 from pipeline.contract.records import Night, Verdict
-from pipeline.contract.source_code import source_digest
+from pipeline.contract.source_code import FRAME, frame_digest, source_digest
+from pipeline.contract.table import Table
 from pipeline.report import notifier
 from pipeline.storage import ledger, snapshots
 
@@ -80,7 +81,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     functions: tuple[Callable[..., int], ...] = (night, nights, *COMMANDS)
     for function in functions:
         about = (function.__doc__ or "").splitlines()[0]
-        sub = commands.add_parser(function.__name__.replace("_", "-"), help=about, description=about)
+        sub = commands.add_parser(_word(function.__name__), help=about, description=about)
         sub.set_defaults(command=function)
         _add_words(sub, function)
         _add_options(sub, function)
@@ -91,7 +92,7 @@ def _add_options(parser: argparse.ArgumentParser, function: Callable[..., object
     """Adds one option per keyword-only scalar; its help is its line of the docstring's Args section."""
     about = _args_section(function.__doc__ or "")
     for name, parameter in stages.options(function).items():
-        kind, flag, default = parameter.annotation, f"--{name.replace('_', '-')}", parameter.default
+        kind, flag, default = parameter.annotation, f"--{_word(name)}", parameter.default
         kwargs: dict[str, typing.Any] = {"dest": name, "default": default, "help": about.get(name, "")}
         if kind is bool:
             kwargs["action"] = "store_true"
@@ -103,6 +104,11 @@ def _add_options(parser: argparse.ArgumentParser, function: Callable[..., object
             kwargs["required"] = True
             del kwargs["default"]
         parser.add_argument(flag, **kwargs)
+
+
+def _word(name: str) -> str:
+    """Returns a name of Python as a word of the command line; `from_` is `from`, a keyword of Python."""
+    return name.rstrip("_").replace("_", "-")
 
 
 def _add_words(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:
@@ -184,11 +190,33 @@ def _step_in(name: str) -> None:
 
     prices = ledger.home() / REFRESHED
     outside = {stages.PRICES: records.digest(prices) if prices.exists() else ""}
+    if not Path(FRAME).is_dir():  # Daybreak is installed elsewhere
+        outside[stages.FRAME] = frame_digest()
     with contextlib.suppress(ParamsError):  # the stage that makes the workload reports it
         outside[stages.WORKLOAD] = source_digest(params.load().workload.use)
     for path, digest in outside.items():
         if not Path(path).exists() or Path(path).read_text() != f"{digest}\n":
             records.replace_text(Path(path), f"{digest}\n")
+    if Table in typing.get_type_hints(stages.STAGES[name].function).values():
+        _write_table(name)
+
+
+def _write_table(stage: str) -> None:
+    """Writes the table of the workload, unless it is there and newer than the workload's source."""
+    written, source = records.path_of(Table), Path(stages.WORKLOAD)
+    if written.exists() and source.exists() and written.stat().st_mtime_ns > source.stat().st_mtime_ns:
+        return
+    try:
+        plug = params.load().workload
+        table = getattr(older.workload(plug.make()), "table", None)
+        if not isinstance(table, Table):
+            raise ParamsError(
+                f"{plug.use} has no table; declare `table = Table(...)` in the class (docs/own-data.md)"
+            )
+    except PipelineError as error:
+        stages.mark(stage, error=stages.sentence(error))
+        raise
+    records.write(table)
 
 
 def _until_done(name: str, given: dict[str, object]) -> records.Record | None:

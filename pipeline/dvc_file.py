@@ -2,8 +2,9 @@
 
     python -m pipeline.dvc_file
 
-Of Daybreak's own code a cached stage depends on the rooms that it imports from, directly or not; of a team's,
-on the digest of the workload's source files.
+Of Daybreak's own code a cached stage depends on the rooms that it imports from, directly or not, or on one
+digest of all where Daybreak is installed elsewhere; of a team's, on the digest of the workload's source
+files.
 """
 
 import typing
@@ -13,11 +14,12 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from pipeline import stages
 from pipeline.contract import records
 from pipeline.contract.backend import Backend
 from pipeline.contract.params import Params, Section, Sections
 from pipeline.contract.records import Record
-from pipeline.contract.source_code import imported_files
+from pipeline.contract.source_code import FRAME, imported_files
 from pipeline.contract.workload import Workload
 from pipeline.data.source import Source
 from pipeline.stages import STAGES
@@ -53,9 +55,10 @@ def rooms(name: str) -> list[str]:
     return sorted({"/".join(module.split(".")[:2]) for module in modules if module.count(".") > 1})
 
 
-def text() -> str:
-    """Returns dvc.yaml."""
+def text(folder: Path = Path()) -> str:
+    """Returns dvc.yaml of the home in `folder`."""
     declared: dict[str, Any] = {}
+    has_code = (folder / FRAME).is_dir()
     for name, stage in STAGES.items():
         if not stage.dvc:
             continue
@@ -63,7 +66,7 @@ def text() -> str:
         written = hints.pop("return")
         read = [kind for kind in hints.values() if isinstance(kind, type) and issubclass(kind, Record)]
         deps = [
-            *(rooms(name) if stage.dvc == "cached" else ()),
+            *((rooms(name) if has_code else [stages.FRAME]) if stage.dvc == "cached" else ()),
             *(records.path_of(kind).as_posix() for kind in read),
             *stage.reads,
         ]

@@ -25,6 +25,7 @@ from pipeline.storage import ledger, snapshots
 
 log = logging.getLogger(__name__)
 
+ARRAYS, KEYS = "data/arrays", "keys.json"
 CARRIED = ["data/raw", "data/clean", "data/quarantine"]  # from night to night, by DVC
 
 
@@ -75,6 +76,7 @@ def open(  # the verb of the stage
         snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
     os.chdir(folder)
     overridden = params.override(Path(), set or [], into=Path())
+    params.complete(Path())
     if here and set:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(set))
     _restore(previous)
@@ -203,7 +205,8 @@ def _restore(previous: str) -> None:
     if champion:
         lock = snapshots.lock_champion(lock, champion.model_digest)
     records.replace_text(Path("dvc.lock"), lock)
-    snapshots.restore([*CARRIED, "data/champion"])
+    by_partition = [ARRAYS] if snapshots.holds(ARRAYS, KEYS) else []  # else they are made anew each night
+    snapshots.restore([*CARRIED, *by_partition, "data/champion"])
 
 
 def _remove_old_nights(keep: int) -> None:

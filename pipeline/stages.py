@@ -54,6 +54,7 @@ class Stage:
 
 
 WORKLOAD = "data/run/workload.txt"  # digest of the workload's source files, wherever they are
+FRAME = "data/run/daybreak.txt"  # digest of Daybreak's code, where it is installed outside of the home
 PRICES = "data/run/prices.txt"  # digest of the prices that were read last, which belong to no night
 STAGES = {
     "open": Stage(
@@ -71,7 +72,7 @@ STAGES = {
     ),
     "prepare": Stage(
         path="pipeline.data.prepare:prepare", help="make arrays to train from",
-        dvc="cached", reads=("data/clean",), writes=("data/arrays",),
+        dvc="cached", reads=(WORKLOAD, "data/clean"), writes=("data/arrays",), persists=("data/arrays",),
     ),
     "profile": Stage(
         path="pipeline.profiling.profile_stage:profile", help="measure what binds the training",

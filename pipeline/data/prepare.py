@@ -1,189 +1,113 @@
 """Turns clean partitions into the arrays that training maps into memory (the stage `prepare`).
 
-The cleaning rules of retail are pure functions from table to table, in Ibis: they run on DuckDB here
-and compile to BigQuery and Spark SQL. Their output, one row per line that was truly sold, becomes
-columns in `data/arrays/`, sorted by (day, invoice, item), with the same bytes for the same rows.
+By `features`, each partition becomes `data/arrays/day=D/samples.npy`, a numpy structure a sample, once: it is
+made again only where its rows, the rows that it looks back on, the code or the state have changed. So a night
+touches its new and restated days, and neither the disk nor hashing grows with the window, as files that stay
+are links into DVC's cache. The state, what `fit` found, is in `data/arrays/state/`; it is fitted again after
+`prepare.refit_days`, and then all partitions are made again.
 
-Cancellations are netted as a stack. Per customer and item, in order of time, a purchase pushes its
-pieces and a cancellation pops the most recent ones; a cancellation that has nothing to pop is ignored. With W
-the running sum of signed quantities, the height of the stack is D = W - min(0, running minimum of W), and of
-a purchase of q pieces there remain min(D from here on) - (D - q), between 0 and q. Each held-out day is
-netted by itself: a cancellation there must not change earlier days, which the model may see.
+By `arrays`, a workload turns the window's rows into arrays of its own all at once, each night.
 """
 
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.contract import records
+from pipeline.contract import older, records
 from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import PrepareParams
+from pipeline.contract.params import PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
-from pipeline.contract.units import DAY_S
+from pipeline.contract.source_code import source_digest
+from pipeline.contract.workload import STATE, Prepared, State, Window, read_state
+from pipeline.data.features import CLEAN, is_ripe, past_of, read_clean, samples_of
 from pipeline.data.ingest import part_of
 from pipeline.data.source import PART
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-CLEAN, ARRAYS, UNFINISHED = Path("data/clean"), Path("data/arrays"), Path("data/work/arrays")
-EPOCH = date(1970, 1, 1)
-# Postage, fees, discounts, samples, manual entries and vouchers, as shops of this kind code them.
-NOT_PRODUCTS = frozenset({
-    "POST", "DOT", "D", "M", "S", "B", "C2", "CRUK", "PADS", "AMAZONFEE", "BANK CHARGES",
-    "ADJUST", "ADJUST2", "SP1002",
-})  # fmt: skip
-NOT_PRODUCT_PREFIXES = ("GIFT_", "TEST")
+ARRAYS, UNFINISHED = Path("data/arrays"), Path("data/work/arrays")
+SAMPLES, KEYS = "samples.npy", "keys.json"
+SHOW_PROGRESS_FROM = 15  # days
 
 
-def prepare(night: Night, report: Report, params: PrepareParams) -> Dataset:
+def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
     """Writes `data/arrays/` from the clean partitions of the window, and returns what is in them.
 
-    The newest `test_days` trading days are held out; the last of them is the night's day. Raises DataError
-    if that day, the days before it or their samples are missing, or data/clean is not the report's.
+    The newest `test_days` days with rows whose labels are known are held out. Raises DataError if the night's
+    day, the days before it or their samples are missing, or data/clean is not the report's.
     """
     if records.digest(CLEAN) != report.digest:
         raise DataError(f"{CLEAN} is not what was validated tonight; run validate again")
+    params, workload = sections.prepare, older.workload(sections.workload.make())
     first = night.day - timedelta(days=params.window_days - 1)
-    days = [day for day in _days(CLEAN) if first <= day <= night.day]
-    train, test = days[: -params.test_days], days[-params.test_days :]
-    if not test or test[-1] != night.day:
+    here = partitions(CLEAN)
+    days = [day for day in here if first <= day <= night.day]
+    if night.day not in days:
         raise DataError(f"{CLEAN} has no rows of {night.day}; run ingest and validate for that day")
-    if not train:
-        raise DataError(
-            f"the window of {params.window_days} days to {night.day} has {len(days)} trading days and "
-            f"{params.test_days} of them are held out; raise prepare.window_days or lower prepare.test_days"
-        )
-    sold, codes = _run(days, held_out=test[0], params=params)
-    arrays = _arrays(sold)
-    last = (train[-1] - EPOCH).days
-    num_train = int((arrays["samples_day"] <= last).sum())
-    num_test = len(arrays["samples_day"]) - num_train
+    ripe = [day for day in days if is_ripe(workload.table, day, by=night.day)]
+    window = _window(ripe, days, params)
+    unripe = len(days) - len(ripe)
+    if hasattr(workload, "arrays"):
+        num_train, num_test = _whole_window(workload, window, params)
+    elif hasattr(workload, "features"):
+        num_train, num_test = _by_partition(workload, window, here, sections)
+    else:
+        num_train, num_test = _counted(workload, window)
     for split, number in (("training", num_train), ("held-out", num_test)):
         if number == 0:
             raise DataError(
-                f"no customer buys anything on the {split} days of {days[0]} to {night.day}; look at "
-                f"data/quarantine and prepare.leave_out_items"
+                f"there is no sample on the {split} days of {days[0]} to {night.day}; look at "
+                f"data/quarantine, and at the arguments of the workload"
             )
-    meta = {
-        "first_day": str(train[0]), "last_day": str(train[-1]), "test_days": [str(day) for day in test],
-        "num_lines": len(arrays["day"]), "num_customers": len(codes["customers"]),
-        "num_items": len(codes["items"]), "num_countries": len(codes["countries"]),
-        "num_samples_train": num_train, "num_samples_test": num_test,
-    }  # fmt: skip
-    _write(arrays, codes, meta)
     return Dataset(
-        digest=records.digest(ARRAYS), num_samples=num_train, first_day=train[0], last_day=train[-1],
-        num_bytes=sum(path.stat().st_size for path in ARRAYS.iterdir()),
+        digest=records.digest(ARRAYS), num_samples=num_train, first_day=window.train[0],
+        last_day=window.train[-1], num_unripe_days=unripe,
+        num_bytes=sum(path.stat().st_size for path in ARRAYS.rglob("*") if path.is_file()),
     )  # fmt: skip
 
 
-def products(lines: "ir.Table", *, leave_out: Collection[str] = ()) -> "ir.Table":
-    """Returns the lines of products, with item codes in upper case and stripped of spaces.
+def remake(workload: Any, model: Path, folder: Path) -> None:
+    """Writes the held-out samples of tonight's clean rows by another workload, with the state of its model.
 
-    Drops postage, fees, vouchers, test codes, the items of `leave_out`, and invoices of adjustments (A...).
+    What `ARRAYS` has of the window stays as it is.
     """
-    lines = lines.mutate(item=lines.item.strip().upper())
-    others = sorted(NOT_PRODUCTS | {code.strip().upper() for code in leave_out})
-    kept = lines.item.notin(others) & ~lines.invoice.startswith("A")
-    for prefix in NOT_PRODUCT_PREFIXES:
-        kept &= ~lines.item.startswith(prefix)
-    return lines.filter(kept)
+    meta = json.loads((ARRAYS / "meta.json").read_text())
+    here, state = partitions(CLEAN), read_state(model)
+    for day in map(date.fromisoformat, meta["test_days"]):
+        made = samples_of(workload, read_clean(day), state, past_of(workload, day, here))
+        write_samples(folder / f"day={day}", made)
+    shutil.copy(ARRAYS / "meta.json", folder)
 
 
-def dated(lines: "ir.Table") -> "ir.Table":
-    """Returns the lines with the column `day`: days since 1970-01-01, int32."""
-    return lines.mutate(day=(lines.time.epoch_seconds() // DAY_S).cast("int32"))
+def partitions(folder: Path) -> list[date]:
+    """Returns the days that have a partition in the folder, in order."""
+    return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
 
 
-def netted(lines: "ir.Table", *, held_out: int) -> "ir.Table":
-    """Returns the lines that remain sold, with the pieces that cancellations left of them.
-
-    `held_out` is the first held-out day, in days since 1970-01-01. Guests cannot be matched: their
-    purchases stay and their cancellations are dropped.
-    """
-    import ibis
-
-    lines = lines.mutate(
-        period=ibis.ifelse(lines.day < held_out, 0, lines.day),
-        cancels=ibis.ifelse(lines.quantity < 0, 1, 0),
-    )
-    known, guests = lines.filter(lines.customer.notnull()), lines.filter(lines.customer.isnull())
-    group = ["customer", "item", "period"]
-    # Rows that tie in all of these are the same row twice, so that the order is total in effect.
-    order = ["time", "cancels", "invoice", "quantity", "price", "country"]
-    so_far = ibis.window(group_by=group, order_by=order, rows=(None, 0))
-    from_here = ibis.window(group_by=group, order_by=order, rows=(0, None))
-    known = known.mutate(walk=known.quantity.sum().over(so_far))
-    known = known.mutate(low=known.walk.min().over(so_far))
-    known = known.mutate(height=known.walk - ibis.least(known.low, 0))
-    known = known.mutate(lowest=known.height.min().over(from_here))
-    known = known.mutate(left=known.lowest - (known.height - known.quantity))
-    known = known.mutate(quantity=ibis.greatest(ibis.least(known.left, known.quantity), 0).cast("int64"))
-    columns = ["day", "invoice", "item", "customer", "country", "quantity", "price", "time", "description"]
-    both = known.select(columns).union(guests.select(columns), distinct=False)
-    return both.filter(both.quantity > 0)
+def _window(ripe: Sequence[date], days: Sequence[date], params: PrepareParams) -> Window:
+    window = Window(train=tuple(ripe[: -params.test_days]), test=tuple(ripe[-params.test_days :]))
+    if not window.train:
+        late = f", the labels of {len(days) - len(ripe)} are not yet known" if len(days) > len(ripe) else ""
+        raise DataError(
+            f"the window of {params.window_days} days to {days[-1]} has {len(days)} days with rows{late} and "
+            f"{params.test_days} of them are held out; raise prepare.window_days or lower prepare.test_days"
+        )
+    return window
 
 
-def coded(lines: "ir.Table", column: str) -> "ir.Table":
-    """Returns the sorted codes of the column, numbered from 0: columns code, index."""
-    import ibis
-
-    codes = lines.filter(lines[column].notnull()).select(code=column).distinct()
-    return codes.mutate(index=ibis.row_number().over(order_by=codes.code).cast("int32"))
-
-
-def described(lines: "ir.Table") -> "ir.Table":
-    """Returns the newest description of each item: columns code, description."""
-    import ibis
-
-    lines = lines.filter(lines.description.notnull())
-    newest = ibis.window(group_by="item", order_by=[ibis.desc("time"), "description"])
-    lines = lines.mutate(place=ibis.row_number().over(newest))
-    return lines.filter(lines.place == 0).select(code="item", description="description")
-
-
-def numbered(lines: "ir.Table", codes: "dict[str, ir.Table]") -> "ir.Table":
-    """Returns the lines with numbers for codes, -1 for a guest, sorted by (day, invoice, item).
-
-    `codes` are the results of `coded` by column.
-    """
-    import ibis
-
-    for column, table in codes.items():
-        index = table.select(**{column: "code", f"{column}_index": "index"})
-        lines = lines.left_join(index, column).drop(f"{column}_right")
-    indices = {column: ibis.coalesce(lines[f"{column}_index"], -1).cast("int32") for column in codes}
-    numbers = lines.select(
-        day=lines.day.cast("int32"), **indices,
-        quantity=lines.quantity.cast("float32"), price=lines.price.cast("float32"),
-    )  # fmt: skip
-    return numbers.order_by(["day", "invoice", "item", "quantity", "price", "customer", "country"])
-
-
-def stable_key(code: str) -> int:
-    """Returns a number from 0 to 2^63 - 1, the same for a code on every night: the head of its md5."""
-    return int.from_bytes(hashlib.md5(code.encode(), usedforsecurity=False).digest()[:8]) >> 1
-
-
-def _days(folder: Path) -> list[date]:
-    return sorted(date.fromisoformat(part.parent.name[4:]) for part in folder.glob(f"day=*/{PART}"))
-
-
-def _run(
-    days: Sequence[date], *, held_out: date, params: PrepareParams
-) -> "tuple[pa.Table, dict[str, pa.Table]]":
-    """The numbered lines and, by file name, the tables of codes; run by the Ibis backend of params."""
+def _clean_rows(days: Sequence[date], params: PrepareParams) -> "ir.Table":
+    """Returns the clean rows of these days, on the Ibis backend of params."""
     import ibis
     from ibis.common.exceptions import IbisError
 
-    paths = [str(part_of(day, CLEAN)) for day in days]
     try:
         connection: Any = getattr(ibis, params.engine).connect()
     except (AttributeError, ImportError, IbisError) as error:
@@ -191,73 +115,177 @@ def _run(
             f"prepare.engine {params.engine!r} does not start: {error}; name an Ibis backend that is "
             f"installed, such as duckdb"
         ) from None
-    lines = connection.read_parquet(paths, table_name="clean")
-    return tables(lines, held_out=(held_out - EPOCH).days, leave_out=params.leave_out_items)
+    paths = [str(part_of(day, CLEAN)) for day in days]
+    options = {"hive_partitioning": False} if params.engine == "duckdb" else {}  # a table may have a `day`
+    return connection.read_parquet(paths, table_name="clean", **options)
 
 
-def tables(
-    lines: "ir.Table", *, held_out: int, leave_out: Collection[str]
-) -> "tuple[pa.Table, dict[str, pa.Table]]":
-    """Returns the numbered lines and the tables customers, items and countries, run on the lines' backend."""
-    from ibis.util import gen_name
-
-    backend: Any = lines.get_backend()
-
-    def kept(table: "ir.Table", name: str) -> "ir.Table":
-        """Runs the expression once, for all expressions that read it."""
-        return backend.create_table(gen_name(name), table, temp=True)
-
-    sold = kept(netted(dated(products(lines, leave_out=leave_out)), held_out=held_out), "sold")
-    codes = {name: kept(coded(sold, name), name) for name in ("invoice", "customer", "item", "country")}
-    items = codes["item"].left_join(described(sold), "code").drop("code_right")
-    wanted = {"customers": codes["customer"], "items": items, "countries": codes["country"]}
-    return (
-        numbered(sold, codes).to_pyarrow(),
-        {name: _keyed(table.order_by("index").to_pyarrow()) for name, table in wanted.items()},
-    )
+def _facts(window: Window, *, num_train: int, num_test: int) -> dict[str, Any]:
+    return {
+        "first_day": str(window.train[0]), "last_day": str(window.train[-1]),
+        "test_days": [str(day) for day in window.test],
+        "num_samples_train": num_train, "num_samples_test": num_test,
+    }  # fmt: skip
 
 
-def _keyed(codes: "pa.Table") -> "pa.Table":
-    import pyarrow as pa
-
-    keys = pa.array([stable_key(code) for code in codes["code"].to_pylist()], pa.int64())
-    columns = {"index": codes["index"].cast(pa.int32()), "code": codes["code"].cast(pa.string()), "key": keys}
-    if "description" in codes.column_names:
-        columns["description"] = codes["description"].cast(pa.string())
-    return pa.table(columns)
+def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    records.replace_text(folder / "meta.json", json.dumps(meta, indent=2, sort_keys=True) + "\n")
 
 
-def _arrays(sold: "pa.Table") -> "dict[str, NDArray[Any]]":
-    """The columns, the lines of each customer, and the samples: each day on which a customer bought."""
-    import numpy as np
-
-    whole = ("day", "invoice", "customer", "item", "country")
-    kinds: dict[str, Any] = {name: np.int32 for name in whole} | {"quantity": np.float32, "price": np.float32}
-    arrays = {name: sold[name].to_numpy().astype(kind) for name, kind in kinds.items()}
-    day, customer = arrays["day"].astype(np.int64), arrays["customer"].astype(np.int64)
-    known = np.flatnonzero(customer >= 0)
-    by_customer = known[np.argsort(customer[known], kind="stable")]  # lines are in order of days
-    counts = np.bincount(customer[known])
-    samples = np.unique(day[known] << 32 | customer[known])
-    return arrays | {
-        "by_customer": by_customer.astype(np.int64),
-        "customer_start": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        "samples_day": (samples >> 32).astype(np.int32),
-        "samples_customer": (samples & 0xFFFFFFFF).astype(np.int32),
-    }
-
-
-def _write(arrays: "dict[str, NDArray[Any]]", codes: "dict[str, pa.Table]", meta: dict[str, Any]) -> None:
-    """Writes the folder beside its place, then moves it there."""
+def _whole_window(workload: Any, window: Window, params: PrepareParams) -> tuple[int, int]:
+    """Writes what `arrays` makes of all rows, beside its place, then moves it there."""
     import numpy as np
     import pyarrow.parquet as pq
 
+    made: Prepared = workload.arrays(_clean_rows([*window.train, *window.test], params), window)
     shutil.rmtree(UNFINISHED, ignore_errors=True)
     UNFINISHED.mkdir(parents=True)
-    for name, array in arrays.items():
+    for name, array in made.arrays.items():
         np.save(UNFINISHED / f"{name}.npy", array, allow_pickle=False)
-    for name, table in codes.items():
+    for name, table in made.tables.items():
         pq.write_table(table, UNFINISHED / f"{name}.parquet", compression="zstd")
-    (UNFINISHED / "meta.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
+    numbers = {"num_train": made.num_train, "num_test": made.num_test}
+    _write_meta(UNFINISHED, {**_facts(window, **numbers), **made.facts})
     shutil.rmtree(ARRAYS, ignore_errors=True)
     UNFINISHED.replace(ARRAYS)
+    return made.num_train, made.num_test
+
+
+def _counted(workload: Any, window: Window) -> tuple[int, int]:
+    """Counts the samples of a workload that reads the clean partitions by itself."""
+    shutil.rmtree(ARRAYS, ignore_errors=True)
+    ARRAYS.mkdir(parents=True)
+    _write_meta(ARRAYS, _facts(window, num_train=0, num_test=0))  # which names the days
+    num_train, num_test = (len(workload.dataset(ARRAYS, split)) for split in ("train", "test"))
+    _write_meta(ARRAYS, _facts(window, num_train=num_train, num_test=num_test))
+    return num_train, num_test
+
+
+def _by_partition(
+    workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
+) -> tuple[int, int]:
+    """Makes the samples of each partition that has changed; returns how many the two splits have."""
+    import numpy as np
+    from tqdm import tqdm
+
+    keys: dict[str, Any] = json.loads(path.read_text()) if (path := ARRAYS / KEYS).exists() else {}
+    plug = sections.workload
+    code = f"{plug.use} {json.dumps(plug.model_extra, sort_keys=True)} {source_digest(plug.use)}"
+    if not keys or keys["code"] != code or _age(keys, window) >= sections.prepare.refit_days:
+        shutil.rmtree(ARRAYS, ignore_errors=True)
+        ARRAYS.mkdir(parents=True)
+        _fit(workload, window, sections.prepare)
+        keys = {"code": code, "fitted": str(window.train[-1]), "days": {}}
+    state = read_state(ARRAYS)
+    wanted = [*window.train, *window.test]
+    for gone in set(keys["days"]) - set(map(str, wanted)):
+        shutil.rmtree(_samples(date.fromisoformat(gone)).parent, ignore_errors=True)
+        del keys["days"][gone]
+    digests = {day: _digest(day, here, workload) for day in wanted}
+    new = [day for day in wanted if keys["days"].get(str(day)) != digests[day]]
+    silent = len(new) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
+    for day in tqdm(new, desc="prepare", unit="day", disable=silent, file=sys.stderr):
+        made = samples_of(workload, read_clean(day), state, past_of(workload, day, here))
+        write_samples(_samples(day).parent, made)
+        keys["days"][str(day)] = digests[day]
+    kinds = {day: np.load(_samples(day), mmap_mode="r") for day in wanted}
+    _check_alike(workload, {day: mapped.dtype for day, mapped in kinds.items()})
+    _check_labels(workload, [kinds[day] for day in window.train])
+    num_train, num_test = (sum(len(kinds[day]) for day in split) for split in (window.train, window.test))
+    records.replace_text(ARRAYS / KEYS, json.dumps(keys, indent=2, sort_keys=True) + "\n")
+    _write_meta(ARRAYS, _facts(window, num_train=num_train, num_test=num_test))
+    return num_train, num_test
+
+
+def _age(keys: Mapping[str, Any], window: Window) -> int:
+    """Returns the days that have come since the state was fitted."""
+    return (window.train[-1] - date.fromisoformat(keys["fitted"])).days
+
+
+def _fit(workload: Any, window: Window, params: PrepareParams) -> None:
+    """Writes what `fit` finds in the rows of the training days."""
+    if hasattr(workload, "fit"):
+        write_state(ARRAYS, fitted(workload, _clean_rows(window.train, params)))
+
+
+def fitted(workload: Any, rows: "ir.Table") -> State:
+    """Returns what `fit` finds in rows, as arrays; ParamsError where it finds something else."""
+    import numpy as np
+
+    found: State = workload.fit(rows) or {}
+    if not isinstance(found, Mapping):
+        raise ParamsError(
+            f"{type(workload).__name__}.fit returns {type(found).__name__}; return a dict of arrays by name"
+        )
+    state = {name: np.asarray(value) for name, value in found.items()}
+    for name, array in state.items():
+        if array.dtype.kind not in "biufU":
+            raise ParamsError(
+                f"{type(workload).__name__}.fit: {name!r} is of {array.dtype}; return numbers, bools or text"
+            )
+    return state
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Writes a state beside arrays or weights, one file an array."""
+    import numpy as np
+
+    (folder / STATE).mkdir()
+    for name, array in state.items():
+        np.save(folder / STATE / f"{name}.npy", array, allow_pickle=False)
+
+
+def _samples(day: date) -> Path:
+    return ARRAYS / f"day={day}" / SAMPLES
+
+
+def _digest(day: date, here: Sequence[date], workload: Any) -> str:
+    """Returns the digest of the rows that the samples of a day are made of."""
+    back: timedelta = getattr(workload, "looks_back", timedelta())
+    seen = [other for other in here if day - back <= other <= day]
+    parts = [records.digest(part_of(other, CLEAN)) for other in seen]
+    return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+def write_samples(folder: Path, arrays: "Mapping[str, NDArray[Any]]") -> None:
+    """Writes the samples of a day as one structured array; the file before may be a link into a cache."""
+    import numpy as np
+
+    fields = [(name, array.dtype, array.shape[1:]) for name, array in sorted(arrays.items())]
+    num_samples = len(next(iter(arrays.values())))
+    samples = np.zeros(num_samples, dtype=np.dtype(fields, align=True))
+    for name, array in arrays.items():
+        samples[name] = array
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{os.getpid()}.npy"
+    np.save(unfinished, samples, allow_pickle=False)
+    unfinished.replace(folder / SAMPLES)
+
+
+def _check_alike(workload: Any, kinds: Mapping[date, Any]) -> None:
+    """Raises ParamsError where the samples of two days have other fields."""
+    first_day, first = next(iter(kinds.items()))
+    for day, kind in kinds.items():
+        if kind != first:
+            raise ParamsError(
+                f"{type(workload).__name__}.features makes {_told(kind)} of {day}, but {_told(first)} of "
+                f"{first_day}; return the same names, types and shapes for all rows"
+            )
+
+
+def _told(kind: Any) -> str:
+    return ", ".join(f"{name} {kind[name]}" for name in kind.names)
+
+
+def _check_labels(workload: Any, train: "Sequence[NDArray[Any]]") -> None:
+    """Raises DataError where all training labels are of one value, which no model can learn from."""
+    if workload.table.label is None:
+        return
+    name = workload.table.label.column
+    lowest = min((days[name].min() for days in train if len(days)), default=0)
+    highest = max((days[name].max() for days in train if len(days)), default=1)
+    if lowest == highest:
+        raise DataError(
+            f"the label {name} is {lowest:g} in all training rows; there is nothing to learn: "
+            f"look at the source, and at ripe_after of the label"
+        )

@@ -69,6 +69,20 @@ def record(stage: str) -> None:
         _waiting(lambda repo: repo.commit(stage, force=True, allow_missing=True))
 
 
+def holds(path: str, name: str) -> bool:
+    """Returns whether the folder `path`, as dvc.lock has it, holds a file of that name."""
+    lock = YAML(typ="safe").load(Path("dvc.lock").read_text())
+    digests = [out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", ())
+               if out["path"] == path and out["md5"].endswith(".dir")]  # fmt: skip
+    cache = Path(_waiting(lambda repo: repo.cache.local.path))
+    listings = [cache / digest[:2] / digest[2:] for digest in digests]
+    return any(
+        name in {entry["relpath"] for entry in json.loads(listing.read_text())}
+        for listing in listings
+        if listing.exists()
+    )
+
+
 def restore(paths: list[str]) -> None:
     """Restores those of `paths` that are in dvc.lock, and fetches what the cache lacks.
 

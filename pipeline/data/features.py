@@ -1,0 +1,175 @@
+"""Makes the samples of rows by a workload's `features`: one function for training, judging and serving.
+
+    features(rows, state, past) -> dict[str, NDArray]        each of shape [len(rows), ...]
+
+`rows` is an Arrow table of rows of one partition, with the columns of the table less the label. `past` has
+earlier partitions only, as far back as the workload's `looks_back`, and a label only where it was known by
+then: so a feature cannot see what its sample is to be told, nor anything later. The label and the unit are
+added here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.table import Table
+from pipeline.contract.workload import State
+from pipeline.data.ingest import part_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+CLEAN = Path("data/clean")
+UNIT = "unit"  # name of the array that tells which samples belong together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """Rows of the partitions before a day, no further back than the workload's `looks_back`."""
+
+    day: date
+    table: Table
+    days: tuple[date, ...]  # that are there, in order
+    read: Callable[[date], "pa.Table"]
+
+    def rows(self, back: timedelta | None = None) -> "pa.Table":
+        """Returns the rows of the days from `back` before this one, all columns; the oldest first.
+
+        Labels that were not known by the beginning of this day are null.
+        """
+        import pyarrow as pa
+
+        first = self.day - back if back is not None else date.min
+        parts = [self._known(day) for day in self.days if first <= day < self.day]
+        return pa.concat_tables(parts) if parts else self.table.schema().empty_table()
+
+    def _known(self, day: date) -> "pa.Table":
+        import pyarrow as pa
+
+        rows, label = self.read(day).select(list(self.table.columns)), self.table.label
+        if label is None or is_ripe(self.table, day, by=self.day - timedelta(days=1)):
+            return rows
+        where = rows.schema.get_field_index(label.column)
+        nulls = pa.nulls(len(rows), rows.schema.field(where).type)
+        return rows.set_column(where, rows.schema.field(where), nulls)
+
+
+def is_ripe(table: Table, day: date, *, by: date) -> bool:
+    """Returns whether the labels of a day are known by the end of another."""
+    after = table.label.ripe_after if table.label else timedelta()
+    return datetime.combine(day, time()) + after <= datetime.combine(by, time())
+
+
+def read_clean(day: date) -> "pa.Table":
+    """Returns the clean rows of a day."""
+    import pyarrow.parquet as pq
+
+    return pq.read_table(part_of(day, CLEAN), partitioning=None)
+
+
+def past_of(
+    workload: Any, day: date, days: Iterable[date], *, read: Callable[[date], "pa.Table"] = read_clean
+) -> Past:
+    """Returns what the samples of a day may know, of the partitions of `days`, each of which `read` reads."""
+    back: timedelta = getattr(workload, "looks_back", timedelta())
+    within = tuple(sorted(other for other in days if day - back <= other < day))
+    return Past(day=day, table=workload.table, days=within, read=read)
+
+
+def features_of(workload: Any, rows: "pa.Table", state: State, past: Past) -> "dict[str, NDArray[Any]]":
+    """Returns the features of rows of one partition, checked; ParamsError says what is wrong with them."""
+    import numpy as np
+
+    seen = rows.select(list(workload.table.features))
+    try:
+        made: Mapping[str, Any] = workload.features(seen, state, past)
+    except Exception as error:  # whatever the team's code raises
+        name = type(workload).__name__
+        raise ParamsError(f"{name}.features fails: {type(error).__name__}: {error}; fix it") from error
+    arrays = {}
+    for name, value in _named(made, workload).items():
+        array = np.asarray(value)
+        if array.ndim == 0 or len(array) != len(rows):
+            raise _wrong(workload, name, f"has shape {list(array.shape)}", f"[{len(rows)}, ...], one a row")
+        if array.dtype.kind not in "biuf":
+            raise _wrong(workload, name, f"is of {array.dtype}", "numbers or bools")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            lost = int((~np.isfinite(array)).sum())
+            raise _wrong(workload, name, f"has {lost:,} values that are not finite", "a number for each")
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        arrays[name] = np.ascontiguousarray(array)
+    return arrays
+
+
+def samples_of(workload: Any, rows: "pa.Table", state: State, past: Past) -> "dict[str, NDArray[Any]]":
+    """Returns the arrays of all rows whose label is known: features, label and unit."""
+    import pyarrow.compute as pc
+
+    table: Table = workload.table
+    if table.label:
+        rows = rows.filter(pc.is_valid(rows[table.label.column]))
+    arrays = features_of(workload, rows, state, past)
+    return arrays | labels_of(table, rows) | ({UNIT: _unit(rows[table.unit])} if table.unit else {})
+
+
+def labels_of(table: Table, rows: "pa.Table") -> "dict[str, NDArray[Any]]":
+    """Returns the labels of rows by the label's name, as float32 or int64; none where the table has none.
+
+    Raises DataError where a label is not a number.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    if table.label is None:
+        return {}
+    name = table.label.column
+    kind = rows.schema.field(name).type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"the label {name} is {kind}, not a number; declare it Float(), Int() or Bool(), "
+            f"and number its values at the source"
+        )
+    values = rows[name].to_numpy(zero_copy_only=False)
+    return {name: values.astype(np.int64 if pa.types.is_integer(kind) else np.float32)}
+
+
+def _named(made: Any, workload: Any) -> Mapping[str, Any]:
+    taken = {UNIT, workload.table.label.column if workload.table.label else UNIT}
+    if not isinstance(made, Mapping) or not made:
+        raise ParamsError(
+            f"{type(workload).__name__}.features returns {type(made).__name__}; "
+            f"return a dict of arrays by name, at least one"
+        )
+    if clash := sorted(taken & set(made)):
+        raise ParamsError(
+            f"{type(workload).__name__}.features returns an array named {clash[0]!r}, which the label or the "
+            f"unit has; give it another name"
+        )
+    return made
+
+
+def _wrong(workload: Any, name: str, what: str, wanted: str) -> ParamsError:
+    return ParamsError(f"{type(workload).__name__}.features: {name!r} {what}; return {wanted}")
+
+
+def _unit(values: "pa.ChunkedArray") -> "np.ndarray[Any, Any]":
+    """Returns a number for each value, the same on every day: the head of its md5; null: its own number."""
+    import hashlib
+
+    import numpy as np
+    import pyarrow as pa
+
+    codes = values.cast(pa.string()).combine_chunks().dictionary_encode()
+    heads = [
+        int.from_bytes(hashlib.md5(code.encode(), usedforsecurity=False).digest()[:8]) >> 1
+        for code in codes.dictionary.to_pylist()
+    ]
+    index = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    numbers = np.array([*heads, -1], dtype=np.int64)[index]
+    return np.where(index >= 0, numbers, -1 - np.arange(len(index), dtype=np.int64))

@@ -1,0 +1,1 @@
+"""What a team builds its workload on: samples by partition, a model for tables, metrics."""

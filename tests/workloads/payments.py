@@ -1,0 +1,160 @@
+"""Payments of accounts, some of which are frauds: workloads of a table, and their rows."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from pipeline.contract import records
+from pipeline.contract.params import Plug, PrepareParams, PrepareSections
+from pipeline.contract.records import Dataset, Night, Report
+from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from pipeline.contract.workload import STATE, make_model, read_state
+from pipeline.data.features import CLEAN, Past
+from pipeline.data.ingest import part_of
+from pipeline.data.prepare import ARRAYS, prepare
+from pipeline.registry.weights import MODEL
+from pipeline.workloads.metrics import AUC, LogLoss
+from pipeline.workloads.table_model import TableModel
+from pipeline.workloads.table_workload import TableWorkload
+
+COUNTRIES, CODES = ("DE", "GB", "US"), ("4111", "5411", "5812")
+
+
+class Payments(TableWorkload):
+    """Tells how likely a payment is a fraud, by the default features."""
+
+    table = Table(
+        time="ts", unit="account",
+        columns={
+            "ts": Time(), "account": Id(), "amount": Float(min=0), "mcc": Category(),
+            "country": Category(nullable=True), "retries": Int(min=0, nullable=True),
+            "is_fraud": Int(min=0, max=1, nullable=True),
+        },
+        label=Label("is_fraud", ripe_after=days(2)),
+        zone="Europe/Berlin",
+    )  # fmt: skip
+    metrics = (LogLoss(), AUC())
+
+    def model(self, state: Any) -> nn.Module:
+        return TableModel(state, hidden=32)
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return binary_cross_entropy_with_logits(
+            model(batch)[:, 0], batch["is_fraud"].float(), reduction="none"
+        )
+
+    def predict(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        logits = model(batch)
+        return {"prediction": logits[:, 0].sigmoid(), "parts": logits.repeat(1, 2)}
+
+
+class PastPayments(Payments):
+    """Knows what an account paid in the days before, and its frauds as far as they are known.
+
+    It fails on the code `fails`, and is late for the code `late`.
+    """
+
+    looks_back = days(3)
+
+    def features(self, rows: pa.Table, state: Any, past: Past) -> Mapping[str, Any]:
+        if "fails" in rows["mcc"].to_pylist():
+            raise ValueError("mcc fails")
+        if "late" in rows["mcc"].to_pylist():
+            time.sleep(1)
+        before = past.rows()
+        known = before.group_by("account").aggregate([("amount", "sum"), ("is_fraud", "sum")])
+        place = pc.fill_null(pc.index_in(rows["account"], value_set=known["account"].combine_chunks()), -1)
+        at = place.to_numpy()
+        found = {}
+        for name in ("amount_sum", "is_fraud_sum"):
+            values = np.array([*known[name].to_pylist(), 0.0], dtype=float)
+            found[name] = np.nan_to_num(values)[at]
+        return {**super().features(rows, state, past), "before": np.stack(list(found.values()), axis=1)}
+
+
+def rows_of(day: date, number: int = 60) -> pa.Table:
+    """Clean rows of a day."""
+    rng = np.random.default_rng(day.toordinal())
+    start = datetime.combine(day, datetime.min.time())
+    seconds = np.sort(rng.integers(0, 86_400 * 10**6, number)).tolist()
+    fraud = rng.random(number) < 0.3
+    columns = {
+        "ts": [start + timedelta(microseconds=one) for one in seconds],
+        "account": [f"a{one}" for one in rng.integers(0, 9, number)],
+        "amount": (np.exp(rng.normal(3, 1, number)) * (1 + fraud)).tolist(),
+        "mcc": [CODES[one] for one in rng.integers(0, 3, number)],
+        "country": [(*COUNTRIES, None)[one] for one in rng.integers(0, 4, number)],
+        "retries": [None if one == 5 else int(one) for one in rng.integers(0, 6, number)],
+        "is_fraud": [None if rng.random() < 0.1 else int(one) for one in fraud],
+    }
+    return pa.table(columns, schema=Payments.table.schema())
+
+
+def write_clean(wanted: Iterable[date]) -> None:
+    """Partitions of these days in data/clean of the current folder."""
+    for day in wanted:
+        path = part_of(day, CLEAN)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows_of(day), path)
+
+
+def prepared(newest: date, num_days: int, use: str) -> Dataset:
+    """Samples of these days in data/arrays of the current folder, two of them held out."""
+    write_clean(newest - timedelta(days=back) for back in range(num_days))
+    started = datetime.combine(newest, datetime.min.time(), UTC) + timedelta(hours=22)
+    night = Night(
+        id=str(newest), day=newest, started_at=started, train_until=started, decide_until=started,
+        budget_usd=1, trigger="test", code_commit="c", previous="",
+    )  # fmt: skip
+    report = Report(
+        num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
+    )
+    sections = PrepareSections(
+        workload=Plug(use=use), prepare=PrepareParams(window_days=num_days, test_days=2)
+    )
+    return prepare(night, report, sections)
+
+
+def samples(folder: Path, day: date) -> Any:
+    """What `prepare` wrote of a day."""
+    return np.load(folder / f"day={day}" / "samples.npy")
+
+
+def trained(use: str, *, num_days: int = 8, seed: int = 0) -> Callable[[Path], str]:
+    """What turns a night's folder into one of this workload, with the stages up to training done."""
+
+    def alter(folder: Path) -> str:
+        night = records.read(Night, folder / records.RUN)
+        parameters = {"use": use}
+        text = (folder / "params.yaml").read_text().replace('{use: "toy:Toy"}', json.dumps(parameters))
+        (folder / "params.yaml").write_text(text)
+        shutil.rmtree(ARRAYS)
+        prepared(night.day, num_days, use)
+        shutil.rmtree(MODEL)
+        MODEL.mkdir()
+        torch.manual_seed(seed)
+        workload = Plug(use=use).make()
+        save_file(make_model(workload, read_state(ARRAYS)).state_dict(), MODEL / "model.safetensors")
+        shutil.copytree(ARRAYS / STATE, MODEL / STATE)
+        facts = {
+            "workload": use, "arguments": {}, "seen": 1, "data_digest": "d",
+            "last_day": str(night.day - timedelta(days=4)),
+        }  # fmt: skip
+        (MODEL / "model.json").write_text(json.dumps(facts))
+        records.write(workload.table)
+        return records.digest(MODEL)
+
+    return alter
