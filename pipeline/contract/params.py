@@ -3,7 +3,7 @@
 A plug names a class by its import path, with or without arguments:
 
     backend: pipeline.backends.local:Local
-    source: {use: pipeline.data.shop:Shop, seed: 7}
+    source: {use: pipeline.examples.shop.simulated_shop:Shop, seed: 7}
 
 A section is checked as a whole before anything runs; an error names the key.
 """
@@ -144,8 +144,9 @@ class PrepareParams(Section):
     test_days: int = Field(1, ge=1)
     """Newest trading days, held out from training to judge the models on. Raise it if the gate has too few
     samples to decide; the model then learns from less recent days."""
-    leave_out_items: tuple[str, ...] = ()
-    """Codes of items that are no products, left out besides the usual ones: postage, fees, tests."""
+    refit_days: int = Field(30, ge=1)
+    """Days after which the workload's `fit` is run again; all days are then prepared again, and training
+    starts cold. Lower it where new categories come often."""
     engine: str = "duckdb"
     """Name of the Ibis backend that prepares the data. Change it if the data outgrows one machine."""
 
@@ -272,9 +273,9 @@ class GateParams(Section):
 
     alpha: float = Field(0.05, gt=0, lt=1)
     """Chance of promoting a model that is worse by the margin. Lower it to demand more evidence."""
-    margin: float = Field(0.03, gt=0)
+    margin: float | None = Field(None, gt=0)
     """Non-inferiority margin, in units of the score: what a refresh may be worse by. A lower one needs more
-    samples."""
+    samples. Empty: the first metric's own share of the champion's value, 1 % where it names none."""
     min_samples: int = Field(30, ge=2)
     """Held-out samples below which nothing is judged; the champion stays."""
     success: tuple[str, ...] = ("score",)
@@ -363,11 +364,11 @@ class ServingParams(Section):
     port: int = Field(8000, ge=0, le=65_535)
     """Port that the router listens on; 0: any that is free."""
     timeout_s: float = Field(1, gt=0)
-    """Seconds until a request without an answer of the model gets the popular items."""
+    """Seconds until a request without an answer of the model gets the popular items, or for rows an error."""
     max_top: int = Field(100, ge=1)
     """Items that an answer may have."""
-    max_body_bytes: int = Field(16_384, ge=1)
-    """Bytes that a request may have."""
+    max_body_bytes: int = Field(1_000_000, ge=1)
+    """Bytes that a request may have; a request for predictions has up to 1,000 rows."""
     max_requests_per_s: float = Field(1000, ge=0)
     """Requests a second that one address may send; 0: any number. All users behind a proxy are one
     address."""
@@ -392,12 +393,17 @@ class Sections(Section):
     """Base of what a stage reads of params.yaml: several sections, by the names that they have there."""
 
 
-class JobSections(Sections):
-    """Sections that say what is trained, and how."""
+class WorkloadSections(Sections):
+    """Section that says what is trained."""
 
     workload: Plug
-    """What is trained: `pipeline.examples.recommender:Recommender`,
-    `pipeline.examples.regression:Regression`, or your own class."""
+    """What is trained: `pipeline.examples.shop.recommender:Recommender`,
+    `pipeline.examples.shop.regression:Regression`, or your own class."""
+
+
+class JobSections(WorkloadSections):
+    """Sections that say what is trained, and how."""
+
     train: TrainParams = TrainParams()
 
 
@@ -413,6 +419,12 @@ class TrainSections(JobSections):
     plan: PlanParams = PlanParams()
 
 
+class PrepareSections(WorkloadSections):
+    """Sections that stage prepare reads."""
+
+    prepare: PrepareParams = PrepareParams()
+
+
 class BackendSections(Sections):
     """Section that says where jobs run."""
 
@@ -421,10 +433,8 @@ class BackendSections(Sections):
     `pipeline.backends.vertex.vertex:Vertex`, machines rented on Vertex AI; or your own class."""
 
 
-class PlanSections(ProfileSections, TrainSections, BackendSections):
+class PlanSections(ProfileSections, TrainSections, PrepareSections, BackendSections):
     """Sections that stage plan reads."""
-
-    prepare: PrepareParams = PrepareParams()
 
 
 class ModelSections(Sections):
@@ -468,8 +478,8 @@ class Params(PlanSections, GateSections, WatchSections, CloseSections):
     """The whole of params.yaml."""
 
     source: Plug
-    """Where the data comes from: `pipeline.data.shop:Shop`, a simulated shop; `pipeline.data.source:Files`,
-    files at any URL of fsspec; or your own class."""
+    """Where the data comes from: `pipeline.examples.shop.simulated_shop:Shop`, a simulated shop;
+    `pipeline.data.source:Files`, files at any URL of fsspec; or your own class."""
     ingest: IngestParams = IngestParams()
     validate_: ValidateParams = Field(ValidateParams(), alias="validate")
     evaluate: EvaluateParams = EvaluateParams()
@@ -552,3 +562,18 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
         yaml.dump(values, stream)
         replace_text(into / FILE, stream.getvalue())
     return params
+
+
+def complete(folder: Path) -> None:
+    """Adds to the folder's params.yaml the sections that it leaves out, as DVC needs them."""
+    path = folder / FILE
+    text = path.read_text()
+    values = YAML(typ="safe").load(text) or {}
+    absent = [
+        name
+        for key, field in Params.model_fields.items()
+        if not field.is_required() and values.get(name := field.alias or key) is None
+    ]
+    if absent:
+        lines = [line for line in text.splitlines() if line.rstrip(": ") not in absent]
+        replace_text(path, "\n".join([*lines, *(f"{name}: {{}}" for name in absent)]) + "\n")

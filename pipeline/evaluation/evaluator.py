@@ -22,13 +22,15 @@ import numpy as np
 from pipeline.contract.errors import DataError
 from pipeline.contract.older import import_path
 from pipeline.contract.params import EvaluateParams, Plug, RegisterParams
-from pipeline.contract.records import Champion, Dataset, Evaluation, Slice, Training
+from pipeline.contract.records import Champion, Dataset, Evaluation, Judged, Slice, Training, digest
 from pipeline.contract.source_code import source_digest
-from pipeline.contract.workload import Workload
+from pipeline.contract.workload import STATE, Workload
+from pipeline.data.features import UNIT
 from pipeline.evaluation import own_code
 from pipeline.evaluation.scores import Columns, with_prefix, write_scores
-from pipeline.evaluation.scoring import Arm, check_shape, score
-from pipeline.registry.weights import ARRAYS, MODEL, check_digest, load_model
+from pipeline.evaluation.scoring import Arm, check_shape, declared, judged, predict, score
+from pipeline.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
+from pipeline.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
 
@@ -57,19 +59,25 @@ def evaluate(
     num_samples = len(samples)  # type: ignore[arg-type]
     arms = [Arm(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)]
     facts: dict[str, float] = {}
-    own_columns: Columns = {}
+    theirs: Columns = {}  # of a champion that scores by its own code
     if champion is not None:
         check_digest(CHAMPION, champion.model_digest, record="champion.json")
         if _last_day(CHAMPION) >= min(_test_days(), default=date.max):
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
         elif champion.files_digest and not _is_todays(champion):
-            own_columns = own_code.columns(champion, name=registered.name, batch_size=params.batch_size)
-            _check_same_samples(own_columns["champion"], num_samples)
+            theirs = own_code.columns(champion, name=registered.name, batch_size=params.batch_size)
+            _check_same_samples(next(iter(theirs.values())), num_samples)
         else:
             arms.append(_champion_arm(arms[0]))
+    metrics = declared(workload)
     with torch.inference_mode():
-        columns = score(arms, num_samples, batch_size=params.batch_size) | own_columns
+        if metrics:
+            columns = _judged(arms, theirs, batch_size=params.batch_size)
+        else:
+            columns = score(arms, num_samples, batch_size=params.batch_size) | theirs
+            if serves_rows(workload):
+                columns |= _predicted(predict(arms[0], batch_size=params.batch_size))
     columns |= _baselines(workload, num_samples)
     write_scores(columns, num_samples)
     return Evaluation(
@@ -79,13 +87,56 @@ def evaluate(
         metrics=facts | _means(columns),
         slices=_slices(columns),
         elapsed_s=round(time.monotonic() - began, 3),
-    )
+        judged=tuple(
+            Judged(name=one.name, role=one.role if number else "success", margin=one.margin,
+                   higher_is_better=one.higher_is_better)
+            for number, one in enumerate(metrics)
+        ),
+    )  # fmt: skip
+
+
+def _judged(arms: list[Arm], theirs: Columns, *, batch_size: int) -> Columns:
+    """Returns the columns of the metrics that the challenger's workload names."""
+    workload, samples = arms[0].workload, arms[0].samples
+    predicted = {arm.name: predict(arm, batch_size=batch_size) for arm in arms}
+    if theirs:
+        predicted["champion"] = with_prefix(theirs, "prediction")
+        if not predicted["champion"]:
+            raise DataError(
+                "the champion's workload predicts nothing that the metrics of today's could be of; let the "
+                "workload score samples by itself (`score`, no `metrics`), or start with a new register.name"
+            )
+    label = samples.column(workload.table.label.column) if workload.table.label else np.zeros(len(samples))
+    columns = judged(declared(workload), predicted, label)
+    if hasattr(workload, "slices"):
+        columns |= _sliced(workload, arms[0], batch_size=batch_size)
+    if UNIT in samples[0]:
+        columns[UNIT] = samples.column(UNIT)
+    return columns | _predicted(predicted["challenger"])
+
+
+def _predicted(named: Columns) -> Columns:
+    """Returns what the challenger predicts as columns, which the smoke test compares with."""
+    return {f"prediction/{name}": values for name, values in named.items()}
+
+
+def _sliced(workload: Any, arm: Arm, *, batch_size: int) -> Columns:
+    """Returns the masks of the workload's slices, shape [n] each."""
+    masks: dict[str, list[Any]] = {}
+    for start in range(0, len(arm.samples), batch_size):
+        indices = range(start, min(start + batch_size, len(arm.samples)))
+        for name, mask in workload.slices(batch_of(arm.samples, indices)).items():
+            check_shape(f"slice {name}", mask, len(indices), workload)
+            masks.setdefault(f"slice/{name}", []).append(mask.cpu().numpy().astype(bool))
+    return {name: np.concatenate(parts) for name, parts in masks.items()}
 
 
 def _is_todays(champion: Champion) -> bool:
-    """Returns whether the champion's workload is today's, to the last byte of its source."""
+    """Returns whether the champion's workload is today's, to the last byte of its source, and its state."""
     ours, theirs = _facts(MODEL), _facts(CHAMPION)
     if (ours["workload"], ours["arguments"]) != (theirs["workload"], theirs["arguments"]):
+        return False
+    if {digest(folder / STATE) for folder in (MODEL, CHAMPION)} != {digest(MODEL / STATE)}:
         return False
     today = source_digest(ours["workload"])
     return champion.lineage.get("source", today) == today
@@ -112,6 +163,9 @@ def _check_same_samples(theirs: Any, num_samples: int) -> None:
 
 
 def _baselines(workload: Any, num_samples: int) -> Columns:
+    """Returns scores of simple rules: the workload's own, or the best constant for its first metric."""
+    if metrics := declared(workload):
+        return _constant(workload, metrics[0])
     if not hasattr(workload, "baselines"):
         return {}
     baselines = workload.baselines(ARRAYS)
@@ -120,12 +174,24 @@ def _baselines(workload: Any, num_samples: int) -> Columns:
     return {f"baseline/{name}": values.cpu().numpy().astype(np.float32) for name, values in baselines.items()}
 
 
+def _constant(workload: Any, metric: Any) -> Columns:
+    if workload.table.label is None:
+        return {}
+    name = workload.table.label.column
+    constant = metric.constant(workload.dataset(ARRAYS, "train").column(name))
+    if constant is None:
+        return {}
+    label = workload.dataset(ARRAYS, "test").column(name)
+    values = metric.values(np.broadcast_to(constant, (len(label), *np.shape(constant))), label)
+    return {"baseline/constant": (values if metric.higher_is_better else -values).astype(np.float32)}
+
+
 def _means(columns: Columns) -> dict[str, float]:
     """Returns the means of the columns, by the names that metrics have in the record."""
     means: dict[str, float] = {}
     num_not_finite = 0
     for column, values in columns.items():
-        if column.startswith("slice/") or not values.size:
+        if column.startswith(("slice/", "prediction/")) or column == UNIT or not values.size:
             continue
         if lost := int((~np.isfinite(values)).sum()):
             num_not_finite += lost

@@ -18,8 +18,9 @@ import numpy as np
 
 from pipeline.contract.errors import DataError, without_password
 from pipeline.contract.records import Champion
+from pipeline.data import prepare
 from pipeline.evaluation.scores import Columns
-from pipeline.evaluation.scoring import Arm, score
+from pipeline.evaluation.scoring import Arm, declared, predict, score
 from pipeline.registry import carried_code, packaging
 from pipeline.registry.weights import ARRAYS, load_model
 from pipeline.storage.mlflow_client import session
@@ -27,6 +28,9 @@ from pipeline.storage.mlflow_client import session
 
 def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
     """Returns the columns `champion` and `champion/METRIC`, a value per held-out sample, shape [n].
+
+    Of a workload with metrics and features: what it predicts, `prediction/NAME`, of tonight's clean rows by
+    its own features and its own state.
 
     Args:
         champion: as the ledger has it.
@@ -67,11 +71,19 @@ def main() -> None:
     case = json.loads(sys.stdin.read())
     version = Path(case["version"])
     workload = carried_code.workload_of(version)
-    samples = workload.dataset(ARRAYS, "test")
     model = load_model(workload, version / carried_code.MODEL)
-    arm = Arm(name="champion", workload=workload, model=model, samples=samples)
-    with torch.inference_mode():
-        scored = score([arm], len(samples), batch_size=case["batch_size"])
+    batch_size = case["batch_size"]
+    with torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
+        remade = declared(workload) and hasattr(workload, "features")
+        if remade:
+            prepare.remake(workload, version / carried_code.MODEL, Path(scratch))
+        samples = workload.dataset(Path(scratch) if remade else ARRAYS, "test")
+        arm = Arm(name="champion", workload=workload, model=model, samples=samples)
+        if declared(workload):
+            found = predict(arm, batch_size=batch_size)
+            scored = {f"prediction/{name}": values for name, values in found.items()}
+        else:
+            scored = score([arm], len(samples), batch_size=batch_size)
     np.savez(case["out"], allow_pickle=False, **scored)
 
 

@@ -6,6 +6,9 @@ The file is a structured array of shape [n], one field a column:
     metric/NAME, champion/NAME           the workload's other metrics, of either model
     baseline/NAME                        the score of a simple rule
     slice/NAME                           bool: is the sample in the slice?
+    prediction/NAME                      what the challenger predicts, shape [n, ...], where it has metrics
+                                         or serves rows
+    unit                                 int64: samples of one number belong together
 """
 
 import os
@@ -36,8 +39,9 @@ def read_scores(path: Path = SCORES) -> Columns | None:
 
 
 def write_scores(columns: Mapping[str, NDArray[Any]], num_samples: int, path: Path = SCORES) -> None:
-    """Writes the columns, shape [num_samples] each, as one structured array, whole or not at all."""
-    table = np.zeros(num_samples, dtype=[(name, values.dtype) for name, values in columns.items()])
+    """Writes the columns, shape [num_samples, ...] each, as one structured array, whole or not at all."""
+    kind = [(name, values.dtype, values.shape[1:]) for name, values in columns.items()]
+    table = np.zeros(num_samples, dtype=kind)
     for name, values in columns.items():
         table[name] = values
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,10 @@
-"""Scores held-out samples with one or several models, batch by batch and side by side."""
+"""Scores held-out samples with one or several models, batch by batch and side by side.
 
+A workload scores its samples by itself (`score`), or names metrics (pipeline/workloads/metrics.py) of what it
+predicts. These are of both models' predictions, whichever code made them.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,9 +13,13 @@ import numpy as np
 from pipeline.contract.errors import ParamsError
 from pipeline.evaluation.scores import Columns
 from pipeline.registry.weights import batch_of, placed
+from pipeline.workloads.served_rows import predictions
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor, nn
+
+    from pipeline.workloads.metrics import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +53,63 @@ def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
 def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
     """Returns the values of an arm for a batch, by column; slices are those of the challenger alone."""
     values = {arm.name: arm.workload.score(arm.model, batch)}
-    prefix = "metric" if arm.name == "challenger" else arm.name
-    if hasattr(arm.workload, "metrics"):
+    if callable(getattr(arm.workload, "metrics", None)):
         values |= {
-            f"{prefix}/{name}": value for name, value in arm.workload.metrics(arm.model, batch).items()
+            f"{_prefix(arm.name)}/{name}": value
+            for name, value in arm.workload.metrics(arm.model, batch).items()
         }
     if arm.name == "challenger" and hasattr(arm.workload, "slices"):
         values |= {f"slice/{name}": mask for name, mask in arm.workload.slices(batch).items()}
     return values
+
+
+def declared(workload: Any) -> "tuple[Metric, ...]":
+    """Returns the metrics that a workload names; none where it scores samples by itself."""
+    metrics = getattr(workload, "metrics", ())
+    return () if callable(metrics) else tuple(metrics)
+
+
+def predict(arm: Arm, *, batch_size: int) -> "dict[str, NDArray[Any]]":
+    """Returns what the model predicts of all samples, shape [n, ...] each, by the workload's names.
+
+    Raises ParamsError where that is not one prediction a sample.
+    """
+    num_samples = len(arm.samples)
+    parts: dict[str, list[NDArray[Any]]] = {}
+    for start in range(0, num_samples, batch_size):
+        indices = range(start, min(start + batch_size, num_samples))
+        batch = placed(batch_of(arm.samples, indices), arm.model)
+        for name, values in predictions(arm.workload, arm.model, batch, size=len(indices)).items():
+            parts.setdefault(name, []).append(values.cpu().numpy())
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def judged(
+    metrics: "Sequence[Metric]",
+    predicted: "Mapping[str, Mapping[str, NDArray[Any]]]",
+    label: "NDArray[Any]",
+) -> Columns:
+    """Returns the columns of these metrics, of each model in `predicted`; `label` is of shape [n].
+
+    The score is the first metric, turned round where lower is better.
+    """
+    columns: Columns = {}
+    for arm, named in predicted.items():
+        for number, metric in enumerate(metrics):
+            if metric.prediction not in named:
+                raise ParamsError(
+                    f"the metric {metric.name} is of {metric.prediction!r}, but `predict` of the {arm} "
+                    f"returns {', '.join(sorted(named))}; name one of these in its `prediction`"
+                )
+            values = metric.values(named[metric.prediction], label).astype(np.float32)
+            columns[f"{_prefix(arm)}/{metric.name}"] = values
+            if not number:
+                columns[arm] = values if metric.higher_is_better else -values
+    return columns
+
+
+def _prefix(arm: str) -> str:
+    return "metric" if arm == "challenger" else arm
 
 
 def check_shape(name: str, values: "Tensor", size: int, workload: Any) -> None:

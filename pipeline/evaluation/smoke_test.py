@@ -3,7 +3,8 @@
 The process (pipeline/evaluation/smoke_process.py) knows nothing of the night: it loads the version, fetched
 from the registry, with the code that the version carries, and scores samples together and one by one. The
 gate compares that with what the trainer's own process scored on the same samples, and with the limits of
-params.yaml.
+params.yaml. A version that predicts raw rows is sent the clean rows of the samples, as a client would send
+them, so that a feature which is another in serving than in training is noticed.
 The version that would be replaced is loaded too, since a rollback has to be able to come back to it. All
 files of both versions are checked against the digest of the night's record before any is run.
 """
@@ -20,12 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.contract import records
 from pipeline.contract.errors import PipelineError, without_password
 from pipeline.contract.params import SmokeTestParams
 from pipeline.contract.records import Champion, Check, Release, Version
-from pipeline.registry import carried_code, packaging
+from pipeline.contract.table import Table
+from pipeline.data.features import read_clean
+from pipeline.evaluation.scores import Columns
+from pipeline.registry import carried_code, packaging, row_packaging
 from pipeline.registry.weights import ARRAYS
 from pipeline.storage.mlflow_client import session
+from pipeline.workloads.served_rows import as_records, conformed
 
 TOLERANCE = 1e-5  # of a score, relative and absolute: sums may be added up in another order
 LIMIT_S = 600.0
@@ -34,12 +40,24 @@ TIMED = ("start", "latency")
 
 
 def smoke_test(
-    version: Version, champion: Champion | None, scores: NDArray[Any] | None, params: SmokeTestParams
+    version: Version,
+    champion: Champion | None,
+    scores: NDArray[Any] | None,
+    params: SmokeTestParams,
+    *,
+    predicted: Columns | None = None,
 ) -> tuple[Check, ...]:
     """Returns the checks of the version; none where `smoke_test.samples` is 0.
 
-    `scores` are the trainer's own, shape [n]. A version that failed by its speed alone is tested once more.
-    Every failure is a check that says so, never an exception.
+    A version that failed by its speed alone is tested once more. Every failure is a check that says so, never
+    an exception.
+
+    Args:
+        version: the challenger.
+        champion: that it would replace.
+        scores: the trainer's own, shape [n].
+        params: how many samples, and the limits.
+        predicted: what the trainer's own process predicted by name, shape [n, ...], where rows are predicted.
     """
     if not params.samples:
         return ()
@@ -47,14 +65,21 @@ def smoke_test(
         return (Check(name="loads", ok=False, text="there are no scores of the trainer to compare with"),)
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
+    try:
+        rows = _rows(chosen) if predicted else []
+    except PipelineError as error:
+        return (Check(name="loads", ok=False, text=str(error)),)
+    # In the order of smoke_process.py.
+    values = [values[chosen].ravel() for _, values in sorted((predicted or {"": scores}).items())]
+    expected = np.concatenate(values)
     # Both processes import at the same time.
     with _process() as ours, _process() if champion else nullcontext() as theirs:
-        seen = _measured(ours, version, name=version.name, numbers=numbers)
-        checks = tuple(judged(seen, scores[chosen], params))
+        seen = _measured(ours, version, name=version.name, numbers=numbers, rows=rows)
+        checks = tuple(judged(seen, expected, params))
         if only_slow(checks):
             with _process() as again:
-                seen = _measured(again, version, name=version.name, numbers=numbers)
-            checks = tuple(judged(seen, scores[chosen], params))
+                seen = _measured(again, version, name=version.name, numbers=numbers, rows=rows)
+            checks = tuple(judged(seen, expected, params))
         if champion is None or theirs is None:
             return checks
         before = _measured(theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
@@ -65,6 +90,18 @@ def smoke_test(
             f"version {champion.version} loads in {before['start_cpu_s']:.1f} s of CPU"
         )
     return (*checks, Check(name="rollback", ok="error" not in before, text=text))
+
+
+def _rows(chosen: NDArray[Any]) -> list[dict[str, Any]]:
+    """Returns the clean rows of these held-out samples, as a client would send them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = records.read(Table)
+    rows = pa.concat_tables([read_clean(day) for day in row_packaging.held_out_days()])
+    if table.label:
+        rows = rows.filter(pc.is_valid(rows[table.label.column]))
+    return as_records(conformed(rows.take(chosen), table))
 
 
 def only_slow(checks: Sequence[Check]) -> bool:
@@ -108,7 +145,7 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams
 
 def _measured(
     process: "subprocess.Popen[str]", wanted: Release | Version, *, name: str, numbers: list[int],
-    scored: bool = True,
+    rows: Sequence[dict[str, Any]] = (), scored: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns what a clean process measured of a version, or under `error` why it measured nothing.
 
@@ -126,6 +163,7 @@ def _measured(
                 "version": str(folder),
                 "folder": str(ARRAYS.resolve()),
                 "numbers": numbers,
+                "rows": rows,
                 "scored": scored,
             }
             answer, wrong = process.communicate(json.dumps(case) + "\n", timeout=LIMIT_S)

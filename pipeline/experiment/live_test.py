@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 FOLDER = records.RUN / "live"
 DECIDED = FOLDER / "decided.json"
+ANY_MARGIN = 0.01  # where the night's verdict on its scores has none
 HISTORY_DAYS = 7  # of traffic, from which tonight's is forecast
 
 
@@ -136,7 +137,7 @@ def look(seen: Seen, params: LiveSections, *, rules: Rules, now: datetime, tuned
         fallbacks=limit.max_fallbacks,
         p99_s=limit.max_p99_rise_s,
         shift=limit.max_shift,
-        margin=params.gate.margin,
+        margin=rules.margin,
     )
     return find(
         seen, rules=rules, limits=limits, window_s=limit.outcome_hours * HOUR_S, now=now.timestamp(),
@@ -163,9 +164,9 @@ def clean(params: LiveSections, *, now: datetime) -> str:
     if night is None or standing is None or closed or now > night.decide_until + timedelta(hours=1):
         end(experiment, params)
         return f"ended the experiment {experiment}, which no night wants any more; "
-    rules = Rules(
-        alpha=params.gate.alpha, margin=params.gate.margin, min_samples=params.gate.min_samples, refresh=True
-    )
+    first, gate = records.find(Verdict, folder / FOLDER), params.gate
+    margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
+    rules = Rules(alpha=gate.alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
     seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at)
     if not finding.broken:

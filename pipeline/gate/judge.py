@@ -20,12 +20,22 @@ from numpy.typing import NDArray
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import GateParams, GateSections
-from pipeline.contract.records import Action, Approval, Champion, Check, Evaluation, Night, Verdict, Version
+from pipeline.contract.records import (
+    Action,
+    Approval,
+    Champion,
+    Check,
+    Evaluation,
+    Judged,
+    Night,
+    Verdict,
+    Version,
+)
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix
 from pipeline.evaluation.smoke_test import only_slow, smoke_test
 from pipeline.experiment import live_test
 from pipeline.gate import review
-from pipeline.gate.metrics import Pair, judge_metrics
+from pipeline.gate.all_metrics import Pair, judge_metrics
 from pipeline.gate.selftest import selftest
 from pipeline.registry import approval
 from pipeline.registry.lineage import is_refresh
@@ -34,9 +44,12 @@ from pipeline.report import notifier
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.statistics.paired import Rules, judge
 from pipeline.statistics.result import Result, Status
+from pipeline.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
 
+RELATIVE_MARGIN = 0.01  # of the champion's score, where neither params.yaml nor the workload has one
+LEAST_MARGIN = 1e-9  # of a champion whose score is zero
 FIRST_BASELINE = "popularity"  # what the first model must beat, where the workload has it
 ACTIONS: dict[Status, Action] = {
     Status.BETTER: "promote",
@@ -80,7 +93,7 @@ def gate(
         )
     expect_ledger(params)
     refresh = is_refresh(champion, params)
-    rules = rules_of(params.gate, refresh=refresh)
+    rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
 
     def replayed() -> Verdict:
         return judge_scores(evaluation, version, champion, params, rules=rules)
@@ -92,8 +105,7 @@ def gate(
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
-        checks = smoke_test(version, champion, _column("challenger"), params.smoke_test)
-        verdict = fit_to_serve(verdict, checks)
+        verdict = fit_to_serve(verdict, _smoke_test(version, champion, params))
     show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
@@ -118,14 +130,22 @@ def judge_scores(
         version=version,
         champion=champion,
         rules=rules,
-        success=params.gate.success,
-        guardrails=params.gate.guardrails,
+        success=success_of(params.gate, evaluation),
+        guardrails=guardrails_of(params.gate, evaluation),
     )
     if params.gate.scores == "live" and champion is not None:
         verdict = replace(verdict, checks=())
     elif verdict.action != "promote":
         return verdict
-    return fit_to_serve(verdict, smoke_test(version, champion, _column("challenger"), params.smoke_test))
+    return fit_to_serve(verdict, _smoke_test(version, champion, params))
+
+
+def _smoke_test(version: Version, champion: Champion | None, params: GateSections) -> tuple[Check, ...]:
+    columns = read_scores() or {}
+    predicted = with_prefix(columns, "prediction")
+    if predicted and not serves_rows(params.workload.make()):
+        predicted = {}  # a version of it takes the numbers of samples, and returns their scores
+    return smoke_test(version, champion, columns.get("challenger"), params.smoke_test, predicted=predicted)
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
@@ -145,10 +165,6 @@ def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
     slow = only_slow(checks)
     until = verdict.approve_until if slow else None
     return replace(verdict, action="reject", reason=reason, inconclusive=slow, approve_until=until)
-
-
-def _column(name: str) -> NDArray[Any] | None:
-    return (read_scores() or {}).get(name)
 
 
 def decide(
@@ -194,6 +210,7 @@ def decide(
         reason=result.sentence if inconclusive else f"{why}{result.sentence}",
         inconclusive=inconclusive,
         checks=checks,
+        margin=rules.margin if champion else None,
     )
 
 
@@ -241,11 +258,37 @@ def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> Result:
     return Result(status=Status.NO_WORSE, sentence=sentence)
 
 
-def rules_of(params: GateParams, *, refresh: bool) -> Rules:
-    """Returns what the statistics go by, as params.yaml has it."""
+def success_of(params: GateParams, evaluation: Evaluation) -> tuple[str, ...]:
+    """Returns the metrics of which one must be better: those of params.yaml, else the workload's."""
+    if params.success != ("score",) or not evaluation.judged:
+        return params.success
+    others = [one for one in evaluation.judged[1:] if one.role == "success"]
+    return ("score", *(_signed(one) for one in others))
+
+
+def guardrails_of(params: GateParams, evaluation: Evaluation) -> dict[str, float]:
+    """Returns the metrics that must hold, and what each may be worse by; params.yaml comes first."""
+    own = {
+        _signed(one): one.margin * abs(evaluation.metrics.get(f"champion/{one.name}", 1.0)) or LEAST_MARGIN
+        for one in evaluation.judged
+        if one.role == "guardrail"
+    }
+    return own | params.guardrails
+
+
+def _signed(metric: Judged) -> str:
+    return metric.name if metric.higher_is_better else f"-{metric.name}"
+
+
+def rules_of(params: GateParams, *, refresh: bool, evaluation: Evaluation | None = None) -> Rules:
+    """Returns what the statistics go by; without `gate.margin` it is a share of the champion's score."""
+    share, score = RELATIVE_MARGIN, 1.0
+    if evaluation:
+        share = evaluation.judged[0].margin if evaluation.judged else share
+        score = abs(evaluation.metrics.get("champion_score", evaluation.metrics.get("score", 1.0)))
     return Rules(
         alpha=params.alpha,
-        margin=params.margin,
+        margin=params.margin or share * score or LEAST_MARGIN,
         min_samples=params.min_samples,
         refresh=refresh,
         resamples=params.resamples,

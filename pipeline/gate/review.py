@@ -10,7 +10,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.contract import params, records
+from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
 from pipeline.contract.records import Approval, Night, Verdict, Version
 from pipeline.registry import aliases, description
@@ -76,7 +76,7 @@ def show_report(night: Night, *, commit: str = "") -> None:
         with mlflow_client.session() as client:
             run_id = mlflow_client.find_or_make_run(client, night.id)
             client.log_artifact(run_id, str(path))
-            if verdict and (drawn := figures.effect(verdict, params.load().gate.margin)):
+            if verdict and (drawn := figures.effect(verdict, verdict.margin)):
                 client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
             if version and commit:
                 aliases.tag(client, version.name, version.number, ledger=commit)

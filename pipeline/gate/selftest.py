@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipeline.contract.records import Check
-from pipeline.gate.metrics import Pair, judge_metrics
+from pipeline.gate.all_metrics import Pair, judge_metrics
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Effect, Result
 

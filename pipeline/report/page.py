@@ -67,7 +67,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
     """
     entry = entry_of(folder, history)
     errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
-    margin = _margin(folder)
+    margin = _margin(entry, folder)
     now = standing(entry.evaluation, read_scores(folder / SCORES)) if entry.evaluation else None
     return render(
         "page.html",
@@ -219,8 +219,10 @@ def _lineage(entry: Entry) -> dict[str, str]:
     return {key: value for key, value in lineage.items() if value}
 
 
-def _margin(folder: Path) -> float | None:
-    """Returns the non-inferiority margin of the night's params.yaml; None where that cannot be read."""
+def _margin(entry: Entry, folder: Path) -> float | None:
+    """Returns the non-inferiority margin of the verdict; that of params.yaml where it has none."""
+    if entry.verdict and entry.verdict.margin is not None:
+        return entry.verdict.margin
     try:
         return params.load(folder).gate.margin
     except ParamsError:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.gate import metrics
-from pipeline.gate.metrics import judge_metrics
+from pipeline.gate import all_metrics
+from pipeline.gate.all_metrics import judge_metrics
 from pipeline.gate.selftest import selftest
 from pipeline.statistics import paired
 from pipeline.statistics.paired import Rules
@@ -68,15 +68,15 @@ def test_the_gate_passes_on_scores_of_any_spread(
 
 def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Result]:
     """The gate with one piece of its source changed."""
-    assert module.__file__ and metrics.__file__
+    assert module.__file__ and all_metrics.__file__
     source = Path(module.__file__).read_text()
     assert source.count(old) == 1, f"{old!r} is in the source {source.count(old)} times"
     changed: dict[str, Any] = {"__name__": module.__name__}
     exec(compile(source.replace(old, new), f"mutant of {module.__file__}", "exec"), changed)
-    if module is metrics:
+    if module is all_metrics:
         return cast(Callable[..., Result], changed["judge_metrics"])
-    gate: dict[str, Any] = {"__name__": metrics.__name__}
-    exec(compile(Path(metrics.__file__).read_text(), metrics.__file__, "exec"), gate)
+    gate: dict[str, Any] = {"__name__": all_metrics.__name__}
+    exec(compile(Path(all_metrics.__file__).read_text(), all_metrics.__file__, "exec"), gate)
     gate["judge"] = changed["judge"]
     return cast(Callable[..., Result], gate["judge_metrics"])
 
@@ -96,12 +96,12 @@ MUTANTS = [
     (paired, "if bad:", "if False:"),
     (paired, "if ours.size < max(min_samples, 2):", "if ours.size < 2:"),
     (paired, "(~np.isfinite(ours)).sum()", "0 * ours.size"),
-    (metrics, "for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):", "for status in ():"),
-    (metrics, "if not won.status.is_proof and won.status is not Status.INCONCLUSIVE:",
+    (all_metrics, "for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):", "for status in ():"),
+    (all_metrics, "if not won.status.is_proof and won.status is not Status.INCONCLUSIVE:",
      "won = replace(won, status=Status.BETTER)\n    if False:"),
-    (metrics, "    if missing:",
+    (all_metrics, "    if missing:",
      "    pairs = {**dict.fromkeys(missing, ([1.0] * 99, [0.0] * 99)), **pairs}\n    if False:"),
-    (metrics, "(*success, *guardrails) if name not in pairs]", "success if name not in pairs]\n"
+    (all_metrics, "(*success, *guardrails) if name not in pairs]", "success if name not in pairs]\n"
               "    guardrails = {name: m for name, m in guardrails.items() if name in pairs}"),
 ]  # fmt: skip
 
@@ -119,6 +119,6 @@ def test_a_mutant_of_the_gate_is_caught(module: types.ModuleType, old: str, new:
 
 
 def test_the_gate_itself_is_no_mutant() -> None:
-    same = mutant(metrics, "def judge_metrics(", "def judge_metrics(")
+    same = mutant(all_metrics, "def judge_metrics(", "def judge_metrics(")
     assert selftest(**case(refresh=True), judged=same) == selftest(**case(refresh=True))
     assert selftest(**case(refresh=True), judged=judge_metrics)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.gate.metrics import judge_metrics
+from pipeline.gate.all_metrics import judge_metrics
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Result, Status
 
