@@ -7,29 +7,75 @@ import importlib.metadata
 import importlib.util
 import tempfile
 import warnings
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError, without_password
 from pipeline.contract.params import RegisterSections
 from pipeline.contract.records import Evaluation, Night, Plan, Release, Training, Version
-from pipeline.registry import carried_code
+from pipeline.registry import carried_code, row_packaging
 from pipeline.registry.weights import MODEL
+from pipeline.workloads.served_rows import serves_rows
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow import MlflowClient
+    from mlflow.models import ModelSignature
 
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
 OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
 
 
-def log_model(client: "MlflowClient", run_id: str, params: RegisterSections) -> tuple[str, str]:
-    """Logs `data/run/model` as a pyfunc with its code; returns its URI and the digest of its files."""
+def log_model(client: "MlflowClient", run_id: str, params: RegisterSections, *, day: date) -> tuple[str, str]:
+    """Logs `data/run/model` as a pyfunc with its code; returns its URI and the digest of its files.
+
+    It takes raw rows where the workload predicts them, else the numbers of samples; `day` is the night's.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*type hint")  # of MLflow's own classes
         import mlflow.pyfunc
+
+    workload = params.workload.make()
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        # The signature is explicit; ranges are compared by MLflow 3.17 on pandas 3.
+        warnings.filterwarnings("ignore", message=".*(type hint|input example|Operation with range)")
+        folder = Path(scratch) / "model"
+        taken = _rows(workload, Path(scratch), day=day) if serves_rows(workload) else _samples()
+        required = (*REQUIRED, *(row_packaging.REQUIRED if taken.example is not None else ()))
+        mlflow.pyfunc.save_model(
+            folder,
+            python_model=str(Path(__file__).with_name("served.py")),
+            artifacts={path.name: str(path) for path in (MODEL.resolve(), taken.past) if path},
+            code_paths=[str(path) for path in code_paths(params.workload.use)],
+            signature=taken.signature,
+            input_example=taken.example,
+            pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in required],
+        )
+        files_digest = records.digest(folder)
+        client.log_artifacts(run_id, str(folder), "model")
+    return f"{client.get_run(run_id).info.artifact_uri}/model", files_digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """What a version takes, by its signature, and what it needs for that."""
+
+    signature: "ModelSignature"
+    example: "pd.DataFrame | None" = None
+    past: Path | None = None
+
+
+def _rows(workload: Any, scratch: Path, *, day: date) -> _Taken:
+    example = row_packaging.example(workload.table)
+    past = row_packaging.past(workload, scratch, day=day)
+    return _Taken(signature=row_packaging.signature(workload, example, scratch), example=example, past=past)
+
+
+def _samples() -> _Taken:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
@@ -43,20 +89,7 @@ def log_model(client: "MlflowClient", run_id: str, params: RegisterSections) -> 
             ]
         ),
     )
-    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*(type hint|input example)")  # the signature is explicit
-        folder = Path(scratch) / "model"
-        mlflow.pyfunc.save_model(
-            folder,
-            python_model=str(Path(__file__).with_name("served.py")),
-            artifacts={"model": str(MODEL.resolve())},
-            code_paths=[str(path) for path in code_paths(params.workload.use)],
-            signature=signature,
-            pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in REQUIRED],
-        )
-        files_digest = records.digest(folder)
-        client.log_artifacts(run_id, str(folder), "model")
-    return f"{client.get_run(run_id).info.artifact_uri}/model", files_digest
+    return _Taken(signature=signature)
 
 
 def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:

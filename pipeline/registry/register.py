@@ -72,7 +72,7 @@ def register(
             packaging.log_records(
                 client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
-            source, files_digest = packaging.log_model(client, run_id, params)
+            source, files_digest = packaging.log_model(client, run_id, params, day=night.day)
             number = number or _make_version(client, name, source=source, run_id=run_id, tags=tags, text=text)
         client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
         for key, value in {**tags, "version": f"{name}/{number}"}.items():

@@ -16,33 +16,41 @@ BATCH_SIZE = 256
 
 
 class Served(PythonModel):
-    """Scores samples of arrays on disk, as the evaluator does."""
+    """Predicts raw rows where the workload does, else scores samples of arrays on disk."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Loads the weights into the workload that model.json names."""
         from pipeline.contract.params import Plug
         from pipeline.registry.carried_code import check_inside
-        from pipeline.registry.weights import load_model
+        from pipeline.registry.weights import load_model, load_rows
+        from pipeline.workloads.served_rows import serves_rows
 
         folder = Path(context.artifacts["model"])
         check_inside(folder.parents[1])
         facts = json.loads((folder / "model.json").read_text())
         self.workload = Plug(use=facts["workload"], **facts["arguments"]).make()
-        self.model = load_model(self.workload, folder)
+        self.rows = load_rows(self.workload, folder.parent) if serves_rows(self.workload) else None
+        self.model = self.rows.model if self.rows else load_model(self.workload, folder)
         self.opened: Any = None
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> Any:
-        """Returns the scores, shape [n], of the samples whose numbers are in the column `sample`.
+        """Returns what the model predicts of rows, a column a name, or the scores of samples, shape [n].
 
-        `params` name the `folder` of the arrays, and the `split` of it that the numbers index.
+        Samples are those whose numbers are in the column `sample`; `params` name the `folder` of the arrays,
+        and the `split` of it that the numbers index.
         """
         import numpy as np
         import torch
 
         from pipeline.registry.weights import batch_of, placed
 
+        if self.rows:
+            predicted = self.rows.predict(model_input)
+            return pd.DataFrame(
+                {name: values if values.ndim == 1 else values.tolist() for name, values in predicted.items()}
+            )
         chosen = {"folder": "data/arrays", "split": "test"} | (params or {})
         samples = self._samples(Path(chosen["folder"]), chosen["split"])
         indices = [int(number) for number in model_input["sample"]]

@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
-from pipeline.contract.workload import Workload
+from pipeline.contract.workload import Workload, make_model, read_state
+from pipeline.data.ingest import part_of
+from pipeline.data.prepare import partitions
+from pipeline.workloads.served_rows import ServedRows
 
 if TYPE_CHECKING:
     from torch import nn
 
 ARRAYS = Path("data/arrays")
 MODEL = records.RUN / "model"
+PAST = "past"  # folder of the clean rows that a version looks back on, beside its model
 
 
 def load_model(workload: Workload, folder: Path) -> "nn.Module":
@@ -25,7 +29,7 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
     from safetensors.torch import load_file
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = workload.model()
+    model = make_model(workload, read_state(folder))
     path = folder / "model.safetensors"
     try:
         model.load_state_dict(load_file(path))
@@ -36,6 +40,21 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
             f"restore the workload's code that trained it, or train again"
         ) from None
     return model.to(device).eval()
+
+
+def load_rows(workload: Workload, artifacts: Path, *, model: Path | None = None) -> ServedRows:
+    """Returns what predicts raw rows, wholly in memory, of a version with these artifacts.
+
+    `model` is the folder of the model, where that is not among them yet.
+    """
+    import pyarrow.parquet as pq
+
+    folder, past = model or artifacts / MODEL.name, artifacts / PAST
+    parts = {day: pq.read_table(part_of(day, past), partitioning=None) for day in partitions(past)}
+    return ServedRows(
+        workload=workload, model=load_model(workload, folder), state=read_state(folder),
+        days=tuple(parts), read=parts.__getitem__,
+    )  # fmt: skip
 
 
 def batch_of(samples: Any, indices: Sequence[int]) -> Any:

@@ -1,7 +1,8 @@
-"""Answers a user with one version: its model over the arrays of a night, with a cache of recent answers.
+"""Answers with one version: a user, by its model over the arrays of a night, or rows, by the model alone.
 
-An answer depends on nothing but model and arrays (pipeline/contract/workload.py), so it is kept until either
-changes: a returning user costs one look into a dict. The answers of the most recent users are kept.
+An answer to a user depends on nothing but model and arrays (pipeline/contract/workload.py), so it is kept
+until either changes: a returning user costs one look into a dict. The answers of the most recent users are
+kept. What a model predicts of rows is not kept.
 """
 
 import contextlib
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+from pipeline.workloads.served_rows import ServedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +68,22 @@ class Answers:
     def newest_users(self, num: int) -> list[str]:
         """Returns the most recent users, newest first."""
         return list(islice(reversed(list(self._cache)), num))
+
+
+class Predictor:
+    """A loaded version that predicts rows; threads may share it."""
+
+    night = ""  # of no night but its own: it has all that it needs
+
+    def __init__(self, version: int, served: ServedRows) -> None:
+        self.version = version
+        self._served = served
+        self.unit: str = served.workload.table.unit  # column of it; "": each request is a unit
+
+    def of(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+        """Returns what the model predicts of each row, by name, in JSON's types.
+
+        Raises DataError where they are not rows of the table.
+        """
+        columns = {name: values.tolist() for name, values in self._served.predict(rows).items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

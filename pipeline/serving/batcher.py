@@ -69,10 +69,14 @@ def _answered(answers: Answers, requests: list[Request]) -> list[Result]:
         by_user = dict(zip(users, answers.of(users), strict=True))
     except Exception as error:  # whatever a workload raises is the version's fault, not the router's
         log.exception("version %d does not answer %d users", answers.version, len(users))
-        # In ASCII, which any database takes.
-        message = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()
-        return [(future, message[:200].replace("\0", " ")) for _, _, future in requests]
+        return [(future, in_a_line(error)) for _, _, future in requests]
     return [(future, by_user[user]) for _, user, future in requests]
+
+
+def in_a_line(error: Exception) -> str:
+    """Returns an error as the log of serving takes it: short, and in ASCII, which any database takes."""
+    message = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()
+    return message[:200].replace("\0", " ")
 
 
 def _hand_over(results: list[Result]) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 
 from pipeline.contract.errors import PipelineError
-from pipeline.serving.answers import Answers
+from pipeline.serving.answers import Answers, Predictor
 from pipeline.serving.model_manager import WARM_USERS, Standing, warm
 from pipeline.statistics.assignment import CHALLENGER, CHAMPION, STALE_S
 from pipeline.storage.traffic_log import Log, RouterState
@@ -26,7 +26,7 @@ POLL_S = 0.5
 class Deployed:
     """Serves one version, in the arm that the traffic row gives it."""
 
-    def __init__(self, answers: Answers, traffic_log: Log | None, *, endpoint: str) -> None:
+    def __init__(self, answers: Answers | Predictor, traffic_log: Log | None, *, endpoint: str) -> None:
         self.fault = ""
         self._alone = Standing(champion=answers)
         self._followed, self._read_at = self._alone, 0.0
@@ -53,7 +53,8 @@ class Deployed:
 
     def start(self) -> None:
         """Computes the answers of likely users, then starts to follow the traffic row."""
-        warm(self._answers, self._answers.likely(WARM_USERS), ended=self._ended)
+        if isinstance(self._answers, Answers):
+            warm(self._answers, self._answers.likely(WARM_USERS), ended=self._ended)
         if self._log:
             self._thread.start()
 

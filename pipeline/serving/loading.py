@@ -9,6 +9,7 @@ All versions answer from the arrays of one night, so that versions differ by the
 the newest commit of the ledger whose folder is still here. A rollback is a commit of the night that it
 goes back to, so the data goes back with it. Before the first night is closed, while it promotes its version,
 the arrays are those of that night itself. Arrays are mapped, and stay readable when the folder is removed.
+A version that predicts rows needs no arrays: it is complete by itself.
 """
 
 import json
@@ -23,9 +24,10 @@ from pipeline.contract.errors import PipelineError, ReleaseError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night, Version
 from pipeline.registry import aliases, carried_code, packaging
-from pipeline.registry.weights import ARRAYS, load_model
-from pipeline.serving.answers import Answers
+from pipeline.registry.weights import ARRAYS, load_model, load_rows
+from pipeline.serving.answers import Answers, Predictor
 from pipeline.storage import ledger
+from pipeline.workloads.served_rows import serves_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -67,20 +69,20 @@ class ModelCache:
         self._opened: dict[tuple[str, str, str], tuple[Any, Any]] = {}  # workload and samples, of one night
         self._night = ""
 
-    def load(self, client: "MlflowClient", number: int, *, arrays: Arrays | None) -> Answers:
+    def load(self, client: "MlflowClient", number: int, *, arrays: Arrays | None) -> Answers | Predictor:
         """Returns the version, ready to answer from these arrays; PipelineError if it cannot be loaded."""
         night = aliases.existing(client, self.name, number).tags.get("night", "")
         version = recorded(self._home, self.name, number, night=night)
         arrays = arrays or arrays_of(self._home, version.night)
-        if arrays is None:
-            raise ReleaseError("no night has its arrays here any more; run a night")
         try:
             with tempfile.TemporaryDirectory(prefix="serving-") as scratch:
                 folder = packaging.fetch(f"models:/{self.name}/{number}", version, into=Path(scratch))
                 workload, samples = self._open(folder, arrays, carries_code=bool(version.files_digest))
+                if samples is None:
+                    return Predictor(number, load_rows(workload, folder / carried_code.MODEL.parent))
                 model = load_model(workload, folder / carried_code.MODEL)
             return Answers(
-                number, night=arrays.night, workload=workload, model=model, samples=samples, top=self._top,
+                number, night=self._night, workload=workload, model=model, samples=samples, top=self._top,
                 keep=self._keep,
             )  # fmt: skip
         except PipelineError:
@@ -90,9 +92,11 @@ class ModelCache:
                 f"version {number} does not answer: {type(error).__name__}: {error}; fix its workload"
             ) from error
 
-    def _open(self, folder: Path, arrays: Arrays, *, carries_code: bool) -> tuple[Any, Any]:
-        if arrays.night != self._night:
-            self._opened, self._night = {}, arrays.night
+    def _open(self, folder: Path, arrays: Arrays | None, *, carries_code: bool) -> tuple[Any, Any]:
+        """Returns the workload of a version, and the samples that it answers from; None if it needs none."""
+        night = arrays.night if arrays else ""
+        if night != self._night:
+            self._opened, self._night = {}, night
         facts = carried_code.facts(folder)
         code = records.digest(folder / carried_code.CODE) if carries_code else ""
         key = code, facts["workload"], json.dumps(facts["arguments"], sort_keys=True)
@@ -102,7 +106,12 @@ class ModelCache:
             else:  # no digest covers the code of an older version, so this checkout's code runs
                 workload = Plug(use=facts["workload"], **facts["arguments"]).make()
             expect_online(workload)
-            self._opened[key] = workload, workload.dataset(arrays.folder, "serve")
+            samples = None
+            if not serves_rows(workload):
+                if arrays is None:
+                    raise ReleaseError("no night has its arrays here any more; run a night")
+                samples = workload.dataset(arrays.folder, "serve")
+            self._opened[key] = workload, samples
         return self._opened[key]
 
 
@@ -127,10 +136,13 @@ def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
 
 
 def expect_online(workload: Any) -> None:
-    """Raises ReleaseError unless the workload answers users online."""
+    """Raises ReleaseError unless the workload answers online: users, or by predictions of rows."""
+    if serves_rows(workload):
+        return
     missing = [name for name in ("recommend", "popular") if not hasattr(workload, name)]
     if missing:
         raise ReleaseError(
             f"{type(workload).__qualname__} does not serve users online: it has no {' and no '.join(missing)}"
-            f"; give it both (pipeline/contract/workload.py says how), or leave serving to MLflow"
+            f"; give it both (pipeline/contract/workload.py says how), or `features` and `predict`, or leave "
+            f"serving to MLflow"
         )

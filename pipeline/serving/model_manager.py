@@ -21,7 +21,7 @@ from pathlib import Path
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.units import DAY_S, HOUR_S
 from pipeline.registry import aliases
-from pipeline.serving.answers import Answers
+from pipeline.serving.answers import Answers, Predictor
 from pipeline.serving.loading import Arrays, ModelCache, newest_arrays
 from pipeline.statistics.assignment import arm_of
 from pipeline.storage import mlflow_client
@@ -43,8 +43,8 @@ WARM_BATCH = 8  # users at once: each batch delays the users who are served mean
 class Standing:
     """The versions that a router serves at a moment, and the experiment they are in."""
 
-    champion: Answers | None = None
-    challenger: Answers | None = None
+    champion: Answers | Predictor | None = None
+    challenger: Answers | Predictor | None = None
     share: float = 0.0
     experiment: str = ""
     revision: int = 0
@@ -65,7 +65,7 @@ class ModelManager:
     def __init__(self, traffic_log: Log, models: ModelCache, *, home: Path, keep_days: float) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.standing = Standing()
-        self.loaded: dict[int, Answers] = {}
+        self.loaded: dict[int, Answers | Predictor] = {}
         self.fault = "nothing is loaded yet"
         self._log, self._models = traffic_log, models
         self._home, self._keep_days = home, keep_days
@@ -123,7 +123,10 @@ class ModelManager:
     def _load(self, wanted: Traffic) -> str:
         """Loads the wanted versions that are missing or stale; returns why any still is, or an empty text."""
         night = self._arrays.night if self._arrays else ""
-        stale = {number for number, answers in self.loaded.items() if night and answers.night != night}
+        stale = {
+            number for number, answers in self.loaded.items()
+            if night and answers.night not in ("", night)
+        }  # fmt: skip
         missing = [number for number in wanted.wanted if number not in self.loaded or number in stale]
         trying = (wanted.revision, night, *missing)
         if missing and trying == self._tried and time.monotonic() - self._tried_at < RETRY_S:
@@ -133,9 +136,10 @@ class ModelManager:
             try:
                 with mlflow_client.session() as client:
                     answers = self._models.load(client, number, arrays=self._arrays)
-                self._warm(answers)
+                if isinstance(answers, Answers):
+                    self._warm(answers)
                 self.loaded = {**self.loaded, number: answers}
-                log.info("version %d is loaded over the arrays of %s", number, answers.night)
+                log.info("version %d is loaded over the arrays of %s", number, answers.night or "no night")
             except PipelineError as error:
                 faults.append(f"version {number}: {error}")
         self._tried, self._tried_at = trying, time.monotonic()
@@ -162,7 +166,8 @@ class ModelManager:
     def _warm(self, answers: Answers) -> None:
         """Warms a version up with the most recent users, or before there are any, with the likely ones."""
         before = self.standing.champion
-        users = (before.newest_users(WARM_USERS) if before else []) or answers.likely(WARM_USERS)
+        newest = before.newest_users(WARM_USERS) if isinstance(before, Answers) else []
+        users = newest or answers.likely(WARM_USERS)
         warm(answers, users, ended=self._ended)
 
     def _aliased(self) -> int:

@@ -30,12 +30,12 @@ class Metrics:
         def plain(name: str, about: str) -> Gauge:
             return Gauge(f"daybreak_{name}", about, registry=registry)
 
-        self.requests = by_arm("requests", "Recommendations asked for")
+        self.requests = by_arm("requests", "Recommendations or predictions asked for")
         self.errors = by_arm("errors", "Of these, the model did not answer")
         self.fallbacks = by_arm("fallbacks", "Of these, the popular items were shown")
         self.computed = by_arm("computed", "Of these, no answer was kept")
         self.latency_s = Histogram(
-            "daybreak_latency_seconds", "Until a recommendation was ready",
+            "daybreak_latency_seconds", "Until a recommendation or prediction was ready",
             buckets=BOUNDS_S, labelnames=["arm"], registry=registry,
         )  # fmt: skip
         self.outcomes = Counter("daybreak_outcomes", "Outcomes acknowledged", registry=registry)

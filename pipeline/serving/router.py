@@ -1,32 +1,41 @@
 """Serves users: a FastAPI app that answers each of them with the champion, or with its challenger.
 
     POST /recommend {"user": "17850", "top": 20}      items, the exposure's id and the version
+    POST /predict   {"rows": [{...}, ...]}            predictions of each, the same id and the version
     POST /outcomes  {"exposure": ID, "items": [...]}  what the user took; answered once it is on the disk
+                    {"exposure": ID, "labels": [...]} what came true of the rows
     GET  /health    what is loaded; 503 until something serves
     GET  /metrics   for Prometheus
+    GET  /docs      these, for people; /openapi.json for programs
 
-A user whom the version does not know, or whom its model does not answer in time or at all, is shown the
-popular items: the exposure says so (`fallback`, `error`), and the user sees no error. The router uses nothing
-else of a workload, so it knows no workload by name.
+A version answers one of the first two. A user whom the version does not know, or whom its model does not
+answer in time or at all, is shown the popular items: the exposure says so (`fallback`, `error`), and the
+user sees no error. For rows there is nothing to fall back on: the client gets a 503, and the exposure says
+why. The rows of a request are of one unit, by which the arm is drawn; a thread computes, never the event
+loop. The router uses nothing else of a workload, so it knows no workload by name.
 """
 
 import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import re
 import secrets
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from pydantic import BaseModel
 
-from pipeline.contract.errors import JobError
+from pipeline.contract.errors import DataError, JobError
 from pipeline.contract.params import ServingParams
-from pipeline.serving.answers import Answer, Answers
-from pipeline.serving.batcher import Batcher, NoAnswer
+from pipeline.serving.answers import Answer, Answers, Predictor
+from pipeline.serving.batcher import Batcher, NoAnswer, in_a_line
+from pipeline.serving.bodies import MAX_NAME, MAX_ROWS, TOP, OutcomeBody, PredictBody, RecommendBody
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import ModelCache
 from pipeline.serving.model_manager import ModelManager, Standing
@@ -35,11 +44,17 @@ from pipeline.serving.writer import FLUSH_S, NoLog, Writer
 from pipeline.statistics.assignment import CHALLENGER, propensity
 from pipeline.storage.traffic_log import Exposure, Log, Outcome, RouterState
 
-TOP = 20  # items, if a request does not say
-MAX_NAME = 200  # characters of a user or an item
 JSON = "application/json"
-USED = ("/recommend", "/outcomes")
+BODIES: dict[str, type[BaseModel]] = {
+    "recommend": RecommendBody,
+    "predict": PredictBody,
+    "outcomes": OutcomeBody,
+}
+USED = tuple(f"/{path}" for path in BODIES)
 ID = re.compile("[0-9a-f]{32}")
+
+
+log = logging.getLogger(__name__)
 
 
 class VersionSource(Protocol):
@@ -62,12 +77,13 @@ class VersionSource(Protocol):
 
 
 class Router:
-    """Handles the four paths, in the event loop that it is created in; records nothing without a log."""
+    """Handles the paths, in the event loop that it is created in; records nothing without a log."""
 
     def __init__(self, log: Log | None, versions: VersionSource, params: ServingParams) -> None:
         self.versions, self._params = versions, params
         self._metrics = Metrics()
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
+        self._predicting = ThreadPoolExecutor(1, thread_name_prefix="predicting")
         self.has_log = log is not None
         self._prefix, self._count = secrets.token_hex(8), itertools.count()  # ids in order are quick to index
 
@@ -75,6 +91,7 @@ class Router:
         """Writes what waits to the log, and ends the threads."""
         self.versions.close()
         self._batcher.close()
+        self._predicting.shutdown(cancel_futures=True)
         self._writer.close()
 
     async def recommend(self, receive: Receive) -> Response:
@@ -94,6 +111,8 @@ class Router:
             raise HTTPException(503, f"no version serves: {self.versions.fault}")
         unit, arm = self.versions.draw(user, now)
         answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
+        if not isinstance(answers, Answers):
+            raise HTTPException(404, f"version {answers.version} recommends nothing; POST rows to /predict")
         metrics = self._metrics.arms[arm]
         answer, error = answers.cached(user), ""
         if answer is None:
@@ -103,34 +122,92 @@ class Router:
         if len(items) > top:
             items = items[:top]
             text = json.dumps(items)
+        shown = self._expose(
+            now, unit=unit, arm=arm, version=answers.version, items=items, began=began, error=error,
+            fallback=answer.fallback,
+        )  # fmt: skip
+        return f'{{"items": {text}{shown}, "version": {answers.version}}}'
+
+    async def predict(self, receive: Receive) -> Response:
+        """Answers POST /predict."""
+        return Response(await self.predicted(await self._read(receive)), media_type=JSON)
+
+    async def predicted(self, body: dict[str, Any], *, one_unit: bool = True) -> str:
+        """Returns what the model predicts of rows, as JSON; HTTPException says why it does not.
+
+        `one_unit` is false where something else has drawn the arm of the request.
+        """
+        began = time.perf_counter()
+        rows = body.get("rows")
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            raise HTTPException(422, f"rows is {rows!r:.50}; list at least one row, each an object")
+        if len(rows) > MAX_ROWS:
+            raise HTTPException(422, f"there are {len(rows):,} rows; send at most {MAX_ROWS:,} at once")
+        now = self.versions.standing
+        if now.champion is None:
+            raise HTTPException(503, f"no version serves: {self.versions.fault}")
+        column = now.champion.unit if isinstance(now.champion, Predictor) and one_unit else ""
+        unit, arm = self.versions.draw(_unit_of(rows, column) or secrets.token_hex(8), now)
+        answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
+        if not isinstance(answers, Predictor):
+            raise HTTPException(404, f"version {answers.version} predicts no rows; POST a user to /recommend")
+        text, error = "", ""
+        try:
+            async with asyncio.timeout(self._params.timeout_s):
+                loop = asyncio.get_running_loop()
+                text = await loop.run_in_executor(self._predicting, _json_of, answers, rows)
+        except DataError as refused:
+            raise HTTPException(422, str(refused)) from None
+        except TimeoutError:
+            error = f"no answer within {self._params.timeout_s:g} s"
+        except Exception as raised:  # whatever a workload raises is the version's fault, not the router's
+            log.exception("version %d does not predict %d rows", answers.version, len(rows))
+            error = in_a_line(raised)
+        shown = self._expose(
+            now, unit=unit, arm=arm, version=answers.version, items=(), began=began, error=error
+        )
+        if error:
+            raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
+        return f'{{"predictions": {text}{shown}, "version": {answers.version}}}'
+
+    def _expose(
+        self, now: Standing, *, unit: str, arm: str, version: int, items: tuple[str, ...], began: float,
+        error: str, fallback: bool = False,
+    ) -> str:  # fmt: skip
+        """Logs and counts an answer; returns its exposure's id as a part of the answer's JSON."""
         latency_s = time.perf_counter() - began
         exposure = Exposure(
             id=f"{self._prefix}{next(self._count):016x}", time=time.time(), experiment=now.experiment,
-            unit=unit, arm=arm, version=answers.version, share=now.share,
+            unit=unit, arm=arm, version=version, share=now.share,
             propensity=propensity(arm, now.share), items=items,
-            latency_s=latency_s, error=error, fallback=answer.fallback,
+            latency_s=latency_s, error=error, fallback=fallback,
         )  # fmt: skip
         self._writer.expose(exposure)
+        metrics = self._metrics.arms[arm]
         metrics.requests.inc()
         metrics.latency_s.observe(latency_s)
-        if answer.fallback:
+        if fallback:
             metrics.fallbacks.inc()
         if error:
             metrics.errors.inc()
-        exposed = f', "exposure": "{exposure.id}"' if self.has_log else ""
-        return f'{{"items": {text}{exposed}, "version": {answers.version}}}'
+        return f', "exposure": "{exposure.id}"' if self.has_log else ""
 
     async def outcomes(self, receive: Receive) -> Response:
         """Answers POST /outcomes."""
         return Response(await self.record(await self._read(receive)), media_type=JSON)
 
     async def record(self, body: dict[str, Any]) -> str:
-        """Records what a user took; returns JSON once it is on the disk. HTTPException says why it is not."""
+        """Records what a user took, or the labels of rows; returns JSON once it is on the disk.
+
+        HTTPException says why it is not.
+        """
         if not self.has_log:
             raise HTTPException(404, "no log of exposures is kept here; name one by serving.endpoint.log")
         exposure, items = body.get("exposure"), body.get("items")
         if not isinstance(exposure, str) or not ID.fullmatch(exposure):
-            raise HTTPException(422, f"exposure is {exposure!r:.50}; give the id that /recommend gave")
+            raise HTTPException(422, f"exposure is {exposure!r:.50}; give the id that came with the answer")
+        if "labels" in body and "items" not in body:
+            items = _texts_of(body["labels"])
         if not isinstance(items, list) or not all(isinstance(i, str) and len(i) <= MAX_NAME for i in items):
             raise HTTPException(422, f"items is {items!r:.50}; list the codes of the items that were taken")
         try:
@@ -148,7 +225,7 @@ class Router:
             ) from None
         if not known:
             self._metrics.unknown.inc()
-            raise HTTPException(404, "there is no such exposure; give the id that /recommend gave")
+            raise HTTPException(404, "there is no such exposure; give the id that came with the answer")
         self._metrics.outcomes.inc()
         return '{"kept": true}'
 
@@ -210,7 +287,7 @@ async def read(receive: Receive, *, within_s: float) -> dict[str, Any]:
 
 
 class ShortCut:
-    """Routes the two paths of users around FastAPI's layers, which cost as much as the answer itself."""
+    """Routes the paths of users around FastAPI's layers, which cost as much as the answer itself."""
 
     def __init__(self, app: FastAPI) -> None:
         self.app = app
@@ -221,9 +298,9 @@ class ShortCut:
             await self.app(scope, receive, send)
             return
         router: Router = self.app.state.router
-        handler = router.recommend if scope["path"] == "/recommend" else router.outcomes
+        handler = {"/recommend": router.recommend, "/predict": router.predict, "/outcomes": router.outcomes}
         try:
-            response = await handler(receive)
+            response = await handler[scope["path"]](receive)
         except HTTPException as error:
             response = sentence(error)
         await response(scope, receive, send)
@@ -242,13 +319,51 @@ def make_app(log: Log, params: ServingParams, *, name: str, home: Path, token: s
         yield
         await asyncio.to_thread(router.close)
 
-    app = FastAPI(title="Daybreak", lifespan=life, openapi_url=None)
-    for path, method in {"recommend": "POST", "outcomes": "POST", "health": "GET", "metrics": "GET"}.items():
-        app.add_route(f"/{path}", _endpoint(app, path), methods=[method])
+    app = FastAPI(title="Daybreak", lifespan=life)
+    for path in (*BODIES, "health", "metrics"):
+        about = (getattr(Router, path).__doc__ or "").partition("\n")[0]
+        extra = {"requestBody": _schema(BODIES[path])} if path in BODIES else None
+        app.add_api_route(
+            f"/{path}", _endpoint(app, path), methods=["POST" if path in BODIES else "GET"], summary=path,
+            description=about, openapi_extra=extra, response_class=Response,
+        )  # fmt: skip
     return Limits(
         ShortCut(app), token=token,
         max_body_bytes=params.max_body_bytes, max_requests_per_s=params.max_requests_per_s,
     )  # fmt: skip
+
+
+def _schema(body: type[BaseModel]) -> dict[str, Any]:
+    """Returns how OpenAPI describes a request with this body."""
+    return {"required": True, "content": {JSON: {"schema": body.model_json_schema()}}}
+
+
+def _unit_of(rows: list[dict[str, Any]], column: str) -> str:
+    """Returns what rows have in the column of their unit; HTTPException where that is not one."""
+    if not column:
+        return ""
+    units = dict.fromkeys(_text(row.get(column)) for row in rows)
+    if len(units) > 1:
+        raise HTTPException(
+            422, f"the rows are of {len(units):,} values of {column}; send those of one in a request"
+        )
+    return next(iter(units))
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _texts_of(labels: Any) -> list[str]:
+    """Returns labels of rows as JSON texts; HTTPException where they are not a list of plain values."""
+    plain = isinstance(labels, list) and not any(isinstance(label, list | dict) for label in labels)
+    if not plain or len(labels) > MAX_ROWS:
+        raise HTTPException(422, f"labels is {labels!r:.50}; list a number, text or null for each row")
+    return [json.dumps(label) for label in labels]
+
+
+def _json_of(answers: Predictor, rows: list[dict[str, Any]]) -> str:
+    return json.dumps(answers.of(rows), allow_nan=False)
 
 
 def _endpoint(app: FastAPI, path: str) -> Any:

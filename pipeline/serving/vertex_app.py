@@ -7,8 +7,16 @@
 
 It is the router of `python -m pipeline serve` with one version, over the arrays of that version's own night;
 an instance is the body of a user's request there, and the endpoint has drawn which version answers it
-(pipeline/serving/deployed.py). Without a log there are no exposures and no outcomes. With any workload,
-instances {"sample": 3} name samples of the arrays' test split, and predictions are their scores.
+(pipeline/serving/deployed.py). Without a log there are no exposures and no outcomes. A version that predicts
+rows takes these as instances, of any units, since the endpoint draws by request; they are one exposure:
+
+    {"instances": [{"ts": "2025-01-31T09:30:00", "amount": 12.5}]}
+        ->  {"predictions": [{"prediction": 0.02, "exposure": ID, "version": 8}]}
+    {"instances": [{"exposure": ID, "labels": [0]}]}
+        ->  {"predictions": [{"kept": true}]}
+
+With any other workload, instances {"sample": 3} name samples of the arrays' test split, and predictions are
+their scores.
 """
 
 import asyncio
@@ -24,12 +32,13 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from pipeline.contract.params import Plug, ServingParams
-from pipeline.registry.weights import batch_of, load_model, placed
-from pipeline.serving.answers import Answers
+from pipeline.registry.weights import batch_of, load_model, load_rows, placed
+from pipeline.serving.answers import Answers, Predictor
 from pipeline.serving.deployed import Deployed
 from pipeline.serving.limits import Limits
 from pipeline.serving.router import Router, read, sentence
 from pipeline.storage.traffic_log import Log, open_log
+from pipeline.workloads.served_rows import serves_rows
 
 MAX_BYTES = 1_500_000  # of a request, Vertex's own limit
 MAX_INSTANCES = 1_000
@@ -43,7 +52,8 @@ class Loaded:
         folder = root / "version" / "artifacts" / "model"
         facts = json.loads((folder / "model.json").read_text())
         self.workload: Any = Plug(use=facts["workload"], **facts["arguments"]).make()
-        self.model = load_model(self.workload, folder)
+        self.rows = load_rows(self.workload, folder.parent) if serves_rows(self.workload) else None
+        self.model = self.rows.model if self.rows else load_model(self.workload, folder)
         self.arrays = root / "arrays"
 
     @cached_property
@@ -54,14 +64,17 @@ class Loaded:
     def deployed(
         self, log: Log | None, variables: Mapping[str, str], *, top: int, keep: int
     ) -> Deployed | None:
-        """Returns the version for a router; None if it cannot recommend."""
+        """Returns the version for a router; None if it neither recommends nor predicts rows."""
+        number, endpoint = int(variables.get("MODEL_VERSION", 0)), variables.get("ENDPOINT", "")
+        if self.rows:
+            return Deployed(Predictor(number, self.rows), log, endpoint=endpoint)
         if not hasattr(self.workload, "recommend") or not self.arrays.exists():
             return None
         answers = Answers(
-            int(variables.get("MODEL_VERSION", 0)), night=variables.get("NIGHT", ""), workload=self.workload,
+            number, night=variables.get("NIGHT", ""), workload=self.workload,
             model=self.model, samples=self.workload.dataset(self.arrays, "serve"), top=top, keep=keep,
         )  # fmt: skip
-        return Deployed(answers, log, endpoint=variables.get("ENDPOINT", ""))
+        return Deployed(answers, log, endpoint=endpoint)
 
     def scores(self, numbers: Sequence[int]) -> list[float]:
         """Returns the scores of samples; ValueError if there is no such sample."""
@@ -90,7 +103,14 @@ class Predictions:
             raise HTTPException(
                 400, f"{len(instances):,} instances, at most {MAX_INSTANCES:,} are answered at once"
             )
-        if any("sample" in one for one in instances):
+        if (
+            self.router
+            and self.loaded.rows
+            and not any({"exposure", "labels"} <= set(one) for one in instances)
+        ):
+            answer = json.loads(await self.router.predicted({"rows": instances}, one_unit=False))
+            return [{**one, **answer} for one in answer.pop("predictions")]
+        if not self.loaded.rows and any("sample" in one for one in instances):
             return await self._scores(instances)
         if self.router is None:
             name = type(self.loaded.workload).__qualname__

@@ -63,7 +63,10 @@ def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> N
     assert router.post("outcomes", {**told, "items": []}) == (200, {"kept": True})
     assert kept(router.log, shown["exposure"], "").taken == ("2/u8/1", "another")
     status, answer = router.post("outcomes", {**told, "exposure": "0" * 32})
-    assert (status, answer["error"]) == (404, "there is no such exposure; give the id that /recommend gave")
+    assert (status, answer["error"]) == (
+        404,
+        "there is no such exposure; give the id that came with the answer",
+    )
 
 
 @pytest.mark.parametrize(("path", "body", "status", "why"), [
@@ -77,7 +80,8 @@ def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> N
     ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),
     ("outcomes", {"exposure": "\ud800" * 32, "items": []}, 422, "exposure is '"),
     ("outcomes", {"exposure": "0" * 32, "items": "22423"}, 422, "items is '22423'"),
-    ("recommend", {"user": "u" * 20_000}, 413, "16,384 are allowed"),
+    ("recommend", {"user": "u" * 1_200_000}, 413, "1,000,000 are allowed"),
+    ("predict", {"rows": [{"user": "u1"}]}, 404, "version 2 predicts no rows; POST a user to /recommend"),
 ])  # fmt: skip
 def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     router: Running, path: str, body: Any, status: int, why: str
@@ -91,10 +95,10 @@ def test_a_body_that_does_not_say_its_size_is_limited_as_it_comes(router: Runnin
     def body() -> Any:
         yield b'{"user": "'
         for _ in range(40):
-            yield b"u" * 1000
+            yield b"u" * 50_000
 
     answer = requests.post(f"{router.url}/recommend", data=body(), timeout=30)
-    assert (answer.status_code, "more than 16,384 bytes" in answer.json()["error"]) == (413, True)
+    assert (answer.status_code, "more than 1,000,000 bytes" in answer.json()["error"]) == (413, True)
     assert requests.post(f"{router.url}/recommend", data=b"no JSON", timeout=30).status_code == 400
     assert router.get("recommend").status_code == 405
     assert router.get("nothing").status_code == 404

@@ -1,0 +1,150 @@
+"""Writes what a version predicts of the clean rows of a day, as a file at any URL of fsspec.
+
+The version is fetched from the registry and checked against the ledger as a router does. Its features look
+back on the clean days of the same folder, and on none that come later.
+"""
+
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.contract import params, records
+from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
+from pipeline.data.features import CLEAN
+from pipeline.data.ingest import part_of
+from pipeline.data.prepare import partitions
+from pipeline.registry import aliases, carried_code, packaging
+from pipeline.registry.weights import load_rows
+from pipeline.serving.loading import recorded
+from pipeline.storage import ledger
+from pipeline.storage.bucket import options
+from pipeline.storage.mlflow_client import session
+from pipeline.workloads.served_rows import ServedRows, conformed, serves_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMS = (".parquet", ".csv")
+
+
+def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
+    """Writes the predictions of a day's rows; returns the version and the number of rows.
+
+    A row has the columns of the table's unit, key and time, and a column for each prediction. A `version` of
+    0 is the champion. The file is there whole or not at all.
+
+    Raises:
+        NothingToDo: no version serves.
+        ParamsError: `to` names no file that can be written.
+        DataError: the day has no clean rows here, or they are not rows of the version's table.
+        ReleaseError: the version cannot be loaded, or does not predict rows.
+    """
+    import pyarrow.parquet as pq
+
+    home = ledger.home()
+    if not to.endswith(FORMS):
+        raise ParamsError(f"--to {to} is not a file of {' or '.join(FORMS)}; name one")
+    folder = next((one for one in _folders(home) if part_of(day, one / CLEAN).exists()), None)
+    if folder is None:
+        raise DataError(f"no night here has clean rows of {day}; run a night with that day")
+    clean = folder / CLEAN
+
+    def read(other: date) -> "pa.Table":
+        return pq.read_table(part_of(other, clean), partitioning=None)
+
+    number, served = _loaded(home, version)
+    rows = read(day)
+    known = served.workload.table.columns  # the version's; the rows may have a column that is newer
+    rows = rows.select([name for name in rows.column_names if name in known])
+    if not len(rows):
+        raise DataError(f"{clean} has no row of {day}; look at data/quarantine")
+    served = replace(served, days=partitions(clean), read=read)
+    write(_predicted(served, rows), to)
+    return number, len(rows)
+
+
+def _folders(home: Path) -> Iterator[Path]:
+    """Yields the folders that may have clean rows, the newest night's first."""
+    for commit in ledger.commits():
+        yield home / "nights" / commit.night
+    yield home
+
+
+def _loaded(home: Path, number: int) -> tuple[int, ServedRows]:
+    name = params.load(home).register_.name
+    if not number:
+        champion = ledger.champion_at(ledger.ledger_tip())
+        if champion is None:
+            raise NothingToDo("no version serves yet; run a night, or name a version by --version")
+        number = champion.version
+    with session() as client, tempfile.TemporaryDirectory() as scratch:
+        night = aliases.existing(client, name, number).tags.get("night", "")
+        version = recorded(home, name, number, night=night)
+        folder = packaging.fetch(f"models:/{name}/{number}", version, into=Path(scratch))
+        if not version.files_digest:
+            raise ReleaseError(f"version {number} is older than digests of code; name a newer one")
+        workload = carried_code.workload_of(folder)
+        if not serves_rows(workload):
+            raise ReleaseError(
+                f"version {number} is of {type(workload).__qualname__}, which predicts no rows; give it "
+                f"`features` and `predict`"
+            )
+        return number, load_rows(workload, folder / carried_code.MODEL.parent)
+
+
+def _predicted(served: ServedRows, rows: "pa.Table") -> "pa.Table":
+    import pyarrow as pa
+
+    table = served.workload.table
+    taken = conformed(rows, table)
+    names = [
+        name for name in dict.fromkeys((table.unit, *table.key, table.time)) if name in taken.column_names
+    ]
+    columns: dict[str, Any] = {name: taken[name] for name in names}
+    for name, values in served.of(taken).items():
+        if name in columns:
+            raise ParamsError(
+                f"the prediction {name} is named as a column of the table; rename it in `predict`"
+            )
+        columns[name] = values if values.ndim == 1 else pa.array(values.tolist())
+    return pa.table(columns)
+
+
+def write(table: "pa.Table", to: str) -> None:
+    """Writes a file of parquet or CSV to a URL, whole or not at all; ParamsError or JobError says why not."""
+    import fsspec
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+    from fsspec.implementations.local import LocalFileSystem
+
+    buffer = io.BytesIO()
+    try:
+        if to.endswith(".csv"):
+            pyarrow.csv.write_csv(table, buffer)
+        else:
+            pq.write_table(table, buffer, compression="zstd")
+    except pa.ArrowInvalid as error:
+        raise ParamsError(f"{to} cannot hold these predictions: {error}; name a file of .parquet") from None
+    try:
+        files, path = fsspec.core.url_to_fs(to, **options(to))
+        files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        if not isinstance(files, LocalFileSystem):
+            files.pipe_file(path, buffer.getvalue())  # a bucket shows no object before it is whole
+            return
+        unfinished = Path(f"{path}.{os.getpid()}")
+        try:
+            unfinished.write_bytes(buffer.getvalue())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        records.sync(Path(path).parent)
+    except (ValueError, ImportError) as error:
+        raise ParamsError(f"--to {to} cannot be used: {error}; name another") from None
+    except OSError as error:
+        raise JobError(f"{to} cannot be written: {error}; check that it can be reached") from None

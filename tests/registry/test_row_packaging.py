@@ -1,0 +1,129 @@
+"""A version that predicts raw rows, in a real registry, in a process that has nothing but its files."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.contract import params, records
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.params import SmokeTestParams
+from pipeline.contract.records import Dataset, Training, Version
+from pipeline.evaluation import evaluator
+from pipeline.evaluation.scores import read_scores, with_prefix
+from pipeline.evaluation.smoke_test import smoke_test
+from pipeline.registry import packaging
+from pipeline.storage.mlflow_client import session
+from tests.conftest import make_repository
+from tests.release.folders import PARAMS
+from tests.serving.conftest import live_in
+from tests.serving.homes import add_version
+from tests.workloads.payments import rows_of, trained
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+KINDS = ("Payments", "PastPayments")
+ASKED = SmokeTestParams(max_p99_s=60, max_start_s=300)
+ASK = """
+import json, sys
+import pandas as pd, mlflow.pyfunc
+model = mlflow.pyfunc.load_model(sys.argv[1])
+frame = pd.read_parquet(sys.argv[2])
+given, example = model.predict(frame), model.predict(model.input_example)
+print(json.dumps({
+    "inputs": model.metadata.signature.inputs.to_dict(),
+    "outputs": model.metadata.signature.outputs.to_dict(),
+    "predictions": given.to_dict("records"), "num_examples": len(example),
+}))
+"""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def night(request: Any, tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Any:
+    """The folder of a night whose version is registered, and its name."""
+    home = make_repository(tmp_path_factory.mktemp("rows") / "home", store=empty_store)
+    (home / "params.yaml").write_text(PARAMS)
+    with pytest.MonkeyPatch.context() as patch:
+        live_in(home, patch)
+        add_version(home, 1, promoted=False, alter=trained(f"tests.workloads.payments:{request.param}"))
+        (folder,) = (home / "nights").iterdir()
+        with contextlib.chdir(folder):
+            told = params.load()
+            records.write(
+                evaluator.evaluate(
+                    records.read(Dataset), records.read(Training), None, told.workload.make(), told.evaluate,
+                    registered=told.register_,
+                )
+            )  # fmt: skip
+            yield folder, request.param
+
+
+def fetched(into: Path) -> Path:
+    version = records.read(Version)
+    with session():
+        return packaging.fetch(f"models:/{version.name}/{version.number}", version, into=into)
+
+
+def test_any_client_sends_raw_rows_to_a_version(night: Any, tmp_path: Path) -> None:
+    _, name = night
+    version = fetched(tmp_path)
+    past = sorted(path.parent.name for path in (version / "artifacts").glob("past/*/part.parquet"))
+    # The night is of 11 January, held out are 8 and 9; the first of them looks back on three days.
+    carried = [f"day=2025-01-{day:02}" for day in range(5, 12)] if name == "PastPayments" else []
+    assert past == carried
+    day = max(json.loads(Path("data/arrays/meta.json").read_text())["test_days"])
+    rows = rows_of(date.fromisoformat(day))
+    rows.drop(["is_fraud"]).to_pandas().to_parquet(tmp_path / "rows.parquet")
+    asked = subprocess.run(
+        [sys.executable, "-I", "-c", ASK, str(version), str(tmp_path / "rows.parquet")],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+    )  # fmt: skip
+    assert asked.returncode == 0, asked.stderr[-3000:]
+    told = json.loads(asked.stdout.splitlines()[-1])
+    inputs = {one["name"]: (one["type"], one["required"]) for one in told["inputs"]}
+    assert inputs == {
+        "ts": ("datetime", True), "account": ("string", True), "amount": ("double", True),
+        "mcc": ("string", True), "country": ("string", False), "retries": ("any", False),
+    }  # fmt: skip
+    assert [one["name"] for one in told["outputs"]] == ["prediction", "parts"]
+    assert told["num_examples"] == 5
+    known = [value is not None for value in rows["is_fraud"].to_pylist()]
+    expected = with_prefix(read_scores() or {}, "prediction")
+    for name in ("prediction", "parts"):
+        found = np.array([one[name] for one in told["predictions"]])[known]
+        np.testing.assert_allclose(found, expected[name][-len(found) :], rtol=0, atol=1e-6)
+
+
+def test_a_version_is_tried_on_the_raw_rows_of_its_samples(night: Any) -> None:
+    columns, version = read_scores() or {}, records.read(Version)
+    predicted = with_prefix(columns, "prediction")
+    checks = smoke_test(version, None, columns["challenger"], ASKED, predicted=predicted)
+    assert [check.name for check in checks] == ["loads", "start", "schema", "parity", "latency", "memory"]
+    assert [check for check in checks if not check.ok] == []
+    wrong = {**predicted, "prediction": predicted["prediction"] + 1e-3}
+    failed = [check for check in smoke_test(version, None, columns["challenger"], ASKED, predicted=wrong)
+              if not check.ok]  # fmt: skip
+    assert [check.name for check in failed] == ["parity"]
+
+
+def test_past_that_is_changed_is_not_run(night: Any, tmp_path: Path) -> None:
+    _, name = night
+    if name != "PastPayments":
+        return
+    version, record = fetched(tmp_path), records.read(Version)
+    part = next((version / "artifacts" / "past").glob("*/part.parquet"))
+    shutil.rmtree(part.parent)
+    with pytest.raises(ReleaseError, match="have digest"):
+        packaging.verify(
+            version, model_digest=record.model_digest, files_digest=record.files_digest, uri="here"
+        )

@@ -1,0 +1,66 @@
+"""`python -m pipeline predict`: a file of what a version predicts of a day's clean rows."""
+
+from datetime import date, datetime
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import cli
+from pipeline.serving.day_predictions import write
+from tests.serving.conftest import live_in
+from tests.serving.test_predict import USE, expected, home_of_rows  # noqa: F401  the fixture
+from tests.workloads.payments import rows_of
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+DAY = date(2025, 1, 10)
+
+
+@pytest.fixture
+def home(home_of_rows: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811
+    live_in(home_of_rows, monkeypatch)
+    return home_of_rows
+
+
+def test_the_champion_predicts_the_clean_rows_of_a_day(home: Path, tmp_path: Path) -> None:
+    to = tmp_path / "new" / "predictions.parquet"
+    assert cli.main(["predict", "--day", str(DAY), "--to", str(to)]) == 0
+    found, rows = pq.read_table(to), rows_of(DAY)
+    assert found.column_names == ["account", "ts", "prediction", "parts"]
+    assert found["account"].to_pylist() == rows["account"].to_pylist()
+    assert found["ts"][0].as_py() == rows["ts"][0].as_py()
+    assert isinstance(found["ts"][0].as_py(), datetime)
+    for name, values in expected(home, rows).items():
+        np.testing.assert_allclose(np.array(found[name].to_pylist()), values, rtol=0, atol=1e-6)
+    assert [path.name for path in to.parent.iterdir()] == ["predictions.parquet"]
+    other = "memory://predictions/other.parquet"
+    assert cli.main(["predict", "--day", str(DAY), "--to", other, "--version", "2"]) == 0
+    with fsspec.open(other, "rb") as file:
+        assert pq.read_table(file)["prediction"].to_pylist() != found["prediction"].to_pylist()
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["--day", "2020-01-01", "--to", "there.parquet"], "no night here has clean rows of 2020-01-01"),
+    (["--day", str(DAY), "--to", "there.txt"], "is not a file of .parquet or .csv"),
+    (["--day", str(DAY), "--to", "there.csv"], "name a file of .parquet"),
+    (["--day", str(DAY), "--to", "nowhere://there.csv"], "nowhere"),
+    (["--day", str(DAY), "--to", "there.parquet", "--version", "9"], "9"),
+])  # fmt: skip
+def test_what_cannot_be_predicted_leaves_no_file(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    words: list[str], why: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["predict", *words]) == 1
+    assert why in caplog.text
+    assert list(tmp_path.glob("there*")) == []
+
+
+def test_one_value_a_row_may_be_csv(tmp_path: Path) -> None:
+    write(rows_of(DAY).select(["account", "amount"]), str(tmp_path / "found.csv"))
+    assert pyarrow.csv.read_csv(tmp_path / "found.csv").num_rows == 60

@@ -1,0 +1,177 @@
+"""A real router in front of a real registry, whose versions predict rows."""
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.contract.workload import read_state
+from pipeline.registry.weights import load_rows
+from pipeline.serving.vertex_app import Loaded, Predictions
+from pipeline.statistics.assignment import CHALLENGER, arm_of
+from pipeline.storage.traffic_log import Log
+from pipeline.workloads.served_rows import as_records
+from tests.conftest import make_repository
+from tests.release.folders import PARAMS
+from tests.serving.conftest import live_in
+from tests.serving.homes import add_version
+from tests.serving.running import Running, running, until
+from tests.serving.test_router import kept, move
+from tests.workloads.payments import PastPayments, rows_of, trained
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+USE = "tests.workloads.payments:PastPayments"
+TODAY = date(2025, 1, 12)  # both nights have its eve
+EXPERIMENT = "2025-01-13"
+
+
+@pytest.fixture(scope="module")
+def home_of_rows(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
+    """A home whose versions 1 and 2 predict payments."""
+    found = make_repository(tmp_path_factory.mktemp("predict") / "home", store=empty_store)
+    (found / "params.yaml").write_text(PARAMS)
+    with pytest.MonkeyPatch.context() as patch:
+        live_in(found, patch)
+        add_version(found, 1, alter=trained(USE, seed=1))
+        add_version(found, 2, promoted=False, alter=trained(USE, seed=2))
+    return found
+
+
+@pytest.fixture(scope="module")
+def router(home_of_rows: Path) -> Iterator[Running]:
+    """A router whose champion is version 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        live_in(home_of_rows, patch)
+        with running(home_of_rows) as found:
+            yield found
+
+
+def payments_of(account: str) -> list[dict[str, Any]]:
+    return [row for row in as_records(rows_of(TODAY).drop(["is_fraud"])) if row["account"] == account]
+
+
+def expected(home: Path, rows: Any, night: str = "2025-01-11") -> Any:
+    """What the model of a night predicts of rows, read from that night's folder."""
+    folder = home / "nights" / night / "data"
+    carried = home / "var" / f"artifacts {night}"
+    shutil.copytree(folder / "clean", carried / "past", dirs_exist_ok=True)
+    return load_rows(PastPayments(), carried, model=folder / "run" / "model").predict(rows)
+
+
+def test_rows_are_predicted_as_the_model_does(router: Running, home_of_rows: Path) -> None:
+    rows = payments_of("a3")
+    status, told = router.post("predict", {"rows": rows})
+    assert (status, told["version"], len(told["predictions"])) == (200, 1, len(rows))
+    for name, values in expected(home_of_rows, rows).items():
+        np.testing.assert_allclose([one[name] for one in told["predictions"]], values, rtol=0, atol=1e-6)
+    found = kept(router.log, told["exposure"], "")
+    assert (found.version, found.items, found.error, found.fallback) == (1, (), "", False)
+    assert found.unit == router.log.unit_of("a3")
+    assert found.latency_s > 0
+    labels = [0, 1.5, None, "late"]
+    assert router.post("outcomes", {"exposure": told["exposure"], "labels": labels}) == (200, {"kept": True})
+    assert kept(router.log, told["exposure"], "").taken == ("0", "1.5", "null", '"late"')
+    assert router.get("health").json()["champion"] == 1
+
+
+ROW = {"ts": "2025-01-12T10:00:00Z", "account": "a1", "amount": 5.0, "mcc": "5411"}
+
+
+@pytest.mark.parametrize(("path", "body", "status", "why"), [
+    ("predict", {}, 422, "rows is None; list at least one row"),
+    ("predict", {"rows": []}, 422, "list at least one row"),
+    ("predict", {"rows": [7]}, 422, "list at least one row"),
+    ("predict", {"rows": [ROW] * 1001}, 422, "there are 1,001 rows; send at most 1,000 at once"),
+    ("predict", {"rows": [ROW, {**ROW, "account": "a2"}]}, 422, "the rows are of 2 values of account"),
+    ("predict", {"rows": [{"account": "a1", "amount": "5", "colour": 1}]}, 422,
+     "these are not rows of the table: ts is missing; amount is to be a number (it is string); mcc is "
+     "missing; there is no column colour; send ts (time)"),
+    ("recommend", {"user": "u1"}, 404, "version 1 recommends nothing; POST rows to /predict"),
+    ("outcomes", {"exposure": "0" * 32, "labels": [{}]}, 422, "labels is [{}]"),
+    ("outcomes", {"exposure": "0" * 32, "labels": [1]}, 404, "there is no such exposure"),
+])  # fmt: skip
+def test_what_is_asked_wrongly_is_refused_in_a_sentence(
+    router: Running, path: str, body: Any, status: int, why: str
+) -> None:
+    found, answer = router.post(path, body)
+    assert (found, why in answer["error"]) == (status, True), answer
+
+
+def test_a_model_that_fails_has_no_answer_and_counts_as_an_error(router: Running) -> None:
+    before = len(list(router.log.exposures("")))
+    status, told = router.post("predict", {"rows": [{**ROW, "mcc": "fails"}]})
+    assert (status, told["error"].partition(";")[0]) == (
+        503, "version 1 does not answer: ParamsError: PastPayments.features fails: ValueError: mcc fails",
+    )  # fmt: skip
+    found = kept_newest(router.log, before)
+    assert found.error == "ParamsError: PastPayments.features fails: ValueError: mcc fails; fix it"
+    assert (found.items, found.fallback, found.unit) == ((), False, router.log.unit_of("a1"))
+    assert 'daybreak_errors_total{arm="champion"} 1.0' in router.get("metrics").text
+
+
+def kept_newest(log: Log, before: int) -> Any:
+    until(lambda: len(list(log.exposures(""))) > before)
+    return list(log.exposures(""))[-1]
+
+
+def test_a_model_that_is_late_has_no_answer(home_of_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live_in(home_of_rows, monkeypatch)
+    with running(home_of_rows, timeout_s=0.2) as router:
+        status, told = router.post("predict", {"rows": [{**ROW, "mcc": "late"}]})
+        assert (status, told["error"]) == (
+            503, "version 1 does not answer: no answer within 0.2 s; send it again"
+        )  # fmt: skip
+        assert router.get("health").status_code == 200  # it computes beside the event loop
+
+
+def test_a_challenger_meets_its_share_of_accounts(router: Running, home_of_rows: Path) -> None:
+    move(router, champion=1, challenger=2, share=0.5, experiment=EXPERIMENT)
+    accounts = [f"b{number}" for number in range(40)]
+    met = {}
+    for account in accounts:
+        status, told = router.post("predict", {"rows": [{**ROW, "account": account}]})
+        assert status == 200
+        met[account] = told["version"]
+    arms = {name: arm_of(router.log.unit_of(name), experiment=EXPERIMENT, share=0.5) for name in accounts}
+    assert met == {name: 2 if arm == CHALLENGER else 1 for name, arm in arms.items()}
+    assert {1, 2} == set(met.values())
+    move(router, champion=1, challenger=0, share=0.0, experiment="")
+
+
+def test_the_page_of_documentation_has_the_requests(router: Running) -> None:
+    assert "swagger" in router.get("docs").text
+    paths = router.get("openapi.json").json()["paths"]
+    assert set(paths) == {"/recommend", "/predict", "/outcomes", "/health", "/metrics"}
+    body = paths["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["rows"]["maxItems"] == 1000
+
+
+def test_a_container_of_vertex_predicts_rows(home_of_rows: Path, tmp_path: Path, log: Log) -> None:
+    artifacts, night = tmp_path / "version" / "artifacts", home_of_rows / "nights" / "2025-01-11" / "data"
+    shutil.copytree(night / "run" / "model", artifacts / "model")
+    shutil.copytree(night / "clean", artifacts / "past")
+    assert "edges" in read_state(artifacts / "model")
+    rows = as_records(rows_of(TODAY).drop(["is_fraud"]))
+
+    async def told() -> list[Any]:
+        made = Predictions(Loaded(tmp_path), {"MODEL_VERSION": "7"}, log=str(log.url))
+        predicted = await made.predict(rows)
+        kept_ = await made.predict([{"exposure": predicted[0]["exposure"], "labels": [1]}])
+        assert made.router
+        await asyncio.to_thread(made.router.close)
+        return [predicted, kept_]
+
+    predicted, answered = asyncio.run(told())
+    assert answered == [{"kept": True}]
+    assert {one["version"] for one in predicted} == {7}
+    for name, values in expected(home_of_rows, rows).items():
+        np.testing.assert_allclose([one[name] for one in predicted], values, rtol=0, atol=1e-6)
+    (exposure,) = log.exposures(None)
+    assert (exposure.version, exposure.taken) == (7, ("1",))
