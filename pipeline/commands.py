@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from datetime import date
 from pathlib import Path
 
 from pipeline.contract import older, params, records
@@ -17,6 +18,44 @@ from pipeline.report import notifier
 from pipeline.storage import ledger
 
 log = logging.getLogger("pipeline")
+
+
+def init(
+    folder: str, *, from_: str, time: str = "", label: str = "", unit: str = "", ripe_after: float = -1.0
+) -> int:
+    """Write a repository for a model of your data: its table, its limits and its params, to go on from.
+
+    Args:
+        folder: a new folder, or an empty one
+        from_: URL of parquet, CSV or JSON lines (file, folder, glob or {day}), or of a database, as URL#table
+        time: column whose day a row belongs to; the only time if left out
+        label: column to predict; one named label, target or y if left out
+        unit: column of what is independent of each other, as accounts
+        ripe_after: days until a label is known; as the newest days without labels say, if left out
+    """
+    from pipeline import home
+
+    found = home.write(Path(folder), from_, time=time, label=label, unit=unit, ripe_days=ripe_after)
+    size = f"{found.num_days} days of {found.rows_per_day:,.0f} rows"
+    known = found.table.label
+    late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
+    print(f"{folder}: {len(found.table.columns)} columns, {size}{late}")
+    if found.left_out:
+        log.warning("left out, as null or of a type that no table has: %s", ", ".join(found.left_out))
+    print(f"Next: cd {folder} && python -m pipeline try")
+    return 0
+
+
+def try_(*, day: date | None = None) -> int:
+    """Try your code on one day and one batch, with what a rented machine would have, in seconds.
+
+    Args:
+        day: whose rows to take; the newest whose labels are known if left out
+    """
+    from pipeline import rehearsal
+
+    rehearsal.rehearse(Path(), day)
+    return 0
 
 
 def status(*, last: int = 14) -> int:
@@ -107,6 +146,21 @@ def serve(*, host: str = "", port: int = -1) -> int:
     from pipeline.serving import server
 
     server.serve(params.load(ledger.home()), host=host, port=None if port < 0 else port)
+    return 0
+
+
+def predict(*, day: date, to: str, version: int = 0) -> int:
+    """Write what a version predicts of the clean rows of a day, as a file.
+
+    Args:
+        day: the day, of which a night here has clean rows
+        to: the file, any URL of fsspec that ends with .parquet or .csv
+        version: its number; the champion if left out
+    """
+    from pipeline.serving import day_predictions
+
+    number, num_rows = day_predictions.write_day(day, to, version=version)
+    log.info("%s has what version %d predicts of %d rows of %s", to, number, num_rows, day)
     return 0
 
 
@@ -263,6 +317,6 @@ def notify(*, text: str = "", night: str = "", stage: str = "") -> int:
 
 
 COMMANDS: tuple[Callable[..., int], ...] = (
-    status, why, who_used, audit, drill, serve, check, report, prices, simulate, show,
-    notify, migrate,
+    init, try_, status, why, who_used, audit, drill, serve, predict, check, report, prices, simulate,
+    show, notify, migrate,
 )  # fmt: skip

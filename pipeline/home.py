@@ -1,0 +1,403 @@
+"""Writes a home, the git repository of a team's model, from what its data looks like: `init`.
+
+    python -m pipeline init FOLDER --from URL
+
+What it writes belongs to the team from then on; nothing writes it again.
+"""
+
+import importlib.machinery
+import json
+import keyword
+import math
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline import dvc_file
+from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.table import AnyColumn, Float, Int, Table
+from pipeline.storage.ledger import git
+
+if TYPE_CHECKING:
+    from pipeline.survey import Survey
+
+WIDTH = 88  # of lines of Python, as ruff format has it where nothing else is said
+UPDATES = 3000  # of a cold start, about
+GITIGNORE = """\
+.venv
+__pycache__/
+.pytest_cache/
+/nights/
+/var/
+/data/*
+!/data/expectations.yaml
+"""
+DVC = {
+    ".dvc/config": "[core]\n    analytics = false\n    check_update = false\n",
+    ".dvc/.gitignore": "/config.local\n/tmp\n/cache\n",
+    ".dvcignore": "/nights\n/var\n/.venv\n__pycache__\n",
+}
+
+
+def write(
+    folder: Path, url: str, *, time: str = "", label: str = "", unit: str = "", ripe_days: float = -1
+) -> "Survey":
+    """Writes the home to a folder that is empty or not there, and commits it; returns what was found.
+
+    Nothing is left behind where it fails. Raises ParamsError or DataError with what to do about it.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
+    from pipeline.survey import survey
+
+    found = survey(url, time=time, label=label, unit=unit, ripe_days=ripe_days)
+    name = module_name(folder.resolve().name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.resolve().parent))
+    try:
+        for path, text in files(found, name, title=folder.resolve().name).items():
+            (fresh / path).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / path).write_text(text)
+        (fresh / dvc_file.FILE).write_text(dvc_file.text(fresh))
+        _commit(fresh)
+        fresh.chmod(0o755)
+        fresh.replace(folder.resolve())
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return found
+
+
+def module_name(folder: str) -> str:
+    """Returns the name of the module for a folder: one that nothing else has that Python can import here.
+
+    >>> module_name("card-fraud"), module_name("json"), module_name("2025")
+    ('card_fraud', 'json_model', 'model_2025')
+    """
+    name = re.sub(r"\W+", "_", folder.lower(), flags=re.ASCII).strip("_") or "model"
+    name = f"model_{name}" if name[0].isdigit() else name
+    paths = [path for path in sys.path if Path(path or ".").resolve() != Path.cwd()]
+    taken = importlib.machinery.PathFinder.find_spec(name, paths) or name in sys.stdlib_module_names
+    return f"{name}_model" if taken or keyword.iskeyword(name) else name
+
+
+def files(found: "Survey", name: str, *, title: str) -> dict[str, str]:
+    """Returns the texts of the files of a home but dvc.yaml, by path."""
+    return {
+        "params.yaml": params_text(found, name, title=title),
+        f"{name}.py": module_text(found, name),
+        f"test_{name}.py": TEST,
+        "data/expectations.yaml": expectations_text(found),
+        "README.md": readme_text(found, name, title=title),
+        ".gitignore": GITIGNORE,
+        **DVC,
+    }
+
+
+def _commit(folder: Path) -> None:
+    git("init", "--quiet", folder=folder)
+    git("add", "--all", folder=folder)
+    try:
+        git("var", "GIT_COMMITTER_IDENT", folder=folder)
+        identity = []
+    except ReleaseError:  # as in a container
+        identity = ["-c", "user.name=Daybreak", "-c", "user.email=daybreak@localhost"]
+    message = "Begin with what the data looks like"
+    git(*identity, "-c", "commit.gpgsign=false", "commit", "--quiet", "-m", message, folder=folder)
+
+
+TEST = '''\
+"""One day goes through every seam, as `python -m pipeline try` shows it."""
+
+from pathlib import Path
+
+from pipeline.rehearsal import rehearse
+
+
+def test_one_day_goes_through_every_seam() -> None:
+    rehearse(Path(__file__).parent)
+'''
+
+
+def _class_name(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def module_text(found: "Survey", name: str) -> str:
+    """Returns the team's module: the table as found, and a model for its kind of label."""
+    label = _label(found.table)
+    kinds = {type(column).__name__ for column in found.table.columns.values()} | {"Label", "Table"}
+    late = found.table.label is not None and bool(found.table.label.ripe_after)
+    names = [*sorted(kinds), *(["days"] if late else [])]
+    body = (BINARY if found.binary else NUMBER).replace("LABEL", label)
+    imports, methods = body.split("# ---\n")
+    return (
+        f'"""Predicts {label}; written by `python -m pipeline init`, and yours from now on."""\n\n'
+        f"{imports.replace('# TABLE', _import('pipeline.contract.table', names))}"
+        f"class {_class_name(name)}(TableWorkload):\n"
+        f"{_table_text(found.table)}{methods}"
+    )
+
+
+def _label(table: Table) -> str:
+    assert table.label is not None
+    return table.label.column
+
+
+def _import(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    listed = "".join(f"    {name},\n" for name in names)
+    return line if len(line) <= WIDTH else f"from {module} import (\n{listed})"
+
+
+def _table_text(table: Table) -> str:
+    columns = "".join(f"            {json.dumps(name)}: {_code(of)},\n" for name, of in table.columns.items())
+    unit = f"        unit={json.dumps(table.unit)},\n" if table.unit else ""
+    label = table.label
+    assert label is not None
+    after = label.ripe_after.total_seconds() / 86_400
+    ripe = f", ripe_after=days({after:g})" if after else ""
+    return (
+        f"    table = Table(\n        time={json.dumps(table.time)},\n{unit}"
+        f"        columns={{\n{columns}        }},\n"
+        f"        label=Label({json.dumps(label.column)}{ripe}),\n    )\n"
+    )
+
+
+def _code(column: AnyColumn) -> str:
+    arguments = {"min": getattr(column, "min", None), "max": getattr(column, "max", None),
+                 "size": getattr(column, "size", 0) or None, "nullable": column.nullable or None}  # fmt: skip
+    told = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
+    return f"{type(column).__name__}({told})"
+
+
+BINARY = """\
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+# TABLE
+from pipeline.contract.workload import Batch, State
+from pipeline.workloads.metrics import AUC, Calibration, LogLoss
+from pipeline.workloads.table_model import TableModel
+from pipeline.workloads.table_workload import TableWorkload
+
+
+# ---
+    metrics = (LogLoss(), AUC(), Calibration())  # the first decides
+
+    def model(self, state: State) -> nn.Module:
+        return TableModel(state)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        label = batch["LABEL"].float()
+        logit = model(batch)[:, 0]
+        return binary_cross_entropy_with_logits(logit, label, reduction="none")
+
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"prediction": model(batch)[:, 0].sigmoid()}
+"""
+NUMBER = '''\
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+# TABLE
+from pipeline.contract.workload import Batch, State
+from pipeline.workloads.metrics import AbsoluteError, SquaredError
+from pipeline.workloads.table_model import TableModel
+from pipeline.workloads.table_workload import TableWorkload
+
+
+# ---
+    metrics = (SquaredError(), AbsoluteError())  # the first decides
+
+    def fit(self, rows) -> State:
+        label = rows["LABEL"]
+        found = rows.agg(mean=label.mean(), deviation=label.std()).to_pyarrow()
+        scale = [found["mean"][0].as_py(), found["deviation"][0].as_py()]
+        return {**super().fit(rows), "scale": np.array(scale)}
+
+    def model(self, state: State) -> nn.Module:
+        return Scaled(state)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return ((model(batch) - batch["LABEL"]) / model.scale[1]).square()
+
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"prediction": model(batch)}
+
+
+class Scaled(nn.Module):
+    """The default network, whose output is in the unit of the label."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.table = TableModel(state)
+        scale = torch.tensor(state["scale"], dtype=torch.float32)
+        self.register_buffer("scale", scale, persistent=False)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.scale[0] + self.scale[1] * self.table(batch)[:, 0]
+'''
+
+
+def params_text(found: "Survey", name: str, *, title: str) -> str:
+    """Returns params.yaml, with sizes for the number of rows."""
+    source = ", ".join(f"{key}: {json.dumps(value)}" for key, value in found.plug.items())
+    window = min(found.num_days, 400)
+    num_rows = found.rows_per_day * window
+    batch_size = 2 ** min(max(round(math.log2(max(num_rows, 1) / 400)), 5), 10)
+    epochs = min(max(round(UPDATES * batch_size / max(num_rows, 1)), 1), 20)
+    after = found.table.label.ripe_after.days if found.table.label else 0
+    test_days = min(max(math.ceil(2000 / found.rows_per_day), 1), max(window // 5, 1))
+    batch_sizes = ", ".join(str(batch_size * factor // 4) for factor in (1, 2, 4, 8))
+    register = re.sub(r"[^\w.-]+", "-", title, flags=re.ASCII)
+    return f"""\
+# What you decide; `python -m pipeline check` examines it.
+
+source: {{{source}}}
+workload: {name}:{_class_name(name)}
+backend: pipeline.backends.local:Local
+
+night:
+  train_hours: 4                             # from the opening of the night to the end of training
+  decide_hours: 6                            # from the opening to the decision
+  budget_usd: 50
+
+ingest: {{late_days: {after + 7}}}                      # earlier days looked at again, for labels too
+
+validate:
+  suite: data/expectations.yaml
+  max_quarantined: 0.05                      # share of tonight's rows; more stops the night
+
+prepare: {{test_days: {test_days}}}                      # newest days with labels, held out to judge by
+
+profile:
+  batch_sizes: [{batch_sizes}]
+
+plan:
+  machines: [local]                          # names or patterns; python -m pipeline prices lists them
+
+train:
+  epochs: {epochs}
+  batch_size: {batch_size}
+  rate: 2.0e-3
+  cold_every: 7                              # nights; between them training starts from the champion
+
+evaluate: {{batch_size: 1024}}
+
+register: {{name: {register}}}
+
+gate:
+  margin:                                    # empty: 1 % of the champion's value of the first metric
+"""
+
+
+def expectations_text(found: "Survey") -> str:
+    """Returns the suite: limits that the history keeps with room to spare, each to be reviewed."""
+    days = [_rule("a day has as many rows as usual", "num_rows", column="(rows)",
+                  low=found.least_rows // 2, high=_rounded_up(2.0 * found.most_rows))]  # fmt: skip
+    figures = []
+    for name, share in found.nulls.items():
+        figure = f"nulls_of_{name}"
+        quoted = name.replace('"', '""')
+        share_of_nulls = f'avg(("{quoted}" IS NULL)::INT)'
+        figures.append(f"  {json.dumps(figure)}: {json.dumps(share_of_nulls)}")
+        high = min(1.0, _rounded_up(2 * share + 0.01))
+        days.append(_rule(f"{name} is null no more than usual", figure, column=name, high=high))
+    rows = []
+    for name, (low, high) in found.ranges.items():
+        column = found.table.columns[name]
+        span = (high - low) or abs(high) or 1.0
+        least = (
+            None if isinstance(column, Int | Float) and column.min is not None else -_rounded_up(span - low)
+        )
+        rows.append(
+            _rule(f"{name} is in the range seen, widened", name, low=least, high=_rounded_up(high + span))
+        )
+    drift = [
+        f"  {json.dumps(name)}: {min(0.95, max(0.2, math.ceil((value * 1.25 + 0.05) * 20) / 20)):g}  # review"
+        for name, value in found.drift.items()
+    ]
+    seen = f"{len(found.days)} days, {found.days[0]} to {found.days[-1]}"
+    groups = {"figures": figures, "days": days, "rows": rows, "drift": drift}
+    written = "\n\n".join(f"{group}:\n" + "\n".join(lines) for group, lines in groups.items() if lines)
+    return f"""\
+# What must be true of the data before a model may learn from it. What follows from the types of the table
+# (nulls, least values, known values) needs no rule. These limits are proposals from {seen}:
+# look at each, then take its `# review` away. A rule is an expectation of Great Expectations.
+#
+#   figures  of a day, in SQL; num_rows is there anyway
+#   days     rules on figures; a failure stops the night
+#   rows     rules on rows; one that fails goes to quarantine
+#   drift    how far a day may be from the last four same weekdays, from 0 (alike) to 1; more stops the night
+
+{written}
+"""
+
+
+def _rule(
+    name: str, of: str, *, column: str = "", low: float | None = None, high: float | None = None
+) -> str:
+    kwargs = {"column": of, "min_value": low, "max_value": high}
+    told = ", ".join(f"{key}: {json.dumps(value)}" for key, value in kwargs.items() if value is not None)
+    blamed = f" column: {json.dumps(column)}," if column else ""
+    return (
+        f"  - {{name: {json.dumps(name)}, type: expect_column_values_to_be_between,{blamed}\n"
+        f"     kwargs: {{{told}}}}}  # review"
+    )
+
+
+def _rounded_up(value: float) -> float:
+    """Returns the value, away from 0 to two digits.
+
+    >>> _rounded_up(1234), _rounded_up(0.0321), _rounded_up(-17.2)
+    (1300, 0.033, -18)
+    """
+    if not value:
+        return 0
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    rounded = math.copysign(math.ceil(abs(value) / step - 1e-9), value) * step
+    return round(rounded) if abs(rounded) >= 10 else float(f"{rounded:.2g}")
+
+
+def readme_text(found: "Survey", name: str, *, title: str) -> str:
+    """Returns half a page on what is here and what to do next."""
+    label = _label(found.table)
+    left_out = ""
+    if found.left_out:
+        left_out = (
+            f"\nLeft out, as they are null in all rows or of a type that no table has: "
+            f"{', '.join(found.left_out)}.\n"
+        )
+    return f"""\
+# {title}
+
+Predicts `{label}`, retrained every night by Daybreak.
+
+| file | what it is |
+| --- | --- |
+| `{name}.py` | the table, the model, the loss and what users get |
+| `params.yaml` | where the data is, what a night may take and cost |
+| `data/expectations.yaml` | what must be true of the data; limits with `# review` are proposals |
+| `test_{name}.py` | runs one day through the code, as `try` does |
+| `dvc.yaml` | the stages of a night; written by `python -m pipeline.dvc_file` |
+
+One day and one batch through every seam, in seconds:
+
+```sh
+python -m pipeline try
+```
+
+A whole night: data in, judged, prepared; a model trained, compared with the one that serves, promoted if it
+is better. It runs what is committed.
+
+```sh
+python -m pipeline night
+```
+{left_out}
+Next: look at the types in `{name}.py`, as numbers that are codes are better `Category()` or `Id()`; then at
+each limit with `# review`.
+"""

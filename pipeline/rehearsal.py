@@ -1,0 +1,58 @@
+"""Tries a team's package on one day and one batch, as far as weights that are loaded again: `try`.
+
+    python -m pipeline try
+
+It runs in a process that has what a rented machine would get: the files that git lists, in another folder,
+and Daybreak. So a module that git ignores is missed here, and not an hour into the first night.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+from pipeline.contract import errors, params
+from pipeline.contract.errors import JobError, PipelineError
+from pipeline.storage import ledger
+
+CODE, FAULT = "code", "fault.json"  # in the folder of the process
+LISTED = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+
+
+def rehearse(home: Path, day: date | None = None) -> None:
+    """Runs one day through the package of `home`, and prints a line a seam.
+
+    Args:
+        home: folder of params.yaml, in a git checkout.
+        day: whose rows to take; the newest whose labels are known if None.
+
+    Raises:
+        PipelineError: what the team's code does wrong.
+    """
+    params.load(home)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch).resolve()
+        _copy_code(home, folder / CODE)
+        frame = Path(__file__).resolve().parent.parent
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / CODE), str(frame)])}
+        # -P: the current folder is not searched for modules, which has what git ignores
+        words = [sys.executable, "-P", "-m", "pipeline.seams", str(home.resolve()), str(day or "")]
+        status = subprocess.run(words, cwd=folder, env=environment, check=False).returncode
+        if (folder / FAULT).exists():
+            fault = json.loads((folder / FAULT).read_text())
+            kind: type[PipelineError] = getattr(errors, fault["kind"])
+            raise kind(fault["text"])
+        if status:
+            raise JobError(f"the process ended with status {status}; look at what it printed above")
+
+
+def _copy_code(home: Path, folder: Path) -> None:
+    """Copies the files of the checkout that git does not ignore, uncommitted ones too."""
+    for name in filter(None, ledger.git(*LISTED, folder=home).split("\0")):
+        if (home / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(home / name, folder / name)

@@ -1,0 +1,363 @@
+"""Takes one day of a team's data through each seam between its code and Daybreak's (pipeline/rehearsal.py).
+
+A seam prints a line with what it saw; a fault is one sentence that names the method to mend.
+"""
+
+import contextlib
+import json
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import ibis
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor, nn
+
+from pipeline.contract import params, records
+from pipeline.contract.errors import DataError, ParamsError, PipelineError
+from pipeline.contract.table import Table
+from pipeline.contract.workload import State, make_model
+from pipeline.data import prepare, source
+from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
+from pipeline.data.ingest import part_of
+from pipeline.evaluation.scoring import check_shape, declared, judged
+from pipeline.registry.weights import batch_of, load_model
+from pipeline.rehearsal import CODE, FAULT
+from pipeline.training.checkpoint import write_tensors
+from pipeline.workloads.served_rows import predictions
+
+MOST_ROWS = 2000  # of the day
+MOST_SAMPLES = 256  # of the batch
+
+
+class Seams:
+    """One day on its way through the seams, in the folder where it was made."""
+
+    def __init__(self, home: Path) -> None:
+        self._home, self._folder = home, Path.cwd()
+        self._params = params.load(home)
+        self._began, self._cpu = time.monotonic(), time.process_time()
+
+    def run(self, day: date | None) -> None:
+        """Runs all seams."""
+        torch.manual_seed(self._params.train.seed)
+        self.workload = self._workload()
+        self.name = type(self.workload).__name__
+        self.table: Table = self.workload.table
+        day = self._rows(day)
+        state = self._samples(day)
+        samples, batch = self._batch()
+        model = self._model(samples, state)
+        self._update(model, batch)
+        predicted = self._predictions(model, batch)
+        self._reload(model, batch, state, predicted)
+        print(f"{'ok':9} {time.process_time() - self._cpu:.1f} s of CPU beside imports")
+
+    def _say(self, seam: str, text: str) -> None:
+        now = time.monotonic()
+        print(f"{seam:9} {text}   {now - self._began:.2f} s", flush=True)
+        self._began = now
+
+    def _workload(self) -> Any:
+        plug = self._params.workload
+        try:
+            workload = plug.make()
+        except ParamsError as error:
+            missing = error.__cause__
+            if isinstance(missing, ModuleNotFoundError):
+                raise ParamsError(
+                    f"{plug.use} needs the module {missing.name}, which a rented machine would not have; put "
+                    f"it into {self._home}, where git must not ignore it, or install it in the job's image"
+                ) from None
+            raise
+        table = getattr(workload, "table", None)
+        if not isinstance(table, Table):
+            raise ParamsError(
+                f"{plug.use} has no table; declare `table = Table(...)` in the class (docs/own-data.md)"
+            )
+        if hasattr(workload, "arrays"):
+            raise ParamsError(
+                f"{plug.use} makes arrays of a whole window, not of a day; "
+                f"try it with: python -m pipeline night --here --until evaluate"
+            )
+        self._began, self._cpu = time.monotonic(), time.process_time()  # what came before was imports
+        return workload
+
+    def _rows(self, wanted: date | None) -> date:
+        """Fetches the day and those it looks back on; what is kept of them is a sample."""
+        with contextlib.chdir(self._home):  # where relative paths of params.yaml lead
+            plug = self._params.source.make()
+            days = sorted(plug.days())
+        day = wanted or self._newest_ripe(days)
+        if day not in days:
+            raise DataError(f"the source has nothing of {day}; leave --day out, or name one of {_told(days)}")
+        back: timedelta = getattr(self.workload, "looks_back", timedelta())
+        rows = self._fetched(plug, day)
+        taken = _some(rows, self.table, day=day)
+        _write(taken, day)
+        before = [other for other in days if day - back <= other < day]
+        for other in before:
+            _write(_of_same_units(self._fetched(plug, other, quiet=True), taken, self.table), other)
+        text = f"{len(taken):,} of {len(rows):,} rows" if len(taken) < len(rows) else f"{len(rows):,} rows"
+        looked = f", and {len(before)} days before" if before else ""
+        self._say("table", f"{text} in {len(self.table.columns)} columns{looked}")
+        return day
+
+    def _newest_ripe(self, days: list[date]) -> date:
+        if not days:
+            raise DataError("the source has no day with data; look at source in params.yaml")
+        ripe = [day for day in days if is_ripe(self.table, day, by=days[-1])]
+        if not ripe:
+            after = self.table.label.ripe_after.days if self.table.label else 0
+            raise DataError(
+                f"the labels of none of {len(days)} days are known, as they take {after} days; "
+                f"wait, or lower ripe_after of the table's label"
+            )
+        return ripe[-1]
+
+    def _fetched(self, plug: Any, day: date, *, quiet: bool = False) -> pa.Table:
+        """Returns a day's rows in the columns of the table, as `ingest` has them."""
+        with tempfile.TemporaryDirectory() as scratch:
+            with contextlib.chdir(self._home):
+                plug.fetch(day, Path(scratch))
+            path = Path(scratch) / source.PART
+            if not path.exists():
+                raise DataError(
+                    f"the source's fetch({day}, folder) writes no {source.PART}; write the rows there"
+                )
+            rows = pq.read_table(path, partitioning=None)
+        if not quiet:
+            self._say("source", f"{day}: {len(rows):,} rows, columns {', '.join(rows.column_names)}")
+        if rows.schema.equals(self.table.schema()):
+            return rows
+        table: Any = self.table
+        return source.conform(rows, table, origin=f"{day}")
+
+    def _samples(self, day: date) -> State:
+        """Makes the samples of the day, by `fit` and `features`."""
+        connection: Any = ibis.duckdb.connect()
+        state: State = {}
+        prepare.ARRAYS.mkdir(parents=True)
+        if hasattr(self.workload, "fit"):
+            with self._method("fit"):
+                state = prepare.fitted(self.workload, connection.read_parquet(str(part_of(day, CLEAN))))
+            prepare.write_state(prepare.ARRAYS, state)
+            self._say("fit", _shapes(state) or "nothing")
+        rows = pq.read_table(part_of(day, CLEAN), partitioning=None)
+        past = past_of(self.workload, day, prepare.partitions(CLEAN))
+        with self._method("features"):
+            arrays = samples_of(self.workload, rows, state, past)
+        prepare.write_samples(prepare.ARRAYS / f"day={day}", arrays)
+        meta = {"first_day": str(day), "last_day": str(day), "test_days": [str(day)]}
+        records.replace_text(prepare.ARRAYS / "meta.json", json.dumps(meta))
+        self._say("features", _shapes(arrays))
+        return state
+
+    def _batch(self) -> tuple[Any, Any]:
+        """Returns the training samples, and a batch of them in which labels differ where they can."""
+        with self._method("dataset"):
+            samples = self.workload.dataset(prepare.ARRAYS, "train")
+            num = min(len(samples), MOST_SAMPLES)
+            order = np.arange(len(samples))
+            if self.table.label and hasattr(samples, "column"):
+                order = np.argsort(samples.column(self.table.label.column), kind="stable")
+            batch = batch_of(samples, order[np.linspace(0, len(order) - 1, num).astype(int)])
+        self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
+        return samples, batch
+
+    def _model(self, samples: Any, state: State) -> nn.Module:
+        with self._method("model"):
+            model = make_model(self.workload, getattr(samples, "state", state))
+        if not hasattr(model, "parameters"):
+            raise self._wrong("model", f"returns {type(model).__name__}", "return an nn.Module")
+        num = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        if not num:
+            raise self._wrong("model", "returns a model without parameters", "return one that can learn")
+        self._say("model", f"{type(model).__name__}, {num:,} parameters")
+        return model
+
+    def _update(self, model: nn.Module, batch: Any) -> None:
+        """Takes an update, and compares the loss before and after."""
+        model.train()
+        losses = self._loss(model, batch)
+        self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")
+        if not losses.requires_grad:
+            raise self._wrong(
+                "loss", "does not depend on the model's parameters", "compute it from model(batch)"
+            )
+        with self._method("optimizer"):
+            optimizer = self.workload.optimizer(model.parameters())
+        for group in optimizer.param_groups:
+            group["lr"] = self._params.train.rate
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        after = self._loss(model, batch).mean()
+        self._say("update", f"mean loss {after:.4g} at a rate of {self._params.train.rate:g}")
+
+    def _loss(self, model: nn.Module, batch: Any) -> Tensor:
+        size = _size(batch)
+        with self._method("loss"):
+            losses: Tensor = self.workload.loss(model, batch)
+        shape = list(getattr(losses, "shape", ())) if hasattr(losses, "shape") else type(losses).__name__
+        if shape != [size]:
+            wanted = f'return one a sample, shape [{size}], as by reduction="none"'
+            raise self._wrong("loss", f"returns shape {shape} for {size} samples", wanted)
+        finite = losses.isfinite()
+        if not finite.all():
+            value = float(losses.detach()[~finite][0])
+            num = int((~finite).sum())
+            what = f"is {value:g} for {num} of {size} samples"
+            raise self._wrong("loss", what, "look for a log or a division of 0, and for labels out of range")
+        return losses
+
+    def _predictions(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        """Predicts without the label, and judges that by the metrics."""
+        model.eval()
+        predicted: dict[str, Tensor] = {}
+        if hasattr(self.workload, "predict"):
+            predicted = self._predicted(model, batch)
+            self._say("predict", _shapes(predicted))
+        size, metrics = _size(batch), declared(self.workload)
+        if not metrics:
+            with self._method("score"), torch.inference_mode():
+                scores = self.workload.score(model, batch)
+            check_shape("score", scores, size, self.workload)
+            self._say("score", f"mean {scores.mean():.4g}; no metrics are named")
+            return predicted
+        label = batch[self.table.label.column].numpy() if self.table.label else np.zeros(size)
+        arrays = {"model": {name: values.numpy() for name, values in predicted.items()}}
+        try:
+            columns = judged(metrics, arrays, label)
+        except (ValueError, TypeError, IndexError) as error:
+            raise ParamsError(
+                f"a metric of {self.name} does not take what predict returns, {_shapes(predicted)}: {error}; "
+                f"return what it is of (pipeline/workloads/metrics.py)"
+            ) from None
+        told = [f"{metric.name} {columns[f'model/{metric.name}'].mean():.4g}" for metric in metrics]
+        self._say("metrics", ", ".join(told))
+        return predicted
+
+    def _predicted(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        label = self.table.label.column if self.table.label else ""
+        seen = {name: values for name, values in batch.items() if name != label} if label else batch
+        with torch.inference_mode():
+            try:
+                return predictions(self.workload, model, seen, size=_size(batch))
+            except KeyError as error:
+                if error.args != (label,):
+                    raise self._fails("predict", error) from error
+                raise self._wrong(
+                    "predict", f"needs the label {label!r}, which nobody knows by then",
+                    "predict from features alone",
+                ) from None  # fmt: skip
+            except PipelineError:
+                raise
+            except Exception as error:  # whatever the team's code raises
+                raise self._fails("predict", error) from error
+
+    def _reload(self, model: nn.Module, batch: Any, state: State, predicted: dict[str, Tensor]) -> None:
+        """Compares the predictions of the weights once they are saved and loaded."""
+        folder = self._folder / "model"
+        folder.mkdir()
+        path = folder / "model.safetensors"
+        write_tensors(path, dict(model.state_dict()))
+        if state:
+            prepare.write_state(folder, state)
+        with self._method("model"):
+            loaded = load_model(self.workload, folder).cpu()
+        again = self._predicted(loaded, batch) if predicted else {}
+        for name, values in predicted.items():
+            if not torch.allclose(values, again[name], rtol=1e-4, atol=1e-6, equal_nan=True):
+                raise self._wrong(
+                    "predict", f"gives another {name!r} once the weights are saved and loaded",
+                    "keep what it needs in parameters, buffers or what fit returns",
+                )  # fmt: skip
+        same = ", the same predictions" if predicted else ""
+        self._say("weights", f"{path.stat().st_size:,} bytes, saved and loaded{same}")
+
+    @contextlib.contextmanager
+    def _method(self, name: str) -> Iterator[None]:
+        """Makes a sentence of whatever a method of the team raises."""
+        try:
+            yield
+        except (PipelineError, NotImplementedError) as error:
+            if isinstance(error, PipelineError):
+                raise
+            raise ParamsError(str(error)) from error
+        except Exception as error:  # whatever the team's code raises
+            raise self._fails(name, error) from error
+
+    def _fails(self, method: str, error: Exception) -> ParamsError:
+        lines = [frame for frame in traceback.extract_tb(error.__traceback__)
+                 if Path(frame.filename).is_relative_to(self._folder / CODE)]  # fmt: skip
+        where = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+        message = " ".join(str(error).split())
+        return ParamsError(f"{self.name}.{method} fails{where}: {type(error).__name__}: {message}; fix it")
+
+    def _wrong(self, method: str, what: str, wanted: str) -> ParamsError:
+        return ParamsError(f"{self.name}.{method} {what}; {wanted}")
+
+
+def _told(days: list[date]) -> str:
+    return f"{days[0]} to {days[-1]}" if days else "none"
+
+
+def _some(rows: pa.Table, table: Table, *, day: date) -> pa.Table:
+    """Returns a few of the rows whose labels are known, in their order, the same ones each time."""
+    known = rows.filter(pc.is_valid(rows[table.label.column])) if table.label else rows
+    if not len(known):
+        raise DataError(f"no row of {day} has a label; name another day, or look at the source")
+    if len(known) <= MOST_ROWS:
+        return known
+    rng = np.random.default_rng(0)
+    return known.take(np.sort(rng.choice(len(known), MOST_ROWS, replace=False)))
+
+
+def _of_same_units(rows: pa.Table, taken: pa.Table, table: Table) -> pa.Table:
+    """Returns the rows of the units that were taken; without units, the first ones."""
+    if not table.unit:
+        return rows.slice(0, MOST_ROWS)
+    units = pc.unique(taken[table.unit])
+    return rows.filter(pc.is_in(rows[table.unit], value_set=units))
+
+
+def _write(rows: pa.Table, day: date) -> None:
+    source.write_partition(rows, part_of(day, CLEAN).parent)
+
+
+def _size(batch: Any) -> int:
+    first = batch
+    while isinstance(first, Mapping | tuple | list):
+        first = next(iter(first.values() if isinstance(first, Mapping) else first))
+    return len(first)
+
+
+def _shapes(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        for name, value in arrays.items()
+    )
+
+
+def main(home: Path, day: str) -> int:
+    """Rehearses in the current folder; leaves the fault, if there is one, as a file."""
+    torch.set_num_threads(1)
+    try:
+        Seams(home).run(date.fromisoformat(day) if day else None)
+    except PipelineError as error:
+        records.replace_text(Path(FAULT), json.dumps({"kind": type(error).__name__, "text": str(error)}))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

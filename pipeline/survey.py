@@ -1,0 +1,402 @@
+"""Looks at a team's data: which columns it has, of which types, and what its days are usually like.
+
+What it finds is a proposal: `init` writes it as a table and as limits, for people to review.
+"""
+
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline.contract.errors import DataError, ParamsError, without_password
+from pipeline.contract.params import Plug
+from pipeline.contract.table import (
+    AnyColumn,
+    Bool,
+    Bytes,
+    Category,
+    Float,
+    Id,
+    Int,
+    Label,
+    Table,
+    Text,
+    Time,
+)
+from pipeline.data.database import Database
+from pipeline.data.source import PART, Files, conform
+
+MOST_DAYS, MOST_ROWS = 100, 2_000_000  # of the history that is looked at, the newest
+MOST_VALUES = 1000  # of a category
+TEXT_CHARS = 30  # mean length of texts that people wrote
+FEW_CLASSES = 20
+SAME_WEEKDAYS, LEAST_WEEKDAYS = 4, 2  # that a day is compared with
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating)
+NAMES_OF_LABELS = ("label", "target", "y")
+FORMATS = (
+    "%Y-%m-%d %H:%M:%S.%f", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S",
+    "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y", "%m/%d/%Y",
+    "%d.%m.%Y", "%Y%m%d",
+)  # fmt: skip
+IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What was found."""
+
+    plug: dict[str, Any]  # the source, as in params.yaml
+    table: Table
+    binary: bool  # whether the label is 0 or 1; else it is a number
+    days: tuple[date, ...]  # that were looked at
+    num_days: int  # that are there
+    rows_per_day: float
+    least_rows: int
+    most_rows: int
+    nulls: dict[str, float] = field(default_factory=dict)  # largest share of a day, where a column has any
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    drift: dict[str, float] = field(default_factory=dict)  # widest between same weekdays
+    left_out: tuple[str, ...] = ()  # columns of types that a table has not
+
+
+def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_days: float = -1) -> Survey:
+    """Returns what is found at a URL.
+
+    Args:
+        url: as of `Files`, or of SQLAlchemy with `#table`.
+        time: the column of the time; the only one of that type if empty.
+        label: the column to predict; one that is named label, target or y if empty.
+        unit: the column of what is independent of each other, as accounts.
+        ripe_days: days until labels are known; less than 0: as many as the newest days without any label.
+
+    Raises:
+        DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
+    """
+    plug = _plug(url)
+    delivered = _peek(plug)
+    names = delivered.column_names
+    label = label or next((name for name in NAMES_OF_LABELS if name in names), "")
+    if not label:
+        raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
+    for option, name in (("time", time), ("label", label), ("unit", unit)):
+        if name and name not in names:
+            raise ParamsError(f"--{option} {name} is not in the data; name one of {', '.join(names)}")
+    plug |= _clock(delivered, time)
+    parts = _history(plug)
+    rows = pa.concat_tables(parts.values(), promote_options="permissive")
+    typed = not all(_is_text(field.type) for field in delivered.schema)  # those of CSV are all text
+    columns = {name: _column(rows[name], name, typed=typed) for name in names}
+    columns[plug["cut_by"]] = Time()
+    if unit:
+        columns[unit] = Id(nullable=rows[unit].null_count > 0)
+    known = {name: column for name, column in columns.items() if column is not None}
+    found = Table(
+        columns=known,
+        time=plug["cut_by"],
+        unit=unit,
+        label=Label(label, ripe_after=timedelta(days=max(ripe_days, 0))),
+    )
+    as_found: Any = found
+    days = {day: conform(part, as_found, origin=str(day)) for day, part in parts.items()}
+    if ripe_days < 0:
+        ripe_days = _days_without_label(days, label)
+        found = replace(found, label=Label(label, ripe_after=timedelta(days=ripe_days)))
+    kind, binary = _label(pa.concat_tables(days.values())[label], label, late=ripe_days > 0)
+    table = replace(found, columns=known | {label: kind})
+    num_rows = [len(part) for part in days.values()]
+    return Survey(
+        plug=plug, table=table, binary=binary, days=tuple(days), num_days=len(_days(plug)),
+        rows_per_day=float(np.mean(num_rows)), least_rows=min(num_rows), most_rows=max(num_rows),
+        nulls=_nulls(days, table), ranges=_ranges(days, table), drift=_drift(days, table),
+        left_out=tuple(name for name, column in columns.items() if column is None),
+    )  # fmt: skip
+
+
+def _days_without_label(days: dict[date, pa.Table], label: str) -> int:
+    """Returns how many days have come since the newest one with a label; 0 where there is none."""
+    known = [day for day, rows in days.items() if rows[label].null_count < len(rows)]
+    return (max(days) - max(known)).days if known else 0
+
+
+def _plug(url: str) -> dict[str, Any]:
+    """Returns the source of a URL, as in params.yaml but for the column of the time."""
+    address, sign, table = url.partition("#")
+    if sign and ("://" in address or address.startswith("$")):
+        if without_password(address) != address and ":" in address.split("@")[0].partition("://")[2]:
+            raise ParamsError(
+                "the URL has a password, which would be committed; put the URL into a variable of the "
+                "environment, and write --from '$NAME#table'"
+            )
+        return {"use": "pipeline.data.database:Database", "url": address, "table": table}
+    if "://" not in url and not url.startswith(("$", "~", "/")):
+        url = f"{Path.cwd()}/{url}"
+    return {"use": "pipeline.data.source:Files", "url": url}
+
+
+def _days(plug: dict[str, Any]) -> list[date]:
+    return sorted(Plug(**plug).make().days())
+
+
+def _peek(plug: dict[str, Any]) -> pa.Table:
+    """Returns rows as they are delivered, of the newest file."""
+    source = Plug(**plug).make()
+    if isinstance(source, Database):
+        rows = source.sample(MOST_VALUES)
+    else:
+        assert isinstance(source, Files)
+        dated = source._files_by_day()
+        rows = source._read(dated[max(dated)][-1] if dated else source._paths()[-1])
+    if not len(rows):
+        raise DataError(f"{without_password(plug['url'])} has no rows; check that the data is delivered")
+    return rows
+
+
+def _clock(rows: pa.Table, wanted: str) -> dict[str, str]:
+    """Returns the arguments of a source that say which column is the time, and its format."""
+    formats = {name: found for name in rows.column_names if (found := _format(rows[name])) is not None}
+    if wanted and wanted not in formats:
+        raise ParamsError(
+            f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, or "
+            f"have it delivered as 2025-01-31 13:45:00"
+        )
+    if not wanted and len(formats) != 1:
+        have = f"the columns {', '.join(formats)} are times" if formats else "no column is a time"
+        named = formats or rows.column_names
+        raise ParamsError(f"{have}; name the one whose day a row belongs to by --time: {', '.join(named)}")
+    name = wanted or next(iter(formats))
+    return {"cut_by": name, **({"time": formats[name]} if formats[name] else {})}
+
+
+def _format(values: pa.ChunkedArray) -> str | None:
+    """Returns the format of times that are text, "" where none is needed, None where values are no times."""
+    if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+        return ""
+    texts = values.drop_null()
+    if not _is_text(values.type) or not len(texts):
+        return None
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            texts.cast(kind)
+            return "" if pc.all(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d")).as_py() else None
+        except pa.ArrowInvalid:
+            continue
+    for form in FORMATS:
+        if pc.strptime(texts, format=form, unit="us", error_is_null=True).null_count == 0:
+            return form
+    return None
+
+
+def _history(plug: dict[str, Any]) -> dict[date, pa.Table]:
+    """Returns the rows of the newest days, as delivered."""
+    source = Plug(**plug).make()
+    days = sorted(source.days())
+    if not days:
+        raise DataError(f"{without_password(plug['url'])} has no day with rows; check that it is delivered")
+    parts: dict[date, pa.Table] = {}
+    num_rows = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for day in reversed(days[-MOST_DAYS:]):
+            source.fetch(day, Path(scratch))
+            rows = pq.read_table(Path(scratch) / PART, partitioning=None)
+            num_rows += len(rows)
+            parts |= {day: rows} if len(rows) else {}
+            if num_rows >= MOST_ROWS:
+                break
+    return dict(sorted(parts.items()))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _column(values: pa.ChunkedArray, name: str, *, typed: bool) -> AnyColumn | None:
+    """Returns the column of a table that values fit into; None where a table has no such type."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    kind, nullable = values.type, values.null_count > 0
+    if values.null_count == len(values):
+        return None
+    if _is_text(kind):
+        return _textual(values, nullable=nullable, typed=typed, name=name)
+    if any(is_kind(kind) for is_kind in (*_NUMBERS, pa.types.is_decimal)):
+        return _number(
+            values.cast(pa.float64()), nullable=nullable, name=name, whole=pa.types.is_integer(kind)
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        sizes = pc.unique(pc.list_value_length(values).drop_null()).to_pylist()
+        vector = len(sizes) == 1 and sizes[0] and pa.types.is_floating(kind.value_type)
+        return Float(size=sizes[0], nullable=nullable) if vector else None
+    plain = next((column for fits, column in _PLAIN if fits(kind)), None)
+    return plain(nullable=nullable) if plain else None
+
+
+_PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., AnyColumn]], ...] = (
+    (pa.types.is_boolean, Bool), (pa.types.is_timestamp, Time), (pa.types.is_date, Time),
+    (pa.types.is_binary, Bytes), (pa.types.is_large_binary, Bytes),
+)  # fmt: skip
+
+
+def _number(values: pa.ChunkedArray, *, nullable: bool, name: str, whole: bool) -> AnyColumn:
+    low = pc.min(values).as_py()
+    # Tools that have no null for whole numbers make floats of them.
+    whole = whole or (nullable and bool(pc.all(pc.equal(values, pc.round(values))).as_py()))
+    if whole and IS_ID.search(name) and len(pc.unique(values)) > FEW_CLASSES:
+        return Id(nullable=nullable)
+    if whole:
+        return Int(min=0 if low >= 0 else None, nullable=nullable)
+    return Float(min=0 if low >= 0 else None, nullable=nullable)
+
+
+def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str) -> AnyColumn:
+    texts = values.drop_null()
+    if _format(values) == "":
+        return Time(nullable=nullable)
+    coded = pc.any(pc.match_substring_regex(texts, r"^[+-]?0\d")).as_py()  # 007 is not 7
+    if not typed and not coded:
+        for kind in (pa.int64(), pa.float64(), pa.bool_()):
+            try:
+                cast = texts.cast(kind)
+            except pa.ArrowInvalid:
+                continue
+            if pa.types.is_boolean(kind):
+                return Bool(nullable=nullable)
+            return _number(
+                cast.cast(pa.float64()), nullable=nullable, name=name, whole=pa.types.is_integer(kind)
+            )
+    num_values = len(pc.unique(texts))
+    spaced = pc.mean(pc.match_substring(texts, " ").cast(pa.float64())).as_py() > 0.5
+    if spaced and pc.mean(pc.utf8_length(texts)).as_py() > TEXT_CHARS and num_values > len(texts) / 10:
+        return Text(nullable=nullable)
+    return (
+        Category(nullable=nullable)
+        if num_values <= min(MOST_VALUES, len(texts) / 2)
+        else Id(nullable=nullable)
+    )
+
+
+def _label(values: pa.ChunkedArray, name: str, *, late: bool) -> tuple[AnyColumn, bool]:
+    """Returns the label's column, and whether it is 0 or 1."""
+    known = values.drop_null()
+    nullable = late or len(known) < len(values)
+    if _is_text(values.type):
+        some = ", ".join(repr(value) for value in pc.unique(known).to_pylist()[:3])
+        raise ParamsError(f"the label {name} is text ({some}); number its values at the source, as 0 and 1")
+    if not (
+        pa.types.is_boolean(values.type)
+        or pa.types.is_integer(values.type)
+        or pa.types.is_floating(values.type)
+    ):
+        raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
+    numbers = pc.unique(known.cast(pa.float64())).to_pylist()
+    if len(numbers) < 2:
+        told = f"is {numbers[0]:g}" if numbers else "is null"
+        raise DataError(
+            f"the label {name} {told} in all {len(values):,} rows, so that there is nothing to learn; "
+            f"name another by --label, or have rows delivered with others"
+        )
+    if set(numbers) == {0.0, 1.0}:
+        if pa.types.is_boolean(values.type):
+            return Bool(nullable=nullable), True
+        return Int(min=0, max=1, nullable=nullable), True
+    if len(numbers) <= FEW_CLASSES and all(value == int(value) for value in numbers):
+        shown = ", ".join(f"{value:g}" for value in sorted(numbers)[:6])
+        raise ParamsError(
+            f"the label {name} has {len(numbers)} values ({shown}), like classes, and init "
+            f"knows labels of 0 and 1, and numbers; deliver one, or start from an example with your own loss"
+        )
+    whole = all(value == int(value) for value in numbers)
+    return (Int if whole else Float)(nullable=nullable), False
+
+
+def _nulls(days: dict[date, pa.Table], table: Table) -> dict[str, float]:
+    """Returns the largest share of nulls of a day, of columns that have nulls."""
+    return {
+        name: max(part[name].null_count / len(part) for part in days.values())
+        for name, column in table.features.items()
+        if column.nullable
+    }
+
+
+def _ranges(days: dict[date, pa.Table], table: Table) -> dict[str, tuple[float, float]]:
+    ranges = {}
+    for name, column in table.features.items():
+        if isinstance(column, Int) or (isinstance(column, Float) and not column.size):
+            ends = [pc.min_max(part[name]).as_py() for part in days.values()]
+            lows, highs = ([end[side] for end in ends if end[side] is not None] for side in ("min", "max"))
+            ranges[name] = (min(lows), max(highs))
+    return ranges
+
+
+def _drift(days: dict[date, pa.Table], table: Table) -> dict[str, float]:
+    """Returns the widest distance of a day from the same weekdays before it, by column."""
+    by_weekday: dict[int, list[date]] = defaultdict(list)
+    widest: dict[str, float] = {}
+    for day, part in days.items():
+        before = by_weekday[day.weekday()][-SAME_WEEKDAYS:]
+        if len(before) >= LEAST_WEEKDAYS:
+            for name, value in _distances(part, [days[other] for other in before], table).items():
+                widest[name] = max(value, widest.get(name, 0))
+        by_weekday[day.weekday()].append(day)
+    return widest
+
+
+def _distances(day: pa.Table, before: list[pa.Table], table: Table) -> dict[str, float]:
+    """Returns how far a day is from others, 0 to 1 (Kolmogorov-Smirnov, Jensen-Shannon)."""
+    pooled = pa.concat_tables(before)
+    usual = len(pooled) / len(before)
+    distances = {"rows": 1 - min(len(day), usual) / max(len(day), usual)}
+    for name, column in table.features.items():
+        ours, theirs = day[name].drop_null(), pooled[name].drop_null()
+        if not len(ours) or not len(theirs):
+            continue
+        if isinstance(column, Category):
+            distances[name] = _divergence(ours, theirs)
+        elif (one := _as_numbers(ours, column, name, table)) is not None:
+            other = _as_numbers(theirs, column, name, table)
+            assert other is not None
+            distances[name] = _gap(np.sort(one), np.sort(other))
+    return distances
+
+
+def _as_numbers(
+    values: pa.ChunkedArray, column: AnyColumn, name: str, table: Table
+) -> NDArray[np.float64] | None:
+    if isinstance(column, Text):
+        values = pc.utf8_length(values)
+    elif isinstance(column, Time):
+        if name != table.time:
+            return None
+        return np.asarray(values.to_numpy().astype("datetime64[us]").astype(np.int64) % 86_400_000_000, float)
+    elif not isinstance(column, Bool | Int | Float) or (isinstance(column, Float) and column.size):
+        return None
+    return np.asarray(values.cast(pa.float64()).to_numpy())
+
+
+def _gap(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+    """Returns the largest gap between two distribution functions, of sorted values."""
+    places = np.concatenate([ours, theirs])
+    shares = [np.searchsorted(values, places, side="right") / len(values) for values in (ours, theirs)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+def _divergence(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> float:
+    from scipy.spatial.distance import jensenshannon
+
+    counts = []
+    for values in (ours, theirs):
+        pairs = pc.value_counts(values.combine_chunks())
+        counts.append(dict(zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True)))
+    names = sorted({*counts[0], *counts[1]})
+    return float(jensenshannon(*([count.get(name, 0) for name in names] for count in counts), base=2))

@@ -1,0 +1,199 @@
+"""`python -m pipeline init`: a home from what the data looks like, or one sentence, nothing left behind."""
+
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from pipeline import cli, dvc_file, home
+from pipeline.contract import params
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.source_code import frame_digest
+from pipeline.contract.table import Bool, Category, Float, Id, Int, Table, Text, Time, days
+from pipeline.data import suite
+from pipeline.examples.fraud.payments import Payments
+from pipeline.rehearsal import rehearse
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def payments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty days of payments, the labels of the newest unknown."""
+    path = tmp_path_factory.mktemp("data") / "payments.parquet"
+    source = Payments(seed=1, start="2025-05-22", today="2025-07-01", rows_per_day=300)
+    pq.write_table(pa.concat_tables(source._rows(day) for day in source.days()), path)
+    return path
+
+
+def table_of(folder: Path, use: str) -> Table:
+    """The table of a home, as Python reads its module."""
+    module, _, name = use.partition(":")
+    code = (
+        f"import {module}; from pipeline.contract import records; print(records.dumps({module}.{name}.table))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return records_of(done.stdout)
+
+
+def records_of(text: str) -> Table:
+    from pipeline.contract import records
+
+    return records.loads(Table, text, source="here")
+
+
+def formatted(path: Path) -> bool:
+    words = [sys.executable, "-m", "ruff", "format", "--check", "--isolated", str(path)]
+    checked = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E,F,I", str(path)]
+    return all(
+        subprocess.run(one, check=False, capture_output=True).returncode == 0 for one in (words, checked)
+    )
+
+
+def test_a_home_of_payments_is_complete_committed_and_goes_through_every_seam(
+    payments: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "card-fraud"
+    words = ["--label", "is_fraud", "--unit", "account", "--ripe-after", "14"]
+    assert cli.main(["init", str(folder), "--from", str(payments), *words]) == 0
+    assert "40 days of" in capfd.readouterr().out
+    git = subprocess.run(["git", "status", "--short"], cwd=folder, capture_output=True, text=True, check=True)
+    assert git.stdout == ""
+    assert formatted(folder / "card_fraud.py") and formatted(folder / "test_card_fraud.py")
+    table = table_of(folder, "card_fraud:CardFraud")
+    assert table.time == "time" and table.unit == "account"
+    assert table.label and (table.label.column, table.label.ripe_after) == ("is_fraud", days(14))
+    assert table.columns == {
+        "payment": Id(), "account": Id(), "amount": Float(min=0), "shop": Category(nullable=True),
+        "country": Category(), "online": Bool(), "time": Time(), "is_fraud": Int(min=0, max=1, nullable=True),
+    }  # fmt: skip
+    loaded = params.load(folder)
+    assert loaded.register_.name == "card-fraud" and loaded.gate.margin is None
+    assert loaded.ingest.late_days == 21
+    limits = suite.load(folder / "data/expectations.yaml")
+    assert {"num_rows", "nulls_of_shop"} == {rule.kwargs["column"] for rule in limits.days}
+    assert {"amount", "shop", "time", "rows"} <= set(limits.drift)
+    assert dvc_file.text(folder) == (folder / "dvc.yaml").read_text()
+    assert "pipeline/" not in (folder / "dvc.yaml").read_text().replace("python -m pipeline", "")
+    assert len((folder / "card_fraud.py").read_text().splitlines()) < 60
+    rehearse(folder)
+    assert "ok " in capfd.readouterr().out
+
+
+def test_a_number_from_csv_gets_a_squared_error_and_typed_columns(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    num = 2000
+    rows = pa.table({
+        "when": [f"{1 + n * 28 // num:02}/02/2025 {n % 24:02}:30" for n in range(num)],
+        "code": [f"{n % 7:03}" for n in range(num)],
+        "size": rng.gamma(2, 2, num), "pieces": rng.integers(0, 50, num),
+        "note": [f"this is what number {n} says about it all" for n in range(num)],
+        "user_id": rng.integers(0, 10**6, num), "price": rng.normal(0, 3, num),
+        "nothing": pa.nulls(num, pa.string()),
+    })  # fmt: skip
+    pyarrow.csv.write_csv(rows, tmp_path / "sales.csv")
+    found = home.write(tmp_path / "sales", str(tmp_path / "sales.csv"), label="price")
+    assert found.table.columns == {
+        "when": Time(), "code": Category(), "size": Float(min=0), "pieces": Int(min=0), "note": Text(),
+        "user_id": Id(), "price": Float(),
+    }  # fmt: skip
+    assert found.left_out == ("nothing",) and found.plug["time"] == "%d/%m/%Y %H:%M"
+    assert formatted(tmp_path / "sales/sales.py")
+    rehearse(tmp_path / "sales")
+    assert "squared error" in capfd.readouterr().out
+
+
+def test_json_lines_of_a_day_each_and_a_sql_table_are_known_too(payments: Path, tmp_path: Path) -> None:
+    rows = pq.read_table(payments)
+    frame = rows.to_pandas()
+    (tmp_path / "lines").mkdir()
+    for day, part in frame.groupby(frame["time"].dt.date):
+        part.to_json(tmp_path / f"lines/{day}.jsonl", orient="records", lines=True, date_format="iso")
+    lines = f"{tmp_path}/lines/{{day}}.jsonl"
+    found = home.write(tmp_path / "one", lines, label="is_fraud", unit="account")
+    assert found.num_days == 40 and found.table.columns["online"] == Bool()
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/shop.db")
+    frame.to_sql("payments", engine, index=False)
+    engine.dispose()
+    other = home.write(tmp_path / "two", f"sqlite:///{tmp_path}/shop.db#payments", label="is_fraud")
+    assert other.num_days == 40 and other.plug["table"] == "payments"
+    assert other.table.columns["amount"] == found.table.columns["amount"] == Float(min=0)
+
+
+def refused(tmp_path: Path, rows: pa.Table, **options: str) -> str:
+    """The sentence, after a look that nothing is left behind."""
+    path = tmp_path / "data.parquet"
+    pq.write_table(rows, path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises((DataError, ParamsError)) as caught:
+        home.write(tmp_path / "new", str(path), **options)  # type: ignore[arg-type]
+    assert sorted(tmp_path.iterdir()) == before
+    return str(caught.value)
+
+
+def rows(**columns: list[object]) -> pa.Table:
+    num = len(next(iter(columns.values())))
+    return pa.table(
+        {"t": [np.datetime64("2025-01-01", "us") + np.timedelta64(n, "h") for n in range(num)], **columns}
+    )
+
+
+def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    good = rows(y=[0, 1] * 20, x=[0.5, 1.5] * 20)
+    no_time = refused(tmp_path, good.drop_columns(["t"]))
+    assert no_time == "no column is a time; name the one whose day a row belongs to by --time: y, x"
+    two = refused(tmp_path, good.append_column("u", good["t"]))
+    assert two == "the columns t, u are times; name the one whose day a row belongs to by --time: t, u"
+    assert refused(tmp_path, good, label="z") == "--label z is not in the data; name one of t, y, x"
+    assert refused(tmp_path, good.drop_columns(["y"])) == (
+        "nothing says what to predict; name a column by --label: t, x"
+    )
+    assert refused(tmp_path, good, time="x").startswith(
+        "--time x is double such as 0.5, not times; name another"
+    )
+    same = refused(tmp_path, rows(y=[0] * 40))
+    assert same.startswith("the label y is 0 in all 40 rows, so that there is nothing to learn; name another")
+    assert refused(tmp_path, rows(y=[0, 1, 2, 3] * 10)).startswith(
+        "the label y has 4 values (0, 1, 2, 3), like classes, and init knows labels of 0 and 1, and numbers; "
+    )
+    assert refused(tmp_path, rows(y=["no", "yes"] * 20)).startswith(
+        "the label y is text ('no', 'yes'); number"
+    )
+    assert refused(tmp_path, good.slice(0, 0)).endswith("has no rows; check that the data is delivered")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    with pytest.raises(ParamsError, match="is not empty; name a folder that is, or a new one"):
+        home.write(tmp_path / "full", str(tmp_path / "data.parquet"))
+    with pytest.raises(DataError, match="does not exist; check that it is delivered"):
+        home.write(tmp_path / "new", str(tmp_path / "gone.parquet"))
+    with pytest.raises(ParamsError, match="the URL has a password, which would be committed"):
+        home.write(tmp_path / "new", "postgresql://me:secret@host/shop#payments")
+
+
+def test_a_night_of_a_home_imports_the_module_of_its_own_commit(payments: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cards"
+    home.write(folder, str(payments), label="is_fraud", ripe_days=14)
+    words = [sys.executable, "-m", "pipeline"]
+    subprocess.run([*words, "open"], cwd=folder, check=True, capture_output=True)
+    night = folder / "nights/2025-06-30"
+    (folder / "cards.py").write_text("raise SystemExit('the home has changed since')\n")
+    code = "import runpy, sys; sys.path[0] = ''; import cards; print(cards.__file__)"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=night, check=True, capture_output=True, text=True
+    )
+    assert Path(shown.stdout.strip()) == night / "cards.py"
+    subprocess.run([*words, "ingest", "--night", "2025-06-30"], cwd=folder, check=True, capture_output=True)
+    assert (night / "data/run/daybreak.txt").read_text() == f"{frame_digest()}\n"
+    assert json.loads((night / "data/run/batch.json").read_text())["day"] == str(date(2025, 6, 30))

@@ -1,0 +1,163 @@
+"""`python -m pipeline try`: a line a seam where the code is sound, one sentence where it is not."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract.errors import DataError, ParamsError
+from pipeline.rehearsal import CODE, rehearse
+from pipeline.seams import Seams
+
+ROOT = Path(__file__).parent.parent
+FRAUD = ROOT / "pipeline/examples/fraud"
+SEAMS = [
+    "source",
+    "table",
+    "fit",
+    "features",
+    "dataset",
+    "model",
+    "loss",
+    "update",
+    "predict",
+    "metrics",
+    "weights",
+]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with the example of payments."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    for name in ("fraud.py", "payments.py"):
+        shutil.copy(FRAUD / name, folder)
+    (folder / "params.yaml").write_text(
+        'source: {use: "payments:Payments", start: "2025-06-01", today: "2025-07-01", rows_per_day: 500}\n'
+        "workload: fraud:Fraud\nbackend: pipeline.backends.local:Local\n"
+    )
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture
+def in_process(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Takes the home through the seams in this process, which spares imports of torch."""
+
+    def run(day: date | None = None) -> None:
+        shutil.copytree(home, tmp_path / CODE)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path / CODE)
+        for name in ("fraud", "payments"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        Seams(home).run(day)
+
+    return run
+
+
+def edit(home: Path, old: str, new: str) -> None:
+    text = (home / "fraud.py").read_text()
+    assert old in text
+    (home / "fraud.py").write_text(text.replace(old, new))
+
+
+def test_sound_code_prints_a_line_a_seam(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rehearse(home)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [*SEAMS, "ok"]
+    assert "2025-06-16: " in lines[0]  # the newest with labels that are known
+    assert "and 7 days before" in lines[1]
+    assert "the same predictions" in lines[-2]
+
+
+FAULTS = {
+    "a feature of the wrong length": (
+        '"history": history(rows, past.rows(self.looks_back))}',
+        '"history": history(rows, past.rows(self.looks_back))[1:]}',
+        r"Fraud\.features: 'history' has shape \[\d+, 3\]; return \[\d+, \.\.\.\], one a row",
+    ),
+    "a loss that is a scalar": (
+        'reduction="none")', 'reduction="mean")',
+        r"Fraud\.loss returns shape \[\] for 256 samples; return one a sample, shape \[256\]",
+    ),
+    "a loss that is not finite": (
+        "return binary_cross_entropy_with_logits(", "return torch.nan * binary_cross_entropy_with_logits(",
+        r"Fraud\.loss is nan for 256 of 256 samples; look for",
+    ),
+    "a prediction of the wrong length": (
+        "model(batch).sigmoid()}", "model(batch)[1:].sigmoid()}",
+        r"Fraud\.predict: 'prediction' has shape \[255\] for 256 samples; return one prediction a sample",
+    ),
+    "a prediction that needs the label": (
+        "model(batch).sigmoid()}", 'model(batch).sigmoid() * batch["is_fraud"]}',
+        r"Fraud\.predict needs the label 'is_fraud', which nobody knows by then; predict from features alone",
+    ),
+    "a model without parameters": (
+        "return Network(state)", "return nn.Identity()",
+        r"Fraud\.model returns a model without parameters; return one that can learn",
+    ),
+    "code that fails, with its line": (
+        "return Network(state)", "return Network(state['nothing'])",
+        r"Fraud\.model fails \(fraud\.py, line \d+\): KeyError: 'nothing'; fix it",
+    ),
+    "a state that is not kept": (
+        "return out[:, 0]",
+        "return out[:, 0] + self.__dict__.setdefault('shift', float(torch.rand(1)))",
+        r"Fraud\.predict gives another 'prediction' once the weights are saved and loaded; keep what",
+    ),
+    "a class without a table": (
+        "    table = Table(", "    rows = Table(",
+        r"fraud:Fraud has no table; declare `table = Table\(\.\.\.\)` in the class",
+    ),
+    "a module that is not there": (
+        "import torch\n", "import torch\nimport our_shared_code\n",
+        r"fraud:Fraud needs the module our_shared_code, which a rented machine would not have; put it into",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_one_sentence_that_names_the_method(
+    home: Path, in_process: Callable[..., None], fault: str
+) -> None:
+    old, new, sentence = FAULTS[fault]
+    edit(home, old, new)
+    with pytest.raises(ParamsError, match=sentence):
+        in_process()
+
+
+def test_a_module_that_git_ignores_is_missed(home: Path) -> None:
+    (home / ".gitignore").write_text("helper.py\n")
+    (home / "helper.py").write_text("X = 1\n")
+    edit(home, "import torch\n", "import helper\nimport torch\n")
+    with pytest.raises(ParamsError, match=r"needs the module helper, .* where git must not ignore it"):
+        rehearse(home)
+    (home / ".gitignore").write_text("fraud.py\n")
+    with pytest.raises(ParamsError, match="fraud:Fraud needs the module fraud, "):
+        rehearse(home)
+
+
+DAYS = {
+    "2025-06-30": "no row of 2025-06-30 has a label; name another day",
+    "2025-07-09": "the source has nothing of 2025-07-09; leave --day out, or name one of 2025-06-01",
+}
+
+
+@pytest.mark.parametrize("day", DAYS)
+def test_a_day_without_labels_or_data_is_refused(in_process: Callable[..., None], day: str) -> None:
+    with pytest.raises(DataError, match=DAYS[day]):
+        in_process(date.fromisoformat(day))
+
+
+def test_labels_that_none_of_the_days_has_are_waited_for(home: Path, in_process: Callable[..., None]) -> None:
+    text = (home / "params.yaml").read_text().replace("2025-06-01", "2025-06-25")
+    (home / "params.yaml").write_text(text)
+    with pytest.raises(DataError, match="the labels of none of 6 days are known, as they take 14 days; wait"):
+        in_process()
