@@ -1,0 +1,1 @@
+"""Meters: what each will read in each hour of a day, between which bounds."""

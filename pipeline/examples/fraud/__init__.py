@@ -1,0 +1,1 @@
+"""Card payments: which are fraud, as it turns out two weeks later."""

@@ -1,0 +1,77 @@
+"""Meters: deterministic, and what one read a week ago tells what it will read."""
+
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from pipeline.contract.errors import DataError
+from pipeline.contract.records import digest
+from pipeline.data.features import past_of
+from pipeline.data.ingest import part_of
+from pipeline.data.source import PART
+from pipeline.examples.demand.demand import LAGS, Demand
+from pipeline.examples.demand.meters import Meters
+from tests.examples.daily import learned, made, one_by_one, reader
+
+TODAY = date(2025, 7, 1)
+DAY = TODAY - timedelta(days=1)
+
+
+def meters(**arguments: object) -> Meters:
+    return Meters(**({"seed": 7, "today": TODAY, "num_meters": 20} | arguments))  # type: ignore[arg-type]
+
+
+def test_a_day_is_the_same_whenever_it_is_fetched(tmp_path: Path) -> None:
+    meters().fetch(DAY, tmp_path / "one")
+    meters(start=DAY, today=TODAY + timedelta(days=9)).fetch(DAY, tmp_path / "two")
+    assert digest(tmp_path / "one" / PART) == digest(tmp_path / "two" / PART)
+
+
+def test_lags_are_the_readings_of_the_same_meter_and_hour_before(tmp_path: Path) -> None:
+    rows, _, samples = made(Demand(), meters(), DAY, tmp_path)
+    assert rows.schema.equals(Demand.table.schema())
+    read = {}
+    for lag in LAGS:
+        before = pq.read_table(part_of(DAY - timedelta(days=lag), tmp_path), partitioning=None)
+        read |= {
+            (row["meter"], row["time"] + timedelta(days=lag), lag): row["kwh"] for row in before.to_pylist()
+        }
+    wanted = np.array(
+        [[read.get((row["meter"], row["time"], lag), np.nan) for lag in LAGS] for row in rows.to_pylist()]
+    )
+    assert np.array_equal(samples["known"], np.isfinite(wanted)) and not samples["known"].all()
+    assert np.allclose(samples["lags"], np.nan_to_num(wanted))
+    assert np.corrcoef(samples["lags"][:, 2], samples["kwh"])[0, 1] > 0.8
+
+
+def test_features_of_one_reading_are_those_it_has_among_others(tmp_path: Path) -> None:
+    workload, source = Demand(), meters()
+    rows, state, _ = made(workload, source, DAY, tmp_path)
+    past = past_of(workload, DAY, source.days(), read=reader(tmp_path))
+    assert one_by_one(workload, rows, state, past, number=20)
+
+
+def test_the_first_day_has_no_lags_and_can_be_predicted_all_the_same(tmp_path: Path) -> None:
+    workload = Demand()
+    _, state, samples = made(workload, meters(start=DAY), DAY, tmp_path)
+    assert not samples["known"].any()
+    batch = {name: torch.from_numpy(values) for name, values in samples.items() if name != "kwh"}
+    predicted = workload.predict(workload.model(state), batch)["prediction"]
+    assert predicted.shape == (len(samples["kwh"]), 3)
+    assert (predicted.diff(dim=1) >= 0).all()
+
+
+def test_a_few_updates_lower_the_loss(tmp_path: Path) -> None:
+    workload = Demand()
+    _, state, samples = made(workload, meters(), DAY, tmp_path)
+    before, after = learned(workload, state, samples, updates=40)
+    assert after < 0.8 * before
+
+
+def test_a_day_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there are no readings of 2025-07-01; ask for a day of"):
+        meters().fetch(TODAY, tmp_path)

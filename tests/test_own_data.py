@@ -1,0 +1,182 @@
+"""README's section on a team's own data, word for word; edits of what it made; a night of each example."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.contract import records
+from pipeline.contract.records import Evaluation, Report, Verdict
+from pipeline.data.ingest import part_of
+from pipeline.data.prepare import SAMPLES
+from pipeline.data.source import PART
+from pipeline.evaluation.scores import read_scores
+from pipeline.examples.fraud.payments import Payments
+from tests.dags.servers import IDENTITY
+
+ROOT = Path(__file__).parents[1]
+FIRST = date(2026, 9, 1)
+NEWEST = date(2026, 10, 12)
+SMALL = ["profile.batch_sizes=[64]", "smoke_test.samples=20"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def run(*words: str, folder: Path, shell: str = "") -> str:
+    """What a command printed, once it ended well."""
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GIT_CONFIG_COUNT": "0",
+    }  # fmt: skip
+    for name in ("MLFLOW_TRACKING_URI", "PIPELINE_HOME"):
+        environment.pop(name, None)
+    command = ["bash", "-euc", shell] if shell else [sys.executable, "-m", "pipeline", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def deliver(folder: Path, *, today: date, store: bool = False) -> None:
+    """Write a file for each day, as the bank knows it on the day `today`; with another column, `store`."""
+    bank = Payments(seed=3, start=str(FIRST), today=str(today), rows_per_day=500, fraud_share=0.05)
+    folder.mkdir(exist_ok=True)
+    for day in bank.days():
+        bank.fetch(day, folder / "one")
+        rows = pq.read_table(folder / "one" / PART, partitioning=None)
+        if store:
+            rows = rows.append_column("store", pa.array(["north", "south"] * len(rows))[: len(rows)])
+        pq.write_table(rows, folder / f"{day}.parquet")
+        (folder / "one" / PART).unlink()
+    if (folder / "one").exists():
+        (folder / "one").rmdir()
+
+
+def edit(home: Path, *pairs: tuple[str, str]) -> None:
+    """Replace texts in the team's module, and commit."""
+    path = home / "payments.py"
+    text = path.read_text()
+    for before, after in pairs:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    path.write_text(text)
+    subprocess.run(["git", *IDENTITY, "commit", "--quiet", "--all", "--message=Edit"], cwd=home, check=True)
+
+
+def night(home: Path, day: date) -> Path:
+    """Run the night of a day, small; its folder."""
+    run("night", "--day", str(day), *(w for one in SMALL for w in ("--set", one)), folder=home)
+    return home / "nights" / str(day)
+
+
+def samples(folder: Path) -> dict[str, bytes]:
+    """The samples of each day of a night."""
+    return {path.parent.name: path.read_bytes() for path in (folder / "data/arrays").glob(f"day=*/{SAMPLES}")}
+
+
+def of(folder: Path, kind: Any) -> Any:
+    return records.read(kind, folder / records.RUN)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home made and run by README's commands, from the folder `work` beside the data."""
+    work = tmp_path_factory.mktemp("team") / "work"
+    work.mkdir()
+    deliver(work.parent / "cards", today=NEWEST + timedelta(days=1))
+    (section,) = re.findall(
+        r"## Your data and your model\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.S
+    )
+    (commands,) = re.findall(r"```sh\n(.*?)```", section, re.S)
+    run(folder=work, shell=commands)
+    yield work / "payments"
+
+
+def test_readmes_commands_end_in_a_version_that_serves(home: Path) -> None:
+    verdict = of(home / "nights" / str(NEWEST), Verdict)
+    assert verdict.action == "promote"
+    assert "better than the baseline constant" in verdict.reason
+    assert not (home / "pipeline").exists()
+
+
+def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: Path) -> None:
+    """The night after README's: other labels are ripe. The one after that: the table has a column more."""
+    cards = home.parents[1] / "cards"
+    deliver(cards, today=NEWEST + timedelta(days=2))
+    first = home / "nights" / str(NEWEST)
+    before = {
+        path.parent.name: path.read_bytes() for path in (first / "data/arrays").glob(f"day=*/{SAMPLES}")
+    }
+    folder = night(home, NEWEST + timedelta(days=1))
+    refreshed = of(folder, Verdict)
+    assert refreshed.reason.startswith("refresh") or refreshed.inconclusive, refreshed.reason
+    after = {
+        path.parent.name: path.read_bytes() for path in (folder / "data/arrays").glob(f"day=*/{SAMPLES}")
+    }
+    assert all(after[day] == one for day, one in before.items())  # made once; the newest ripe day is new
+    assert len(after) == len(before) + 1
+    champion = refreshed.challenger if refreshed.action == "promote" else 1
+
+    deliver(cards, today=NEWEST + timedelta(days=3), store=True)
+    edit(
+        home,
+        ("return TableModel(state)", "return TableModel(state, hidden=128)"),  # wider in place
+        ('"online": Bool(),', '"online": Bool(),\n            "store": Category(nullable=True),'),
+        ("return binary_cross_entropy_with_logits(logit, label,",
+         "return 2 * binary_cross_entropy_with_logits(logit, label,"),
+    )  # fmt: skip
+    folder = night(home, NEWEST + timedelta(days=2))
+    changed, evaluation = of(folder, Verdict), of(folder, Evaluation)
+    assert (changed.champion, changed.effect is None) == (champion, False)
+    assert evaluation.metrics["champion_score"] != evaluation.metrics["score"]
+    rows = pq.read_table(part_of(FIRST, folder / "data/clean"), partitioning=None)
+    assert set(rows["store"].to_pylist()) == {"north", "south"}  # history came in again
+    assert of(folder, Report).num_quarantined == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*Any type hint:UserWarning")  # MLflow's, where a model is loaded
+def test_router_model_and_file_give_the_same_numbers(home: Path) -> None:
+    """By MLflow's own client and by `predict`, of the held-out rows; tests/serving has the router."""
+    import mlflow
+    import pandas as pd
+
+    folder = home / "nights" / str(NEWEST)
+    day = NEWEST - timedelta(days=14)
+    run("predict", "--day", str(day), "--to", "predicted.csv", "--version", "1", folder=home)
+    ours = pa.csv.read_csv(home / "predicted.csv")["prediction"].to_numpy()
+    rows = pd.read_parquet(part_of(day, folder / "data/clean"))
+    mlflow.set_tracking_uri(f"sqlite:///{home}/var/mlflow.db")
+    theirs = mlflow.pyfunc.load_model("models:/payments/1").predict(rows.drop(columns="is_fraud"))
+    scores = read_scores(folder / "data/run/scores.npy")
+    assert scores is not None
+    assert np.abs(ours - theirs["prediction"].to_numpy()).max() <= 1e-6
+    assert np.abs(ours - scores["prediction/prediction"]).max() <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["fraud", "demand", "language"])
+def test_a_night_of_an_example(name: str, tmp_path: Path) -> None:
+    """By the commands of its README, but with fewer days."""
+    text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
+    begin, _ = re.findall(r"```sh\n(.*?)```", text, re.S)
+    begin = begin.replace("~/", f"{tmp_path}/").replace("git commit", f"git {' '.join(IDENTITY)} commit")
+    run(folder=ROOT, shell=begin)
+    home = tmp_path / name
+    run("try", folder=home)
+    code = next(home.glob("*.py"))
+    assert sum(len(path.read_text().splitlines()) for path in home.glob(f"{name}.py")) <= 100, code
+    few = ["ingest.history_days=24", *SMALL, "train.epochs=1"]
+    run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)
+    verdict = of(home / "nights/one", Verdict)
+    assert verdict.action == "promote", verdict.reason
+    metrics = json.loads((home / "nights/one/data/run/evaluation.json").read_text())["judged"]
+    assert metrics[0]["role"] == "success"
