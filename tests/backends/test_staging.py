@@ -77,6 +77,19 @@ def test_a_machine_gets_arrays_champion_code_and_job(tmp_path, depot, job):
     assert (folder / "attempt").read_text() == "first"
 
 
+def test_what_a_workload_reads_beside_its_modules_travels_too_unless_git_ignores_it(tmp_path, depot, job):
+    night = job.parents[1]
+    (night / "team").mkdir()
+    for name in ("vocabulary.txt", "config.json", "secret.env"):
+        (night / "team" / name).write_text(name)
+    (night / ".gitignore").write_text("*.env\n")
+    packed(depot, job)
+    unpack(depot, "j", tmp_path / "machine", tmp_path / "machine" / "j")
+    code = tmp_path / "machine" / CODE
+    assert {path.name for path in (code / "team").iterdir()} == {"vocabulary.txt", "config.json"}
+    assert not (code / "data").exists()
+
+
 def test_what_has_not_changed_is_sent_once(depot, job):
     packed(depot, job)
     whole = depot.at("things", "d", "whole.json")

@@ -57,9 +57,12 @@ def pack(bucket: BucketFolder, name: str, folder: Path, *, night: Path) -> None:
 
 
 def _pack_code(night: Path, path: Path) -> str:
-    """Zips the code of the night with uncommitted changes; returns its digest, "" outside a checkout."""
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "*.py", "*.yaml",
-              "*.csv", "*.html"]  # fmt: skip
+    """Zips the files that git does not ignore, uncommitted too; returns their digest, "" outside a checkout.
+
+    So what a workload reads beside its modules, a vocabulary as well as a configuration, is there too.
+    """
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--",
+              ":!data", ":!nights", ":!var"]  # fmt: skip
     done = subprocess.run(listed, cwd=night, capture_output=True, check=False)
     names = sorted(name for name in done.stdout.decode().split("\0") if name and (night / name).is_file())
     if done.returncode or not names:
