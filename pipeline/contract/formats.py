@@ -52,6 +52,21 @@ def dollars(amount: float | None) -> str:
     return f"{sign}${amount:.2g}" if 1e-4 <= amount < 0.00995 else f"{sign}${amount:,.2f}"
 
 
+def told_apart(one: float, other: float) -> tuple[str, str]:
+    """Returns two amounts of US dollars with as many digits as tell them apart, six at most.
+
+    >>> told_apart(2, 4), told_apart(0.7068, 0.7045), told_apart(1, 1)
+    (('$2.00', '$4.00'), ('$0.71', '$0.70'), ('$1.00', '$1.00'))
+    """
+    if one == other:
+        return dollars(one), dollars(other)
+    for digits in range(2, 7):
+        texts = f"${one:,.{digits}f}", f"${other:,.{digits}f}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
 def size(num_bytes: float | None) -> str:
     """Returns bytes in decimal units.
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from pipeline.contract import formats
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental
-from pipeline.contract.units import HOUR_S
 from pipeline.prediction.costs import Estimate
 
 Objective = Literal["cost", "time", "knee"]
@@ -230,8 +230,8 @@ def why_not(
         return fault
     if (candidate.expected_usd, candidate.expected_s) == (best.expected_usd, best.expected_s):
         return "as fast and as cheap; fewer machines and the first name go first"
-    dollars = f"{_dollars(candidate.expected_usd)} rather than {_dollars(best.expected_usd)}"
-    hours = f"{_duration(candidate.expected_s)} rather than {_duration(best.expected_s)}"
+    dollars = " rather than ".join(formats.told_apart(candidate.expected_usd, best.expected_usd))
+    hours = f"{formats.duration(candidate.expected_s)} rather than {formats.duration(best.expected_s)}"
     if objective == "knee":
         return f"{dollars}, {hours}"
     if objective == "cost":
@@ -242,21 +242,11 @@ def why_not(
 def _fault(candidate: Candidate, limits: Limits, offered: Iterable[Candidate]) -> str:
     """Returns the limit that it does not keep, with the number; "" for a feasible one."""
     if not limits.in_budget(candidate):
-        return f"{_dollars(candidate.expected_usd)} is over night.budget_usd {limits.budget_usd:.2f}"
+        return f"{formats.dollars(candidate.expected_usd)} is over night.budget_usd {limits.budget_usd:.2f}"
     if not limits.in_time(candidate):
         chance = candidate.chance(limits.deadline_s)
         return f"in time with a chance of {chance:.3f}, below plan.confidence {limits.confidence:g}"
     wait_s = candidate.rental.max_wait_s
     if wait_s > 0 and wait_s > _latest_s(filter(limits.hold, offered), limits):
-        return f"may wait {_duration(wait_s)}, after which nothing else would be in time"
+        return f"may wait {formats.duration(wait_s)}, after which nothing else would be in time"
     return ""
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= HOUR_S:
-        return f"{seconds / HOUR_S:.1f} h"
-    return f"{seconds / 60:.1f} min" if seconds >= 600 else f"{seconds:.0f} s"
-
-
-def _dollars(dollars: float) -> str:
-    return f"${dollars:.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"

@@ -171,7 +171,7 @@ def test_the_runner_up_is_named_with_the_number_that_decided():
         "dear: $2.00 rather than $1.00"
     )
     assert search([cheap, dear], limits=limits(10, 40), objective="time").runner_up == (
-        "cheap: 1.0 h rather than 30.0 min"
+        "cheap: 1 h rather than 30 min"
     )
     assert search([cheap, dear], limits=limits(1, 40), objective="cost").runner_up == (
         "cheap: in time with a chance of 0.500, below plan.confidence 0.99"
@@ -200,7 +200,7 @@ def test_what_waits_may_wait_until_another_could_still_be_in_time(wait_s, taken)
     choice = search([at_once, waiting], limits=AS_LIKELY_AS_NOT, objective="cost")
     assert choice.best is (waiting if taken else at_once)
     if not taken:
-        assert choice.runner_up == "w, flex-start: may wait 1.0 h, after which nothing else would be in time"
+        assert choice.runner_up == "w, flex-start: may wait 1 h, after which nothing else would be in time"
 
 
 def test_the_fastest_of_what_is_rented_at_once_is_what_there_is_time_for_after_a_wait():
@@ -259,7 +259,7 @@ def test_the_feasible_are_ranked_with_the_best_first_even_where_it_is_not_the_ch
     slow, middle, dear = curve
     choice = search(curve, limits=limits(100, 1000), objective="knee")
     assert choice.ranked == (middle, slow, dear)
-    assert choice.runner_up == "slow: $1.00 rather than $2.00, 10.0 h rather than 2.0 h"
+    assert choice.runner_up == "slow: $1.00 rather than $2.00, 10 h rather than 2 h"
 
 
 def test_the_knee_is_below_the_line_from_the_cheapest_to_the_fastest_by_most():
@@ -326,10 +326,10 @@ def test_what_cannot_be_run_says_why_before_any_number():
 @pytest.mark.parametrize(
     ("seconds", "usd", "words"),
     [
-        (599, 0.5, "$0.5000 rather than $4.00, 599 s rather than 2.0 h"),
-        (600, 1.0, "$1.00 rather than $4.00, 10.0 min rather than 2.0 h"),
-        (3599, 0.9999, "$0.9999 rather than $4.00, 60.0 min rather than 2.0 h"),
-        (3600, 0.0, "$0.00 rather than $4.00, 1.0 h rather than 2.0 h"),
+        (599, 0.5, "$0.50 rather than $4.00, 9 min 59 s rather than 2 h"),
+        (600, 1.0, "$1.00 rather than $4.00, 10 min rather than 2 h"),
+        (3599, 0.9999, "$1.00 rather than $4.00, 1 h rather than 2 h"),
+        (3600, 0.0, "$0.00 rather than $4.00, 1 h rather than 2 h"),
     ],
 )
 def test_times_and_dollars_are_said_to_three_figures(seconds, usd, words):
@@ -342,6 +342,6 @@ def test_where_the_dollars_are_the_same_the_time_decided_and_the_other_way_round
     slower, dearer = candidate(7200, 1.0, name="b"), candidate(3600, 3.0, name="c")
     both = candidate(7200, 2.0, name="d")
     assert why_not(both, best=best, limits=limits(10, 40), objective="cost") == "$4.00 rather than $2.00"
-    assert why_not(both, best=best, limits=limits(10, 40), objective="time") == "2.0 h rather than 1.0 h"
-    assert why_not(slower, best=best, limits=limits(10, 40), objective="cost") == "2.0 h rather than 1.0 h"
+    assert why_not(both, best=best, limits=limits(10, 40), objective="time") == "2 h rather than 1 h"
+    assert why_not(slower, best=best, limits=limits(10, 40), objective="cost") == "2 h rather than 1 h"
     assert why_not(dearer, best=best, limits=limits(10, 40), objective="time") == "$3.00 rather than $2.00"
