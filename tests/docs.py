@@ -29,7 +29,7 @@ file. Text with an asterisk, a colon or a bracket needs quotes in YAML.
 Three keys name a class, by `package.module:Class` or by a mapping with its arguments:
 
 ```yaml
-source: {use: "pipeline.data.shop:Shop", seed: 7}
+source: {use: "pipeline.examples.shop.simulated_shop:Shop", seed: 7}
 backend: pipeline.backends.local:Local
 ```
 """

@@ -15,7 +15,8 @@ from tests.dags.servers import IDENTITY
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
-    "source={use: 'pipeline.data.shop:Shop', start: '2026-01-05', num_customers: 300, orders_per_day: 60}",
+    "source={use: 'pipeline.examples.shop.simulated_shop:Shop', start: '2026-01-05', num_customers: 300, "
+    "orders_per_day: 60}",
     "ingest.history_days=40", "profile.batch_sizes=[32]", "smoke_test.samples=20", "gate.margin=5",
 ]  # fmt: skip
 
@@ -52,7 +53,7 @@ def clone(tmp_path: Path) -> Path:
     package.mkdir()
     (package / "__init__.py").touch()
     text = (
-        (folder / "pipeline/examples/regression.py")
+        (folder / "pipeline/examples/shop/regression.py")
         .read_text()
         .replace("class Regression", "class MyWorkload")
     )

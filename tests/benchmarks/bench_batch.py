@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from pipeline.contract.params import GateParams
-from pipeline.examples.recommender import Recommender
-from pipeline.examples.regression import Regression
+from pipeline.examples.shop.recommender import Recommender
+from pipeline.examples.shop.regression import Regression
 from tests.benchmarks import frame
 from tests.benchmarks.eightfold import Trial, train
 from tests.examples.digits import Digits

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipeline.contract.records import Tuning
-from pipeline.examples.recommender import Recommender
+from pipeline.examples.shop.recommender import Recommender
 from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
 from pipeline.training import checkpoint
 from pipeline.training.engine import TorchEngine

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.contract.records import Tuning
-from pipeline.examples.recommender import Recommender
+from pipeline.examples.shop.recommender import Recommender
 from pipeline.training import sample_order
 from pipeline.training.engine import TorchEngine
 from pipeline.training.sample_order import Indices

@@ -34,7 +34,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.contract import records
-from pipeline.examples.recommender import Recommender
+from pipeline.examples.shop.recommender import Recommender
 from pipeline.storage import mlflow_client
 from pipeline.storage.traffic_log import Log, open_log
 from tests.benchmarks import frame
@@ -50,7 +50,7 @@ SWAPS = 4 if frame.QUICK else 12
 KILLS = 1 if frame.QUICK else 5
 ACKNOWLEDGED = 300 if frame.QUICK else 1000  # outcomes before each kill
 USERS, ITEMS, LINES = 3000, 2000, 300_000
-WORKLOAD = "pipeline.examples.recommender:Recommender"
+WORKLOAD = "pipeline.examples.shop.recommender:Recommender"
 BARE = """
 from fastapi import FastAPI
 app = FastAPI()

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from pipeline.contract.params import GateParams
-from pipeline.examples.recommender import Recommender
+from pipeline.examples.shop.recommender import Recommender
 from pipeline.training.engine import TorchEngine
 from pipeline.training.local_sgd import LocalSgdEngine
 from tests.benchmarks import frame

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from pipeline.contract.workload import Split
-from pipeline.examples.candidate_items import CandidateDataset
-from pipeline.examples.recommender import Recommender
+from pipeline.examples.shop.candidate_items import CandidateDataset
+from pipeline.examples.shop.recommender import Recommender
 
 
 class ShuffledLabels:
