@@ -122,6 +122,26 @@ def migrate() -> int:
     return 0
 
 
+def same_recipe(*, reason: str) -> int:
+    """Declare that an edit did not change the recipe, so that the next night is a refresh of the champion.
+
+    Args:
+        reason: why it is the same, kept in the ledger
+    """
+    from pipeline.registry import lineage
+
+    champion = ledger.champion_at(ledger.ledger_tip())
+    if champion is None:
+        raise NothingToDo("no version serves yet, so that there is no recipe to be the same as")
+    recipe = lineage.recipe(params.load(ledger.home()))
+    if recipe == champion.lineage.get("recipe"):
+        raise NothingToDo(f"the recipe is that of version {champion.version} as it is")
+    text = f"the recipe was declared to be that of version {champion.version}: {reason}"
+    ledger.note(text, versions=(champion.version,), recipe=recipe)
+    print(text)
+    return 0
+
+
 def audit() -> int:
     """Check ledger, aliases, DVC objects and MLflow against each other."""
     from pipeline.rollout.audit import audit as checks
@@ -317,6 +337,6 @@ def notify(*, text: str = "", night: str = "", stage: str = "") -> int:
 
 
 COMMANDS: tuple[Callable[..., int], ...] = (
-    init, try_, status, why, who_used, audit, drill, serve, predict, check, report, prices, simulate,
-    show, notify, migrate,
+    init, try_, status, why, who_used, same_recipe, audit, drill, serve, predict, check, report, prices,
+    simulate, show, notify, migrate,
 )  # fmt: skip

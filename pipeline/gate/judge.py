@@ -38,7 +38,7 @@ from pipeline.gate import review
 from pipeline.gate.all_metrics import Pair, judge_metrics
 from pipeline.gate.selftest import selftest
 from pipeline.registry import approval
-from pipeline.registry.lineage import is_refresh
+from pipeline.registry.lineage import is_declared_equal, is_refresh
 from pipeline.registry.verdicts import show_verdict
 from pipeline.report import notifier
 from pipeline.rollout.lost_ledger import expect_ledger
@@ -92,7 +92,7 @@ def gate(
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
     expect_ledger(params)
-    refresh = is_refresh(champion, params)
+    refresh = is_refresh(champion, params) or is_declared_equal(champion, params)
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
 
     def replayed() -> Verdict:

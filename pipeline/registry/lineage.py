@@ -10,7 +10,8 @@ from pathlib import Path
 from pipeline.contract import older, records
 from pipeline.contract.params import JobSections
 from pipeline.contract.records import Champion, Night, Version
-from pipeline.contract.source_code import source_digest, source_files
+from pipeline.contract.source_code import frame_digest, source_digest, source_files
+from pipeline.storage import ledger
 
 LOCK = Path("dvc.lock")
 
@@ -38,6 +39,14 @@ def is_refresh(champion: Champion | None, params: JobSections) -> bool:
     return champion.lineage.get("recipe") in {recipe(params), before}
 
 
+def is_declared_equal(champion: Champion | None, params: JobSections) -> bool:
+    """Returns whether a person declared tonight's recipe to be the one that the champion was made by."""
+    if champion is None:
+        return False
+    tonight = recipe(params)
+    return any(note.recipe == tonight and champion.version in note.versions for note in ledger.notes())
+
+
 def _train(params: JobSections) -> str:
     """Returns the part of `train` that decides the model: no checkpoint interval, no number of workers."""
     return params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"})
@@ -54,6 +63,7 @@ def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSec
         "model_digest": model_digest,
         "recipe": recipe(params),
         "source": source_digest(params.workload.use),
+        "daybreak": frame_digest(),
     }
 
 

@@ -91,6 +91,7 @@ class Note:
     at: str  # 2011-09-30 03:00 UTC
     text: str
     versions: Sequence[int]  # that it is about
+    recipe: str = ""  # that a person declared to be the one these versions were made by
 
     def __str__(self) -> str:
         return f"{self.at}: {self.text}"
@@ -270,10 +271,10 @@ def newest_unreachable() -> str:
     return max(nights, default=(0, ""))[1]
 
 
-def note(text: str, *, versions: Sequence[int]) -> None:
+def note(text: str, *, versions: Sequence[int], recipe: str = "") -> None:
     """Attaches a sentence about these versions to the newest commit, without moving the branch."""
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    line = json.dumps(asdict(Note(at=at, text=" ".join(text.split()), versions=versions)))
+    line = json.dumps(asdict(Note(at=at, text=" ".join(text.split()), versions=versions, recipe=recipe)))
     git(*_identity(), "notes", f"--ref={NOTES}", "append", "-m", line, ledger_tip(), folder=home())
 
 

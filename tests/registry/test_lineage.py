@@ -1,0 +1,43 @@
+"""A recipe that a person declares to be the champion's is refreshed, and the ledger says why."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+from pipeline.contract import params
+from pipeline.registry.lineage import is_declared_equal, is_refresh
+from pipeline.storage import ledger
+from tests.dags.servers import IDENTITY
+from tests.release.ledgers import import_nights
+
+SECTIONS = """\
+source: a.b:C
+workload: {use: "pipeline.examples.shop.regression:Regression"}
+backend: a.b:C
+"""
+
+
+@pytest.mark.slow
+def test_an_edit_that_changes_nothing_is_declared_so_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["init", "--quiet"], [*IDENTITY, "commit", "--quiet", "--allow-empty", "--message=Begin"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    import_nights(tmp_path, 4)
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    (tmp_path / "params.yaml").write_text(SECTIONS)
+    champion = ledger.champion_at(ledger.ledger_tip())
+    assert champion is not None
+    tonight = params.load(tmp_path)
+    assert not is_refresh(champion, tonight)
+    assert not is_declared_equal(champion, tonight)
+    assert cli.main(["same-recipe", "--reason", "a comment was added"]) == 0
+    said = f"the recipe was declared to be that of version {champion.version}: a comment was added"
+    assert said in capsys.readouterr().out
+    assert [note.text for note in ledger.notes()] == [said]
+    assert is_declared_equal(champion, tonight)
+    use = {"use": "pipeline.examples.shop.regression:Regression", "hidden": 64}
+    wider = params.check({"source": "a.b:C", "backend": "a.b:C", "workload": use})
+    assert not is_declared_equal(champion, wider)
