@@ -252,6 +252,7 @@ def params_text(found: "Survey", name: str, *, title: str) -> str:
     epochs = min(max(round(UPDATES * batch_size / max(num_rows, 1)), 1), 20)
     after = found.table.label.ripe_after.days if found.table.label else 0
     test_days = min(max(math.ceil(2000 / found.rows_per_day), 1), max(window // 5, 1))
+    history = (max(found.days) - min(found.days)).days  # what the limits were proposed from
     batch_sizes = ", ".join(str(batch_size * factor // 4) for factor in (1, 2, 4, 8))
     register = re.sub(r"[^\w.-]+", "-", title, flags=re.ASCII)
     return f"""\
@@ -266,7 +267,9 @@ night:
   decide_hours: 6                            # from the opening to the decision
   budget_usd: 50
 
-ingest: {{late_days: {after + 7}}}                      # earlier days looked at again, for labels too
+ingest:
+  late_days: {after + 7}                              # earlier days looked at again, for labels too
+  history_days: {history}                          # that the first night brings in
 
 validate:
   suite: data/expectations.yaml

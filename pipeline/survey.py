@@ -36,7 +36,7 @@ from pipeline.contract.table import (
 from pipeline.data.database import Database
 from pipeline.data.source import PART, Files, conform
 
-MOST_DAYS, MOST_ROWS = 100, 2_000_000  # of the history that is looked at, the newest
+MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
 MOST_VALUES = 1000  # of a category
 TEXT_CHARS = 30  # mean length of texts that people wrote
 FEW_CLASSES = 20
