@@ -110,4 +110,4 @@ def test_a_night_with_an_odd_day_is_validated_and_prepared(
         assert records.read(Dataset).num_samples > 0
     else:
         assert cli.main(["prepare"]) == 1
-        assert "no customer buys anything on the held-out days" in (records.RUN / "prepare.error").read_text()
+        assert "there is no sample on the held-out days" in (records.RUN / "prepare.error").read_text()
