@@ -25,6 +25,12 @@ from pipeline.rehearsal import rehearse
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def no_other_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIPELINE_HOME", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="module")
 def payments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty days of payments, the labels of the newest unknown."""

@@ -30,5 +30,9 @@ def test_a_wheel_carries_dags_examples_and_the_command(tmp_path: Path) -> None:
     assert {"dags/retrain.py", "pipeline/machines/machines.csv", "pipeline/report/page.html"} <= names
     for example in ("fraud", "demand", "language"):
         folder = f"pipeline/examples/{example}"
-        assert {f"{folder}/{example}.py", f"{folder}/params.yaml", f"{folder}/data/expectations.yaml"} <= names
+        assert {
+            f"{folder}/{example}.py",
+            f"{folder}/params.yaml",
+            f"{folder}/data/expectations.yaml",
+        } <= names
     assert not any(name.startswith("tests/") for name in names)
