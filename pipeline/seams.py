@@ -1,6 +1,6 @@
 """Takes one day of a team's data through each seam between its code and Daybreak's (pipeline/rehearsal.py).
 
-A seam prints a line with what it saw; a fault is one sentence that names the method to mend.
+A seam prints a line with what it saw; a fault is one sentence that names the method to fix.
 """
 
 import contextlib
