@@ -1,9 +1,7 @@
-"""README's section on a team's own data, word for word; edits of what it made; a night of each example."""
+"""README's section on a team's own data, word for word, and edits of what it made."""
 
-import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -167,22 +165,3 @@ def test_router_model_and_file_give_the_same_numbers(home: Path) -> None:
     assert np.abs(ours - theirs["prediction"].to_numpy()).max() <= 1e-6
     newest = scores["prediction/prediction"][-len(ours) :]  # of the held-out days, this one is the last
     assert np.abs(ours - newest).max() <= 1e-6
-
-
-@pytest.mark.parametrize("name", ["fraud", "demand", "language"])
-def test_a_night_of_an_example(name: str, tmp_path: Path) -> None:
-    """By the commands of its README, but with fewer days."""
-    text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
-    begin, _ = re.findall(r"```sh\n(.*?)```", text, re.S)
-    begin = begin.replace("~/", f"{tmp_path}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
-    run(folder=ROOT, shell=begin)
-    home = tmp_path / name
-    run("try", folder=home)
-    code = next(home.glob("*.py"))
-    assert sum(len(path.read_text().splitlines()) for path in home.glob(f"{name}.py")) <= 100, code
-    few = ["ingest.history_days=24", *SMALL, "train.epochs=1"]
-    run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)
-    verdict = of(home / "nights/one", Verdict)
-    assert verdict.action == "promote", verdict.reason
-    metrics = json.loads((home / "nights/one/data/run/evaluation.json").read_text())["judged"]
-    assert metrics[0]["role"] == "success"

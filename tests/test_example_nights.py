@@ -1,0 +1,33 @@
+"""A night of each example, by the commands of its README, but with fewer days."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract.records import Verdict
+from tests.dags.servers import IDENTITY
+from tests.test_own_data import ROOT, SMALL, of, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+DAYS = {"fraud": 24, "demand": 16, "language": 10}  # of history; fraud is known after two weeks
+
+
+@pytest.mark.parametrize("name", DAYS)
+def test_a_night_of_an_example(name: str, tmp_path: Path) -> None:
+    """By the commands of its README, but with fewer days."""
+    text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
+    begin, _ = re.findall(r"```sh\n(.*?)```", text, re.S)
+    begin = begin.replace("~/", f"{tmp_path}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
+    run(folder=ROOT, shell=begin)
+    home = tmp_path / name
+    run("try", folder=home)
+    assert len((home / f"{name}.py").read_text().splitlines()) <= 100
+    few = [f"ingest.history_days={DAYS[name]}", *SMALL, "train.epochs=1"]
+    run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)
+    verdict = of(home / "nights/one", Verdict)
+    assert verdict.action == "promote", verdict.reason
+    metrics = json.loads((home / "nights/one/data/run/evaluation.json").read_text())["judged"]
+    assert metrics[0]["role"] == "success"
