@@ -144,7 +144,7 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
 
 
 @pytest.mark.filterwarnings("ignore:.*Any type hint:UserWarning")  # MLflow's, where a model is loaded
-def test_router_model_and_file_give_the_same_numbers(home: Path) -> None:
+def test_model_file_and_trainer_give_the_same_numbers(home: Path) -> None:
     """By MLflow's own client and by `predict`, of the held-out rows; tests/serving has the router."""
     import mlflow
     import pandas as pd

@@ -100,7 +100,7 @@ AnyColumn = Float | Int | Bool | Category | Id | Text | Time | Bytes
 
 @dataclass(frozen=True)
 class Label(Record):
-    """What a sample is to be told: a column that is null until it is known.
+    """What the model is to predict: a column that is null until its value is known.
 
     A partition is trained on and judged from `ripe_after` its end; a row whose label is null then is not.
     """

@@ -4,7 +4,7 @@
 
 `rows` is an Arrow table of rows of one partition, with the columns of the table less the label. `past` has
 earlier partitions only, as far back as the workload's `looks_back`, and a label only where it was known by
-then: so a feature cannot see what its sample is to be told, nor anything later. The label and the unit are
+then: so a feature can see neither the label of its own sample nor anything later. The label and the unit are
 added here.
 """
 

@@ -268,12 +268,12 @@ def _check_alike(workload: Any, kinds: Mapping[date, Any]) -> None:
     for day, kind in kinds.items():
         if kind != first:
             raise ParamsError(
-                f"{type(workload).__name__}.features makes {_told(kind)} of {day}, but {_told(first)} of "
+                f"{type(workload).__name__}.features makes {_fields(kind)} of {day}, but {_fields(first)} of "
                 f"{first_day}; return the same names, types and shapes for all rows"
             )
 
 
-def _told(kind: Any) -> str:
+def _fields(kind: Any) -> str:
     return ", ".join(f"{name} {kind[name]}" for name in kind.names)
 
 

@@ -178,7 +178,7 @@ def test_samples_come_in_the_order_that_is_asked_for_and_know_label_unit_and_sta
     assert batch["fraud"].tolist() == samples.column("fraud")[order].tolist()
     assert len(set(samples.column(UNIT).tolist())) == 7
     assert set(samples.state) == {"edges", "values_mcc"} == set(read_state(ARRAYS))
-    assert samples.state["values_mcc"].tolist() == ["m0", "m1", "m2"] or len(samples.state["values_mcc"]) == 3
+    assert set(samples.state["values_mcc"].tolist()) == {"m0", "m1", "m2"}
 
 
 def test_a_call_that_was_killed_before_its_end_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
