@@ -138,7 +138,7 @@ def _date(text: str) -> date | None:
 def stage_command(
     *, name: str, in_night: str = "", wait: bool = False, explain: bool = False, **given: object
 ) -> int:
-    """Runs one stage; a stage that DVC caches runs through DVC, which calls this again inside."""
+    """Runs one stage, unless DVC has what it would write; `dvc repro` calls this as well."""
     if in_night:
         folder = ledger.home() / "nights" / in_night
         if not folder.exists():
@@ -147,21 +147,14 @@ def stage_command(
         return _call(words, folder=folder)  # the night's own code, not this checkout's
     _step_in(name)
     stage, inside_dvc = stages.STAGES[name], os.environ.get("DVC_STAGE") == name
-    if stage.dvc == "cached" and not inside_dvc and name in snapshots.stages():
-        try:
-            done = snapshots.reproduce(name)
-        except PipelineError as error:
-            stages.mark(name, error=str(error))
-            raise
-        if not done:
-            return 1  # the command inside has logged why
-        stages.mark(name)
+    by_dvc = bool(stage.dvc) and not inside_dvc and name in snapshots.stages()
+    if by_dvc and stage.dvc == "cached" and _is_current(name):
         kind = stages.written_by(name)
         record = records.read(kind) if kind else None
     else:
         record = _until_done(name, given) if wait else stages.run(name, **given)
         snapshots.make_folders(name)
-        if stage.dvc and not inside_dvc and name in snapshots.stages():
+        if by_dvc:
             snapshots.record(name)
     if record is None or inside_dvc:
         return 0
@@ -217,6 +210,17 @@ def _write_table(stage: str) -> None:
         stages.mark(stage, error=stages.sentence(error))
         raise
     records.write(table)
+
+
+def _is_current(name: str) -> bool:
+    try:
+        current = snapshots.is_current(name)
+    except PipelineError as error:
+        stages.mark(name, error=stages.sentence(error))
+        raise
+    if current:
+        stages.mark(name)
+    return current
 
 
 def _until_done(name: str, given: dict[str, object]) -> records.Record | None:

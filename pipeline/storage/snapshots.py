@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -45,22 +44,26 @@ def share_cache(folder: Path, cache: Path) -> None:
     (folder / ".dvc" / "config.local").write_text(text)
 
 
-def reproduce(stage: str, *, force: bool = False) -> bool:
-    """Runs the stage's command unless its inputs are unchanged (or if `force`); returns whether it succeeded.
+def is_current(stage: str) -> bool:
+    """Returns whether what the stage read and wrote is as dvc.lock has it, so that it need not run.
 
-    False means that the command ran and failed, after it logged why. Raises JobError if DVC cannot run it.
+    Where it is not, the outputs of before are removed, but for those that the stage adds to. DVC does not run
+    the stage itself, as it would first copy each link of the outputs that stay: then disk would grow with the
+    window.
     """
-    from dvc.exceptions import ReproductionError
 
-    with _quiet(), _python_on_path():
-        try:
-            _waiting(lambda repo: repo.reproduce(stage, single_item=True, force=force))
-        except ReproductionError as error:
-            if "failed to run" in str(error.__cause__):
-                return False
-            why = str(error.__cause__ or error).rstrip(".")
-            raise JobError(f"dvc cannot run {stage}: {why}; fix params.yaml or dvc.yaml") from None
-    return True
+    def look(repo: Any) -> bool:
+        loaded = repo.stage.load_one(name=stage)
+        with repo.lock:
+            if not loaded.changed():
+                return True
+            for output in loaded.outs:
+                if not output.persist:
+                    output.remove()
+        return False
+
+    with _quiet():
+        return _waiting(look)
 
 
 def record(stage: str) -> None:
@@ -178,7 +181,7 @@ def lock_champion(lock: str, model_digest: str) -> str:
 
 def _waiting(action: Callable[[Any], T]) -> T:
     """Runs `action` on the DVC repository here, and waits for DVC's own lock, which fails at once."""
-    from dvc.exceptions import DvcException, ReproductionError
+    from dvc.exceptions import DvcException
     from dvc.lock import LockError
     from dvc.repo import Repo
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -197,25 +200,10 @@ def _waiting(action: Callable[[Any], T]) -> T:
 
     try:
         return attempts(once)
-    except ReproductionError as error:
-        if isinstance(error.__cause__, OSError):
-            raise error.__cause__ from None
-        raise
     except DvcException as error:
         raise JobError(
             f"dvc failed: {' '.join(str(error).split())}; look at .dvc/tmp, then run this again"
         ) from error
-
-
-@contextlib.contextmanager
-def _python_on_path() -> Iterator[None]:
-    """Makes `python` in dvc.yaml mean this interpreter."""
-    before = os.environ["PATH"]
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
 
 
 @contextlib.contextmanager
