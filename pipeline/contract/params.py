@@ -146,7 +146,7 @@ class PrepareParams(Section):
     samples to decide; the model then learns from less recent days."""
     refit_days: int = Field(30, ge=1)
     """Days after which the workload's `fit` is run again; all days are then prepared again, and training
-    starts cold. Lower it where new categories come often."""
+    takes all samples. Lower it where new categories come often."""
     engine: str = "duckdb"
     """Name of the Ibis backend that prepares the data. Change it if the data outgrows one machine."""
 

@@ -18,7 +18,7 @@ from pipeline.contract.backend import LIVE, Backend
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.params import TrainSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
-from pipeline.contract.source_code import source_digest
+from pipeline.contract.source_code import frame_digest, source_digest
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import escalation, submissions
 from pipeline.jobs.backend_job import job_of
@@ -126,6 +126,7 @@ def recipe_of(
         train_until=_until(night, plan),
         checkpoints=settings.checkpoints,
         source_digest=source_digest(params.workload.use),
+        frame_digest=frame_digest(),
     )
 
 

@@ -77,7 +77,7 @@ def infeasible(
         ways.append(_hours(window, relaxation.deadline_s))
     if epochs is not None:
         fewer = of_epochs(epochs, tonight)
-        ways.append(f"train.{'warm_' if tonight.warm else ''}epochs {epochs:g} ({fewer:,} samples)")
+        ways.append(f"train.{'warm_' if tonight.newest else ''}epochs {epochs:g} ({fewer:,} samples)")
     if not ways:
         deadline_s, budget_usd = relaxation.both
         ways = [f"{_hours(window, deadline_s)} with night.budget_usd {_usd(budget_usd):.2f}"]

@@ -206,6 +206,7 @@ def _lineage(entry: Entry) -> dict[str, str]:
         "Clean data": entry.report.digest if entry.report else "",
         "Training arrays": dataset.digest if dataset else "",
         "Model": training.model_digest if training else "",
+        "Trained from": _began(entry),
         "Version": f"{version.name} {version.number}" if version else "",
         "Approval": approval.words(entry.verdict, entry.approval, over=bool(entry.commit))
         if entry.verdict
@@ -217,6 +218,15 @@ def _lineage(entry: Entry) -> dict[str, str]:
     if entry.release:
         lineage |= {f"Release, {key}": value for key, value in entry.release.lineage.items()}
     return {key: value for key, value in lineage.items() if value}
+
+
+def _began(entry: Entry) -> str:
+    """Returns which weights training began with; "" where nobody told."""
+    if entry.training is None or entry.training.warm is None:
+        return ""
+    if entry.training.warm and entry.champion:
+        return f"the weights of version {entry.champion.version}"
+    return "new weights"
 
 
 def _margin(entry: Entry, folder: Path) -> float | None:

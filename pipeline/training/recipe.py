@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,9 +27,10 @@ MOVING = "moving"  # worker 0 touches it where a heartbeat finds no space on the
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """How far tonight's training goes, cold or warm."""
+    """How far tonight's training goes, and from which weights."""
 
-    warm: bool
+    warm: bool  # from the champion's weights, if they have the shapes of tonight's model
+    newest: bool  # on the newest samples alone, not on all
     first_sample: int
     epochs: float  # over the samples from `first_sample` on
     num_samples: int  # to train on, all epochs together
@@ -39,15 +40,30 @@ class Course:
 def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
     """Returns tonight's course: warm from the champion on the newest samples, or cold on all samples.
 
-    A start is cold every `train.cold_every` nights, and where the champion cannot be continued.
+    A start is cold every `train.cold_every` nights, and where the champion is another workload. One that was
+    edited, has other arguments or was fitted again begins with the champion's weights, but trains on all
+    samples: they may suit it less.
     """
     train = params.train
-    if champion is None or not _may_start_warm(night, champion, params):
-        count = round(train.epochs * dataset.num_samples)
-        return Course(warm=False, first_sample=0, epochs=train.epochs, num_samples=count, rate=train.rate)
+    whole = Course(
+        warm=False, newest=False, first_sample=0, epochs=train.epochs,
+        num_samples=round(train.epochs * dataset.num_samples), rate=train.rate,
+    )  # fmt: skip
+    facts = CHAMPION / "model.json"
+    on_cold_day = night.day.toordinal() % train.cold_every == 0
+    if champion is None or on_cold_day or not champion.version or not facts.exists():
+        return whole
+    model = json.loads(facts.read_text())
+    if why_cold := _unlike(champion, model, params):
+        log.warning("%s; starting cold", why_cold)
+        return whole
+    if change := _changed(champion, model, params):
+        log.warning("%s; training on all samples, from its weights if they have the same shapes", change)
+        return replace(whole, warm=True)
     newest = min(dataset.num_samples, max(1, round(train.warm_share * dataset.num_samples)))
     return Course(
         warm=True,
+        newest=True,
         first_sample=dataset.num_samples - newest,
         epochs=train.warm_epochs,
         num_samples=round(train.warm_epochs * newest),
@@ -55,27 +71,22 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
     )
 
 
-def _may_start_warm(night: Night, champion: Champion, params: "JobSections") -> bool:
-    facts = CHAMPION / "model.json"
-    on_cold_day = night.day.toordinal() % params.train.cold_every == 0
-    if on_cold_day or not champion.version or not facts.exists():
-        return False
-    why_not = _changed_since(champion, json.loads(facts.read_text()), params)
-    if why_not:
-        log.warning("%s; starting cold", why_not)
-    return not why_not
-
-
-def _changed_since(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
-    """Returns why tonight's training cannot go on from the champion's weights; "" if it can."""
-    ours = [params.workload.use, params.workload.model_extra or {}]
-    if [import_path(model["workload"]), model["arguments"]] != ours:
+def _unlike(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
+    """Returns why the champion's weights mean nothing to tonight's model; "" if they do."""
+    if import_path(model["workload"]) != params.workload.use:
         return "the champion is another workload"
+    if champion.model_digest and digest(CHAMPION) != champion.model_digest:
+        return f"{CHAMPION} is not the model of version {champion.version}"
+    return ""
+
+
+def _changed(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
+    """Returns what has changed in the workload since the champion was trained; "" if nothing has."""
+    if model["arguments"] != (params.workload.model_extra or {}):
+        return f"the workload has other arguments than version {champion.version}"
     source = source_digest(params.workload.use)
     if champion.lineage.get("source", source) != source:
         return f"the workload was edited since version {champion.version} was trained"
-    if champion.model_digest and digest(CHAMPION) != champion.model_digest:
-        return f"{CHAMPION} is not the model of version {champion.version}"
     if digest(ARRAYS / STATE) != digest(CHAMPION / STATE):
         return f"`fit` was run again since version {champion.version} was trained"
     return ""
@@ -116,6 +127,7 @@ class Recipe(Record):
     sync_every: int = 1  # updates between averages over workers
     sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
     source_digest: str = ""  # of the workload's source files: an edited model is another job
+    frame_digest: str = ""  # of Daybreak's code, which may be updated while a night is open
 
     @property
     def copies(self) -> str:
@@ -168,7 +180,7 @@ def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:
     """Returns the name of the job: a digest of all its inputs, so that submitting it twice starts it once."""
     return _digest(
         recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
-        recipe.batching, recipe.train_until.isoformat(), num_workers,
+        recipe.batching, recipe.train_until.isoformat(), num_workers, recipe.frame_digest,
         rental.machine, rental.num_machines, rental.region, rental.strategy, rental.max_wait_s,
     )[:12]  # fmt: skip
 

@@ -11,6 +11,7 @@ from pipeline.contract import records
 from pipeline.contract.records import Champion, Portion, Rental
 from pipeline.jobs import launcher
 from pipeline.jobs.launcher import recipe_of
+from pipeline.training.recipe import name_of
 from tests.jobs.calls import NIGHT
 from tests.training import nights
 
@@ -66,10 +67,24 @@ def test_training_starts_from_the_champion_except_every_so_many_nights(champion)
     assert not warm(champion, day=first + timedelta(days=cold[0] + 1), cold_every=1)
 
 
+def test_an_update_of_daybreak_makes_another_job_that_goes_on_from_the_same_checkpoints():
+    recipe = recipe_of(NIGHT, nights.dataset(), nights.plan(), None, nights.told())
+    updated = replace(recipe, frame_digest="another")
+    assert recipe.frame_digest
+    assert recipe.identity == updated.identity
+    names = {name_of(one, Rental(machine="local"), num_workers=1) for one in (recipe, updated)}
+    assert len(names) == 2
+
+
 def test_training_starts_cold_from_no_champion_or_another_or_a_changed_one(champion, caplog):
     assert warm(champion)
     assert not warm(None)
-    assert not warm(champion, width=8)
+    facts = launcher.CHAMPION / "model.json"
+    before = facts.read_text()
+    facts.write_text(before.replace("LineWorkload", "OtherWorkload"))
+    assert not warm(replace(champion, model_digest=records.digest(launcher.CHAMPION)))
+    assert "the champion is another workload" in caplog.text
+    facts.write_text(before)
     (launcher.CHAMPION / "model.safetensors").write_bytes(b"other")
     assert not warm(champion)
     assert "is not the model of version 3" in caplog.text

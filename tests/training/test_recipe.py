@@ -65,3 +65,21 @@ def test_a_warm_start_trains_on_the_newest_at_its_own_rate(champion: Champion) -
     newest = round(0.25 * dataset.num_samples)
     assert course.first_sample == dataset.num_samples - newest
     assert (course.num_samples, course.rate) == (2 * newest, 1e-4)
+
+
+@pytest.mark.parametrize("change", ["edited", "other arguments", "fitted again"])
+def test_a_changed_workload_trains_on_all_samples_from_the_champions_weights(
+    champion: Champion, change: str
+) -> None:
+    params = told(epochs=2)
+    if change == "edited":
+        champion = dataclasses.replace(champion, lineage={"source": "before"})
+    elif change == "other arguments":
+        assert params.workload.model_extra is not None
+        params.workload.model_extra["dropout"] = 0.5
+    else:
+        (recipe.ARRAYS / "state").mkdir(parents=True)
+        (recipe.ARRAYS / "state" / "edges.npy").write_bytes(b"other quantiles")
+    course = recipe.course(nights.night(day=WARM_DAY), nights.dataset(), champion, params)
+    assert (course.warm, course.newest) == (True, False)
+    assert (course.num_samples, course.rate) == (2 * nights.dataset().num_samples, params.train.rate)
