@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -581,14 +582,19 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def digest(path: Path) -> str:
-    """Returns DVC's digest of a file (md5) or of a folder (md5 of the sorted list of its files, `.dir`)."""
+def digest(path: Path, *, of_file: Callable[[Path], str] | None = None) -> str:
+    """Returns DVC's digest of a file (md5) or of a folder (md5 of the sorted list of its files, `.dir`).
+
+    `of_file` returns the digest of a file of the folder, if it should not be read.
+    """
     if path.is_file():
+        if of_file:
+            return of_file(path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "md5").hexdigest()
     files = sorted(p for p in path.rglob("*") if p.is_file())
     entries = sorted(
-        ({"md5": digest(p), "relpath": p.relative_to(path).as_posix()} for p in files),
+        ({"md5": digest(p, of_file=of_file), "relpath": p.relative_to(path).as_posix()} for p in files),
         key=lambda entry: entry["relpath"],
     )
     listing = json.dumps(entries, sort_keys=True)

@@ -25,6 +25,7 @@ from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
 from pipeline.contract.table import Table
 from pipeline.data.source import PART, Source, conform, write_partition
+from pipeline.storage import known_digests
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
         day=night.day,
         num_rows=sum(_num_rows(part) for part in parts),
         num_bytes=sum(part.stat().st_size for part in parts),
-        digest=records.digest(RAW),
+        digest=known_digests.digest(RAW),
         late_days=tuple(late),
     )
     log.info("%s: %d rows in, with %d earlier days", night.day, batch.num_rows, len(late))

@@ -1,0 +1,50 @@
+"""Computes digests of files that mostly stay, so that hashing does not grow with the window.
+
+A file has the digest that it had while its inode, size and time of change are the same, as DVC takes it:
+links into DVC's cache keep all three from night to night. `open` reads every byte that it restores
+(pipeline/storage/snapshots.py), so a damaged disk is noticed there.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.contract import records
+from pipeline.contract.errors import ParamsError
+from pipeline.storage import ledger
+
+SETTLED_S = 2.0  # a file that has just been written may be written again within one tick of its clock
+MOST_BYTES = 1 << 26  # of what is remembered; the oldest is forgotten first
+
+
+def digest(path: Path) -> str:
+    """Returns `records.digest(path)`, and reads only files that are new or have changed."""
+    with of_files() as of_file:
+        return records.digest(path, of_file=of_file)
+
+
+@contextmanager
+def of_files() -> Iterator[Callable[[Path], str]]:
+    """Yields the function that returns the digest of a file; outside of a home, it remembers nothing."""
+    from diskcache import Cache
+
+    try:
+        folder = ledger.home() / "var" / "digests"
+    except ParamsError:
+        yield records.digest
+        return
+    with Cache(str(folder), size_limit=MOST_BYTES) as known, known.transact():
+
+        def of_file(file: Path) -> str:
+            stat = file.stat()
+            identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            remembered: str | None = known.get(identity)
+            if remembered:
+                return remembered
+            found = records.digest(file)
+            if time.time() - stat.st_mtime > SETTLED_S:
+                known.set(identity, found)
+            return found
+
+        yield of_file
