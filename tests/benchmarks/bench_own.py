@@ -32,7 +32,8 @@ from pipeline.evaluation.scores import read_scores
 from tests.benchmarks import frame
 
 TEST_DAYS = 28
-ROLES = ("AUTHOR", "COMMITTER")
+AUTHOR = {f"GIT_{key}": "bench@example.org" for key in
+          ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL")}  # fmt: skip
 EXAMPLES = ("fraud", "demand", "language", "shop")
 SIMULATED = ("payments", "meters", "nonsense", "simulated_shop")
 
@@ -64,10 +65,7 @@ def example(name: str) -> dict[str, float]:
         else:
             place = Path(scratch) / name
             script = blocks[0].replace("~/", f"{scratch}/")
-            people = {
-                f"GIT_{role}_{what}": "bench@example.org" for role in ROLES for what in ("NAME", "EMAIL")
-            }
-            environment = frame.environment(place) | people
+            environment = frame.environment(place) | AUTHOR
             subprocess.run(["bash", "-euc", script], cwd=frame.ROOT, env=environment, check=True)
         for words in ("try", "night") if len(blocks) > 1 else ("night",):
             frame.pipeline(place, words)
