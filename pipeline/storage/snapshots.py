@@ -39,8 +39,17 @@ def make_folders(stage: str) -> None:
 
 
 def share_cache(folder: Path, cache: Path) -> None:
-    """Makes the worktree in `folder` use the cache at `cache`, by links rather than copies."""
-    text = f'[cache]\n    dir = {cache}\n    type = "reflink,hardlink,symlink,copy"\n'
+    """Makes the worktree in `folder` use the cache at `cache`, by links rather than copies.
+
+    The kinds of links are those that work between the two: told of reflinks on a disk without them, DVC would
+    keep each copy, as it cannot tell the two apart.
+    """
+    from dvc_objects.fs.generic import test_links
+    from dvc_objects.fs.local import LocalFileSystem
+
+    disk = LocalFileSystem()  # type: ignore[no-untyped-call]
+    kinds = test_links(["reflink", "hardlink", "symlink", "copy"], disk, str(cache), disk, str(folder))
+    text = f'[cache]\n    dir = {cache}\n    type = "{",".join(kinds)}"\n'
     (folder / ".dvc" / "config.local").write_text(text)
 
 

@@ -72,6 +72,14 @@ def recorded(repository: Path) -> Path:
     return repository
 
 
+def test_what_is_recorded_is_a_link_into_the_cache(recorded: Path) -> None:
+    """Or a copy that takes no room, on a disk that has those."""
+    types = (recorded / ".dvc/config.local").read_text()
+    files = list(Path("data/raw").rglob("*.parquet"))
+    assert len(files) == 2
+    assert "reflink" in types or all(file.stat().st_nlink == 2 for file in files)
+
+
 def flip_a_bit(file: Path) -> None:
     """Damage the file as a disk does: neither size nor time changes."""
     before = file.stat()
