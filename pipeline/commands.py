@@ -204,7 +204,7 @@ def check() -> int:
 
 
 def report(*, night: str = "", open: bool = False) -> int:
-    """Write the board over all nights and the report of the newest, and print where they are.
+    """Write the board over the nights and the report of the newest, and print where they are.
 
     Args:
         night: the night whose report is wanted; the newest if left out
@@ -214,7 +214,7 @@ def report(*, night: str = "", open: bool = False) -> int:
 
     from pipeline.report import board, outcome, page
 
-    entries = ledger.history()
+    entries = ledger.history(limit=outcome.NIGHTS)
     folders = [ledger.home() / "nights" / entry.night.id for entry in entries
                if not entry.rollback and entry.night.id == (night or entry.night.id)]  # fmt: skip
     folder = next((folder for folder in folders if (folder / page.FILE).exists()), None)

@@ -67,10 +67,10 @@ def show_report(night: Night, *, commit: str = "") -> None:
 
     The night stands, also where MLflow is away.
     """
-    from pipeline.report import figures, page, svg
+    from pipeline.report import figures, outcome, page, svg
 
     try:
-        path = page.write(Path(), ledger.history())
+        path = page.write(Path(), ledger.history(limit=outcome.NIGHTS))
         log.info("report: %s", path.resolve())
         verdict, version = records.find(Verdict), records.find(Version)
         with mlflow_client.session() as client:

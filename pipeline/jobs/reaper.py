@@ -73,10 +73,9 @@ def standings() -> dict[str, Standing]:
     """Returns the nights whose folders are here, by their labels."""
     home = ledger.home()
     closed: dict[str, datetime] = {}
-    for entry in ledger.history():
-        if not entry.rollback and entry.night.id not in closed:
-            stamp = int(ledger.git("show", "-s", "--format=%ct", entry.commit, folder=home))
-            closed[entry.night.id] = datetime.fromtimestamp(stamp, UTC)
+    for commit in ledger.commits():
+        if not commit.rollback:
+            closed.setdefault(commit.night, datetime.fromtimestamp(commit.time, UTC))
     nights = {}
     for folder in [home, *_folders(home / "nights")]:
         night = records.find(Night, folder / records.RUN)

@@ -28,6 +28,7 @@ def board(history: Sequence[Entry]) -> str:
     return page.render(
         "board.html",
         history=history,
+        more=len(history) >= outcome.NIGHTS,
         num_nights=len(nights),
         first=nights[-1].night.day if nights else "",
         last=nights[0].night.day if nights else "",

@@ -17,6 +17,7 @@ CHAIN = (
     ("register", "version"), ("gate", "verdict"), ("promote", "release"),
 )  # fmt: skip
 SHOWN = 4  # digests
+NIGHTS = 400  # of the ledger, the newest, that pages look back on
 
 
 @dataclass(frozen=True, kw_only=True)

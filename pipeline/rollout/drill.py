@@ -31,12 +31,12 @@ def drill(params: Params) -> Iterator[Check]:
 
     Raises NothingToDo where there is no version to go back to.
     """
-    entries = ledger.history()
+    releases = ledger.releases()
     try:
-        number = steps_back(entries, 1)
+        number = steps_back(releases, 1)
     except ReleaseError as error:
         raise NothingToDo(f"no drill: {error}") from None
-    made = promotion_of(entries, number)
+    (made,) = ledger.entries_of([promotion_of(releases, number)])
     for name, look in (("model", _model), ("code", _code), ("data", _data)):
         try:
             yield Check(name=f"{name} of version {number}", ok=True, text=look(made, params))

@@ -15,7 +15,7 @@ from pipeline.rollout import saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.targets import release_targets
 from pipeline.storage import ledger
-from pipeline.storage.ledger import Entry
+from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
@@ -39,20 +39,21 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
         left = saga.recover(targets)
         if left and left.new and left.kind == "rollback":
             return left.release
-        tip, entries = ledger.ledger_tip(), ledger.history()
-        serving = entries[0].serving if entries else None
-        if serving is None:
+        tip, newest = ledger.ledger_tip(), next(iter(ledger.history(limit=1)), None)
+        serving = newest.serving if newest else None
+        if newest is None or serving is None:
             expect_ledger(params)
             raise ReleaseError("no version was ever promoted; there is nothing to roll back")
-        if entries[0].rollback and not aliases.is_settled(client, name, serving):
+        if newest.rollback and not aliases.is_settled(client, name, serving):
             log.warning("finishing the rollback to version %d that was interrupted", serving.version)
             saga.settle(targets)
-            assert entries[0].release is not None
-            return entries[0].release
-        number = to or steps_back(entries, steps)
+            assert newest.release is not None
+            return newest.release
+        releases = ledger.releases()
+        number = to or steps_back(releases, steps)
         if number == serving.version:
             raise NothingToDo(f"version {number} serves already")
-        made = promotion_of(entries, number)
+        (made,) = ledger.entries_of([promotion_of(releases, number)])
         verdict = Verdict(
             action="reject",
             champion=number,
@@ -85,17 +86,15 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
         return release
 
 
-def steps_back(entries: Sequence[Entry], steps: int) -> int:
-    """Returns the version that served `steps` promotions ago; `entries` are the ledger, newest first.
+def steps_back(releases: Sequence[Commit], steps: int) -> int:
+    """Returns the version that served `steps` promotions ago; `releases` are the ledger's, newest first.
 
     A rollback takes promotions back, so the next rollback goes further back, not forward again.
     Raises ReleaseError where there were fewer promotions.
     """
     served: list[int] = []
-    for entry in reversed(entries):
-        if entry.release is None:
-            continue
-        number = entry.release.version
+    for commit in reversed(releases):
+        number = commit.serves or 0
         served = served[: served.index(number)] if number in served else served
         served.append(number)
     if not 1 <= steps < len(served):
@@ -106,10 +105,10 @@ def steps_back(entries: Sequence[Entry], steps: int) -> int:
     return served[-1 - steps]
 
 
-def promotion_of(entries: Sequence[Entry], number: int) -> Entry:
-    """Returns the night that promoted the version; raises ReleaseError where none did."""
-    promotions = {e.release.version: e for e in entries if e.release and not e.rollback}
+def promotion_of(releases: Sequence[Commit], number: int) -> Commit:
+    """Returns the commit of the night that promoted the version; raises ReleaseError where none did."""
+    promotions = {commit.serves: commit for commit in releases if not commit.rollback}
     if number not in promotions:
-        served = ", ".join(map(str, sorted(promotions))) or "none"
+        served = ", ".join(str(one) for one in sorted(filter(None, promotions))) or "none"
         raise ReleaseError(f"version {number} was never promoted; choose one of: {served}")
     return promotions[number]

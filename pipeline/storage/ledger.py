@@ -12,8 +12,9 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ class Commit:
     subject: str
     night: str
     rollback: bool
+    serves: int | None  # the version that serves from then on, 0: as before; None: the commit does not say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +184,27 @@ def entries_of(commits: "Sequence[Commit]") -> list[Entry]:
     return entries
 
 
-def commits(limit: int | None = None) -> "list[Commit]":
+def commits(limit: int | None = None) -> "Sequence[Commit]":
     """Returns the commits of the ledger, newest first."""
     tip = ledger_tip()
-    return _commits(tip, limit) if tip else []
+    return _commits(tip, limit) if tip else ()
+
+
+def releases() -> "list[Commit]":
+    """Returns the commits that let another version serve, newest first; `serves` is its number."""
+    listed = commits()
+    silent = [commit.id for commit in listed if commit.serves is None]
+    path = records.path_of(Release)
+    read = dict(zip(silent, texts_at(silent, [path]), strict=True))
+
+    def serves(commit: Commit) -> int:
+        if commit.serves is not None:
+            return commit.serves
+        text = read[commit.id].get(str(path))
+        return records.loads(Release, text, source=f"{commit.id[:9]}:{path}").version if text else 0
+
+    numbered = [replace(commit, serves=serves(commit)) for commit in listed]
+    return [commit for commit in numbered if commit.serves]
 
 
 def commit_night(night: Night, *, message: str, folder: Path = Path(), release: Release | None = None) -> str:
@@ -218,7 +237,9 @@ def commit_night(night: Night, *, message: str, folder: Path = Path(), release: 
         _put(release, index=index)
         tree = git("write-tree", folder=folder, index=index)
     parents = [night.previous] * bool(night.previous) + [night.code_commit]
-    return _move(tree, parents, expected=night.previous, message=f"{message}\n\nNight: {night.id}\n")
+    decided = release or records.find(Release, folder / records.RUN)
+    trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
+    return _move(tree, parents, expected=night.previous, message=f"{message}\n\n{trailers}")
 
 
 def commit_rollback(
@@ -295,23 +316,25 @@ def _identity() -> list[str]:
     return []
 
 
-def _commits(tip: str, limit: int | None = None) -> list[Commit]:
+@lru_cache(maxsize=8)  # what a commit follows never changes
+def _commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
     """The ledger's commits up to `tip`, newest first."""
-    trailers = [f"%(trailers:key={key},valueonly,separator=%x20)" for key in ("Night", "Rollback")]
+    keys = ("Night", "Rollback", "Serves")
+    trailers = [f"%(trailers:key={key},valueonly,separator=%x20)" for key in keys]
     count = [] if limit is None else [f"--max-count={limit}"]
     form = "%x00".join(["%H", "%P", "%ct", "%s", *trailers])
     lines_of_log = git("log", "--first-parent", *count, f"--format={form}", tip, folder=home())
     commits = []
     for line in lines_of_log.splitlines():
-        commit, parents, time, subject, night, rollback = line.split("\0")
+        commit, parents, time, subject, night, rollback, serves = line.split("\0")
         if not night:  # the first night's only parent is a code commit, which names no night
             break
         made = Commit(
             id=commit, parents=tuple(parents.split()), time=int(time), subject=subject, night=night,
-            rollback=bool(rollback),
+            rollback=bool(rollback), serves=int(serves or rollback) if serves or rollback else None,
         )  # fmt: skip
         commits.append(made)
-    return commits
+    return tuple(commits)
 
 
 def texts_at(commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[str, str]]:

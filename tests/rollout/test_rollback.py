@@ -1,35 +1,24 @@
 """What a rollback goes back to, of any ledger; the rollback itself is in tests/release/."""
 
-from datetime import UTC, datetime
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Night, Release
 from pipeline.rollout.rollback import promotion_of, steps_back
-from pipeline.storage.ledger import Entry
-
-AT = datetime(2025, 1, 10, tzinfo=UTC)
+from pipeline.storage.ledger import Commit
 
 
-def history(*versions: int) -> list[Entry]:
-    """The ledger of nights given oldest first: what they promoted, -N: rolled back to N, 0: neither."""
+def history(*versions: int) -> list[Commit]:
+    """The releases of nights given oldest first: what they promoted, -N: rolled back to N, 0: neither."""
     return [
-        Entry(
-            commit=f"c{number}", subject="", rollback=version < 0, night=night(number),
-            release=Release(version=abs(version), replaced=0) if version else None,
+        Commit(
+            id=f"c{number}", parents=(), time=number, subject="", night=f"n{number}", rollback=version < 0,
+            serves=abs(version),
         )
         for number, version in reversed(list(enumerate(versions)))
+        if version
     ]  # fmt: skip
-
-
-def night(number: int) -> Night:
-    return Night(
-        id=f"n{number}", day=AT.date(), started_at=AT, train_until=AT, decide_until=AT, budget_usd=1,
-        trigger="schedule", code_commit="c", previous="",
-    )  # fmt: skip
 
 
 def test_one_step_back_is_the_promotion_before() -> None:
@@ -74,7 +63,7 @@ def test_steps_one_at_a_time_lead_where_all_at_once_lead(num_versions: int, data
 
 
 def test_the_promotion_of_a_version_is_its_night_and_not_the_rollback_to_it() -> None:
-    assert promotion_of(history(1, 2, -1), 1).commit == "c0"
+    assert promotion_of(history(1, 2, -1), 1).id == "c0"
 
 
 def test_a_version_that_was_never_promoted_is_refused_with_those_that_were() -> None:

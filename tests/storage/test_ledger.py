@@ -1,0 +1,40 @@
+"""Which commits of the ledger let another version serve, by what they say or by the record in them."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.storage import ledger
+from tests.rollout.ledgers import close, make_home, release_of, rolling_back
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_home(tmp_path, monkeypatch)
+
+
+def test_promotions_and_rollbacks_are_releases_and_other_nights_are_none() -> None:
+    first = close(1, after="", release=release_of(1))
+    third = close(3, after=close(2, after=first), release=release_of(3))
+    back = rolling_back(to=1).commit()
+    releases = [(commit.id, commit.serves, commit.rollback) for commit in ledger.releases()]
+    assert releases == [(back, 1, True), (third, 3, False), (first, 1, False)]
+
+
+def test_a_commit_that_does_not_say_is_known_by_its_record() -> None:
+    """As those of earlier releases are."""
+    close(1, after="", release=release_of(1))
+    commit = forget(ledger.ledger_tip())
+    assert [one.serves for one in ledger.commits()] == [None]
+    assert [(one.id, one.serves) for one in ledger.releases()] == [(commit, 1)]
+
+
+def forget(commit: str) -> str:
+    """Make the newest commit of the ledger again, without the version in its message."""
+    message = ledger.git("log", "-1", "--format=%B", commit)
+    lines = [line for line in message.splitlines() if not line.startswith("Serves")]
+    parents = ledger.git("log", "-1", "--format=%P", commit).split()
+    flags = [word for parent in parents for word in ("-p", parent)]
+    made = ledger.git("commit-tree", f"{commit}^{{tree}}", *flags, "-F", "-", text="\n".join(lines) + "\n")
+    ledger.git("update-ref", ledger.BRANCH, made, commit)
+    return made
