@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from pipeline.contract.records import replace_text
+from pipeline.contract.records import replace_text, sync
 
 __all__ = ["Journal", "Timeout", "alone"]
 
@@ -44,5 +44,7 @@ class Journal:
         replace_text(self.path, json.dumps(document, indent=1) + "\n")
 
     def remove(self) -> None:
-        """Removes the document; no error if it is missing."""
-        self.path.unlink(missing_ok=True)
+        """Removes the document for good, also where the power fails then; no error if it is missing."""
+        if self.path.exists():
+            self.path.unlink()
+            sync(self.path.parent)
