@@ -148,7 +148,8 @@ class PrepareParams(Section):
     """Days after which the workload's `fit` is run again; all days are then prepared again, and training
     takes all samples. Lower it where new categories come often."""
     engine: str = "duckdb"
-    """Name of the Ibis backend that prepares the data. Change it if the data outgrows one machine."""
+    """Name of the Ibis backend that judges and prepares the data, such as `pyspark` or `bigquery`. Change it
+    if the data outgrows one machine."""
 
 
 class ProfileParams(Section):
@@ -417,6 +418,13 @@ class TrainSections(JobSections):
     """Sections that stage train reads."""
 
     plan: PlanParams = PlanParams()
+
+
+class ValidateSections(Sections):
+    """Sections that stage validate reads."""
+
+    validate_: ValidateParams = Field(ValidateParams(), alias="validate")
+    prepare: PrepareParams = PrepareParams()
 
 
 class PrepareSections(WorkloadSections):

@@ -1,9 +1,10 @@
 """Loads the reviewed suite of rules for the data, and judges the data by it with Great Expectations.
 
-The suite is a YAML file, all of which is optional: `columns` derived by SQL, `figures` of a day by SQL, rules
-on both, and limits of drift. A rule is an expectation of Great Expectations by its type and arguments. The
-rules that follow from the types of the workload's table come first, and need not be written. The context of
-Great Expectations ends with the process; its Data Docs, a site to open in a browser, stay.
+The suite is a YAML file, all of which is optional: `columns` that are derived and `figures` of a day, each by
+SQL or by an Ibis expression, rules on both, and limits of drift. A rule is an expectation of Great
+Expectations by its type and arguments. The rules that follow from the types of the workload's table come
+first, and need not be written. The context of Great Expectations ends with the process; its Data Docs, a site
+to open in a browser, stay.
 """
 
 import hashlib
@@ -68,11 +69,17 @@ class Rule(Section):
         return tuple(str(name) for name in (*named, *self.kwargs.get("column_list", ())) if name)
 
 
+class IbisFunction(Section):
+    """A derived column or a figure: a function of the rows, an Ibis table, that returns an expression."""
+
+    ibis: str = Field(pattern=r"^[\w.]+:\w+$")
+
+
 class Suite(Section):
     """The suite file."""
 
-    columns: dict[str, str] = Field(default_factory=dict)
-    figures: dict[str, str] = Field(default_factory=dict)
+    columns: dict[str, str | IbisFunction] = Field(default_factory=dict)
+    figures: dict[str, str | IbisFunction] = Field(default_factory=dict)
     days: tuple[Rule, ...] = ()
     rows: tuple[Rule, ...] = ()
     drift: Literal["off"] | dict[str, float | Literal["off"]] = Field(default_factory=dict)
@@ -106,7 +113,7 @@ def load(path: Path) -> Suite:
         raise ParamsError(f"{path}: two rules are named {twice[0]!r}; give each its own name")
     if python := [rule.name for rule in suite.days if rule.python]:
         raise ParamsError(
-            f"{path}: the rule of days {python[0]!r} is in python; write a figure in SQL instead"
+            f"{path}: the rule of days {python[0]!r} is in python; write a figure in SQL or Ibis instead"
         )
     return suite
 
@@ -185,20 +192,28 @@ def schema_rules(table: Table) -> tuple[Rule, ...]:
 def rules_digest(suite: Suite, table: Table) -> str:
     """Returns the digest of what decides which rows are clean: the table, derived columns, rules on rows."""
     rules = rules_of(suite, table)
-    modules = [importlib.import_module(imported(rule).__module__) for rule in rules if rule.python]
-    code = [inspect.getsource(module) for module in modules]
-    parts = [records.dumps(table), suite.columns, [rule.model_dump() for rule in rules], code]
+    functions = [
+        *(imported(rule.python, what=f"rule {rule.name!r}") for rule in rules if rule.python),
+        *(
+            imported(column.ibis, what=f"the column {name!r}")
+            for name, column in suite.columns.items()
+            if isinstance(column, IbisFunction)
+        ),
+    ]
+    code = [inspect.getsource(importlib.import_module(function.__module__)) for function in functions]
+    columns = suite.model_dump()["columns"]
+    parts = [records.dumps(table), columns, [rule.model_dump() for rule in rules], code]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def imported(rule: Rule) -> Callable[..., Any]:
-    """Returns the function of a rule in python; raises ParamsError if it cannot be imported."""
-    module, _, name = rule.python.partition(":")
+def imported(path: str, *, what: str) -> Callable[..., Any]:
+    """Returns the function at `module:function` of a rule, column or figure; ParamsError if there is none."""
+    module, _, name = path.partition(":")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ParamsError(
-            f"rule {rule.name!r}: {rule.python} cannot be imported: {error}; fix its python in the suite"
+            f"{what}: {path} cannot be imported: {error}; write module:function in the suite"
         ) from None
     return function
 

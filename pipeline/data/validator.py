@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
-from pipeline.contract.params import ValidateParams
+from pipeline.contract.params import ValidateSections
 from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
 from pipeline.contract.table import Table
 from pipeline.data import drift
@@ -41,7 +41,7 @@ DOCS = records.RUN / "docs"
 log = logging.getLogger(__name__)
 
 
-def validate(night: Night, batch: Batch, table: Table, params: ValidateParams) -> Report:
+def validate(night: Night, batch: Batch, table: Table, sections: ValidateSections) -> Report:
     """Judges tonight's rows, separates the clean from the bad, and returns the findings.
 
     The counts are of the rows judged tonight: those that came in, and all of `data/raw` when the rules
@@ -49,6 +49,7 @@ def validate(night: Night, batch: Batch, table: Table, params: ValidateParams) -
     """
     import pandas as pd
 
+    params = sections.validate_
     suite = load(Path(params.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
     tonight = sorted({batch.day, *batch.late_days})
@@ -60,7 +61,7 @@ def validate(night: Night, batch: Batch, table: Table, params: ValidateParams) -
     if any(not finding.success for finding in of_schema):
         judge.publish()
         raise DataError(_broken_schema(of_schema, types, days))
-    scan = PartitionScan(table, suite, rules)
+    scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
     judged = {day: scan.judge(day) for day in days}
     figures = pd.DataFrame([judged[day].figures for day in days])
     of_days = judge.findings("days", suite.days, figures)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import ValidateParams
+from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Night, Report
 from pipeline.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from pipeline.data.ingest import part_of
@@ -81,7 +81,8 @@ def judge(table: Table, *late: date, suite: str = "", **params: Any) -> Report:
         code_commit="", previous="",
     )  # fmt: skip
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=late)
-    return validate(night, batch, table, ValidateParams(suite="suite.yaml", **params))
+    sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
+    return validate(night, batch, table, sections)
 
 
 def rows_of(folder: Path) -> pa.Table:

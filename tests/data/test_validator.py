@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
-from pipeline.contract.params import ValidateParams
+from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Night, Report
 from pipeline.data import suite
 from pipeline.data.ingest import RAW, part_of
@@ -38,10 +38,14 @@ def night(day: date) -> Night:
     )  # fmt: skip
 
 
+def sections(suite: Path, **params: Any) -> ValidateSections:
+    return ValidateSections(validate=ValidateParams(suite=str(suite), **params))
+
+
 def judge(day: date, *late: date, **params: Any) -> Report:
     """Validate in the current folder, the day and late ones."""
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
-    return validate(night(day), batch, LINES, ValidateParams(suite=str(SUITE), **params))
+    return validate(night(day), batch, LINES, sections(SUITE, **params))
 
 
 def rows_of(folder: Path, day: date) -> pd.DataFrame:
@@ -244,7 +248,7 @@ def test_changed_rules_judge_all_days_again(here: Path) -> None:
 """
     strict.write_text(SUITE.read_text().replace("rows:\n", rule))
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    second = validate(night(TONIGHT), batch, LINES, ValidateParams(suite=str(strict), max_quarantined=0.2))
+    second = validate(night(TONIGHT), batch, LINES, sections(strict, max_quarantined=0.2))
     assert second.num_rows > 20 * first.num_rows
     assert all((rows_of(CLEAN, day)["quantity"] <= 40).all() for day in partitions(CLEAN))
     assert judge(TONIGHT).digest == first.digest  # a function of (raw, rules), whatever was before

@@ -1,0 +1,94 @@
+"""Runs queries on the rows of one partition: DuckDB reads its file, any other Ibis backend is given them.
+
+The rows are the table `partition_rows`. They have two columns more: their number in the file, and the
+microseconds at midnight of the partition's day.
+"""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.contract.errors import ParamsError
+from pipeline.data.dialects import DUCKDB
+from pipeline.data.ingest import part_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NUMBER = "file_row_number"  # as DuckDB calls it
+AT_MIDNIGHT = "file_midnight"
+ROWS = "partition_rows"
+NUMBERED = Path("data/work/validate/rows.parquet")
+
+
+def connect(engine: str) -> Any:
+    """Returns a connection of an Ibis backend by its name; ParamsError where there is none."""
+    import ibis
+    from ibis.common.exceptions import IbisError
+
+    try:
+        return getattr(ibis, engine).connect()
+    except (AttributeError, ImportError, IbisError) as error:
+        raise ParamsError(
+            f"prepare.engine {engine!r} does not start: {error}; name an Ibis backend that is "
+            f"installed, such as duckdb"
+        ) from None
+
+
+class DuckDB:
+    """DuckDB, without Ibis, of which a query on a partition of some thousand rows takes no more."""
+
+    name = DUCKDB
+
+    def __init__(self) -> None:
+        import duckdb
+
+        self.connection = duckdb.connect()
+        self.connection.execute("SET enable_progress_bar = false")
+
+    def read(self, day: date) -> None:
+        """Makes a day's partition the table `partition_rows`."""
+        file = f"read_parquet('{part_of(day)}', file_row_number = true, hive_partitioning = false)"
+        self.connection.execute(
+            f"CREATE OR REPLACE TEMP VIEW {ROWS} AS SELECT *, {midnight(day)} AS {AT_MIDNIGHT} FROM {file}"
+        )
+
+    def fetch(self, query: str) -> "pa.Table":
+        """Returns what a query finds."""
+        return self.connection.sql(query).to_arrow_table()
+
+
+class Other:
+    """Another Ibis backend, such as Spark and BigQuery."""
+
+    def __init__(self, engine: str) -> None:
+        self.name = engine
+        self.connection = connect(engine)
+
+    def read(self, day: date) -> None:
+        """Makes a day's partition the table `partition_rows`, with numbers that are written for it."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = pq.read_table(part_of(day), partitioning=None)
+        numbers = {NUMBER: np.arange(len(rows)), AT_MIDNIGHT: np.full(len(rows), midnight(day))}
+        for name, values in numbers.items():
+            rows = rows.append_column(name, pa.array(values, pa.int64()))
+        NUMBERED.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, NUMBERED)
+        self.connection.read_parquet(str(NUMBERED.resolve()), table_name=ROWS)
+
+    def fetch(self, query: str) -> "pa.Table":
+        """Returns what a query finds."""
+        return self.connection.sql(query).to_pyarrow()
+
+
+def engine_of(name: str) -> DuckDB | Other:
+    """Returns the engine of a name."""
+    return DuckDB() if name == DUCKDB else Other(name)
+
+
+def midnight(day: date) -> int:
+    """Returns the microseconds at midnight of a day since 1970, as times are kept without their zone."""
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000

@@ -1,0 +1,61 @@
+"""Spark, where it is installed, fails the same rows as DuckDB, and finds the same figures."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.data.ingest import part_of
+from pipeline.data.partition_scan import Judged, PartitionScan
+from pipeline.data.source import write_partition
+from pipeline.data.suite import Rule, Suite, load, rules_of
+from pipeline.examples.shop.sold_lines import LINES
+from tests.data import kinds, test_row_by_row
+from tests.data.test_validator import SUITE
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Spark's, of pandas
+rows = test_row_by_row.rows
+
+
+@pytest.fixture(autouse=True)
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    if shutil.which("java") is None:
+        pytest.skip("java is not installed")
+    monkeypatch.chdir(tmp_path)
+
+
+def compare(one: Judged, other: Judged, rules: tuple[Rule, ...]) -> None:
+    for number, rule in enumerate(rules):
+        failed = one.bad[one.failed[:, number]].tolist()
+        assert other.bad[other.failed[:, number]].tolist() == failed, rule.name
+    assert one.num_rows == other.num_rows
+    assert one.figures == pytest.approx(other.figures, nan_ok=True)
+
+
+def test_spark_fails_the_rows_of_the_shop_that_duckdb_fails(rows: object) -> None:
+    suite = load(SUITE)
+    others = [
+        Rule(name=f"rule {n}", type=kind, kwargs=kwargs)
+        for n, (kind, kwargs) in enumerate(test_row_by_row.OTHERS)
+    ]
+    rules = (*rules_of(suite, LINES), *others)
+    write_partition(rows, part_of(test_row_by_row.DAY).parent)
+    scans = [PartitionScan(LINES, suite, rules, engine=engine) for engine in ("duckdb", "pyspark")]
+    ours, theirs = [scan.judge(test_row_by_row.DAY) for scan in scans]
+    assert len(ours.bad) > 1000
+    compare(ours, theirs, rules)
+
+
+def test_spark_reads_each_type_and_pattern_as_duckdb_does() -> None:
+    suite: Suite = kinds.suite()
+    rules = rules_of(suite, kinds.KINDS)
+    write_partition(kinds.rows(), part_of(kinds.DAY).parent)
+    ours, theirs = [
+        PartitionScan(kinds.KINDS, suite, rules, engine=engine).judge(kinds.DAY)
+        for engine in ("duckdb", "pyspark")
+    ]
+    assert ours.failed.any(axis=0).all(), [
+        rule.name for rule, some in zip(rules, ours.failed.any(axis=0), strict=True) if not some
+    ]
+    compare(ours, theirs, rules)
