@@ -55,7 +55,6 @@ def test_spark_reads_each_type_and_pattern_as_duckdb_does() -> None:
         PartitionScan(kinds.KINDS, suite, rules, engine=engine).judge(kinds.DAY)
         for engine in ("duckdb", "pyspark")
     ]
-    assert ours.failed.any(axis=0).all(), [
-        rule.name for rule, some in zip(rules, ours.failed.any(axis=0), strict=True) if not some
-    ]
     compare(ours, theirs, rules)
+    for rule, some in zip(rules, ours.failed.any(axis=0), strict=True):
+        assert some or rule.name.endswith("is there"), f"no row fails {rule.name}"
