@@ -60,8 +60,8 @@ class PartitionScan:
             for number, rule in enumerate(rules)
             if rule.python
         }
+        self._engine = engine_of(engine)  # first, as Ibis compiles for a backend by its options
         self.queries = Queries(table, suite, rules, predicates=self._predicates, engine=engine)
-        self._engine = engine_of(engine)
 
     def judge(self, day: date) -> Judged:
         """Returns which rows of the day's partition fail which rules, and the figures of the day."""

@@ -13,7 +13,7 @@ _POSIX = {
 }  # fmt: skip
 _TOKEN = re.compile(
     r"\\Q(?P<text>.*?)(?:\\E|$)"
-    r"|\\(?P<escaped>[pP]\{\^?\w+\}|x\{[0-9A-Fa-f]+\}|.)"
+    r"|\\(?P<escaped>[pP](?:\{\^?\w+\}|\w)|x\{[0-9A-Fa-f]+\}|.)"
     r"|(?P<char>.)",
     re.DOTALL,
 )
