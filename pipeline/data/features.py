@@ -8,9 +8,11 @@ then: so a feature can see neither the label of its own sample nor anything late
 added here.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,18 +160,19 @@ def _wrong(workload: Any, name: str, what: str, wanted: str) -> ParamsError:
     return ParamsError(f"{type(workload).__name__}.features: {name!r} {what}; return {wanted}")
 
 
+@lru_cache(maxsize=1 << 20)  # the same units come on many days
+def _head(code: str) -> int:
+    """Returns the head of the md5 of a text, 63 bits."""
+    return int.from_bytes(hashlib.md5(code.encode(), usedforsecurity=False).digest()[:8]) >> 1
+
+
 def _unit(values: "pa.ChunkedArray") -> "np.ndarray[Any, Any]":
     """Returns a number for each value, the same on every day: the head of its md5; null: its own number."""
-    import hashlib
-
     import numpy as np
     import pyarrow as pa
 
     codes = values.cast(pa.string()).combine_chunks().dictionary_encode()
-    heads = [
-        int.from_bytes(hashlib.md5(code.encode(), usedforsecurity=False).digest()[:8]) >> 1
-        for code in codes.dictionary.to_pylist()
-    ]
+    heads = [_head(code) for code in codes.dictionary.to_pylist()]
     index = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     numbers = np.array([*heads, -1], dtype=np.int64)[index]
     return np.where(index >= 0, numbers, -1 - np.arange(len(index), dtype=np.int64))

@@ -182,7 +182,7 @@ def _by_partition(
         keys["days"][str(day)] = digests[day]
     kinds = {day: np.load(_samples(day), mmap_mode="r") for day in wanted}
     _check_alike(workload, {day: mapped.dtype for day, mapped in kinds.items()})
-    _check_labels(workload, [kinds[day] for day in window.train])
+    _check_labels(workload, window.train)
     num_train, num_test = (sum(len(kinds[day]) for day in split) for split in (window.train, window.test))
     records.replace_text(ARRAYS / KEYS, json.dumps(keys, indent=2, sort_keys=True) + "\n")
     _write_meta(ARRAYS, _facts(window, num_train=num_train, num_test=num_test))
@@ -269,15 +269,20 @@ def _fields(kind: Any) -> str:
     return ", ".join(f"{name} {kind[name]}" for name in kind.names)
 
 
-def _check_labels(workload: Any, train: "Sequence[NDArray[Any]]") -> None:
+def _check_labels(workload: Any, train: Sequence[date]) -> None:
     """Raises DataError where all training labels are of one value, which no model can learn from."""
+    import numpy as np
+
     if workload.table.label is None:
         return
-    name = workload.table.label.column
-    lowest = min((days[name].min() for days in train if len(days)), default=0)
-    highest = max((days[name].max() for days in train if len(days)), default=1)
-    if lowest == highest:
+    name, seen = workload.table.label.column, set()
+    for day in train:
+        labels = np.load(_samples(day), mmap_mode="r")[name]  # of a day at a time, as pages read stay mapped
+        seen |= {labels.min(), labels.max()} if len(labels) else set()
+        if len(seen) > 1:
+            return
+    if seen:
         raise DataError(
-            f"the label {name} is {lowest:g} in all training rows; there is nothing to learn: "
+            f"the label {name} is {seen.pop():g} in all training rows; there is nothing to learn: "
             f"look at the source, and at ripe_after of the label"
         )

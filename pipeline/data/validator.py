@@ -225,20 +225,29 @@ def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> Non
     import pyarrow.parquet as pq
 
     rows = pq.read_table(part_of(day), partitioning=None).select(list(table.columns)).combine_chunks()
-    _replace(rows.filter(pa.array(judged.good())), part_of(day, CLEAN))
+    # A dictionary of what does not come again is only work for the writer.
+    repeated = [name for name in rows.column_names if _is_text(rows, name) and (name,) != table.key]
+    _replace(rows.filter(pa.array(judged.good())), part_of(day, CLEAN), dictionaries=repeated)
     if not len(judged.bad):
         shutil.rmtree(part_of(day, QUARANTINE).parent, ignore_errors=True)
         return
     first = pa.array([names[number] for number in judged.failed.argmax(axis=1)], pa.string())
-    _replace(rows.take(pa.array(judged.bad)).append_column("rule", first), part_of(day, QUARANTINE))
+    bad = rows.take(pa.array(judged.bad)).append_column("rule", first)
+    _replace(bad, part_of(day, QUARANTINE), dictionaries=[*repeated, "rule"])
 
 
-def _replace(table: "pa.Table", path: Path) -> None:
+def _is_text(rows: "pa.Table", name: str) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(rows.schema.field(name).type))
+
+
+def _replace(table: "pa.Table", path: Path, *, dictionaries: list[str]) -> None:
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{PART}")
-    pq.write_table(table, unfinished, compression="zstd")
+    pq.write_table(table, unfinished, compression="zstd", use_dictionary=dictionaries)
     unfinished.replace(path)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_VALUES = 1000  # of a category; rarer ones share place 0
+MOST_NUMBERS = 10_000_000  # that quantiles are found of; of more rows only a part is looked at
 NUM_EDGES = 32
 CLOCK = 4  # sine and cosine of the time of day and of week
 
@@ -31,20 +32,36 @@ def fitted(rows: "ir.Table", table: Table) -> State:
     """
     import ibis
 
-    shares = np.linspace(0, 1, NUM_EDGES)
     state: dict[str, Any] = {}
-    edges = []
     for name, column in table.features.items():
         if isinstance(column, Category):
             counted = rows.filter(rows[name].notnull()).group_by(name).agg(num=ibis._.count())
             top = counted.order_by([ibis.desc("num"), name]).limit(MOST_VALUES).to_pyarrow()
             state[f"values_{name}"] = np.array(top[name].to_pylist(), dtype=np.str_)
-        for number in _numbers(rows, name, column):
-            found = number.quantile([float(share) for share in shares]).to_pyarrow().as_py()
-            edges.append([0.0] * NUM_EDGES if found is None else [float(edge) for edge in found])
     clock = np.tile(np.linspace(-1, 1, NUM_EDGES), (CLOCK, 1))
-    state["edges"] = np.concatenate([np.reshape(edges, (-1, NUM_EDGES)), clock]).astype(np.float32)
+    state["edges"] = np.concatenate([_edges(rows, table), clock]).astype(np.float32)
     return state
+
+
+def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
+    """Returns the quantiles of each number, shape [f, NUM_EDGES]; zeros where all are null."""
+    numbers = [number for name, column in table.features.items() for number in _numbers(rows, name, column)]
+    if not numbers:
+        return np.zeros((0, NUM_EDGES))
+    step = rows.count().to_pyarrow().as_py() * len(numbers) // MOST_NUMBERS + 1
+    named = {f"n{place}": number.cast("float64") for place, number in enumerate(numbers)}
+    if step > 1:  # one row in so many, by what it is of: the same ones however often it is asked
+        keys = [rows[name].hash() % step for name in (table.time, table.unit) if name]
+        rows = rows.mutate(**named, part=sum(keys[1:], keys[0]) % step)
+        looked_at = rows.filter(rows.part == 0).select(*named).to_pyarrow()
+    else:
+        looked_at = rows.select(**named).to_pyarrow()
+    edges = np.zeros((len(numbers), NUM_EDGES))
+    for place, values in enumerate(looked_at.columns):
+        there = values.drop_null().to_numpy()
+        if len(there):
+            edges[place] = np.quantile(there, np.linspace(0, 1, NUM_EDGES))
+    return edges
 
 
 def _numbers(rows: "ir.Table", name: str, column: Any) -> "list[ir.NumericColumn]":

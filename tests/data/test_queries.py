@@ -57,7 +57,7 @@ def test_the_shops_suite_and_every_type_of_rule_compile_for_bigquery() -> None:
     }
     assert types == set(_TYPES)
     tree = in_bigquery(compiled.rules)
-    assert len(tree.selects) == 1
+    assert len(tree.selects) == 1 + len(rules_of(load(SUITE), LINES)) + len(test_row_by_row.OTHERS)
     assert "REGEXP_CONTAINS" in compiled.rules
     ((names, figures),) = compiled.figures
     assert names == tuple(load(SUITE).figures)
