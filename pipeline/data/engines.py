@@ -1,9 +1,12 @@
-"""Runs queries on the rows of one partition: DuckDB reads its file, any other Ibis backend is given them.
+"""Starts the engine that params.yaml names, an Ibis backend, and has it read partitions.
 
-The rows are the table `partition_rows`. They have two columns more: their number in the file, and the
-microseconds at midnight of the partition's day.
+For the rules DuckDB reads the file of a partition, and any other engine is given its rows: they are the table
+`partition_rows`, which has two columns more, the number of a row in the file, and the microseconds at
+midnight of the partition's day.
 """
 
+import shutil
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +16,13 @@ from pipeline.data.dialects import DUCKDB
 from pipeline.data.ingest import part_of
 
 if TYPE_CHECKING:
+    import ibis.expr.types as ir
     import pyarrow as pa
 
 NUMBER = "file_row_number"  # as DuckDB calls it
 AT_MIDNIGHT = "file_midnight"
 ROWS = "partition_rows"
+GATHERED = Path("data/work/prepare")
 NUMBERED = Path("data/work/validate/rows.parquet")
 
 
@@ -33,6 +38,20 @@ def connect(engine: str) -> Any:
             f"prepare.engine {engine!r} does not start: {error}; name an Ibis backend that is "
             f"installed, such as duckdb"
         ) from None
+
+
+def read_days(days: Sequence[date], folder: Path, *, engine: str) -> "ir.Table":
+    """Returns the rows of all partitions of these days in a folder, on an Ibis backend."""
+    connection = connect(engine)
+    parts = {day: part_of(day, folder) for day in days}
+    if engine == DUCKDB:  # a table may have a column `day`, which the names of the folders say as well
+        paths = [str(part) for part in parts.values()]
+        return connection.read_parquet(paths, table_name="clean", hive_partitioning=False)
+    shutil.rmtree(GATHERED, ignore_errors=True)
+    GATHERED.mkdir(parents=True)
+    for day, part in parts.items():  # as the others take one path, which may be a pattern
+        (GATHERED / f"{day}.parquet").symlink_to(part.resolve())
+    return connection.read_parquet(str(GATHERED.resolve() / "*.parquet"), table_name="clean")
 
 
 class DuckDB:

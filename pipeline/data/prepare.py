@@ -25,7 +25,7 @@ from pipeline.contract.params import PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
 from pipeline.contract.source_code import source_digest
 from pipeline.contract.workload import STATE, Prepared, State, Window, read_state
-from pipeline.data.engines import connect
+from pipeline.data.engines import read_days
 from pipeline.data.features import CLEAN, is_ripe, past_of, read_clean, samples_of
 from pipeline.data.ingest import part_of
 from pipeline.data.source import PART
@@ -106,10 +106,7 @@ def _window(ripe: Sequence[date], days: Sequence[date], params: PrepareParams) -
 
 def _clean_rows(days: Sequence[date], params: PrepareParams) -> "ir.Table":
     """Returns the clean rows of these days, on the Ibis backend of params."""
-    connection = connect(params.engine)
-    paths = [str(part_of(day, CLEAN)) for day in days]
-    options = {"hive_partitioning": False} if params.engine == "duckdb" else {}  # a table may have a `day`
-    return connection.read_parquet(paths, table_name="clean", **options)
+    return read_days(days, CLEAN, engine=params.engine)
 
 
 def _facts(window: Window, *, num_train: int, num_test: int) -> dict[str, Any]:

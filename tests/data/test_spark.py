@@ -3,13 +3,19 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from pipeline.contract.table import Float, Table, Time
+from pipeline.data.engines import read_days
 from pipeline.data.ingest import part_of
 from pipeline.data.partition_scan import Judged, PartitionScan
 from pipeline.data.source import write_partition
 from pipeline.data.suite import Rule, Suite, load, rules_of
+from pipeline.data.validator import CLEAN
 from pipeline.examples.shop.sold_lines import LINES
+from pipeline.workloads import columns
 from tests.data import kinds, test_row_by_row
 from tests.data.test_validator import SUITE
 
@@ -58,3 +64,27 @@ def test_spark_reads_each_type_and_pattern_as_duckdb_does() -> None:
     compare(ours, theirs, rules)
     for rule, some in zip(rules, ours.failed.any(axis=0), strict=True):
         assert some or rule.name.endswith("is there"), f"no row fails {rule.name}"
+
+
+def test_fit_finds_the_same_on_spark() -> None:
+    day = kinds.DAY
+    write_partition(kinds.rows(), part_of(day, CLEAN).parent)
+    found = [
+        columns.fitted(read_days([day], CLEAN, engine=engine), kinds.KINDS)
+        for engine in ("duckdb", "pyspark")
+    ]
+    assert found[0].keys() == found[1].keys()
+    for name, values in found[0].items():
+        assert np.array_equal(values, found[1][name]), name
+
+
+def test_the_part_that_fit_looks_at_is_a_fair_one_on_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MOST_NUMBERS", 200_000)
+    num_rows = 200_000
+    times = np.datetime64(kinds.DAY, "us") + np.arange(num_rows) * np.timedelta64(400, "ms")
+    rows = pa.table({"at": times, "amount": np.arange(num_rows) / num_rows})
+    write_partition(rows.append_column("more", rows["amount"]), part_of(kinds.DAY, CLEAN).parent)
+    table = Table(time="at", columns={"at": Time(), "amount": Float(), "more": Float()})
+    for engine in ("duckdb", "pyspark"):
+        edges = columns.fitted(read_days([kinds.DAY], CLEAN, engine=engine), table)["edges"]
+        assert edges[0] == pytest.approx(np.linspace(0, 1, columns.NUM_EDGES), abs=0.01)
