@@ -148,8 +148,8 @@ class PrepareParams(Section):
     """Days after which the workload's `fit` is run again; all days are then prepared again, and training
     takes all samples. Lower it where new categories come often."""
     engine: str = "duckdb"
-    """Name of the Ibis backend that judges and prepares the data, such as `pyspark` or `bigquery`. Change it
-    if the data outgrows one machine."""
+    """Name of the Ibis backend that judges and prepares the data: `duckdb`, `pyspark`, `bigquery`; with any
+    other, DuckDB judges it. Change it if the data outgrows one machine."""
 
 
 class ProfileParams(Section):

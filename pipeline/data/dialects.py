@@ -18,7 +18,7 @@ from pipeline.contract.errors import ParamsError
 from pipeline.data.patterns import in_java
 
 DUCKDB = "duckdb"
-DIALECTS = {"pyspark": "spark"}  # names of Ibis backends that are others in sqlglot
+DIALECTS = {"pyspark": "spark", "bigquery": "bigquery"}  # sqlglot's names of Ibis backends
 
 
 def translated(query: str, *, engine: str, tables: Mapping[str, Mapping[str, str]]) -> str:
@@ -31,7 +31,7 @@ def translated(query: str, *, engine: str, tables: Mapping[str, Mapping[str, str
     from sqlglot.optimizer.annotate_types import annotate_types
     from sqlglot.optimizer.qualify import qualify
 
-    dialect = DIALECTS.get(engine, engine)
+    dialect = DIALECTS[engine]
     schema: dict[str, object] = {name: dict(columns) for name, columns in tables.items()}
     try:
         tree = sqlglot.parse_one(query, read=DUCKDB)
@@ -47,7 +47,7 @@ def _rewritten(tree: Any, dialect: str) -> Any:
     """Replaces what sqlglot would translate to something else, the innermost first."""
     from sqlglot import exp
 
-    rewrites = {"spark": _SPARK, "bigquery": _BIGQUERY}.get(dialect, {})
+    rewrites = {"spark": _SPARK, "bigquery": _BIGQUERY}[dialect]
     for node in reversed(list(tree.walk())):
         rewrite = rewrites.get(type(node).__name__)
         new = rewrite(node) if rewrite else None

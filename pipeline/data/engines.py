@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import ParamsError
-from pipeline.data.dialects import DUCKDB
+from pipeline.data.dialects import DIALECTS, DUCKDB
 from pipeline.data.ingest import part_of
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Other:
 
 
 def engine_of(name: str) -> DuckDB | Other:
-    """Returns the engine of a name."""
-    return DuckDB() if name == DUCKDB else Other(name)
+    """Returns the engine that judges rows: DuckDB, where rules cannot be said in the one of that name."""
+    return Other(name) if name in DIALECTS else DuckDB()
 
 
 def midnight(day: date) -> int:

@@ -61,7 +61,7 @@ class PartitionScan:
             if rule.python
         }
         self._engine = engine_of(engine)  # first, as Ibis compiles for a backend by its options
-        self.queries = Queries(table, suite, rules, predicates=self._predicates, engine=engine)
+        self.queries = Queries(table, suite, rules, predicates=self._predicates, engine=self._engine.name)
 
     def judge(self, day: date) -> Judged:
         """Returns which rows of the day's partition fail which rules, and the figures of the day."""

@@ -5,6 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import ibis
+import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -175,6 +177,38 @@ def test_columns_figures_and_rules_of_ones_own() -> None:
         DataError, match=r"'few accounts' fails \(accounts 40 on 2025-03-14\); fix the source"
     ):
         judge(PAYMENTS, suite=SUITE.replace("max_value: 100}", "max_value: 39}"))
+
+
+IN_IBIS = """
+columns:
+  earlier: {ibis: "tests.data.test_other_tables:earlier"}
+  twice: 2 * earlier
+figures: {latest: {ibis: "tests.data.test_other_tables:latest"}, accounts: count(DISTINCT account)}
+days:
+  - {name: nobody pays often, type: expect_column_values_to_be_between, column: account,
+     kwargs: {column: latest, max_value: LIMIT}}
+rows:
+  - {name: an account pays five times, type: expect_column_values_to_be_between, column: account,
+     kwargs: {column: twice, max_value: 8}}
+drift: off
+"""
+
+
+def earlier(rows: ir.Table) -> ir.Column:
+    return ibis.row_number().over(group_by="account", order_by="at")
+
+
+def latest(rows: ir.Table) -> ir.Scalar:
+    return rows.earlier.max()
+
+
+def test_columns_and_figures_may_be_expressions_of_ibis() -> None:
+    write(PAYMENTS, payments(TONIGHT), TONIGHT)
+    report = judge(PAYMENTS, suite=IN_IBIS.replace("LIMIT", "5"), max_quarantined=0.2)
+    assert report.num_quarantined == 40  # each of 40 accounts pays six times
+    assert set(rows_of(QUARANTINE)["rule"].to_pylist()) == {"an account pays five times"}
+    with pytest.raises(DataError, match=r"'nobody pays often' fails \(latest 5 on 2025-03-14\)"):
+        judge(PAYMENTS, suite=IN_IBIS.replace("LIMIT", "4"), max_quarantined=0.2)
 
 
 def numbers(rows: pa.Table) -> pa.ChunkedArray:
