@@ -153,9 +153,12 @@ def _in_sql(query: "str | ir.Table", engine: str) -> str:
 def _expression(what: str, function: IbisFunction, rows: "ir.Table", *, kind: str, wanted: str) -> Any:
     """Returns what a function makes of the rows; ParamsError where it is no such expression."""
     import ibis.expr.types as ir
+    from ibis.common.deferred import Deferred
 
     try:
         value = imported(function.ibis, what=what)(rows)
+        if isinstance(value, Deferred):  # of `ibis._`, say
+            (value,) = rows.bind(value)
     except ParamsError:
         raise
     except Exception as error:  # whatever the team's code raises
