@@ -6,7 +6,7 @@ midnight of the partition's day.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from pipeline.data.ingest import part_of
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
-    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
 
 NUMBER = "file_row_number"  # as DuckDB calls it
 AT_MIDNIGHT = "file_midnight"
@@ -62,19 +62,25 @@ class DuckDB:
     def __init__(self) -> None:
         import duckdb
 
-        self.connection = duckdb.connect()
-        self.connection.execute("SET enable_progress_bar = false")
+        self._connection = duckdb.connect()
+        self._connection.execute("SET enable_progress_bar = false")
 
     def read(self, day: date) -> None:
         """Makes a day's partition the table `partition_rows`."""
         file = f"read_parquet('{part_of(day)}', file_row_number = true, hive_partitioning = false)"
-        self.connection.execute(
-            f"CREATE OR REPLACE TEMP VIEW {ROWS} AS SELECT *, {midnight(day)} AS {AT_MIDNIGHT} FROM {file}"
-        )
+        self._rows = f"SELECT *, {midnight(day)} AS {AT_MIDNIGHT} FROM {file}"
 
-    def fetch(self, query: str) -> "pa.Table":
-        """Returns what a query finds."""
-        return self.connection.sql(query).to_arrow_table()
+    def rows(self, query: str) -> Mapping[str, Any]:
+        """Returns the columns that a query finds, as arrays."""
+        return self._execute(query).fetchnumpy()
+
+    def line(self, query: str) -> tuple[Any, ...]:
+        """Returns the one line that a query finds."""
+        return tuple(self._execute(query).fetchone() or ())
+
+    def _execute(self, query: str) -> "DuckDBPyConnection":
+        """Executes a query with the rows as its first table: a view would be bound each time once more."""
+        return self._connection.execute(query.replace("WITH ", f"WITH {ROWS} AS ({self._rows}), ", 1))
 
 
 class Other:
@@ -82,7 +88,7 @@ class Other:
 
     def __init__(self, engine: str) -> None:
         self.name = engine
-        self.connection = connect(engine)
+        self._connection = connect(engine)
 
     def read(self, day: date) -> None:
         """Makes a day's partition the table `partition_rows`, with numbers that are written for it."""
@@ -96,11 +102,16 @@ class Other:
             rows = rows.append_column(name, pa.array(values, pa.int64()))
         NUMBERED.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, NUMBERED)
-        self.connection.read_parquet(str(NUMBERED.resolve()), table_name=ROWS)
+        self._connection.read_parquet(str(NUMBERED.resolve()), table_name=ROWS)
 
-    def fetch(self, query: str) -> "pa.Table":
-        """Returns what a query finds."""
-        return self.connection.sql(query).to_pyarrow()
+    def rows(self, query: str) -> Mapping[str, Any]:
+        """Returns the columns that a query finds, as arrays."""
+        found = self._connection.sql(query).to_pyarrow()
+        return {name: found[name].to_numpy() for name in found.column_names}
+
+    def line(self, query: str) -> tuple[Any, ...]:
+        """Returns the one line that a query finds."""
+        return tuple(column[0].as_py() for column in self._connection.sql(query).to_pyarrow().columns)
 
 
 def engine_of(name: str) -> DuckDB | Other:

@@ -72,16 +72,16 @@ class PartitionScan:
         try:
             self._engine.read(day)
             bad, failed = self._failed()
-            found = [(names, self._engine.fetch(query)) for names, query in self.queries.figures]
+            found = [(names, self._engine.line(query)) for names, query in self.queries.figures]
         except Exception as error:  # whatever the engine raises
             raise ParamsError(
                 f"the suite's rules, columns or figures cannot be computed on {day}: {first_line(error)}; "
                 f"fix them in the suite (validate.suite)"
             ) from error
         figures = {
-            name: _number(name, values[0].as_py())
-            for names, line in found
-            for name, values in zip(names, line.columns, strict=True)
+            name: _number(name, value)
+            for names, values in found
+            for name, value in zip(names, values, strict=True)
         }
         if self._python:
             rows = pq.read_table(part, partitioning=None).select(list(self._table.columns))
@@ -93,11 +93,11 @@ class PartitionScan:
 
         if not self.queries.rules:
             return np.zeros(0, dtype=np.int64), np.zeros((0, len(self._rules)), dtype=np.bool_)
-        found = self._engine.fetch(self.queries.rules)
-        failed = np.zeros((len(found), len(self._rules)), dtype=np.bool_)
+        found = self._engine.rows(self.queries.rules)
+        failed = np.zeros((len(found[NUMBER]), len(self._rules)), dtype=np.bool_)
         for number in self._predicates:
-            failed[:, number] = found[f"r{number}"].to_numpy()
-        return found[NUMBER].to_numpy().astype(np.int64), failed
+            failed[:, number] = found[f"r{number}"]
+        return np.asarray(found[NUMBER], dtype=np.int64), failed
 
     def _with_python(
         self, rows: "pa.Table", bad: "NDArray[np.int64]", failed: "NDArray[np.bool_]"

@@ -29,7 +29,7 @@ class Queries:
     """The queries of a suite for an engine, an Ibis backend by its name.
 
     Attributes:
-        rules: finds the rows that fail a rule; "" where all rules are in Python.
+        rules: finds the rows that fail a rule, "" where all rules are in Python; begins with `WITH`.
         figures: queries that find the figures of these names, in order.
     """
 
