@@ -118,39 +118,28 @@ def _rounded(node: Any) -> Any:
     return new
 
 
-def _matched_by_java(node: Any) -> Any:
-    from sqlglot import exp
-
-    pattern, flags = node.expression, node.args.get("flag")
-    if not isinstance(pattern, exp.Literal):
-        raise ValueError("a pattern is no text that is written out")
-    options = f"(?{flags.name})" if flags and flags.name else ""
-    return exp.RegexpLike(
-        this=node.this.copy(), expression=exp.Literal.string(in_java(options + pattern.name))
-    )
-
-
-def _flags_within(node: Any) -> Any:
-    """BigQuery has no third argument."""
-    from sqlglot import exp
-
-    flags = node.args.get("flag")
-    if flags is None:
-        return None
-    pattern = exp.Literal.string(
-        f"(?{flags.name}){node.expression.name}" if flags.name else node.expression.name
-    )
-    return exp.RegexpLike(this=node.this.copy(), expression=pattern)
-
-
-def _whole(node: Any) -> Any:
+def _pattern(node: Any) -> str:
+    """Returns the pattern that is matched, its flags within it."""
     from sqlglot import exp
 
     if not isinstance(node.expression, exp.Literal):
-        raise ValueError("a pattern is no text that is written out")
-    return exp.RegexpLike(
-        this=node.this.copy(), expression=exp.Literal.string(rf"^(?:{node.expression.name})$")
-    )
+        raise ValueError("a pattern has to be a text that is written out")
+    if isinstance(node, exp.RegexpFullMatch):
+        return f"^(?:{node.expression.name})$"
+    flags = node.args.get("flag")
+    return (f"(?{flags.name})" if flags and flags.name else "") + str(node.expression.name)
+
+
+def _matched_by_java(node: Any) -> Any:
+    from sqlglot import exp
+
+    return exp.RegexpLike(this=node.this.copy(), expression=exp.Literal.string(in_java(_pattern(node))))
+
+
+def _matched_by_bigquery(node: Any) -> Any:
+    from sqlglot import exp
+
+    return exp.RegexpLike(this=node.this.copy(), expression=exp.Literal.string(_pattern(node)))
 
 
 def _epoch(dialect: str) -> Any:
@@ -210,10 +199,10 @@ def _greatest(side: str) -> Any:
 
 _SPARK = {
     "Div": _divided_by_spark, "Cast": _rounded, "RegexpLike": _matched_by_java,
-    "RegexpFullMatch": lambda node: _matched_by_java(_whole(node)), "Anonymous": _epoch("spark"),
+    "RegexpFullMatch": _matched_by_java, "Anonymous": _epoch("spark"),
 }  # fmt: skip
 _BIGQUERY = {
-    "Div": _divided_by_bigquery, "RegexpLike": _flags_within, "RegexpFullMatch": _whole,
+    "Div": _divided_by_bigquery, "RegexpLike": _matched_by_bigquery, "RegexpFullMatch": _matched_by_bigquery,
     "Anonymous": _epoch("bigquery"), "ArrayMin": _least("MIN"), "ArrayMax": _least("MAX"),
     "Median": _approximate, "Filter": _approximate, "Window": _grouped,
     "GT": _greatest("this"), "GTE": _greatest("this"), "LT": _greatest("expression"),

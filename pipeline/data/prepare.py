@@ -274,7 +274,7 @@ def _check_labels(workload: Any, train: Sequence[date]) -> None:
         return
     name, seen = workload.table.label.column, set()
     for day in train:
-        labels = np.load(_samples(day), mmap_mode="r")[name]  # of a day at a time, as pages read stay mapped
+        labels = np.load(_samples(day), mmap_mode="r")[name]  # one day's, as pages that were read stay mapped
         seen |= {labels.min(), labels.max()} if len(labels) else set()
         if len(seen) > 1:
             return
