@@ -27,6 +27,7 @@ from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.table import Table
 from pipeline.contract.workload import State, make_model
 from pipeline.data import prepare, source
+from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
 from pipeline.data.ingest import part_of
 from pipeline.evaluation.scoring import check_shape, declared, judged
@@ -153,6 +154,10 @@ class Seams:
             prepare.write_state(prepare.ARRAYS, state)
             self._say("fit", _shapes(state) or "nothing")
         rows = pq.read_table(part_of(day, CLEAN), partitioning=None)
+        if corrects(self.workload):
+            with self._method("corrected"):
+                rows = sample_rows(self.workload, rows, [])
+            self._say("corrected", f"{len(rows):,} rows stay")
         past = past_of(self.workload, day, prepare.partitions(CLEAN))
         with self._method("features"):
             arrays = samples_of(self.workload, rows, state, past)

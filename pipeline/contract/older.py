@@ -107,6 +107,7 @@ def workload(made: Any) -> Any:
     if not hasattr(made, "table") and hasattr(made, "dataset"):
         lines = importlib.import_module("pipeline.examples.shop.sold_lines").SoldLines()
         made.table, made.arrays = lines.table, lines.arrays
+        made.corrected, made.reaches_back = lines.corrected, lines.reaches_back
     return made
 
 

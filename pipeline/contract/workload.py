@@ -62,6 +62,12 @@ class Workload(Protocol):
 
     A workload with neither reads the clean partitions in `dataset` by itself.
 
+    Where later rows correct earlier ones, as returns do, either door has the rows as they stand
+    (pipeline/data/corrections.py), by both of these:
+
+        reaches_back: timedelta                               how far
+        corrected(rows, later) -> pa.Table                    those of a partition's rows that stay
+
     A workload may also have, and the evaluator then uses:
 
         metrics(model, batch) -> dict[str, Tensor]      more per-sample metrics, shape [b]

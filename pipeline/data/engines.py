@@ -40,10 +40,9 @@ def connect(engine: str) -> Any:
         ) from None
 
 
-def read_days(days: Sequence[date], folder: Path, *, engine: str) -> "ir.Table":
-    """Returns the rows of all partitions of these days in a folder, on an Ibis backend."""
+def read_parts(parts: Mapping[date, Path], *, engine: str) -> "ir.Table":
+    """Returns the rows of the files of some days, on an Ibis backend."""
     connection = connect(engine)
-    parts = {day: part_of(day, folder) for day in days}
     if engine == DUCKDB:  # a table may have a column `day`, which the names of the folders say as well
         paths = [str(part) for part in parts.values()]
         return connection.read_parquet(paths, table_name="clean", hive_partitioning=False)

@@ -4,8 +4,9 @@
 
 `rows` is an Arrow table of rows of one partition, with the columns of the table less the label. `past` has
 earlier partitions only, as far back as the workload's `looks_back`, and a label only where it was known by
-then: so a feature can see neither the label of its own sample nor anything later. The label and the unit are
-added here.
+then: so a feature can see neither the label of its own sample nor anything later. Where later rows correct
+earlier ones (pipeline/data/corrections.py), `past` has them as they stood before the day, and `rows` as they
+were delivered. The label and the unit are added here.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.table import Table
 from pipeline.contract.workload import State
+from pipeline.data.corrections import PLACE, corrected, corrects, later_days, reach, sample_rows
 from pipeline.data.ingest import part_of
 
 if TYPE_CHECKING:
@@ -35,30 +37,38 @@ class Past:
     """Rows of the partitions before a day, no further back than the workload's `looks_back`."""
 
     day: date
-    table: Table
+    workload: Any
     days: tuple[date, ...]  # that are there, in order
     read: Callable[[date], "pa.Table"]
 
     def rows(self, back: timedelta | None = None) -> "pa.Table":
         """Returns the rows of the days from `back` before this one, all columns; the oldest first.
 
-        Labels that were not known by the beginning of this day are null.
+        They are as they stood at the beginning of this day: labels that were not known by then are null, and
+        only days before it have corrected them.
         """
         import pyarrow as pa
 
         first = self.day - back if back is not None else date.min
-        parts = [self._known(day) for day in self.days if first <= day < self.day]
-        return pa.concat_tables(parts) if parts else self.table.schema().empty_table()
+        known = {day: self._known(day) for day in self.days if first <= day < self.day}
+        if corrects(self.workload):
+            known = {day: self._corrected(day, known) for day in known}
+        return pa.concat_tables(known.values()) if known else self.workload.table.schema().empty_table()
 
     def _known(self, day: date) -> "pa.Table":
         import pyarrow as pa
 
-        rows, label = self.read(day).select(list(self.table.columns)), self.table.label
-        if label is None or is_ripe(self.table, day, by=self.day - timedelta(days=1)):
+        table: Table = self.workload.table
+        rows, label = self.read(day).select(list(table.columns)), table.label
+        if label is None or is_ripe(table, day, by=self.day - timedelta(days=1)):
             return rows
         where = rows.schema.get_field_index(label.column)
         nulls = pa.nulls(len(rows), rows.schema.field(where).type)
         return rows.set_column(where, rows.schema.field(where), nulls)
+
+    def _corrected(self, day: date, known: "Mapping[date, pa.Table]") -> "pa.Table":
+        later = [rows for other, rows in known.items() if day < other <= day + reach(self.workload)]
+        return corrected(self.workload, known[day], later).drop_columns(PLACE)
 
 
 def is_ripe(table: Table, day: date, *, by: date) -> bool:
@@ -71,7 +81,8 @@ def read_clean(day: date) -> "pa.Table":
     """Returns the clean rows of a day."""
     import pyarrow.parquet as pq
 
-    return pq.read_table(part_of(day, CLEAN), partitioning=None)
+    with pq.ParquetFile(part_of(day, CLEAN)) as file:  # half the time of `read_table`
+        return file.read()
 
 
 def past_of(
@@ -80,7 +91,25 @@ def past_of(
     """Returns what the samples of a day may know, of the partitions of `days`, each of which `read` reads."""
     back: timedelta = getattr(workload, "looks_back", timedelta())
     within = tuple(sorted(other for other in days if day - back <= other < day))
-    return Past(day=day, table=workload.table, days=within, read=read)
+    return Past(day=day, workload=workload, days=within, read=read)
+
+
+def rows_of(
+    workload: Any, day: date, days: Iterable[date], *, last: date,
+    read: Callable[[date], "pa.Table"] = read_clean,
+) -> "pa.Table":  # fmt: skip
+    """Returns the rows that are samples of a day, once later ones have corrected them.
+
+    `last` is the last training day. Whole windows have the rows as corrected, for `features` only the label
+    is: what it sees is as it was delivered.
+    """
+    rows = read(day)
+    if not corrects(workload):
+        return rows
+    later = [read(other) for other in later_days(workload, day, days, last=last)]
+    if hasattr(workload, "arrays"):
+        return corrected(workload, rows, later).drop_columns(PLACE)
+    return sample_rows(workload, rows, later)
 
 
 def features_of(workload: Any, rows: "pa.Table", state: State, past: Past) -> "dict[str, NDArray[Any]]":

@@ -7,6 +7,10 @@ are links into DVC's cache. The state, what `fit` found, is in `data/arrays/stat
 `prepare.refit_days`, and then all partitions are made again.
 
 By `arrays`, a workload turns the window's rows into arrays of its own all at once, each night.
+
+Where later rows correct earlier ones (pipeline/data/corrections.py), `data/arrays/day=D/rows.parquet` has the
+rows of a day as they stand, by either door. A night corrects again the days that its new ones reach, and
+makes samples again only of those whose rows became others.
 """
 
 import hashlib
@@ -14,8 +18,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +30,19 @@ from pipeline.contract.params import PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
 from pipeline.contract.source_code import source_digest
 from pipeline.contract.workload import STATE, Prepared, State, Window, read_state
-from pipeline.data.engines import read_days
-from pipeline.data.features import CLEAN, is_ripe, past_of, read_clean, samples_of
+from pipeline.data.corrections import corrects, later_days, reach
+from pipeline.data.engines import read_parts
+from pipeline.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
 from pipeline.data.ingest import part_of
 from pipeline.data.source import PART
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 ARRAYS, UNFINISHED = Path("data/arrays"), Path("data/work/arrays")
-SAMPLES, KEYS = "samples.npy", "keys.json"
+SAMPLES, ROWS, KEYS = "samples.npy", "rows.parquet", "keys.json"
 SHOW_PROGRESS_FROM = 15  # days
 
 
@@ -57,7 +64,7 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
     window = _window(ripe, days, params)
     unripe = len(days) - len(ripe)
     if hasattr(workload, "arrays"):
-        num_train, num_test = _whole_window(workload, window, params)
+        num_train, num_test = _whole_window(workload, window, here, sections)
     elif hasattr(workload, "features"):
         num_train, num_test = _by_partition(workload, window, here, sections)
     else:
@@ -81,9 +88,10 @@ def remake(workload: Any, model: Path, folder: Path) -> None:
     What `ARRAYS` has of the window stays as it is.
     """
     meta = json.loads((ARRAYS / "meta.json").read_text())
-    here, state = partitions(CLEAN), read_state(model)
+    here, state, last = partitions(CLEAN), read_state(model), date.fromisoformat(meta["last_day"])
     for day in map(date.fromisoformat, meta["test_days"]):
-        made = samples_of(workload, read_clean(day), state, past_of(workload, day, here))
+        rows = rows_of(workload, day, here, last=last)
+        made = samples_of(workload, rows, state, past_of(workload, day, here))
         write_samples(folder / f"day={day}", made)
     shutil.copy(ARRAYS / "meta.json", folder)
 
@@ -104,9 +112,10 @@ def _window(ripe: Sequence[date], days: Sequence[date], params: PrepareParams) -
     return window
 
 
-def _clean_rows(days: Sequence[date], params: PrepareParams) -> "ir.Table":
-    """Returns the clean rows of these days, on the Ibis backend of params."""
-    return read_days(days, CLEAN, engine=params.engine)
+def _table(workload: Any, days: Sequence[date], params: PrepareParams) -> "ir.Table":
+    """Returns the rows of these days, as they stand, on the Ibis backend of params."""
+    parts = {day: _rows(day) if corrects(workload) else part_of(day, CLEAN) for day in days}
+    return read_parts(parts, engine=params.engine)
 
 
 def _facts(window: Window, *, num_train: int, num_test: int) -> dict[str, Any]:
@@ -121,12 +130,18 @@ def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
     records.replace_text(folder / "meta.json", json.dumps(meta, indent=2, sort_keys=True) + "\n")
 
 
-def _whole_window(workload: Any, window: Window, params: PrepareParams) -> tuple[int, int]:
+def _whole_window(
+    workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
+) -> tuple[int, int]:
     """Writes what `arrays` makes of all rows, beside its place, then moves it there."""
     import numpy as np
     import pyarrow.parquet as pq
 
-    made: Prepared = workload.arrays(_clean_rows([*window.train, *window.test], params), window)
+    keys = _keys_of_before(sections)
+    _correct(workload, window, here, keys)
+    made: Prepared = workload.arrays(
+        _table(workload, [*window.train, *window.test], sections.prepare), window
+    )
     shutil.rmtree(UNFINISHED, ignore_errors=True)
     UNFINISHED.mkdir(parents=True)
     for name, array in made.arrays.items():
@@ -135,6 +150,10 @@ def _whole_window(workload: Any, window: Window, params: PrepareParams) -> tuple
         pq.write_table(table, UNFINISHED / f"{name}.parquet", compression="zstd")
     numbers = {"num_train": made.num_train, "num_test": made.num_test}
     _write_meta(UNFINISHED, {**_facts(window, **numbers), **made.facts})
+    if corrects(workload):
+        _write_keys(UNFINISHED, keys)
+        for folder in ARRAYS.glob("day=*"):
+            folder.replace(UNFINISHED / folder.name)
     shutil.rmtree(ARRAYS, ignore_errors=True)
     UNFINISHED.replace(ARRAYS)
     return made.num_train, made.num_test
@@ -155,35 +174,45 @@ def _by_partition(
 ) -> tuple[int, int]:
     """Makes the samples of each partition that has changed; returns how many the two splits have."""
     import numpy as np
-    from tqdm import tqdm
+    import pyarrow.parquet as pq
 
-    keys: dict[str, Any] = json.loads(path.read_text()) if (path := ARRAYS / KEYS).exists() else {}
-    plug = sections.workload
-    code = f"{plug.use} {json.dumps(plug.model_extra, sort_keys=True)} {source_digest(plug.use)}"
-    if not keys or keys["code"] != code or _age(keys, window) >= sections.prepare.refit_days:
+    keys = _keys_of_before(sections)
+    if "fitted" not in keys or _age(keys, window) >= sections.prepare.refit_days:
         shutil.rmtree(ARRAYS, ignore_errors=True)
         ARRAYS.mkdir(parents=True)
-        _fit(workload, window, sections.prepare)
-        keys = {"code": code, "fitted": str(window.train[-1]), "days": {}}
+        keys = {"code": keys["code"], "fitted": str(window.train[-1]), "days": {}}
+    _correct(workload, window, here, keys)
+    if hasattr(workload, "fit") and not keys["days"]:
+        write_state(ARRAYS, fitted(workload, _table(workload, window.train, sections.prepare)))
     state = read_state(ARRAYS)
     wanted = [*window.train, *window.test]
-    for gone in set(keys["days"]) - set(map(str, wanted)):
-        shutil.rmtree(_samples(date.fromisoformat(gone)).parent, ignore_errors=True)
-        del keys["days"][gone]
+    _remove_all_but(wanted, keys["days"])
     digests = {day: _digest(day, here, workload) for day in wanted}
     new = [day for day in wanted if keys["days"].get(str(day)) != digests[day]]
-    silent = len(new) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
-    for day in tqdm(new, desc="prepare", unit="day", disable=silent, file=sys.stderr):
-        made = samples_of(workload, read_clean(day), state, past_of(workload, day, here))
+    for day in _with_progress(new):
+        rows = pq.read_table(_rows(day), partitioning=None) if corrects(workload) else read_clean(day)
+        made = samples_of(workload, rows, state, past_of(workload, day, here))
         write_samples(_samples(day).parent, made)
         keys["days"][str(day)] = digests[day]
     kinds = {day: np.load(_samples(day), mmap_mode="r") for day in wanted}
     _check_alike(workload, {day: mapped.dtype for day, mapped in kinds.items()})
     _check_labels(workload, window.train)
     num_train, num_test = (sum(len(kinds[day]) for day in split) for split in (window.train, window.test))
-    records.replace_text(ARRAYS / KEYS, json.dumps(keys, indent=2, sort_keys=True) + "\n")
+    _write_keys(ARRAYS, keys)
     _write_meta(ARRAYS, _facts(window, num_train=num_train, num_test=num_test))
     return num_train, num_test
+
+
+def _keys_of_before(sections: PrepareSections) -> dict[str, Any]:
+    """Returns the digests of what ARRAYS was made of; those of days only if by the code of today."""
+    plug = sections.workload
+    code = f"{plug.use} {json.dumps(plug.model_extra, sort_keys=True)} {source_digest(plug.use)}"
+    keys: dict[str, Any] = json.loads(path.read_text()) if (path := ARRAYS / KEYS).exists() else {}
+    return keys if keys.get("code") == code else {"code": code}
+
+
+def _write_keys(folder: Path, keys: Mapping[str, Any]) -> None:
+    records.replace_text(folder / KEYS, json.dumps(keys, indent=2, sort_keys=True) + "\n")
 
 
 def _age(keys: Mapping[str, Any], window: Window) -> int:
@@ -191,10 +220,55 @@ def _age(keys: Mapping[str, Any], window: Window) -> int:
     return (window.train[-1] - date.fromisoformat(keys["fitted"])).days
 
 
-def _fit(workload: Any, window: Window, params: PrepareParams) -> None:
-    """Writes what `fit` finds in the rows of the training days."""
-    if hasattr(workload, "fit"):
-        write_state(ARRAYS, fitted(workload, _clean_rows(window.train, params)))
+def _correct(workload: Any, window: Window, here: Sequence[date], keys: dict[str, Any]) -> None:
+    """Writes the rows of each day as they stand, where it or a day that may correct it has changed.
+
+    A file whose bytes would be the same stays the file that it is.
+    """
+    if not corrects(workload):
+        return
+    wanted, last = [*window.train, *window.test], window.train[-1]
+    if "rows" not in keys:  # whatever is here was made by other code
+        _remove_all_but([], {})
+    of_rows = keys.setdefault("rows", {})
+    _remove_all_but(wanted, of_rows)
+    digests = {day: records.digest(part_of(day, CLEAN)) for day in here if day >= wanted[0]}
+    seen = {day: [day, *later_days(workload, day, digests, last=last)] for day in wanted}
+    now = {day: _digest_of(digests[other] for other in seen[day]) for day in wanted}
+    new = [day for day in wanted if of_rows.get(str(day)) != now[day] or not _rows(day).exists()]
+    read = lru_cache(maxsize=reach(workload).days + 2)(read_clean)  # days in a row have most of it in common
+    for day in _with_progress(new):
+        _write_rows(_rows(day), rows_of(workload, day, seen[day], last=last, read=read))
+        of_rows[str(day)] = now[day]
+
+
+def _write_rows(path: Path, rows: "pa.Table") -> None:
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{os.getpid()}.parquet")
+    pq.write_table(rows.combine_chunks(), unfinished, compression="zstd")  # chunks would change the bytes
+    if path.exists() and records.digest(path) == records.digest(unfinished):
+        unfinished.unlink()
+    else:
+        unfinished.replace(path)
+
+
+def _remove_all_but(wanted: Sequence[date], digests: dict[str, str]) -> None:
+    """Removes the days that have left the window, and their digests."""
+    kept = set(map(str, wanted))
+    for folder in ARRAYS.glob("day=*"):
+        if folder.name[4:] not in kept:
+            shutil.rmtree(folder)
+    for gone in digests.keys() - kept:
+        del digests[gone]
+
+
+def _with_progress(days: Sequence[date]) -> Iterable[date]:
+    from tqdm import tqdm
+
+    silent = len(days) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
+    return tqdm(days, desc="prepare", unit="day", disable=silent, file=sys.stderr)
 
 
 def fitted(workload: Any, rows: "ir.Table") -> State:
@@ -228,12 +302,19 @@ def _samples(day: date) -> Path:
     return ARRAYS / f"day={day}" / SAMPLES
 
 
+def _rows(day: date) -> Path:
+    return ARRAYS / f"day={day}" / ROWS
+
+
 def _digest(day: date, here: Sequence[date], workload: Any) -> str:
     """Returns the digest of the rows that the samples of a day are made of."""
     back: timedelta = getattr(workload, "looks_back", timedelta())
-    seen = [other for other in here if day - back <= other <= day]
-    parts = [records.digest(part_of(other, CLEAN)) for other in seen]
-    return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+    seen = [part_of(other, CLEAN) for other in here if day - back <= other <= day]
+    return _digest_of(map(records.digest, [*seen, *([_rows(day)] if corrects(workload) else [])]))
+
+
+def _digest_of(digests: Iterable[str]) -> str:
+    return hashlib.md5("\n".join(digests).encode(), usedforsecurity=False).hexdigest()
 
 
 def write_samples(folder: Path, arrays: "Mapping[str, NDArray[Any]]") -> None:

@@ -41,11 +41,14 @@ class TableWorkload:
         table: what the rows are.
         metrics: of what `predict` returns; the first decides.
         looks_back: how far `past` reaches back from the day of the rows.
+        reaches_back: how far rows correct earlier ones, by `corrected(rows, later)`, which a workload where
+            some do has (pipeline/data/corrections.py).
     """
 
     table: ClassVar[Table]
     metrics: "ClassVar[tuple[Metric, ...]]" = ()
     looks_back: ClassVar[timedelta] = timedelta()
+    reaches_back: ClassVar[timedelta] = timedelta()
 
     def fit(self, rows: "ir.Table") -> State:
         """Returns what `features` and `model` need to know of the training rows, as arrays by name."""
