@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.contract.table import Float, Table, Time
-from pipeline.data.engines import read_days
+from pipeline.data.engines import read_parts
 from pipeline.data.ingest import part_of
 from pipeline.data.partition_scan import Judged, PartitionScan
 from pipeline.data.source import write_partition
@@ -70,7 +70,7 @@ def test_fit_finds_the_same_on_spark() -> None:
     day = kinds.DAY
     write_partition(kinds.rows(), part_of(day, CLEAN).parent)
     found = [
-        columns.fitted(read_days([day], CLEAN, engine=engine), kinds.KINDS)
+        columns.fitted(read_parts({day: part_of(day, CLEAN)}, engine=engine), kinds.KINDS)
         for engine in ("duckdb", "pyspark")
     ]
     assert found[0].keys() == found[1].keys()
@@ -86,5 +86,7 @@ def test_the_part_that_fit_looks_at_is_a_fair_one_on_either_engine(monkeypatch: 
     write_partition(rows.append_column("more", rows["amount"]), part_of(kinds.DAY, CLEAN).parent)
     table = Table(time="at", columns={"at": Time(), "amount": Float(), "more": Float()})
     for engine in ("duckdb", "pyspark"):
-        edges = columns.fitted(read_days([kinds.DAY], CLEAN, engine=engine), table)["edges"]
+        edges = columns.fitted(read_parts({kinds.DAY: part_of(kinds.DAY, CLEAN)}, engine=engine), table)[
+            "edges"
+        ]
         assert edges[0] == pytest.approx(np.linspace(0, 1, columns.NUM_EDGES), abs=0.01)
