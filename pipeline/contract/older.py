@@ -27,8 +27,8 @@ MOVED = {
 }
 # Digests of the files that made up a workload of Daybreak's own before it moved. Only its imports, docstrings
 # and names of local variables were edited since, and cancellations are netted by day, which leaves the same
-# lines within their reach; so a version of that recipe is one of today's. An entry is removed when its workload
-# does anything else.
+# lines within their reach; so a version of that recipe is one of today's. An entry is removed when its
+# workload does anything else.
 FILES_BEFORE = {
     "pipeline.examples.shop.recommender": (
         "52a152a63b520c97c3e0f167c8a13689", "e5905213f7ad0ca2593d648ee221e95e",

@@ -138,6 +138,8 @@ def _whole_window(
     import pyarrow.parquet as pq
 
     keys = _keys_of_before(sections)
+    if corrects(workload) and "rows" not in keys:  # whatever is here was made by other code
+        shutil.rmtree(ARRAYS, ignore_errors=True)
     _correct(workload, window, here, keys)
     made: Prepared = workload.arrays(
         _table(workload, [*window.train, *window.test], sections.prepare), window
@@ -228,8 +230,6 @@ def _correct(workload: Any, window: Window, here: Sequence[date], keys: dict[str
     if not corrects(workload):
         return
     wanted, last = [*window.train, *window.test], window.train[-1]
-    if "rows" not in keys:  # whatever is here was made by other code
-        _remove_all_but([], {})
     of_rows = keys.setdefault("rows", {})
     _remove_all_but(wanted, of_rows)
     digests = {day: records.digest(part_of(day, CLEAN)) for day in here if day >= wanted[0]}
