@@ -6,12 +6,12 @@
 `rows` are of one partition, `later` the rows of the partitions after it, no further than `reaches_back`, in
 order of days and without the label. `corrected` is never given more than may be known:
 
-    in `past`           days before that of the sample
-    in a sample         its features are made from the row as it was delivered; the correction decides
-                        whether it is a sample, and its label, by what is known when labels are ripe
-    in training         also by the other training days: they are over when the first held-out day begins
+    for `past`              days before that of the sample
+    for a held-out sample   days until its label is ripe
+    for a training sample   these, and later training days: they are over before any held-out day
 
-So a row of a held-out day corrects nothing that the model learns from before the label would be ripe anyway.
+The features of a sample are made from the row as it was delivered, since no correction was known then; the
+correction decides whether it is a sample, and its label. The door `arrays` has whole rows as corrected.
 """
 
 import math

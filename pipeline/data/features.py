@@ -98,10 +98,10 @@ def rows_of(
     workload: Any, day: date, days: Iterable[date], *, last: date,
     read: Callable[[date], "pa.Table"] = read_clean,
 ) -> "pa.Table":  # fmt: skip
-    """Returns the rows that are samples of a day, once later ones have corrected them.
+    """Returns the rows of a day that stay once later ones have corrected them.
 
-    `last` is the last training day. Whole windows have the rows as corrected, for `features` only the label
-    is: what it sees is as it was delivered.
+    For `arrays` they are as corrected; for `features` as they were delivered, with the corrected label.
+    `last` is the last training day.
     """
     rows = read(day)
     if not corrects(workload):
