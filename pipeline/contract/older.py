@@ -30,11 +30,6 @@ MOVED = {
 # lines within their reach; so a version of that recipe is one of today's. An entry is removed when its
 # workload does anything else.
 FILES_BEFORE = {
-    "pipeline.examples.shop.recommender": (
-        "52a152a63b520c97c3e0f167c8a13689", "e5905213f7ad0ca2593d648ee221e95e",
-        "cdb300075d74ef6bee9ca5c64c79466e", "ef8d3533b274371c0cdf046be616e1b4",
-        "50e410ca7750482e1a87c0feea62bec9", "de1738d97b7c2d63aeb0aae2b357fc41",
-    ),
     "pipeline.examples.shop.regression": (
         "31c45df1826a467b6039a9cd71353a66", "de1738d97b7c2d63aeb0aae2b357fc41",
     ),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,15 +62,18 @@ def test_an_answer_hangs_on_nobody_else_and_a_short_one_is_the_head_of_a_long_on
     assert workload.recommend(ranker, samples, ["nobody"], 7) == [[]]
 
 
-def test_what_is_popular_is_what_sold_most_lately(tmp_path: Path) -> None:
+def test_what_is_popular_is_what_customers_bought_most_lately(tmp_path: Path) -> None:
     shop = make_shop(num_lines=1500)
     samples = Recommender(**SMALL).dataset(write(shop, tmp_path), "serve")
     found = Recommender(**SMALL).popular(samples, 5)
     day, items = shop.num_days, [int(code) for code in found]
 
     def trend(item: int) -> float:
-        age = day - shop.day[shop.item == item]
-        return 2 * (age <= 3).sum() + (age <= 14).sum() + (age <= 28).sum() / 4
+        lines = np.flatnonzero(shop.item == item)
+        known = lines[shop.customer[lines] >= 0]
+        first = {who: int(shop.day[known][shop.customer[known] == who].min()) for who in shop.customer[known]}
+        new = sum(day - since <= 7 for since in first.values())
+        return new + (day - shop.day[known] <= 28).sum() + (day - shop.day[lines] <= 28).sum() / 10
 
     others = [trend(item) for item in range(shop.num_items) if item not in items]
     assert min(map(trend, items)) >= max(others)

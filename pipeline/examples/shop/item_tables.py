@@ -57,7 +57,9 @@ class Popularity:
 
     `slot[item]` is the column of a tracked item; all others share the last one, which is zero.
     `features[d, slot]` holds, for day `days[d]`: log(1 + lines sold) over each window, then the log of
-    the days since the item was last and first sold, and its share of repeat purchases.
+    the days since the item was last and first sold, and its share of repeat purchases. `demand[d, slot]` says
+    how often the item was new to a customer lately; `top[d]` are the items that customers bought most lately,
+    best first: guests count a tenth, as a customer who comes for the first time buys what customers buy.
     """
 
     def __init__(self, lines: Lines, days: Array, *, num_tracked: int, num_popular: int) -> None:
@@ -71,6 +73,7 @@ class Popularity:
         self.days, self.start = days, start
         width = num_tracked + 1
         self.features = np.zeros((len(days), width, len(POPULARITY) + 3), dtype=np.float16)
+        self.demand = np.zeros((len(days), width), dtype=np.float32)
         self.top = np.zeros((len(days), min(num_popular, num_tracked)), dtype=np.int64)
         slots, day, again = self.slot[lines.item[:past]], lines.day[:past], repeats(lines, past)
         known = lines.customer[:past] >= 0
@@ -98,7 +101,10 @@ class Popularity:
             self.features[d, :, -2] = np.log1p(np.clip(now - first, 0, 400))
             self.features[d, :, -1] = 4 * (repeated + 1) / (total + 10)
             self.features[d, -1] = 0
-            trend = counts["all", 3] * 2 + counts["all", 14] + counts["all", 28] / 4
+            two_weeks, four_weeks = (np.maximum(counts["first", back], 0) for back in (14, 28))
+            self.demand[d] = ((1 + two_weeks) * (1 + four_weeks)) ** 0.35
+            self.demand[d, -1] = 1
+            trend = counts["first", 7] + counts["first", 28] + counts["repeat", 28] + counts["all", 28] / 10
             trend[-1] = -1
             best = np.argpartition(-trend, self.top.shape[1] - 1)[: self.top.shape[1]]
             self.top[d] = self.tracked[best[np.argsort(-trend[best], kind="stable")]]

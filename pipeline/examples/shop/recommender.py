@@ -96,7 +96,7 @@ class Recommender(SoldLines):
         hidden: int = 64,
         num_rows: int = 1 << 14,
         num_candidates: int = 300,
-        num_popular: int = 100,
+        num_popular: int = 300,
         num_tracked: int = 1 << 14,
         num_neighbours: int = 16,
         num_neighbour_items: int = 4096,
