@@ -23,7 +23,7 @@ def test_a_night_of_an_example(name: str, tmp_path: Path) -> None:
     begin = begin.replace("~/", f"{tmp_path}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
     run(folder=ROOT, shell=begin)
     home = tmp_path / name
-    run("try", folder=home)
+    run(folder=home, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
     assert len((home / f"{name}.py").read_text().splitlines()) <= 100
     few = [f"ingest.history_days={DAYS[name]}", *SMALL, "train.epochs=1"]
     run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)

@@ -32,7 +32,9 @@ def test_a_wheel_carries_dags_examples_and_the_command(tmp_path: Path) -> None:
         folder = f"pipeline/examples/{example}"
         assert {
             f"{folder}/{example}.py",
+            f"{folder}/test_{example}.py",
             f"{folder}/params.yaml",
             f"{folder}/data/expectations.yaml",
         } <= names
+    assert "pipeline/examples/shop/test_shop.py" in names
     assert not any(name.startswith("tests/") for name in names)

@@ -72,6 +72,7 @@ class Workload(Protocol):
 
         metrics(model, batch) -> dict[str, Tensor]      more per-sample metrics, shape [b]
         slices(batch) -> dict[str, Tensor]              boolean masks, shape [b]
+        metric_slices: dict[str, str]                   metrics that are the mean of a slice, and which slice
         baselines(folder) -> dict[str, Tensor]          scores of simple rules on the test split, [n]
 
     One that serves users online has both of these, where `samples` is `dataset(folder, "serve")`, opened over

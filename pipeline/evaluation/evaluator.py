@@ -13,13 +13,14 @@ scored by the code that its version carries, in a process of its own (pipeline/e
 import json
 import logging
 import time
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.contract.errors import DataError
+from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.older import import_path
 from pipeline.contract.params import EvaluateParams, Plug, RegisterParams
 from pipeline.contract.records import Champion, Dataset, Evaluation, Judged, Slice, Training, digest
@@ -84,7 +85,7 @@ def evaluate(
         model_digest=training.model_digest,
         data_digest=dataset.digest,
         num_samples=num_samples,
-        metrics=facts | _means(columns),
+        metrics=facts | _means(_of_slices(columns, getattr(workload, "metric_slices", {}))),
         slices=_slices(columns),
         elapsed_s=round(time.monotonic() - began, 3),
         judged=tuple(
@@ -184,6 +185,26 @@ def _constant(workload: Any, metric: Any) -> Columns:
     label = workload.dataset(ARRAYS, "test").column(name)
     values = metric.values(np.broadcast_to(constant, (len(label), *np.shape(constant))), label)
     return {"baseline/constant": (values if metric.higher_is_better else -values).astype(np.float32)}
+
+
+def _of_slices(columns: Columns, slices: Mapping[str, str]) -> Columns:
+    """Returns the columns, those of the metrics that `slices` names cut to that slice's samples.
+
+    Raises ParamsError where the workload has no such slice.
+    """
+    masks = with_prefix(columns, "slice")
+    if unknown := sorted(set(slices.values()) - masks.keys()):
+        raise ParamsError(
+            f"metric_slices of the workload names the slice {unknown[0]!r}, but `slices` returns "
+            f"{', '.join(sorted(masks)) or 'none'}; name one of these"
+        )
+    cut = {
+        f"{arm}/{metric}": columns[f"{arm}/{metric}"][masks[name]]
+        for metric, name in slices.items()
+        for arm in ("metric", "champion")
+        if f"{arm}/{metric}" in columns
+    }
+    return columns | cut
 
 
 def _means(columns: Columns) -> dict[str, float]:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pipeline.examples.shop.candidate_items import CandidateDataset
 from pipeline.examples.shop.purchase_history import NUM_OWN, WINDOWS
 from pipeline.examples.shop.recommender import Recommender
-from tests.examples.arrays import make_shop, write
+from tests.examples.arrays import Shop, make_shop, write
 
 SMALL = {"num_candidates": 40, "num_popular": 10, "num_neighbours": 4, "neighbour_days": 7, "num_rows": 64}
-ANSWERS = {"bought", "num_bought", "home", "repeated", "popular"}  # what may know of the sample's day
+ANSWERS = {"bought", "num_bought", "num_first", "home", "repeated", "popular"}  # may know of the sample's day
 
 
 def dataset(folder: Path, split: str = "train", **arguments: int) -> CandidateDataset:
@@ -43,8 +43,9 @@ def test_train_days_leaves_only_the_newest_training_days(folder: Path) -> None:
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_sample_sees_lines_of_its_own_day_or_later(cut: int, seed: int, tmp_path: Path) -> None:
     shop = make_shop(seed=seed)
-    one = dataset(write(shop, tmp_path / "one", num_test_days=1))
-    other = dataset(write(shop.altered_from(cut, seed), tmp_path / "other", num_test_days=1))
+    few = {"num_candidates": 12}  # so that the best are chosen
+    one = dataset(write(shop, tmp_path / "one", num_test_days=1), **few)
+    other = dataset(write(shop.altered_from(cut, seed), tmp_path / "other", num_test_days=1), **few)
     first_day = int(np.load(tmp_path / "one" / "day.npy")[0]) - int(shop.day.min())
     before = np.flatnonzero(one.lines.samples_day[one.samples] <= first_day + cut).tolist()
     if before:
@@ -116,3 +117,24 @@ def test_few_tracked_items_still_give_every_own_item(folder: Path) -> None:
     batch = samples.__getitems__(list(range(len(samples))))
     assert torch.isfinite(batch["features"]).all()
     assert ((batch["own"] > 0).sum(1) > 5).any()
+
+
+def test_candidates_fill_up_with_what_sells(folder: Path) -> None:
+    samples = dataset(folder, num_candidates=12, num_popular=12)
+    late = list(range(len(samples) // 2, len(samples)))
+    assert samples.__getitems__(late)["mask"].all()
+
+
+def test_an_item_that_customers_buy_with_ones_own_comes_before_one_that_sells_alike(tmp_path: Path) -> None:
+    """Items 1 and 2 sell alike, but 1 to those who have bought item 0, as the last customer has."""
+    customer = [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    item = [0, 1, 0, 1, 3, 2, 3, 2, 0]
+    day = [20] * 8 + [22]
+    shop = Shop(np.array(day), np.array(customer), np.array(item), np.ones(9), 5, 4, 40)
+    visit = Shop(
+        np.append(shop.day, 30), np.append(shop.customer, 4), np.append(shop.item, 3), np.ones(10), 5, 4, 40
+    )
+    samples = dataset(write(visit, tmp_path, num_test_days=10), "test", num_candidates=2)
+    batch = samples.__getitems__([0])
+    row = (samples.lines.keys["items"] % SMALL["num_rows"]).tolist()
+    assert batch["items"][0].tolist() == [row[0], row[1]]

@@ -71,6 +71,27 @@ def test_slices_partition_the_samples_and_hold_both_scores(folder: Path) -> None
     assert all(part.champion_score is not None and part.score > part.champion_score for part in found.slices)
 
 
+def test_a_metric_of_a_slice_is_averaged_over_its_samples(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Toy, "metric_slices", {"close@1": "small"}, raising=False)
+    found = run(champion=0.5)
+    scores = read_scores()
+    assert scores is not None
+    small = scores["slice/small"]
+    assert 0 < small.sum() < NUM_SAMPLES
+    assert found.metrics["close@1"] == pytest.approx(scores["metric/close@1"][small].mean())
+    assert found.metrics["champion/close@1"] == pytest.approx(scores["champion/close@1"][small].mean())
+
+
+def test_a_metric_of_an_unknown_slice_is_refused_with_the_slices(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Toy, "metric_slices", {"close@1": "medium"}, raising=False)
+    with pytest.raises(ParamsError, match="names the slice 'medium', but `slices` returns large, small"):
+        run()
+
+
 @pytest.mark.parametrize(("seen", "compared"), [(DAY - timedelta(1), True), (DAY, False)])
 def test_a_champion_that_has_seen_the_held_out_day_is_not_compared(
     folder: Path, seen: date, compared: bool

@@ -36,6 +36,7 @@ class CandidateDataset(Dataset[dict[str, Tensor]]):
     mask, bought [b, c]                       bool: is a candidate; was bought that day
     own [b, c]                                float32, times bought before
     num_bought [b]                            items bought that day, also those that are no candidates
+    num_first [b]                             of these, the ones that the customer had not bought before
     known, home, repeated, popular [b]        bool, for slices
     number [b, c]                             int64, of the item; of the split `serve` only
 
@@ -147,7 +148,7 @@ class _Candidates:
         self.sample, self.place = sample[order], place[kept]
 
     def _near(self, day: Array, num_seeds: int = 32) -> tuple[Array, Array, Array, Array]:
-        """Keys of neighbours of the customers' best items, sums, maxima of similarity; the weight of all seeds."""
+        """Keys of neighbours of the best items, sum and maximum of similarity, and weights of best items."""
         history, popularity = self.history, self.dataset.popularity
         neighbours = self.dataset.neighbours
         slot = popularity.slot[history.key % self.num_items]
@@ -232,6 +233,7 @@ class _Candidates:
             "bought": padded(bought, bool),
             "own": padded(np.where(bought_before, np.append(history.count, 0)[self.own], 0), np.float32),
             "num_bought": torch.from_numpy(num_bought),
+            "num_first": torch.from_numpy(num_bought - repeated),
             "known": torch.from_numpy(history.known),
             "home": torch.from_numpy(home),
             "repeated": torch.from_numpy(2 * repeated >= num_bought),

@@ -13,6 +13,7 @@ sample: NDCG@20 over all items, including those that were not candidates.
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +90,8 @@ class Recommender(SoldLines):
     Its arguments come from params.yaml, `workload: {use: ..., dim: 8}`.
     """
 
+    metric_slices: ClassVar = {"candidate recall, first-time": "some first-time"}
+
     def __init__(
         self,
         *,
@@ -162,11 +165,17 @@ class Recommender(SoldLines):
         return (hits * gain).sum(1) / best[batch["num_bought"].clamp(1, TOP) - 1]
 
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Returns recall@20 and hit rate@20, each [b]."""
+        """Returns recall@20, hit rate@20, and which share of the bought items are candidates, each [b].
+
+        The last also of the items that the customer had not bought before; 0 where there are none.
+        """
         hits, _ = self._hits(model, batch)
+        bought, new = batch["bought"], batch["bought"] & (batch["own"] == 0)
         return {
             "recall@20": hits.sum(1) / batch["num_bought"].clamp(min=1),
             "hit_rate@20": (hits.sum(1) > 0).float(),
+            "candidate recall": bought.sum(1) / batch["num_bought"].clamp(min=1),
+            "candidate recall, first-time": new.sum(1) / batch["num_first"].clamp(min=1),
         }
 
     def slices(self, batch: Batch) -> dict[str, Tensor]:
@@ -178,6 +187,8 @@ class Recommender(SoldLines):
             "country: other": ~batch["home"],
             "mostly repeats": batch["repeated"],
             "mostly first-time": ~batch["repeated"],
+            "some first-time": batch["num_first"] > 0,
+            "only repeats": batch["num_first"] == 0,
             "mostly popular items": batch["popular"],
             "mostly other items": ~batch["popular"],
         }
