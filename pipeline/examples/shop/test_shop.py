@@ -12,6 +12,7 @@ import torch
 
 from pipeline.contract.workload import Window
 from pipeline.data.source import PART
+from pipeline.examples.shop.catalogue import Catalogue
 from pipeline.examples.shop.recommender import Recommender
 from pipeline.examples.shop.simulated_shop import Shop
 
@@ -42,5 +43,6 @@ def test_a_small_shop_goes_from_lines_to_recommendations(tmp_path: Path) -> None
         assert torch.isfinite(workload.loss(model, batch)).all()
         assert workload.score(model, batch).mean() > workload.baselines(tmp_path)["popularity"].mean()
         tomorrow = workload.dataset(tmp_path, "serve")
+        assert isinstance(tomorrow, Catalogue)
         customers = workload.likely(tomorrow, 3)
         assert [len(set(items)) for items in workload.recommend(model, tomorrow, customers, 5)] == [5, 5, 5]
