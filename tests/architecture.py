@@ -29,8 +29,8 @@ Graph = dict[str, set[str]]  # modules, and what each imports
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Returns the modules of the package in `root` by their names; a package by its `__init__.py`."""
-    files = sorted((root / "pipeline").rglob("*.py"))
+    """Returns the modules of the package in `root` by their names, a package by `__init__.py`; no tests."""
+    files = sorted(p for p in (root / "pipeline").rglob("*.py") if not p.name.startswith("test_"))
     return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
 
 
