@@ -301,7 +301,7 @@ class LiveTestParams(Section):
     ramp_hours: float = Field(1, ge=0)
     """Hours at a share before the next share."""
     outcome_hours: float = Field(1, gt=0)
-    """Hours after an answer in which a user's outcomes count. Raise it if users act later."""
+    """Hours after an answer in which a user's outcomes count. Raise it if users or labels come later."""
     max_errors: float = Field(0.01, gt=0, lt=1)
     """Guardrail of a live test, which acts at once: by how much the share of a user's requests that the model
     does not answer may be larger with the challenger."""

@@ -355,6 +355,19 @@ class Judged(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LiveMetric(Record):
+    """The metric that users judge predictions of rows by: the first whose values are of single samples."""
+
+    use: str = ""  # import path of its class; "": none of the workload's metrics is such
+    arguments: dict[str, Any] = field(default_factory=dict)
+    is_first: bool = True  # of the workload's metrics
+    has_label: bool = True  # else it is of the prediction alone
+    margin: float = 0.0  # what it may be worse by
+    low: float = 0.0  # the middle 99.8 % of the champion's held-out values are from here
+    high: float = 0.0  # to here
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(Record):
     """Held-out scores; the per-sample ones are in `data/run/scores.npy`."""
 
@@ -365,6 +378,7 @@ class Evaluation(Record):
     slices: tuple[Slice, ...]
     elapsed_s: float | None = None
     judged: tuple[Judged, ...] = ()  # the first decides; none where the workload scores samples by itself
+    live: LiveMetric | None = None  # None: users are shown lists, which are scored by their NDCG
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,13 +23,22 @@ import numpy as np
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.older import import_path
 from pipeline.contract.params import EvaluateParams, Plug, RegisterParams
-from pipeline.contract.records import Champion, Dataset, Evaluation, Judged, Slice, Training, digest
+from pipeline.contract.records import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Judged,
+    LiveMetric,
+    Slice,
+    Training,
+    digest,
+)
 from pipeline.contract.source_code import source_digest
 from pipeline.contract.workload import STATE, Workload
 from pipeline.data.features import UNIT
 from pipeline.evaluation import own_code
 from pipeline.evaluation.scores import Columns, with_prefix, write_scores
-from pipeline.evaluation.scoring import Arm, check_shape, declared, judged, predict, score
+from pipeline.evaluation.scoring import Arm, check_shape, declared, judged, live_metric, predict, score
 from pipeline.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
 from pipeline.workloads.served_rows import serves_rows
 
@@ -72,9 +81,11 @@ def evaluate(
         else:
             arms.append(_champion_arm(arms[0]))
     metrics = declared(workload)
+    live = LiveMetric() if serves_rows(workload) else None
     with torch.inference_mode():
         if metrics:
-            columns = _judged(arms, theirs, batch_size=params.batch_size)
+            columns, found = _judged(arms, theirs, batch_size=params.batch_size)
+            live = live and found
         else:
             columns = score(arms, num_samples, batch_size=params.batch_size) | theirs
             if serves_rows(workload):
@@ -93,11 +104,12 @@ def evaluate(
                    higher_is_better=one.higher_is_better)
             for number, one in enumerate(metrics)
         ),
+        live=live,
     )  # fmt: skip
 
 
-def _judged(arms: list[Arm], theirs: Columns, *, batch_size: int) -> Columns:
-    """Returns the columns of the metrics that the challenger's workload names."""
+def _judged(arms: list[Arm], theirs: Columns, *, batch_size: int) -> tuple[Columns, LiveMetric]:
+    """Returns the columns of the metrics that the challenger's workload names, and the one for users."""
     workload, samples = arms[0].workload, arms[0].samples
     predicted = {arm.name: predict(arm, batch_size=batch_size) for arm in arms}
     if theirs:
@@ -107,13 +119,16 @@ def _judged(arms: list[Arm], theirs: Columns, *, batch_size: int) -> Columns:
                 "the champion's workload predicts nothing that the metrics of today's could be of; let the "
                 "workload score samples by itself (`score`, no `metrics`), or start with a new register.name"
             )
-    label = samples.column(workload.table.label.column) if workload.table.label else np.zeros(len(samples))
+    has_label = workload.table.label is not None
+    label = samples.column(workload.table.label.column) if has_label else np.zeros(len(samples))
     columns = judged(declared(workload), predicted, label)
+    usual = predicted.get("champion", predicted["challenger"])
+    live = live_metric(declared(workload), usual, label, has_label=has_label)
     if hasattr(workload, "slices"):
         columns |= _sliced(workload, arms[0], batch_size=batch_size)
     if UNIT in samples[0]:
         columns[UNIT] = samples.column(UNIT)
-    return columns | _predicted(predicted["challenger"])
+    return columns | _predicted(predicted["challenger"]), live
 
 
 def _predicted(named: Columns) -> Columns:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import LiveMetric
 from pipeline.evaluation.scores import Columns
 from pipeline.registry.weights import batch_of, placed
 from pipeline.workloads.served_rows import predictions
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pipeline.workloads.metrics import Metric
+
+RANGE = (0.001, 0.999)  # quantiles; one odd sample would stretch the range of all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,24 @@ def judged(
             if not number:
                 columns[arm] = values if metric.higher_is_better else -values
     return columns
+
+
+def live_metric(
+    metrics: "Sequence[Metric]", predicted: "Mapping[str, NDArray[Any]]", label: "NDArray[Any]", *,
+    has_label: bool,
+) -> LiveMetric:  # fmt: skip
+    """Returns the first metric that has values of single samples, and what these are like held out."""
+    for number, metric in enumerate(metrics):
+        values = metric.sample_values(predicted[metric.prediction], label)
+        if values is None or not values.size or not np.isfinite(values).all():
+            continue
+        low, high = np.quantile(values, RANGE).tolist()
+        return LiveMetric(
+            use=f"{type(metric).__module__}:{type(metric).__qualname__}", arguments=dict(vars(metric)),
+            is_first=not number, has_label=has_label, low=low, high=high,
+            margin=metric.margin * abs(float(values.mean())),
+        )  # fmt: skip
+    return LiveMetric()
 
 
 def _prefix(arm: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.contract.units import DAY_S, HOUR_S
-from pipeline.experiment.observations import Shown, list_score
+from pipeline.experiment.live_score import LISTS, LiveScore, Shown
 from pipeline.experiment.ramp import Pace, clock_by
 from pipeline.statistics import unpaired
 
@@ -21,19 +21,23 @@ class Volume:
     """How many users came in the last days, and how much their scores differed."""
 
     users_per_hour: float
-    sd: float  # of a user's score, on the scale of users with an outcome; NaN where none is known
+    sd: float  # of a user's score, as its effect is measured; NaN where none is known
     days: float  # looked at
 
 
-def volume(exposures: Iterable[Shown], *, now: float, days: float) -> Volume:
-    """Returns users an hour and the spread of their scores, by exposures of the last `days`, oldest first."""
+def volume(exposures: Iterable[Shown], *, now: float, days: float, by: LiveScore = LISTS) -> Volume:
+    """Returns users an hour and the spread of their scores, by exposures of the last `days`, oldest first.
+
+    Of users who are shown predictions, only those with a label count, as in `readout`.
+    """
     scores: dict[tuple[str, int], list[float | None]] = {}
     first = now
     for shown in exposures:
         first = min(first, shown.time)
-        score = None if shown.taken is None else list_score(shown.items, shown.taken)
+        score = by.of([shown], until=math.inf)
         scores.setdefault((shown.unit, int((now - shown.time) // DAY_S)), []).append(score)
     users = [[score for score in answers if score is not None] for answers in scores.values()]
+    users = users if by.of_lists else [known for known in users if known]
     means = np.array([sum(known) / len(known) if known else 0.0 for known in users])
     rate = sum(map(bool, users)) / len(users) if users else 0.0
     hours = min(max((now - first) / HOUR_S, 1.0), days * 24)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.contract.params import WatchSections
-from pipeline.contract.records import Release
+from pipeline.contract.records import Evaluation, Release
 from pipeline.contract.units import HOUR_S
 from pipeline.experiment import live_test
 from pipeline.experiment.observations import observe
@@ -22,6 +22,7 @@ from pipeline.experiment.traffic import holdback_name, is_holdback, open_log, sh
 from pipeline.statistics import unpaired
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Result, Status
+from pipeline.storage import ledger
 from pipeline.storage.ledger import Entry
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ def judge(serving: Release, params: WatchSections, *, rules: Rules, now: datetim
     seen = observe(traffic_log.exposures(name_of(serving)), window_s=window_s).swapped
     if not seen.observations:
         return None
-    finding = live_test.look(seen, params, rules=rules, now=now, tuned_at=unpaired.TUNED_AT)
+    try:
+        by, rules = live_test.score_by(_evaluation(serving), params.gate, rules=rules)
+    except (ParamsError, ReleaseError) as error:
+        return Held(result=Result(status=Status.NO_DATA, sentence=str(error)), num_users=0)
+    finding = live_test.look(seen, params, rules=rules, now=now, tuned_at=unpaired.TUNED_AT, by=by)
     status = Status.WORSE if finding.broken else finding.result.status
     sentence = "; ".join(finding.broken) or finding.result.sentence
     if not finding.is_trusted:
@@ -86,6 +91,12 @@ def keep(serving: Release, entries: Iterable[Entry], params: WatchSections) -> N
         share_out(params)
     except (ReleaseError, ParamsError) as error:
         log.warning("the endpoint holds nobody back: %s", error)
+
+
+def _evaluation(serving: Release) -> Evaluation | None:
+    """Returns what the night that made the version found of it."""
+    made = (one for one in ledger.commits() if one.night == serving.night and not one.rollback)
+    return next((found for one in made if (found := ledger.read_at(one.id, Evaluation))), None)
 
 
 def name_of(serving: Release) -> str:

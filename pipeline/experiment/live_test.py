@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
-from pipeline.contract.params import GateParams, LiveSections, LiveTestParams
-from pipeline.contract.records import Champion, Live, Night, Release, Verdict, Version
+from pipeline.contract.params import GateParams, LiveSections, LiveTestParams, Plug
+from pipeline.contract.records import Champion, Evaluation, Live, Night, Release, Verdict, Version
 from pipeline.contract.units import HOUR_S
 from pipeline.experiment import forecast, ramp
+from pipeline.experiment.live_score import LEAST_MARGIN, LISTS, LiveScore, RowScore
 from pipeline.experiment.observations import Seen, observe
 from pipeline.experiment.readout import Decision, Finding, Limits, decide, find
 from pipeline.experiment.traffic import end, is_holdback, move, open_log, share_out
@@ -73,10 +74,16 @@ def judge(
             "gate.scores: replay"
         )
         return replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
+    try:
+        by, rules = score_by(records.find(Evaluation), params.gate, rules=rules)
+    except (ParamsError, ReleaseError) as error:
+        return replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
     if standing is None:
-        standing = _forecast(log, night, params, rules=rules)
+        standing = _forecast(log, night, params, rules=rules, by=by)
         records.write(standing, FOLDER)
-    return _look(night, version, champion, params, rules=rules, first=first, standing=standing, log=log)
+    return _look(
+        night, version, champion, params, rules=rules, by=by, first=first, standing=standing, log=log
+    )
 
 
 def _look(
@@ -86,6 +93,7 @@ def _look(
     params: LiveSections,
     *,
     rules: Rules,
+    by: LiveScore,
     first: Verdict,
     standing: Live,
     log: "Log",
@@ -102,7 +110,7 @@ def _look(
         traffic = _open(log, traffic, night, version, champion, over=now >= night.decide_until)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
     seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
-    finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at)
+    finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at, by=by)
     decision, step = decide(
         finding,
         rules=rules,
@@ -129,7 +137,29 @@ def _look(
     raise NotYet(_sentence(standing, decision, step, log, traffic))
 
 
-def look(seen: Seen, params: LiveSections, *, rules: Rules, now: datetime, tuned_at: float) -> Finding:
+def score_by(evaluation: Evaluation | None, params: GateParams, *, rules: Rules) -> tuple[LiveScore, Rules]:
+    """Returns what users are scored by, and the rules with its margin, as held-out samples had it.
+
+    Raises ReleaseError where no metric of the workload has values of single samples, ParamsError where it
+    cannot be imported any more.
+    """
+    live = evaluation.live if evaluation else None
+    if live is None:
+        return LISTS, rules
+    if not live.use:
+        raise ReleaseError(
+            "no metric of the workload has a value for a single row, by which users could be compared; name "
+            "one such as LogLoss() or AbsoluteError() in its metrics, or set gate.scores: replay"
+        )
+    metric = Plug(use=live.use, **live.arguments).make()
+    margin = (params.margin if live.is_first else None) or live.margin or LEAST_MARGIN
+    score = RowScore(metric=metric, has_label=live.has_label, low=live.low, high=live.high)
+    return score, replace(rules, margin=margin)
+
+
+def look(
+    seen: Seen, params: LiveSections, *, rules: Rules, now: datetime, tuned_at: float, by: LiveScore
+) -> Finding:
     """Returns what the log of an experiment says by now."""
     limit = params.live_test
     limits = Limits(
@@ -141,7 +171,7 @@ def look(seen: Seen, params: LiveSections, *, rules: Rules, now: datetime, tuned
     )
     return find(
         seen, rules=rules, limits=limits, window_s=limit.outcome_hours * HOUR_S, now=now.timestamp(),
-        tuned_at=tuned_at,
+        tuned_at=tuned_at, by=by,
     )  # fmt: skip
 
 
@@ -167,8 +197,9 @@ def clean(params: LiveSections, *, now: datetime) -> str:
     first, gate = records.find(Verdict, folder / FOLDER), params.gate
     margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
     rules = Rules(alpha=gate.alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
+    by, rules = score_by(records.find(Evaluation, folder / records.RUN), gate, rules=rules)
     seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
-    finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at)
+    finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at, by=by)
     if not finding.broken:
         return ""
     end(experiment, params)
@@ -218,11 +249,11 @@ def _open(
     return move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
 
 
-def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules) -> Live:
+def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, by: LiveScore) -> Live:
     """Returns what the traffic of the last days lets one expect of tonight's."""
     now = datetime.now(UTC).replace(microsecond=0)
     since = now.timestamp() - HISTORY_DAYS * 24 * HOUR_S
-    before = forecast.volume(log.exposures(None, since=since), now=now.timestamp(), days=HISTORY_DAYS)
+    before = forecast.volume(log.exposures(None, since=since), now=now.timestamp(), days=HISTORY_DAYS, by=by)
     hours = max((night.decide_until - now).total_seconds() / HOUR_S - params.live_test.outcome_hours, 0.0)
     text, tuned_at = forecast.forecast(
         before, pace=pace(params.live_test), hours=hours, alpha=rules.alpha, margin=rules.margin

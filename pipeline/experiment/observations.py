@@ -15,61 +15,16 @@ chances, which is all that `e_process`, `srm` and `unpaired` ask for. Pure.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.statistics.ranking import TOP, ndcg
+from pipeline.experiment.live_score import LISTS, LiveScore, Shown
 
 CHALLENGER = "challenger"
 Floats = NDArray[np.float64]
-
-
-class Shown(Protocol):
-    """An exposure as the log has it (pipeline/storage/traffic_log.py), and what came of it."""
-
-    @property
-    def time(self) -> float:
-        """Seconds since 1970."""
-
-    @property
-    def unit(self) -> str:
-        """The user."""
-
-    @property
-    def arm(self) -> str:
-        """Who answered: champion or challenger."""
-
-    @property
-    def share(self) -> float:
-        """The challenger's, when the arm was drawn."""
-
-    @property
-    def items(self) -> Sequence[str]:
-        """What was shown, best first."""
-
-    @property
-    def latency_s(self) -> float:
-        """Of the answer."""
-
-    @property
-    def error(self) -> str:
-        """Why the model did not answer."""
-
-    @property
-    def fallback(self) -> bool:
-        """Were popular items shown, not the model's?"""
-
-    @property
-    def taken(self) -> Sequence[str] | None:
-        """What the user took; None where nobody told."""
-
-    @property
-    def taken_at(self) -> float | None:
-        """When that was told."""
 
 
 @dataclass
@@ -82,15 +37,9 @@ class Observation:
     time: float  # of the first exposure
     exposures: list[Shown] = field(default_factory=list)
 
-    def score(self, *, window_s: float) -> float | None:
-        """Mean NDCG@20 of the exposures that an outcome was told of within the window; None: of none."""
-        until = self.time + window_s
-        reported = [
-            list_score(shown.items, shown.taken)
-            for shown in self.exposures
-            if shown.taken is not None and (shown.taken_at or 0.0) <= until
-        ]
-        return sum(reported) / len(reported) if reported else None
+    def score(self, by: LiveScore = LISTS, *, window_s: float) -> float | None:
+        """Score of the exposures by the outcomes that were told within the window; None: none was."""
+        return by.of(self.exposures, until=self.time + window_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +75,6 @@ class Seen:
         """Observations of challenger and champion; at one share only, if given."""
         at = [one.treated for one in self.observations if share is None or one.share == share]
         return sum(at), len(at) - sum(at)
-
-
-def list_score(items: Sequence[str], taken: Sequence[str]) -> float:
-    """Returns the NDCG@20 of a list that was shown against what was taken; 0 where nothing was."""
-    wanted = set(taken)
-    return ndcg([item in wanted for item in dict.fromkeys(items[:TOP])], num_relevant=len(wanted))
 
 
 def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:

@@ -5,16 +5,19 @@
     personal lists   answers with a list of popular items instead of the user's own
     latency          P99 of the answers at the present share (`quantiles`)
     items shown      distance between the lists of the arms (`output_drift`)
-    score            NDCG@20 lower by more than `gate.margin`, by bets that hold from the first user on; or
-                     lower at all, by the effect: what is to be improved must not have deteriorated
+    labels           users with a label fit the shares of the arms as well (`srm`)
+    score            worse by more than the margin, by bets that hold from the first user on; or worse at
+                     all, by the effect: what is to be improved must not have deteriorated
 
 All may be tested at any time and as often as one likes. Each raises a false alarm in at most one of 1,000
 experiments, the effect in `gate.alpha` of them. If the arms were not as drawn, nothing else is believed: no
-data. Any other broken guardrail rejects the challenger.
+data. Any other broken guardrail rejects the challenger. Lists and their users, or predictions and their
+labels, are scored by `live_score`; personal lists and items shown are of lists alone, labels of predictions.
 
-The effect is `unpaired`'s, over users whose window for outcomes is over. A user without a reported outcome
-scores 0, so that a challenger whose users report less cannot win by that. Divided by the share of users with
-an outcome, the effect is on the scale of the held-out scores, and the same margin holds. Pure.
+The effect is `unpaired`'s, over users whose window for outcomes is over. A user of a list without a reported
+outcome scores 0, so that a challenger whose users report less cannot win by that. Divided by the share of
+users with an outcome, the effect is on the scale of the held-out scores, and the same margin holds. A user
+of predictions without a label is left out. Pure.
 """
 
 import math
@@ -25,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.contract.records import Action, Check
-from pipeline.experiment.observations import Observation, Seen, Shown
+from pipeline.experiment.live_score import LISTS, LiveScore, Shown
+from pipeline.experiment.observations import Observation, Seen
 from pipeline.experiment.ramp import Pace, Step, step
 from pipeline.statistics import e_process, quantiles, srm
 from pipeline.statistics.output_drift import witnessed
@@ -79,8 +83,9 @@ class Decision:
 
 
 def find(
-    seen: Seen, *, rules: Rules, limits: Limits, window_s: float, now: float, tuned_at: float
-) -> Finding:
+    seen: Seen, *, rules: Rules, limits: Limits, window_s: float, now: float, tuned_at: float,
+    by: LiveScore = LISTS,
+) -> Finding:  # fmt: skip
     """Returns guardrails and effect of an experiment; every log has an answer.
 
     Args:
@@ -90,26 +95,36 @@ def find(
         window_s: seconds in which outcomes of a user count.
         now: seconds since 1970.
         tuned_at: where the interval of `unpaired.effect` is tightest.
+        by: what a user's score is.
     """
     num_ours, num_theirs = seen.counts()
     over = [one for one in seen.observations if one.time + window_s <= now]
-    scores = [one.score(window_s=window_s) for one in over]
-    result, arms = _compared(over, scores, rules=rules, tuned_at=tuned_at), _as_drawn(seen)
+    scores = [one.score(by, window_s=window_s) for one in over]
+    result, arms = _compared(over, scores, rules=rules, tuned_at=tuned_at, by=by), _as_drawn(seen)
+    labels: tuple[Check, ...] = ()
+    if not by.of_lists:
+        over, scores = _labelled(over, scores)
+        labels = (_check("labels", srm.check(_arm(over), _chance(over))),) if by.has_label else ()
     return Finding(
         result=result,
         arms=arms,
         checks=(
             _check("arms as drawn", arms),
-            *guardrails(seen, limits=limits, window_s=window_s, now=now),
-            _score(over, scores, result, margin=limits.margin),
+            *guardrails(seen, limits=limits, window_s=window_s, now=now, of_lists=by.of_lists),
+            *labels,
+            _score(over, scores, result, margin=limits.margin, by=by),
         ),
         num_ours=num_ours,
         num_theirs=num_theirs,
     )
 
 
-def guardrails(seen: Seen, *, limits: Limits, window_s: float, now: float) -> tuple[Check, ...]:
+def guardrails(
+    seen: Seen, *, limits: Limits, window_s: float, now: float, of_lists: bool = True
+) -> tuple[Check, ...]:
     """Returns a check for each guardrail that needs no outcome; arguments as of `find`.
+
+    Those of lists are left out where users are shown none.
 
     Each is tested twice, at half of alpha: on every user's first answer, at once, so that a broken model is
     stopped early; and on all answers within a user's window once that is over, so that a model which fails
@@ -133,13 +148,16 @@ def guardrails(seen: Seen, *, limits: Limits, window_s: float, now: float) -> tu
         seen.latencies_s[True], seen.latencies_s[False],
         quantile=0.99, margin=limits.p99_s, alpha=e_process.ALPHA, min_samples=2,
     )  # fmt: skip
+    errors = tested(
+        "errors",
+        "the model did not answer {ours:.2%} of the requests of the challenger's users and {theirs:.2%} "
+        "of those of the champion's",
+        limits.errors,
+    )
+    if not of_lists:
+        return errors, _check("latency", latency)
     return (
-        tested(
-            "errors",
-            "the model did not answer {ours:.2%} of the requests of the challenger's users and {theirs:.2%} "
-            "of those of the champion's",
-            limits.errors,
-        ),
+        errors,
         tested(
             "personal lists",
             "{ours:.2%} of the answers to the challenger's users were no lists of their own, and "
@@ -211,7 +229,7 @@ def _decision(finding: Finding, *, rules: Rules, mode: Mode, done: bool, over: b
 
 
 def _compared(
-    over: list[Observation], scores: list[float | None], *, rules: Rules, tuned_at: float
+    over: list[Observation], scores: list[float | None], *, rules: Rules, tuned_at: float, by: LiveScore
 ) -> Result:
     """Returns what the scores prove, the effect on the scale of users with an outcome; or NO_DATA and why."""
     arm = _arm(over)
@@ -230,9 +248,12 @@ def _compared(
             f"asks for {rules.min_samples:,} of each, look at whoever posts to /outcomes"
         )
         return Result(status=Status.NO_DATA, sentence=sentence)
-    values = np.array([score or 0.0 for score in scores])
-    plain = effect(arm, _chance(over), values, alpha=rules.alpha, tuned_at=tuned_at)
     rate = float(reported.mean())
+    if not by.of_lists:
+        over, scores = _labelled(over, scores)
+        rate = 1.0
+    values = np.array([score or 0.0 for score in scores])
+    plain = effect(_arm(over), _chance(over), values, alpha=rules.alpha, tuned_at=tuned_at)
     scaled = replace(
         plain, mean=plain.mean / rate, low=plain.low / rate, high=plain.high / rate, sd=plain.sd / rate
     )
@@ -252,12 +273,21 @@ def _as_drawn(seen: Seen) -> Result:
     return srm.check(seen.treated, seen.chance)
 
 
-def _score(over: list[Observation], scores: list[float | None], result: Result, *, margin: float) -> Check:
-    """Returns the guardrail of the score: not lower by more than the margin, nor proven lower at all."""
+def _labelled(
+    over: list[Observation], scores: list[float | None]
+) -> tuple[list[Observation], list[float | None]]:
+    """Returns those that have a score."""
+    known = [place for place, score in enumerate(scores) if score is not None]
+    return [over[place] for place in known], [scores[place] for place in known]
+
+
+def _score(
+    over: list[Observation], scores: list[float | None], result: Result, *, margin: float, by: LiveScore
+) -> Check:
+    """Returns the guardrail of the score: not worse by more than the margin, nor proven worse at all."""
     values = np.array([score or 0.0 for score in scores], dtype=np.float64)
-    alarm = e_process.alarm(_arm(over), _chance(over), 1 - values, margin=margin)
-    text = "{ours:.4f} with the challenger and {theirs:.4f} with the champion"
-    check = _check("score", alarm, shown=_means(text, _arm(over), values))
+    alarm = e_process.alarm(_arm(over), _chance(over), by.losses(values), margin=by.margin(margin))
+    check = _check("score", alarm, shown=by.in_words(*_two_means(_arm(over), values)))
     if result.status is not Status.WORSE:
         return check
     return replace(check, ok=False, text=f"{check.text}, proven worse: {result.effect}")
@@ -275,11 +305,16 @@ def _check(name: str, result: Result, *, shown: str = "") -> Check:
 
 
 def _means(text: str, arm: NDArray[np.bool_], values: list[float] | Floats) -> str:
-    """Returns the text with the mean of either arm in it; NaN for an arm without users."""
-    array = np.asarray(values, dtype=np.float64)
-    ours = float(array[arm].mean()) if arm.any() else math.nan
-    theirs = float(array[~arm].mean()) if not arm.all() else math.nan
+    """Returns the text with the mean of either arm in it."""
+    ours, theirs = _two_means(arm, np.asarray(values, dtype=np.float64))
     return text.format(ours=ours, theirs=theirs)
+
+
+def _two_means(arm: NDArray[np.bool_], values: Floats) -> tuple[float, float]:
+    """Returns the means of the challenger and the champion; NaN for an arm without users."""
+    ours = float(values[arm].mean()) if arm.any() else math.nan
+    theirs = float(values[~arm].mean()) if not arm.all() else math.nan
+    return ours, theirs
 
 
 def _arm(over: list[Observation]) -> NDArray[np.bool_]:

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from pipeline.evaluation.scoring import declared
 from pipeline.workloads.served_rows import ServedRows
+
+MAX_KEPT = 100_000  # characters of an answer's predictions that the log keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +81,18 @@ class Predictor:
     def __init__(self, version: int, served: ServedRows) -> None:
         self.version = version
         self._served = served
+        self._judged = {metric.prediction for metric in declared(served.workload)}
         self.unit: str = served.workload.table.unit  # column of it; "": each request is a unit
 
-    def of(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """Returns what the model predicts of each row, by name, in JSON's types.
+    def of(self, rows: Sequence[Any]) -> tuple[str, str | None]:
+        """Returns what the model predicts of the rows as JSON, and what of it the log is to keep.
 
-        Raises DataError where they are not rows of the table.
+        The first is an object for each row. The second is a list for each prediction that a metric is of;
+        None where there is none, or MAX_KEPT is passed. Raises DataError where they are not rows of the
+        table, ValueError where a prediction is not finite.
         """
         columns = {name: values.tolist() for name, values in self._served.predict(rows).items()}
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        text = json.dumps(answers, allow_nan=False)
+        kept = json.dumps({name: values for name, values in columns.items() if name in self._judged})
+        return text, kept if self._judged and len(kept) <= MAX_KEPT else None

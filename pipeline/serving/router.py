@@ -151,11 +151,11 @@ class Router:
         answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
         if not isinstance(answers, Predictor):
             raise HTTPException(404, f"version {answers.version} predicts no rows; POST a user to /recommend")
-        text, error = "", ""
+        text, kept, error = "", None, ""
         try:
             async with asyncio.timeout(self._params.timeout_s):
                 loop = asyncio.get_running_loop()
-                text = await loop.run_in_executor(self._predicting, _json_of, answers, rows)
+                text, kept = await loop.run_in_executor(self._predicting, answers.of, rows)
         except DataError as refused:
             raise HTTPException(422, str(refused)) from None
         except TimeoutError:
@@ -164,15 +164,16 @@ class Router:
             log.exception("version %d does not predict %d rows", answers.version, len(rows))
             error = in_a_line(raised)
         shown = self._expose(
-            now, unit=unit, arm=arm, version=answers.version, items=(), began=began, error=error
-        )
+            now, unit=unit, arm=arm, version=answers.version, items=(), began=began, error=error,
+            predicted=kept,
+        )  # fmt: skip
         if error:
             raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
         return f'{{"predictions": {text}{shown}, "version": {answers.version}}}'
 
     def _expose(
         self, now: Standing, *, unit: str, arm: str, version: int, items: tuple[str, ...], began: float,
-        error: str, fallback: bool = False,
+        error: str, fallback: bool = False, predicted: str | None = None,
     ) -> str:  # fmt: skip
         """Logs and counts an answer; returns its exposure's id as a part of the answer's JSON."""
         latency_s = time.perf_counter() - began
@@ -180,7 +181,7 @@ class Router:
             id=f"{self._prefix}{next(self._count):016x}", time=time.time(), experiment=now.experiment,
             unit=unit, arm=arm, version=version, share=now.share,
             propensity=propensity(arm, now.share), items=items,
-            latency_s=latency_s, error=error, fallback=fallback,
+            latency_s=latency_s, error=error, fallback=fallback, predicted=predicted,
         )  # fmt: skip
         self._writer.expose(exposure)
         metrics = self._metrics.arms[arm]
@@ -360,10 +361,6 @@ def _texts_of(labels: Any) -> list[str]:
     if not plain or len(labels) > MAX_ROWS:
         raise HTTPException(422, f"labels is {labels!r:.50}; list a number, text or null for each row")
     return [json.dumps(label) for label in labels]
-
-
-def _json_of(answers: Predictor, rows: list[dict[str, Any]]) -> str:
-    return json.dumps(answers.of(rows), allow_nan=False)
 
 
 def _endpoint(app: FastAPI, path: str) -> Any:

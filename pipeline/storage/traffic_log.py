@@ -1,7 +1,8 @@
 """Records what users were shown, what they took, and what routers are to serve, in one SQL database.
 
     exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
-    outcomes    what the user then took; the first outcome of an exposure stays
+    predictions what it predicted of rows, by which labels are scored
+    outcomes    what the user then took, or the labels of the rows; the first of an exposure stays
     traffic     one row: which versions serve, and the challenger's share; moved by compare-and-swap
     routers     what each live router serves right now, written by its heartbeat
     endpoints   which revision of the traffic an endpoint that draws versions itself follows, and since when
@@ -65,6 +66,11 @@ _outcomes = sa.Table(
     sa.Column("exposure", sa.String(32), primary_key=True),
     sa.Column("time", sa.Double, nullable=False),
     sa.Column("items", sa.Text, nullable=False),  # JSON
+)  # fmt: skip
+_predictions = sa.Table(  # apart, so that a log of before has them as well
+    "predictions", _metadata,
+    sa.Column("exposure", sa.String(32), primary_key=True),
+    sa.Column("predicted", sa.Text, nullable=False),  # JSON
 )  # fmt: skip
 _traffic = sa.Table(
     "traffic", _metadata,
@@ -145,13 +151,14 @@ class Exposure:
     latency_s: float  # within the router
     error: str = ""  # why the model did not answer
     fallback: bool = False  # the popular items were shown, not the model's
-    taken: tuple[str, ...] | None = None  # by the user; None if not reported (yet)
+    predicted: str | None = None  # of rows, JSON: a list by the name of the prediction
+    taken: tuple[str, ...] | None = None  # by the user, or labels as JSON; None if not reported (yet)
     taken_at: float | None = None  # when that was reported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """The items that a user took after an exposure, shown or not."""
+    """The items that a user took after an exposure, shown or not; or the labels of rows, each as JSON."""
 
     exposure: str
     items: tuple[str, ...]
@@ -217,9 +224,11 @@ class Log:
     def exposures(self, experiment: str | None, *, since: float = 0.0) -> Iterator[Exposure]:
         """Yields the exposures of an experiment, or of all, since a time, oldest first, with outcomes."""
         both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
+        both = both.outerjoin(_predictions, _predictions.c.exposure == _exposures.c.id)
         query = (
             sa.select(
-                *_exposures.columns, _outcomes.c["items"].label("taken"), _outcomes.c.time.label("taken_at")
+                *_exposures.columns, _predictions.c.predicted, _outcomes.c["items"].label("taken"),
+                _outcomes.c.time.label("taken_at"),
             ).select_from(both)
             .where(_exposures.c.time >= since)
             .order_by(_exposures.c.time, _exposures.c.id)
@@ -307,7 +316,8 @@ class Log:
         """Removes exposures from before a time, with their outcomes; returns the number of exposures."""
         old = sa.select(_exposures.c.id).where(_exposures.c.time < before)
         with self._writing() as connection:
-            connection.execute(sa.delete(_outcomes).where(_outcomes.c.exposure.in_(old)))
+            for table in (_outcomes, _predictions):
+                connection.execute(sa.delete(table).where(table.c.exposure.in_(old)))
             return connection.execute(sa.delete(_exposures).where(_exposures.c.time < before)).rowcount
 
     @property
@@ -316,6 +326,11 @@ class Log:
         return sqlite if self._is_sqlite else postgresql
 
     def _insert_exposures(self, connection: sa.Connection, exposures: Sequence[Exposure]) -> None:
+        predicted = [
+            {"exposure": one.id, "predicted": one.predicted} for one in exposures if one.predicted is not None
+        ]
+        if predicted:
+            connection.execute(self._insert(_predictions), predicted)
         rows = [(*row[:_ITEMS], _text(row[_ITEMS]), *row[_ITEMS + 1 :]) for row in map(_row, exposures)]
         if not self._is_sqlite:
             connection.execute(

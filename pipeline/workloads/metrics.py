@@ -42,6 +42,13 @@ class Metric:
         """Returns a value for each sample, shape [n]; both arguments are of shape [n, ...]."""
         raise NotImplementedError
 
+    def sample_values(self, prediction: ArrayLike, label: ArrayLike) -> Floats | None:
+        """Returns a value for each sample that no other sample changes, shape [n]; None: a set has none.
+
+        Users are judged by it, each of whom meets one model only. A metric of a set overrides it.
+        """
+        return self.values(prediction, label)
+
     def constant(self, label: ArrayLike) -> ArrayLike | None:
         """Returns the prediction that is best for all samples alike; None where that means nothing."""
         return float(_flat(label).mean())
@@ -86,6 +93,10 @@ class AUC(Metric):
         weight = np.where(positive, len(score) / num_positive, len(score) / num_negative)
         return _floats(area + (placed - area) * weight)
 
+    def sample_values(self, prediction: ArrayLike, label: ArrayLike) -> Floats | None:
+        """Returns None: a sample is ranked among others."""
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class F1(Metric):
@@ -98,6 +109,10 @@ class F1(Metric):
         """Returns F1 = 2 TP / (2 TP + FP + FN) plus the influence of each sample."""
         said, true = _flat(prediction) > self.threshold, _flat(label) > 0.5
         return _ratio(_floats(2.0 * (said & true)), _floats(said.astype(float) + true))
+
+    def sample_values(self, prediction: ArrayLike, label: ArrayLike) -> Floats | None:
+        """Returns None: precision and recall are shares of a set."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +135,10 @@ class Calibration(Metric):
         size = np.bincount(place, minlength=self.num_bins)
         gap = np.bincount(place, weights=true - chance, minlength=self.num_bins) / np.maximum(size, 1)
         return _floats(gap[place] * (2 * (true - chance) - gap[place]))
+
+    def sample_values(self, prediction: ArrayLike, label: ArrayLike) -> Floats | None:
+        """Returns None: a frequency is of a set."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +214,11 @@ class Perplexity(Metric):
         mean = _ratio(sums[:, 0], sums[:, 1])
         perplexity = np.exp(mean.mean()) if len(mean) else 1.0
         return _floats(perplexity * (1 + mean - mean.mean()))
+
+    def sample_values(self, prediction: ArrayLike, label: ArrayLike) -> Floats | None:
+        """Returns the mean log loss of each sample's tokens, the log of its own perplexity."""
+        sums = np.asarray(prediction, dtype=np.float64).reshape(-1, 2)
+        return _floats(sums[:, 0] / np.maximum(sums[:, 1], 1))
 
     def constant(self, label: ArrayLike) -> ArrayLike | None:
         """Returns None: there is no label."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import dcg_score
 
-from pipeline.experiment.observations import list_score, observe
+from pipeline.experiment.live_score import list_score
+from pipeline.experiment.observations import observe
 from pipeline.statistics.assignment import CHALLENGER, arm_of, place
 from pipeline.storage.traffic_log import Exposure
 from tests.statistics.streams import exposures, users

@@ -133,8 +133,11 @@ def samples(folder: Path, day: date) -> Any:
     return np.load(folder / f"day={day}" / "samples.npy")
 
 
-def trained(use: str, *, num_days: int = 8, seed: int = 0) -> Callable[[Path], str]:
-    """What turns a night's folder into one of this workload, with the stages up to training done."""
+def trained(use: str, *, num_days: int = 8, seed: int = 0, bias: float = 0.0) -> Callable[[Path], str]:
+    """What turns a night's folder into one of this workload, with the stages up to training done.
+
+    The model was not trained in fact; `bias` is added to its last layer.
+    """
 
     def alter(folder: Path) -> str:
         night = records.read(Night, folder / records.RUN)
@@ -147,7 +150,9 @@ def trained(use: str, *, num_days: int = 8, seed: int = 0) -> Callable[[Path], s
         MODEL.mkdir()
         torch.manual_seed(seed)
         workload = Plug(use=use).make()
-        save_file(make_model(workload, read_state(ARRAYS)).state_dict(), MODEL / "model.safetensors")
+        weights = make_model(workload, read_state(ARRAYS)).state_dict()
+        last = [name for name in weights if name.endswith("bias")][-1]
+        save_file({**weights, last: weights[last] + bias}, MODEL / "model.safetensors")
         shutil.copytree(ARRAYS / STATE, MODEL / STATE)
         facts = {
             "workload": use, "arguments": {}, "seen": 1, "data_digest": "d",

@@ -1,0 +1,182 @@
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from pipeline.contract import records
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.params import GateParams
+from pipeline.contract.records import Evaluation
+from pipeline.evaluation.scoring import live_metric
+from pipeline.experiment.forecast import volume
+from pipeline.experiment.live_score import LISTS, RowScore
+from pipeline.experiment.live_test import score_by
+from pipeline.experiment.observations import observe
+from pipeline.experiment.readout import Finding, Limits, find
+from pipeline.statistics.assignment import CHALLENGER
+from pipeline.statistics.paired import Rules
+from pipeline.statistics.result import Status
+from pipeline.storage.traffic_log import Exposure
+from pipeline.workloads.metrics import AUC, AbsoluteError, LogLoss, Perplexity, Pinball
+from tests.release.folders import make_evaluation
+from tests.statistics.streams import Model, exposures, users
+
+BY = RowScore(metric=LogLoss(), has_label=True, low=0.01, high=3.0)
+RULES = Rules(alpha=0.05, margin=0.01, min_samples=30, refresh=True)
+LIMITS = Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.01)
+
+
+def shown(predicted: Any, labels: Sequence[Any] | None, *, at: float = 5.0) -> Exposure:
+    """An exposure of rows."""
+    (one,) = exposures(np.random.default_rng(0), users(0, 1), share=0.5, start=0)
+    taken = None if labels is None else tuple(json.dumps(label) for label in labels)
+    kept = json.dumps({"prediction": predicted})
+    return replace(one, items=(), predicted=kept, taken=taken, taken_at=None if taken is None else at)
+
+
+def stream(
+    number: int, *, worse: float = 0.0, unlabelled: float = 0.0, errors: float = 0.0, share: float = 0.5
+) -> Iterator[Exposure]:
+    """Users with three rows each; the challenger's predictions are so much further from the truth."""
+    draw = np.random.default_rng(number)
+    broken = Model(errors=errors)
+    for one in exposures(draw, users(0, number), share=share, start=0, challenger=broken):
+        ours = one.arm == CHALLENGER
+        chance = draw.uniform(0.05, 0.95, 3)
+        labels = (draw.random(3) < chance).astype(int).tolist()
+        logit = np.log(chance / (1 - chance)) * (1 - worse * ours)
+        kept = json.dumps({"prediction": (1 / (1 + np.exp(-logit))).tolist()})
+        told = None if ours and draw.random() < unlabelled else tuple(map(str, labels))
+        yield replace(one, items=(), predicted=kept, taken=told, taken_at=one.time + 5 if told else None)
+
+
+def found(log: Any, by: RowScore = BY) -> Finding:
+    return find(observe(log, window_s=60), rules=RULES, limits=LIMITS, window_s=60, now=1e9, tuned_at=500,
+                by=by)  # fmt: skip
+
+
+def broken(finding: Finding) -> list[str]:
+    return [check.name for check in finding.checks if not check.ok]
+
+
+def test_the_score_of_a_user_is_the_metric_over_all_rows_with_a_label() -> None:
+    one, other = shown([0.2, 0.9, 0.6], [0, None, 1]), shown([0.7], [1])
+    mean = BY.of([one, other], until=60)
+    assert mean == pytest.approx(-log_loss([0, 1, 1], [0.2, 0.6, 0.7]))
+
+
+@pytest.mark.parametrize("one", [
+    shown([0.2], None), shown([0.2], [None]), shown([0.2], ["late"]), shown([0.2], [0], at=61),
+    shown([0.2, 0.3], [0]), replace(shown([0.2], [0]), predicted=None),
+    replace(shown([0.2], [0]), predicted='{"other": [0.2]}'),
+], ids=["untold", "null", "no number", "late", "too few", "not kept", "another prediction"])  # fmt: skip
+def test_what_has_no_label_in_time_is_not_scored(one: Exposure) -> None:
+    assert BY.of([one], until=60) is None
+
+
+def test_true_is_one() -> None:
+    assert BY.of([shown([0.2], [True])], until=60) == BY.of([shown([0.2], [1])], until=60)
+
+
+def test_a_metric_without_a_label_needs_no_outcome() -> None:
+    by = RowScore(metric=Perplexity(), has_label=False, low=0, high=2)
+    rows = [[6.0, 3.0], [2.0, 2.0]]
+    assert by.of([shown(rows, None)], until=60) == pytest.approx(-1.5)  # the mean of 2 and 1
+
+
+def test_a_metric_of_a_set_has_no_value_of_a_sample() -> None:
+    assert AUC().sample_values([0.1, 0.9], [0, 1]) is None
+    assert AbsoluteError().sample_values([0.1, 0.9], [0, 1]) == pytest.approx([0.1, 0.1])
+
+
+def test_the_first_metric_with_values_of_samples_decides_as_held_out_samples_have_it() -> None:
+    draw = np.random.default_rng(0)
+    chance, label = draw.random(5000), draw.integers(0, 2, 5000)
+    metrics = (AUC(), Pinball(quantiles=(0.5,), margin=0.02), LogLoss())
+    live = live_metric(metrics, {"prediction": chance}, label, has_label=True)
+    assert (live.use, live.is_first) == ("pipeline.workloads.metrics:Pinball", False)
+    assert live.margin == pytest.approx(0.02 * np.abs(chance - label).mean() / 2)
+    assert 0 < live.low < 0.01
+    assert 0.49 < live.high < 0.5
+    evaluation = replace(make_evaluation("m"), live=live)
+    kept = records.loads(Evaluation, records.dumps(evaluation), source="here")
+    by, rules = score_by(kept, GateParams(margin=0.7), rules=RULES)
+    assert isinstance(by, RowScore)
+    assert (by.metric.name, by.low, by.high, by.has_label) == ("pinball", live.low, live.high, True)
+    assert rules == replace(RULES, margin=live.margin)  # that of params.yaml is of the first metric
+    assert by.of([shown([0.2], [1])], until=60) == pytest.approx(-0.4)
+
+
+def test_where_all_metrics_are_of_sets_users_cannot_decide() -> None:
+    live = live_metric((AUC(),), {"prediction": np.array([0.1, 0.9])}, np.array([0, 1]), has_label=True)
+    with pytest.raises(ReleaseError, match="no metric of the workload has a value for a single row"):
+        score_by(replace(make_evaluation("m"), live=live), GateParams(), rules=RULES)
+
+
+def test_lists_are_scored_as_ever() -> None:
+    assert score_by(make_evaluation("m"), GateParams(margin=0.7), rules=RULES) == (LISTS, RULES)
+
+
+def test_bets_are_on_where_a_loss_is_in_the_range_of_the_champions() -> None:
+    scores = -np.array([0.0, 0.01, 1.505, 3.0, 9.0])
+    np.testing.assert_allclose(BY.losses(scores), [0, 0, 0.5, 1, 1])
+    assert BY.margin(0.299) == pytest.approx(0.1)
+    assert 0 < BY.margin(0.0) < BY.margin(99.0) < 1
+
+
+def test_arms_alike_break_no_guardrail_and_those_of_lists_are_left_out() -> None:
+    finding = found(stream(2000))
+    assert [check.name for check in finding.checks] == [
+        "arms as drawn",
+        "errors",
+        "latency",
+        "labels",
+        "score",
+    ]
+    assert broken(finding) == []
+    assert finding.result.effect is not None
+    assert finding.result.effect.low < 0 < finding.result.effect.high
+
+
+def test_the_read_out_has_the_mean_of_either_arm_as_scikit_learn_has_it() -> None:
+    log = list(stream(1500, worse=0.3))
+    means = []
+    for ours in (True, False):
+        arm = [one for one in log if (one.arm == CHALLENGER) is ours and one.predicted and one.taken]
+        chance = [value for one in arm for value in json.loads(one.predicted or "")["prediction"]]
+        means.append(log_loss([int(label) for one in arm for label in one.taken or ()], chance))
+    (score,) = [check for check in found(log).checks if check.name == "score"]
+    assert score.text.startswith(f"log loss {means[0]:.4f} with the challenger and {means[1]:.4f} with the")
+    effect = found(log).result.effect
+    assert effect is not None
+    assert effect.mean == pytest.approx(means[1] - means[0], abs=0.01)
+
+
+@pytest.mark.parametrize(("told", "guardrail"), [
+    ({"worse": 2.0}, "score"), ({"unlabelled": 0.3}, "labels"), ({"errors": 0.2}, "errors"),
+], ids=["worse", "unlabelled", "failing"])  # fmt: skip
+def test_each_guardrail_stops_what_it_guards_against(told: dict[str, float], guardrail: str) -> None:
+    finding = found(stream(3000, **told))
+    assert broken(finding) == [guardrail]
+    if guardrail == "score":
+        assert finding.result.status is Status.WORSE
+
+
+def test_a_terrible_challenger_is_stopped_by_bets_before_there_is_an_effect() -> None:
+    finding = found(stream(50, worse=20.0))
+    assert finding.result.effect is None
+    assert broken(finding) == ["score"]
+
+
+def test_users_without_a_label_are_not_forecast() -> None:
+    log = list(stream(400, unlabelled=1.0))
+    before = volume(log, now=3600, days=7, by=BY)
+    labelled = sum(one.taken is not None for one in log)
+    assert before.users_per_hour == pytest.approx(labelled)
+    assert 0.1 < before.sd < 1
+    assert math.isnan(volume([], now=0, days=7, by=BY).sd)

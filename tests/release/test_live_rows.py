@@ -1,0 +1,166 @@
+"""Users of predictions as judges: a real ledger, MLflow, router and log; the models are as planted."""
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from pipeline.contract import params, records
+from pipeline.contract.errors import NotYet
+from pipeline.contract.records import Champion, Evaluation, Night, Training, Verdict, Version
+from pipeline.evaluation import evaluator
+from pipeline.gate import judge, watch
+from pipeline.statistics.assignment import CHALLENGER
+from pipeline.storage import ledger
+from pipeline.storage.traffic_log import Exposure, Log, Outcome, open_log
+from pipeline.workloads.served_rows import as_records
+from tests.release.conftest import promote_night, register_night
+from tests.release.folders import PARAMS, make_night
+from tests.release.test_live_test import held_back
+from tests.serving.homes import add_version
+from tests.serving.running import running, until
+from tests.statistics.streams import exposures, users
+from tests.workloads.payments import rows_of, trained
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+USE = "tests.workloads.payments:Payments"
+LIVE = PARAMS.replace(
+    "smoke_test: {samples: 0}",
+    "smoke_test: {samples: 0}\ngate: {scores: live}\n"
+    "live_test: {ramp: [0.5], ramp_users: 60, ramp_hours: 0, outcome_hours: 5e-4, max_p99_rise_s: 9}",
+)
+
+
+def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
+    """Stages up to register, of a night whose predictions are off by that much."""
+    folder = make_night(home, number, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip()))
+    os.chdir(folder)
+    (folder / "params.yaml").write_text(text)
+    night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
+    records.write(night)
+    training = records.read(Training)
+    digest = trained(USE, seed=number, bias=bias)(folder)
+    records.write(replace(training, model_digest=digest))
+    told = params.load()
+    records.write(
+        evaluator.evaluate(
+            records.read(records.Dataset), records.read(Training), records.find(Champion),
+            told.workload.make(), told.evaluate, registered=told.register_,
+        )
+    )  # fmt: skip
+    register_night()
+    return night
+
+
+def ask() -> Verdict:
+    """Stage gate, in the folder of a night."""
+    told = [records.read(kind) for kind in (Night, Evaluation, Version)]
+    verdict = judge.gate(*told, records.find(Champion), params.load())  # type: ignore[arg-type]
+    records.write(verdict)
+    return verdict
+
+
+def first(home: Path) -> None:
+    """A champion that knows no better than how frequent frauds are."""
+    add_version(home, 1, alter=trained(USE, seed=1, bias=-0.85))
+
+
+def payments(number: int) -> list[tuple[dict[str, Any], int]]:
+    """Payments of as many accounts, and whether each is a fraud."""
+    rows = rows_of(date(2025, 1, 14), 2 * number)
+    pairs = zip(as_records(rows.drop(["is_fraud"])), rows["is_fraud"].to_pylist(), strict=True)
+    known = [(row, label) for row, label in pairs if label is not None][:number]
+    return [({**row, "account": f"account {place}"}, label) for place, (row, label) in enumerate(known)]
+
+
+def measured(log: Log, experiment: str, arm: str) -> float:
+    """The log loss of an arm by scikit-learn, of all that the log has."""
+    of_arm = [one for one in log.exposures(experiment) if one.arm == arm and one.taken and one.share]
+    chance = [json.loads(one.predicted or "")["prediction"][0] for one in of_arm]
+    return float(log_loss([int((one.taken or ("",))[0]) for one in of_arm], chance))
+
+
+def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: Path) -> None:
+    first(home)
+    night = begin(home, 2, bias=4.0)
+    live = records.read(Evaluation).live
+    assert live
+    assert (live.use, live.is_first) == ("pipeline.workloads.metrics:LogLoss", True)
+    os.chdir(home)
+    with running(home) as router:
+        os.chdir(home / "nights" / night.id)
+        with pytest.raises(NotYet):
+            ask()
+        until(lambda: router.get("health").json()["share"] == 0.5)
+        for row, label in payments(300):
+            status, told = router.post("predict", {"rows": [row]})
+            assert status == 200
+            until(lambda told=told, label=label: router.post(
+                "outcomes", {"exposure": told["exposure"], "labels": [label]})[0] == 200)  # fmt: skip
+        decided: list[Verdict] = []
+
+        def asked() -> bool:
+            with contextlib.suppress(NotYet):
+                decided.append(ask())
+            return bool(decided)
+
+        until(lambda: time.time() > max(one.time for one in router.log.exposures(night.id)) + 1.8)
+        until(asked)
+        verdict, log = decided[0], router.log
+        assert verdict.action == "reject"
+        assert verdict.live is not None
+        assert verdict.live.num_challenger + verdict.live.num_champion == 300
+        (broken,) = [check for check in verdict.live.checks if not check.ok]
+        ours, theirs = (measured(log, night.id, arm) for arm in (CHALLENGER, "champion"))
+        assert ours > theirs + 1
+        assert broken.text.startswith(
+            f"log loss {ours:.4f} with the challenger and {theirs:.4f} with the champion"
+        )
+        assert verdict.effect == pytest.approx(theirs - ours, rel=0.05)
+        assert verdict.reason.startswith("live: stopped by score: log loss ")
+
+
+def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: Path) -> None:
+    log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
+    first(home)
+    replay = LIVE.replace("scores: live", "scores: replay, margin: 9")
+    night = begin(home, 2, bias=-0.85, text=replay)
+    assert ask().action == "promote"
+    assert promote_night().version == 2
+    ledger.commit_night(night, message="promote")
+    os.chdir(home)
+    told = held_back(params.load())
+    watch.watch(told)
+    assert (log.traffic().champion, log.traffic().challenger) == (2, 1)
+    come(log, 300, chance=0.35)
+    found = watch.watch(told)
+    assert (found.outcome, found.serving) == ("kept", 2)
+    assert "on live traffic 2 against 1: " in found.reason
+    come(log, 3000, chance=0.9)
+    found = watch.watch(told)
+    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 2, 1)
+    assert "score: log loss " in found.reason
+
+
+def come(log: Log, number: int, *, chance: float) -> None:
+    """Payments of which none is a fraud; the version that serves says each is one with this chance."""
+    traffic, start = log.traffic(), time.time() - 90
+    shown: list[Exposure] = []
+    for one in exposures(
+        np.random.default_rng(number), users(number, number), share=traffic.share,
+        experiment=traffic.experiment, start=start, apart_s=1e-3,
+    ):  # fmt: skip
+        said = 0.35 if one.arm == CHALLENGER else chance
+        kept = json.dumps({"prediction": [said + 0.01 * (len(shown) % 3)]})
+        shown.append(replace(one, items=(), predicted=kept, taken=None, taken_at=None))
+    log.write(shown, [Outcome(exposure=one.id, items=("0",), time=one.time + 5) for one in shown])
