@@ -63,6 +63,15 @@ def example(table: Table) -> "pd.DataFrame":
     return sent.assign(**{name: pd.to_datetime(sent[name], format="ISO8601") for name in times})
 
 
+def read_example(version: Path) -> list[dict[str, Any]]:
+    """Returns the rows of `example` that the version in this folder carries; none where it has none."""
+    path = version / "input_example.json"
+    if not path.exists():
+        return []
+    written = json.loads(path.read_text())
+    return [dict(zip(written["columns"], row, strict=True)) for row in written["data"]]
+
+
 def signature(workload: Any, sent: "pd.DataFrame", artifacts: Path) -> "ModelSignature":
     """Returns what a version takes, by the table less the label, and gives, by what it predicts of `sent`.
 

@@ -84,6 +84,12 @@ class Predictor:
         self._judged = {metric.prediction for metric in declared(served.workload)}
         self.unit: str = served.workload.table.unit  # column of it; "": each request is a unit
 
+    def warm(self, example: Sequence[Any]) -> None:
+        """Predicts rows that the version carries, together and alone, so that no user is the first."""
+        for rows in (example, example[:1]):
+            if rows:
+                self.of(rows)
+
     def of(self, rows: Sequence[Any]) -> tuple[str, str | None]:
         """Returns what the model predicts of the rows as JSON, and what of it the log is to keep.
 

@@ -24,6 +24,7 @@ from pipeline.contract.errors import PipelineError, ReleaseError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night, Version
 from pipeline.registry import aliases, carried_code, packaging
+from pipeline.registry.row_packaging import read_example
 from pipeline.registry.weights import ARRAYS, load_model, load_rows
 from pipeline.serving.answers import Answers, Predictor
 from pipeline.storage import ledger
@@ -79,7 +80,9 @@ class ModelCache:
                 folder = packaging.fetch(f"models:/{self.name}/{number}", version, into=Path(scratch))
                 workload, samples = self._open(folder, arrays, carries_code=bool(version.files_digest))
                 if samples is None:
-                    return Predictor(number, load_rows(workload, folder / carried_code.MODEL.parent))
+                    predictor = Predictor(number, load_rows(workload, folder / carried_code.MODEL.parent))
+                    predictor.warm(read_example(folder))
+                    return predictor
                 model = load_model(workload, folder / carried_code.MODEL)
             return Answers(
                 number, night=self._night, workload=workload, model=model, samples=samples, top=self._top,

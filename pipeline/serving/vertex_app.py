@@ -32,6 +32,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from pipeline.contract.params import Plug, ServingParams
+from pipeline.registry.row_packaging import read_example
 from pipeline.registry.weights import batch_of, load_model, load_rows, placed
 from pipeline.serving.answers import Answers, Predictor
 from pipeline.serving.deployed import Deployed
@@ -54,6 +55,7 @@ class Loaded:
         self.workload: Any = Plug(use=facts["workload"], **facts["arguments"]).make()
         self.rows = load_rows(self.workload, folder.parent) if serves_rows(self.workload) else None
         self.model = self.rows.model if self.rows else load_model(self.workload, folder)
+        self.example = read_example(root / "version")
         self.arrays = root / "arrays"
 
     @cached_property
@@ -67,7 +69,9 @@ class Loaded:
         """Returns the version for a router; None if it neither recommends nor predicts rows."""
         number, endpoint = int(variables.get("MODEL_VERSION", 0)), variables.get("ENDPOINT", "")
         if self.rows:
-            return Deployed(Predictor(number, self.rows), log, endpoint=endpoint)
+            predictor = Predictor(number, self.rows)
+            predictor.warm(self.example)
+            return Deployed(predictor, log, endpoint=endpoint)
         if not hasattr(self.workload, "recommend") or not self.arrays.exists():
             return None
         answers = Answers(

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import requests
 
 from pipeline.contract.workload import read_state
 from pipeline.registry.weights import load_rows
 from pipeline.serving.vertex_app import Loaded, Predictions
 from pipeline.statistics.assignment import CHALLENGER, arm_of
-from pipeline.storage.traffic_log import Log
+from pipeline.storage.traffic_log import Log, open_log
 from pipeline.workloads.served_rows import as_records
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
@@ -22,6 +23,7 @@ from tests.serving.conftest import live_in
 from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
 from tests.serving.test_router import kept, move
+from tests.serving.test_server import started
 from tests.workloads.payments import PastPayments, rows_of, trained
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
@@ -129,6 +131,21 @@ def test_a_model_that_is_late_has_no_answer(home_of_rows: Path, monkeypatch: pyt
             503, "version 1 does not answer: no answer within 0.2 s; send it again"
         )  # fmt: skip
         assert router.get("health").status_code == 200  # it computes beside the event loop
+
+
+@pytest.mark.alone
+def test_the_first_request_takes_no_longer_than_others(
+    home_of_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_in(home_of_rows, monkeypatch)
+    log = open_log(f"sqlite:///{home_of_rows / 'var' / 'serving.db'}")
+    with started(home_of_rows) as (_, url):
+        before = len(list(log.exposures("")))
+        for _ in range(30):
+            assert requests.post(f"{url}/predict", json={"rows": [ROW]}, timeout=30).status_code == 200
+        until(lambda: len(list(log.exposures(""))) == before + 30)
+        first, *others = [one.latency_s for one in log.exposures("")][before:]
+    assert first < 3 * float(np.median(others))
 
 
 def test_a_challenger_meets_its_share_of_accounts(router: Running, home_of_rows: Path) -> None:
