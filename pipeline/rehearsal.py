@@ -1,4 +1,4 @@
-"""Tries a team's package on one day and one batch, as far as weights that are loaded again: `try`.
+"""Tries rules and package of a team on one day and one batch, as far as weights loaded again: `try`.
 
     python -m pipeline try
 

@@ -14,6 +14,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import ibis
 import numpy as np
 import pyarrow as pa
@@ -26,10 +27,12 @@ from pipeline.contract import params, records
 from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.table import Table
 from pipeline.contract.workload import State, make_model
-from pipeline.data import prepare, source
+from pipeline.data import prepare, source, suite
 from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
 from pipeline.data.ingest import part_of
+from pipeline.data.partition_scan import PartitionScan
+from pipeline.data.row_rules import failing
 from pipeline.evaluation.scoring import check_shape, declared, judged
 from pipeline.registry.weights import batch_of, load_model
 from pipeline.rehearsal import CODE, FAULT
@@ -54,6 +57,7 @@ class Seams:
         self.workload = self._workload()
         self.name = type(self.workload).__name__
         self.table: Table = self.workload.table
+        self._compile_rules()
         day = self._rows(day)
         state = self._samples(day)
         samples, batch = self._batch()
@@ -93,6 +97,58 @@ class Seams:
         self._began, self._cpu = time.monotonic(), time.process_time()  # what came before was imports
         return workload
 
+    def _compile_rules(self) -> None:
+        """Compiles the rules on rows; raises ParamsError with the name of one that is wrong."""
+        path = self._folder / CODE / self._params.validate_.suite
+        if not path.exists():
+            raise ParamsError(
+                f"the suite {self._params.validate_.suite} is missing; name another in validate.suite, or "
+                f"write it to {self._home}, where git must not ignore it"
+            )
+        self.suite = suite.load(path)
+        self.rules = suite.rules_of(self.suite, self.table)
+        self.scan = PartitionScan(self.table, self.suite, self.rules)
+
+    def _judged(self, rows: pa.Table, day: date, *, quiet: bool = False) -> pa.Table:
+        """Returns the rows that fail no rule, and says which rules the others and the day fail."""
+        source.write_partition(rows, part_of(day).parent)
+        try:
+            judged = self.scan.judge(day)
+        except Exception:  # of SQL, or whatever a rule in Python raises
+            self._blame(day)
+            raise
+        if not quiet:
+            counts = dict(
+                zip([rule.name for rule in self.rules], judged.failed.sum(axis=0).tolist(), strict=True)
+            )
+            failed = [f"{name!r} {num:,}" for name, num in counts.items() if num]
+            told = (
+                f"{len(judged.bad):,} of {len(rows):,} rows fail: {', '.join(failed)}"
+                if failed
+                else (f"no row of {len(rows):,} fails")
+            )
+            of_days = {f"{rule.name!r}": _fails(rule, judged.figures) for rule in self.suite.days}
+            wrong = ", ".join(name for name, fails in of_days.items() if fails)
+            untried = ", ".join(name for name, fails in of_days.items() if fails is None)
+            of_day = f"; the day fails {wrong}" if wrong else ""
+            of_day += f"; only a night tries {untried}" if untried else ""
+            self._say("rules", f"{len(self.rules)} rules, {told}{of_day}")
+        clean = rows.filter(pa.array(judged.good()))
+        if not len(clean) and not quiet:
+            raise DataError(f"all rows of {day} fail the rules; look at the source, or at the suite")
+        return clean
+
+    def _blame(self, day: date) -> None:
+        """Raises ParamsError with the name of the first rule that cannot be computed on the day."""
+        for rule in self.rules:
+            named = f"rule {rule.name!r}"
+            try:
+                PartitionScan(self.table, self.suite, [rule]).judge(day)
+            except PipelineError as error:
+                raise ParamsError(str(error) if named in str(error) else f"{named}: {error}") from None
+            except Exception as error:  # whatever the team's code raises
+                raise ParamsError(f"{named}: {rule.python} fails: {_in_words(error)}; fix it") from error
+
     def _rows(self, wanted: date | None) -> date:
         """Fetches the day and those it looks back on; what is kept of them is a sample."""
         with contextlib.chdir(self._home):  # where relative paths of params.yaml lead
@@ -102,12 +158,13 @@ class Seams:
         if day not in days:
             raise DataError(f"the source has nothing of {day}; leave --day out, or name one of {_told(days)}")
         back: timedelta = getattr(self.workload, "looks_back", timedelta())
-        rows = self._fetched(plug, day)
+        rows = self._judged(self._fetched(plug, day), day)
         taken = _some(rows, self.table, day=day)
         _write(taken, day)
         before = [other for other in days if day - back <= other < day]
         for other in before:
-            _write(_of_same_units(self._fetched(plug, other, quiet=True), taken, self.table), other)
+            some = _of_same_units(self._fetched(plug, other, quiet=True), taken, self.table)
+            _write(self._judged(some, other, quiet=True), other)
         text = f"{len(taken):,} of {len(rows):,} rows" if len(taken) < len(rows) else f"{len(rows):,} rows"
         looked = f", and {len(before)} days before" if before else ""
         self._say("table", f"{text} in {len(self.table.columns)} columns{looked}")
@@ -305,11 +362,31 @@ class Seams:
         lines = [frame for frame in traceback.extract_tb(error.__traceback__)
                  if Path(frame.filename).is_relative_to(self._folder / CODE)]  # fmt: skip
         where = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
-        message = " ".join(str(error).split())
-        return ParamsError(f"{self.name}.{method} fails{where}: {type(error).__name__}: {message}; fix it")
+        return ParamsError(f"{self.name}.{method} fails{where}: {_in_words(error)}; fix it")
 
     def _wrong(self, method: str, what: str, wanted: str) -> ParamsError:
         return ParamsError(f"{self.name}.{method} {what}; {wanted}")
+
+
+def _fails(rule: suite.Rule, figures: Mapping[str, float]) -> bool | None:
+    """Returns whether a day with these figures fails a rule on them.
+
+    None for a type of rule that only Great Expectations knows, which takes seconds to import.
+    """
+    try:
+        predicate = failing(rule.name, type=rule.type, kwargs=rule.kwargs)
+    except ParamsError:
+        return None
+    of_day = duckdb.from_arrow(pa.table({name: [value] for name, value in figures.items()}))
+    try:
+        return bool(of_day.filter(predicate).fetchall())
+    except duckdb.Error as error:
+        why = str(error).splitlines()[0]
+        raise ParamsError(f"rule {rule.name!r} cannot be judged: {why}; fix it in the suite") from None
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _told(days: list[date]) -> str:

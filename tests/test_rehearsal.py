@@ -1,5 +1,6 @@
 """`python -m pipeline try`: a line a seam where the code is sound, one sentence where it is not."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 FRAUD = ROOT / "pipeline/examples/fraud"
 SEAMS = [
     "source",
+    "rules",
     "table",
     "fit",
     "features",
@@ -37,8 +39,9 @@ def home(tmp_path: Path) -> Path:
     """A home with the example of payments."""
     folder = tmp_path / "home"
     folder.mkdir()
-    for name in ("fraud.py", "payments.py"):
-        shutil.copy(FRAUD / name, folder)
+    (folder / "data").mkdir()
+    for name in ("fraud.py", "payments.py", "data/expectations.yaml"):
+        shutil.copy(FRAUD / name, folder / name)
     (folder / "params.yaml").write_text(
         'source: {use: "payments:Payments", start: "2025-06-01", today: "2025-07-01", rows_per_day: 500}\n'
         "workload: fraud:Fraud\nbackend: pipeline.backends.local:Local\n"
@@ -73,8 +76,62 @@ def test_sound_code_prints_a_line_a_seam(home: Path, capfd: pytest.CaptureFixtur
     lines = capfd.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [*SEAMS, "ok"]
     assert "2025-06-16: " in lines[0]  # the newest with labels that are known
-    assert "and 7 days before" in lines[1]
+    assert "and 7 days before" in lines[2]
     assert "the same predictions" in lines[-2]
+
+
+def test_rows_that_fail_a_rule_are_counted_and_left_out(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_rules(
+        home,
+        """\
+days:
+  - {name: "many", type: expect_column_values_to_be_between, kwargs: {column: "num_rows", min_value: 1000}}
+  - {name: "odd", type: expect_column_sum_to_be_between, kwargs: {column: "num_rows", min_value: 1}}
+rows:
+  - {name: "online", type: expect_column_values_to_be_in_set, kwargs: {column: "online", value_set: [true]}}
+""",
+    )
+    in_process()
+    _, rules, table, *_ = capfd.readouterr().out.splitlines()
+    found = re.search(r"rules +\d+ rules, (\d+) of (\d+) rows fail: 'online' (\d+); the day fails 'many'; "
+                      r"only a night tries 'odd'", rules)  # fmt: skip
+    assert found, rules
+    assert 0 < int(found[1]) == int(found[3]) < int(found[2])
+    assert table.split()[1:3] == [str(int(found[2]) - int(found[1])), "rows"]
+
+
+def write_rules(home: Path, text: str) -> None:
+    (home / "data/expectations.yaml").write_text(text)
+
+
+RULES = {
+    "an unknown type": ("{name: a, type: expect_nothing, kwargs: {}}", "rule 'a' is of type expect_nothing"),
+    "an unknown column": (
+        "{name: a, type: expect_column_values_to_be_between, kwargs: {column: b, min_value: 0}}",
+        "rule 'a' cannot be judged: .*\"b\".* fix it in the suite",
+    ),
+    "a function that fails": (
+        "{name: a, python: 'fraud:history'}", "rule 'a': fraud:history fails: TypeError",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", RULES)
+def test_a_rule_that_cannot_be_computed_is_named(
+    home: Path, in_process: Callable[..., None], fault: str
+) -> None:
+    rule, sentence = RULES[fault]
+    write_rules(home, f"rows:\n  - {rule}\n")
+    with pytest.raises(ParamsError, match=sentence):
+        in_process()
+
+
+def test_a_suite_that_git_ignores_is_missed(home: Path) -> None:
+    (home / ".gitignore").write_text("data/\n")
+    with pytest.raises(ParamsError, match=r"the suite data/expectations\.yaml is missing; .*git must not"):
+        rehearse(home)
 
 
 FAULTS = {
