@@ -5,12 +5,13 @@ A source writes one partition a day, `part.parquet`: the rows as they were deliv
 """
 
 import contextlib
+import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import date, timedelta
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import fsspec
 import numpy as np
@@ -23,11 +24,14 @@ import pyarrow.parquet as pq
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.table import Table
 
+log = logging.getLogger(__name__)
+
 PART = "part.parquet"
 PARQUET, JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")  # JSON: an object a line
 TEXT = (*JSON, ".csv", ".tsv")
 SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
+NO_HOUR, LAST_HOUR = -1, 23  # of a day's files
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 
 
@@ -92,12 +96,17 @@ class Files:
     `{day:%Y/%m/%d}`), or in a folder or glob whose files have a day in their names, a day is
     exactly its files. A file that does not fit into memory is better delivered day by day.
 
+    With `{hour}` in the url as well, or folders such as `day=2025-01-31/hour=07`, a day is its hours, in
+    order. The newest day is not offered before its last hour, 23, is there: it may not be over. Once a later
+    day has begun it is offered as it is, and a warning names the hours that are missing.
+
     All columns are delivered. Those of parquet keep their types; those of CSV are text, of which `ingest`
     makes what the workload's table declares.
 
     Args:
-        url: `s3://shop/sales/{day}.parquet`, `sales/*.csv`, `../sales.jsonl`; variables of the
-            environment are filled in; a relative path is searched here, then in the folders above.
+        url: `s3://shop/sales/{day}.parquet`, `logs/{day:%Y/%m/%d}/{hour}.jsonl`, `sales/*.csv`,
+            `../sales.jsonl`; variables of the environment are filled in; a relative path is searched here,
+            then in the folders above.
         columns: the table's name of a column to its name in the files, where they differ.
         cut_by: the table's name of the column whose day a row belongs to.
         time: strptime format of `cut_by` where it is text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty.
@@ -132,18 +141,24 @@ class Files:
             self._system, self._root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
             raise ParamsError(f"source.url {url} cannot be used: {error}; fix it in params.yaml") from None
-        self._dated: dict[date, list[str]] | None = None  # files of each day
+        self._dated: dict[date, list[_File]] | None = None  # files of each day
         self._table: tuple[pa.Table, dict[date, Any]] | None = None  # all rows, and where each day's are
 
     def days(self) -> list[date]:
         """Returns the days that have rows, or a file, in order."""
-        return sorted(self._files_by_day() or self._rows_by_day()[1])
+        dated = self._files_by_day()
+        if not dated:
+            return sorted(self._rows_by_day()[1])
+        days = sorted(dated)
+        hours = [file.hour for file in dated[days[-1]]]
+        return days[:-1] if hours[-1] not in (NO_HOUR, LAST_HOUR) else days
 
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day`, in their order; DataError if they are missing or cannot be read."""
         dated = self._files_by_day()
         if dated:
-            rows = self._joined(paths) if (paths := dated.get(day)) else None
+            rows = self._joined([file.path for file in files]) if (files := dated.get(day)) else None
+            _warn_of_missing(day, [file.hour for file in files or ()], self.url)
         else:
             all_rows, where = self._rows_by_day()
             rows = all_rows.take(where[day]) if day in where else None
@@ -151,8 +166,14 @@ class Files:
             raise DataError(f"{self.url} has nothing for {day}; check that the day is delivered")
         write_partition(rows, folder)
 
-    def _files_by_day(self) -> dict[date, list[str]]:
-        """Files of each day; empty if the files are cut by time."""
+    def sample(self, num_rows: int) -> pa.Table:
+        """Returns the first rows of the newest file, all columns."""
+        dated = self._files_by_day()
+        path = dated[max(dated)][-1].path if dated else self._paths()[-1]
+        return self._read(path).slice(0, num_rows)
+
+    def _files_by_day(self) -> dict[date, list["_File"]]:
+        """Files of each day, in order; empty if the files are cut by time."""
         if self._dated is None:
             try:
                 self._dated = self._list()
@@ -162,26 +183,26 @@ class Files:
                 ) from None
         return self._dated
 
-    def _list(self) -> dict[date, list[str]]:
-        if "{day" in self._root:
-            dated = dict(_days_of_pattern(self._root, self._system.glob(_PLACE.sub("*", self._root))))
+    def _list(self) -> dict[date, list["_File"]]:
+        if _PLACE.search(self._root):
+            files = list(_files_of_pattern(self._root, self._system.glob(_PLACE.sub(_stars, self._root))))
         elif len(paths := self._paths()) == 1:
             return {}
         else:
             named = {path: _day_in(path.removeprefix(self._root)) for path in paths}
             if not any(named.values()):
                 return {}
-            dated = {path: day for path, day in named.items() if day}
-            if nameless := [path for path in paths if path not in dated]:
+            files = [_File(day, _hour_in(path), path) for path, day in named.items() if day]
+            if nameless := [path for path in paths if not named[path]]:
                 raise DataError(
                     f"{self.url}: {len(nameless)} of {len(named)} files have no day in their names, such as "
                     f"{nameless[0]}; move them away, or name them with a day such as 2025-01-31"
                 )
-        if not dated:
+        if not files:
             raise DataError(f"{self.url} matches no file; check that the data is delivered, and source.url")
-        by_day: dict[date, list[str]] = {}
-        for path, day in sorted(dated.items()):
-            by_day.setdefault(day, []).append(path)
+        by_day: dict[date, list[_File]] = {}
+        for file in sorted(files):
+            by_day.setdefault(file.day, []).append(file)
         return by_day
 
     def _paths(self) -> list[str]:
@@ -427,23 +448,63 @@ def _day_in(path: str) -> date | None:
     return None
 
 
-_PLACE = re.compile(r"\{day(?::([^}]*))?\}")
-_DIGITS = {"%Y": r"\d{4}", "%m": r"\d\d", "%d": r"\d\d"}
+def _hour_in(path: str) -> int:
+    """The hour of a folder such as `hour=07`; NO_HOUR where there is none."""
+    found = re.search(r"(?:^|/)hour=([01]?\d|2[0-3])(?=/)", path)
+    return int(found[1]) if found else NO_HOUR
 
 
-def _days_of_pattern(pattern: str, paths: Iterable[str]) -> Iterator[tuple[str, date]]:
-    """Each path that is `pattern` with a day filled in, and the day."""
+def _warn_of_missing(day: date, hours: Collection[int], url: str) -> None:
+    """Warns of the hours of a day that were not delivered, where others were."""
+    missing = sorted(set(range(LAST_HOUR + 1)) - set(hours))
+    if missing and set(hours) - {NO_HOUR}:
+        log.warning(
+            "%s has no hour %s of %s; the day is taken as it is, and again once they are there, within "
+            "ingest.late_days", url, ", ".join(f"{hour:02}" for hour in missing), day,
+        )  # fmt: skip
+
+
+_PLACE = re.compile(r"\{(?:day|hour)(?::[^}]*)?\}")
+_FORMATS = {"{day}": "%Y-%m-%d", "{hour}": "%H"}
+_DIGITS = {"%Y": r"\d{4}", "%m": r"\d\d", "%d": r"\d\d", "%H": r"\d\d"}
+_OF_DAYS = {"%Y", "%m", "%d"}
+
+
+def _form(place: re.Match[str]) -> str:
+    return _FORMATS.get(place[0]) or place[0].partition(":")[2].removesuffix("}")
+
+
+def _stars(place: re.Match[str]) -> str:
+    """A star for each folder, as none reaches over a slash."""
+    return "/".join("*" * len(_form(place).split("/")))
+
+
+def _files_of_pattern(pattern: str, paths: Iterable[str]) -> Iterator["_File"]:
+    """The files whose path is `pattern` with a day filled in, and perhaps an hour."""
     pieces: list[str] = []
-    for number, part in enumerate(_PLACE.split(pattern)):  # text, format, text, format, ..., text
-        pieces += re.split(r"(%[Ymd])", part or "%Y-%m-%d") if number % 2 else [part.replace("%", "%%")]
+    end = 0
+    for place in _PLACE.finditer(pattern):
+        pieces.append(pattern[end : place.start()].replace("%", "%%"))
+        pieces += re.split(r"(%[YmdH])", _form(place))
+        end = place.end()
+    pieces.append(pattern[end:].replace("%", "%%"))
     places = [piece for piece in pieces if piece in _DIGITS]
-    if set(places) != set(_DIGITS):
+    if not set(places) >= _OF_DAYS:
         raise ParamsError(f"source.url {pattern} has no complete date; write {{day}} or {{day:%Y/%m/%d}}")
     regex = re.compile("".join(f"({_DIGITS[p]})" if p in _DIGITS else re.escape(p) for p in pieces))
     for path in paths:
         match = regex.fullmatch(path.replace("%", "%%"))
         values = set(zip(places, match.groups(), strict=True)) if match else set()
-        if len(values) == len(_DIGITS):  # a part of the day that occurs twice has the same value twice
-            parts = dict(values)
+        if len(values) == len(set(places)):  # a part that occurs twice has the same value twice
+            parts = {name: int(value) for name, value in values}
             with contextlib.suppress(ValueError):
-                yield path, date(int(parts["%Y"]), int(parts["%m"]), int(parts["%d"]))
+                moment = datetime(parts["%Y"], parts["%m"], parts["%d"], parts.get("%H", 0))
+                yield _File(moment.date(), parts.get("%H", NO_HOUR), path)
+
+
+class _File(NamedTuple):
+    """A file, in the order in which a day's are joined."""
+
+    day: date
+    hour: int
+    path: str

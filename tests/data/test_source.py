@@ -185,6 +185,7 @@ def test_each_row_belongs_to_exactly_one_day(
 @pytest.mark.parametrize(
     ("url", "names"),
     [
+        ("sales/{day:%Y/%m/%d}.parquet", ["2025/01/30.parquet", "2025/01/31.parquet", "notes.parquet"]),
         ("sales/{day}.parquet", ["2025-01-30.parquet", "2025-01-31.parquet", "notes.parquet"]),
         (
             "sales/{day:%Y}/{day:%m}/s{day:%Y%m%d}.parquet",
@@ -212,6 +213,79 @@ def test_several_files_of_one_day_come_in_the_order_of_their_names(tmp_path: Pat
         (tmp_path / f"day={FIRST}").mkdir(exist_ok=True)
         pq.write_table(TWO_DAYS.slice(number, 1), tmp_path / f"day={FIRST}" / f"{number}.parquet")
     assert fetched(Files(str(tmp_path)), FIRST, tmp_path / "out").equals(TWO_DAYS.slice(0, 2))
+
+
+HOURS = {
+    "{day}/{hour}.parquet": "{day}/{hour:02}.parquet",
+    "{day:%Y/%m/%d}/{hour:%H}.parquet": "{day:%Y/%m/%d}/{hour:02}.parquet",
+    "of-{day:%Y-%m-%dT%H}.parquet": "of-{day}T{hour:02}.parquet",
+    "day={day}/hour={hour}/part.parquet": "day={day}/hour={hour:02}/part.parquet",
+    "": "day={day}/hour={hour}/part.parquet",  # a folder; 9 comes before 10
+}
+
+
+def deliver_hour(folder: Path, path: str, day: date, hour: int, *, codes: int = 1) -> None:
+    """Write the file of an hour, whose lines are numbered."""
+    file = folder / path.format(day=day, hour=hour)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    moment = datetime(day.year, day.month, day.day, hour)
+    pq.write_table(table(*[moment + timedelta(minutes=n) for n in range(codes)]), file)
+
+
+@pytest.mark.parametrize("url", HOURS)
+def test_a_day_is_its_hours_in_order(tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
+    for day in (SECOND, FIRST):
+        for hour in reversed(range(24)):
+            deliver_hour(tmp_path / "in", HOURS[url], day, hour, codes=2)
+    source = Files(f"{tmp_path}/in/{url}")
+    assert source.days() == [FIRST, SECOND]
+    for day in (FIRST, SECOND):
+        times = fetched(source, day, tmp_path)["time"].to_pylist()
+        start = datetime(day.year, day.month, day.day)
+        assert times == [start + timedelta(hours=n // 2, minutes=n % 2) for n in range(48)]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("url", HOURS)
+def test_a_day_that_may_not_be_over_is_not_offered_and_missing_hours_are_named(
+    tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for hour in set(range(24)) - {3, 11}:
+        deliver_hour(tmp_path / "in", HOURS[url], FIRST, hour)
+    deliver_hour(tmp_path / "in", HOURS[url], SECOND, 0)
+    source = Files(f"{tmp_path}/in/{url}")
+    assert source.days() == [FIRST]
+    assert len(fetched(source, FIRST, tmp_path)) == 22
+    assert f"has no hour 03, 11 of {FIRST}; the day is taken as it is" in caplog.text
+    deliver_hour(tmp_path / "in", HOURS[url], SECOND, 23)
+    assert Files(f"{tmp_path}/in/{url}").days() == [FIRST, SECOND]
+
+
+def test_an_hour_that_comes_later_or_is_restated_changes_its_day_alone(tmp_path: Path) -> None:
+    path = HOURS["{day}/{hour}.parquet"]
+    url = f"{tmp_path}/in/{{day}}/{{hour}}.parquet"
+
+    def digests() -> list[str]:
+        source = Files(url)
+        for day in source.days():
+            source.fetch(day, tmp_path / str(day))
+        return [digest(tmp_path / str(day) / PART) for day in source.days()]
+
+    for day in (FIRST, SECOND):
+        for hour in (0, 5, 23):
+            deliver_hour(tmp_path / "in", path, day, hour)
+    first, second = digests()
+    assert digests() == [first, second]
+    deliver_hour(tmp_path / "in", path, FIRST, 5, codes=2)
+    restated, same = digests()
+    assert restated != first and same == second
+    deliver_hour(tmp_path / "in", path, FIRST, 6)
+    assert digests()[0] != restated
+
+
+def test_an_hour_without_a_day_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match=r"has no complete date; write \{day\}"):
+        Files(f"{tmp_path}/{{hour}}.parquet").days()
 
 
 def test_files_without_a_day_in_their_names_are_cut_by_time(tmp_path: Path) -> None:
