@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from pipeline.contract.errors import DataError, ParamsError, without_password
 from pipeline.contract.params import Plug
@@ -33,14 +32,15 @@ from pipeline.contract.table import (
     Text,
     Time,
 )
+from pipeline.data import drift
 from pipeline.data.database import Database
 from pipeline.data.source import PART, Files, conform
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
+PEEK_ROWS = 100_000  # by which columns and times are known
 MOST_VALUES = 1000  # of a category
 TEXT_CHARS = 30  # mean length of texts that people wrote
 FEW_CLASSES = 20
-SAME_WEEKDAYS, LEAST_WEEKDAYS = 4, 2  # that a day is compared with
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 NAMES_OF_LABELS = ("label", "target", "y")
 FORMATS = (
@@ -148,14 +148,9 @@ def _days(plug: dict[str, Any]) -> list[date]:
 
 
 def _peek(plug: dict[str, Any]) -> pa.Table:
-    """Returns rows as they are delivered, of the newest file."""
-    source = Plug(**plug).make()
-    if isinstance(source, Database):
-        rows = source.sample(MOST_VALUES)
-    else:
-        assert isinstance(source, Files)
-        dated = source._files_by_day()
-        rows = source._read(dated[max(dated)][-1] if dated else source._paths()[-1])
+    """Returns some rows as they are delivered."""
+    source: Files | Database = Plug(**plug).make()
+    rows = source.sample(PEEK_ROWS)
     if not len(rows):
         raise DataError(f"{without_password(plug['url'])} has no rows; check that the data is delivered")
     return rows
@@ -344,59 +339,8 @@ def _drift(days: dict[date, pa.Table], table: Table) -> dict[str, float]:
     by_weekday: dict[int, list[date]] = defaultdict(list)
     widest: dict[str, float] = {}
     for day, part in days.items():
-        before = by_weekday[day.weekday()][-SAME_WEEKDAYS:]
-        if len(before) >= LEAST_WEEKDAYS:
-            for name, value in _distances(part, [days[other] for other in before], table).items():
-                widest[name] = max(value, widest.get(name, 0))
+        before = [days[other].column for other in by_weekday[day.weekday()][-drift.SAME_WEEKDAYS :]]
+        for found in drift.distances(part.column, before, table, limits={}, limit=1):
+            widest[found.column] = max(found.value, widest.get(found.column, 0))
         by_weekday[day.weekday()].append(day)
     return widest
-
-
-def _distances(day: pa.Table, before: list[pa.Table], table: Table) -> dict[str, float]:
-    """Returns how far a day is from others, 0 to 1 (Kolmogorov-Smirnov, Jensen-Shannon)."""
-    pooled = pa.concat_tables(before)
-    usual = len(pooled) / len(before)
-    distances = {"rows": 1 - min(len(day), usual) / max(len(day), usual)}
-    for name, column in table.features.items():
-        ours, theirs = day[name].drop_null(), pooled[name].drop_null()
-        if not len(ours) or not len(theirs):
-            continue
-        if isinstance(column, Category):
-            distances[name] = _divergence(ours, theirs)
-        elif (one := _as_numbers(ours, column, name, table)) is not None:
-            other = _as_numbers(theirs, column, name, table)
-            assert other is not None
-            distances[name] = _gap(np.sort(one), np.sort(other))
-    return distances
-
-
-def _as_numbers(
-    values: pa.ChunkedArray, column: AnyColumn, name: str, table: Table
-) -> NDArray[np.float64] | None:
-    if isinstance(column, Text):
-        values = pc.utf8_length(values)
-    elif isinstance(column, Time):
-        if name != table.time:
-            return None
-        return np.asarray(values.to_numpy().astype("datetime64[us]").astype(np.int64) % 86_400_000_000, float)
-    elif not isinstance(column, Bool | Int | Float) or (isinstance(column, Float) and column.size):
-        return None
-    return np.asarray(values.cast(pa.float64()).to_numpy())
-
-
-def _gap(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
-    """Returns the largest gap between two distribution functions, of sorted values."""
-    places = np.concatenate([ours, theirs])
-    shares = [np.searchsorted(values, places, side="right") / len(values) for values in (ours, theirs)]
-    return float(np.abs(shares[0] - shares[1]).max())
-
-
-def _divergence(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> float:
-    from scipy.spatial.distance import jensenshannon
-
-    counts = []
-    for values in (ours, theirs):
-        pairs = pc.value_counts(values.combine_chunks())
-        counts.append(dict(zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True)))
-    names = sorted({*counts[0], *counts[1]})
-    return float(jensenshannon(*([count.get(name, 0) for name in names] for count in counts), base=2))
