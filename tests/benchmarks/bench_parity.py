@@ -59,6 +59,7 @@ Columns = dict[str, np.ndarray]
 def main() -> None:
     """Run the nights and compare."""
     os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own has no pipeline/ in it
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     figures: dict[str, float] = {}
     for name in list(DAYS)[: 1 if frame.QUICK else None]:
         figures |= of_rows(name)
@@ -87,23 +88,28 @@ def of_rows(name: str) -> dict[str, float]:
                        capture_output=True)  # fmt: skip
         few = [f"ingest.history_days={DAYS[name]}", "profile.batch_sizes=[64]", "train.epochs=1"]
         frame.pipeline(home, "night", "--night", "one", *frame.sets(few))
-        night = home / "nights/one"
-        day = date.fromisoformat(json.loads((night / ARRAYS / "meta.json").read_text())["test_days"][-1])
-        version = fetched(home, night, Path(scratch) / "version")
-        workload = carried_code.workload_of(version)
-        served = load_rows(workload, version / carried_code.MODEL.parent)
-        clean = pq.read_table(part_of(day, night / "data/clean"), partitioning=None)
-        label = workload.table.label.column if workload.table.label else None
-        known = np.flatnonzero(pc.is_valid(clean[label])) if label else np.arange(len(clean))
-        taken = known[:NUM_ROWS]
-        rows = clean.take(taken).drop([label] if label else [])
-        groups = of_units(rows, workload.table.unit)
-        frame.pipeline(home, "predict", "--day", str(day), "--to", f"{scratch}/batch.parquet")
-        batch = columns_of(pq.read_table(f"{scratch}/batch.parquet").take(taken))
-        online = by_router(home, rows, groups)
-        found = by_pyfunc(home, night, Path(scratch), rows)
-        made = [served.features(conformed(as_records(rows.take(one)), workload.table)) for one in groups]
-        trained = np.load(night / ARRAYS / f"day={day}/samples.npy")[: len(taken)]
+        return compared(name, home, Path(scratch))
+
+
+def compared(name: str, home: Path, scratch: Path) -> dict[str, float]:
+    """Figures of a home with a night of rows."""
+    night = home / "nights/one"
+    day = date.fromisoformat(json.loads((night / ARRAYS / "meta.json").read_text())["test_days"][-1])
+    version = fetched(home, night, scratch / "version")
+    workload = carried_code.workload_of(version)
+    served = load_rows(workload, version / carried_code.MODEL.parent)
+    clean = pq.read_table(part_of(day, night / "data/clean"), partitioning=None)
+    label = workload.table.label.column if workload.table.label else None
+    known = np.flatnonzero(pc.is_valid(clean[label])) if label else np.arange(len(clean))
+    taken = known[:NUM_ROWS]
+    rows = clean.take(taken).drop([label] if label else [])
+    groups = of_units(rows, workload.table.unit)
+    frame.pipeline(home, "predict", "--day", str(day), "--to", f"{scratch}/batch.parquet")
+    batch = columns_of(pq.read_table(f"{scratch}/batch.parquet").take(taken))
+    online = by_router(home, rows, groups)
+    found = by_pyfunc(home, night, scratch, rows)
+    made = [served.features(conformed(as_records(rows.take(one)), workload.table)) for one in groups]
+    trained = np.load(night / ARRAYS / f"day={day}/samples.npy")[: len(taken)]
     order = np.argsort(np.concatenate(groups))
     return {
         f"{name}: rows": float(len(taken)),
@@ -252,11 +258,12 @@ def served_by(home: Path) -> Iterator[str]:
 
 def fetched(home: Path, night: Path, to: Path) -> Path:
     """The files of the night's version."""
-    import mlflow.artifacts
+    import mlflow
 
     version = records.read(Version, night / records.RUN)
-    uri, store = f"models:/{version.name}/{version.number}", f"sqlite:///{home}/var/mlflow.db"
-    return Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(to), tracking_uri=store))
+    mlflow.set_tracking_uri(f"sqlite:///{home}/var/mlflow.db")
+    uri = f"models:/{version.name}/{version.number}"
+    return Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(to)))
 
 
 def columns_of(table: pa.Table) -> Columns:
