@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import requests
+import torch
 
 from pipeline.contract.workload import read_state
 from pipeline.registry.weights import load_rows
 from pipeline.serving.vertex_app import Loaded, Predictions
 from pipeline.statistics.assignment import CHALLENGER, arm_of
-from pipeline.storage.traffic_log import Log, open_log
+from pipeline.storage.traffic_log import Log
 from pipeline.workloads.served_rows import as_records
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
@@ -23,7 +23,6 @@ from tests.serving.conftest import live_in
 from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
 from tests.serving.test_router import kept, move
-from tests.serving.test_server import started
 from tests.workloads.payments import PastPayments, rows_of, trained
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
@@ -133,19 +132,22 @@ def test_a_model_that_is_late_has_no_answer(home_of_rows: Path, monkeypatch: pyt
         assert router.get("health").status_code == 200  # it computes beside the event loop
 
 
-@pytest.mark.alone
-def test_the_first_request_takes_no_longer_than_others(
+def test_a_version_has_predicted_its_example_before_anybody_asks(
     home_of_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_in(home_of_rows, monkeypatch)
-    log = open_log(f"sqlite:///{home_of_rows / 'var' / 'serving.db'}")
-    with started(home_of_rows) as (_, url):
-        before = len(list(log.exposures("")))
-        for _ in range(30):
-            assert requests.post(f"{url}/predict", json={"rows": [ROW]}, timeout=30).status_code == 200
-        until(lambda: len(list(log.exposures(""))) == before + 30)
-        first, *others = [one.latency_s for one in log.exposures("")][before:]
-    assert first < 3 * float(np.median(others))
+    sizes: list[int] = []
+
+    def seen(module: torch.nn.Module, given: Any, made: Any) -> None:
+        if type(module).__name__ == "TableModel":
+            sizes.append(len(made))
+
+    hook = torch.nn.modules.module.register_module_forward_hook(seen)
+    try:
+        with running(home_of_rows):
+            assert sizes == [5, 1]  # together, and alone
+    finally:
+        hook.remove()
 
 
 def test_a_challenger_meets_its_share_of_accounts(router: Running, home_of_rows: Path) -> None:
