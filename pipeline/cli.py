@@ -22,7 +22,7 @@ from pipeline.commands import COMMANDS
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError
 from pipeline.contract.records import Night, Verdict
-from pipeline.contract.source_code import FRAME, frame_digest, source_digest
+from pipeline.contract.source_code import FRAME, frame_digest, running_digest
 from pipeline.contract.table import Table
 from pipeline.report import notifier
 from pipeline.storage import ledger, snapshots
@@ -186,7 +186,7 @@ def _step_in(name: str) -> None:
     if not Path(FRAME).is_dir():  # Daybreak is installed elsewhere
         outside[stages.FRAME] = frame_digest()
     with contextlib.suppress(ParamsError):  # the stage that makes the workload reports it
-        outside[stages.WORKLOAD] = source_digest(params.load().workload.use)
+        outside[stages.WORKLOAD] = running_digest(params.load().workload.use)
     for path, digest in outside.items():
         if not Path(path).exists() or Path(path).read_text() != f"{digest}\n":
             records.replace_text(Path(path), f"{digest}\n")

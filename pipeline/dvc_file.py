@@ -27,7 +27,7 @@ from pipeline.stages import STAGES
 FILE = Path("dvc.yaml")
 HEAD = """\
 # Written by `python -m pipeline.dvc_file`; a test holds it against the stages.
-# data/run/workload.txt is the digest of the workload's source files, wherever they are.
+# data/run/workload.txt is the digest of the workload's source files and of lock files, wherever they are.
 # Frozen stages change the world, so DVC does not cache them: they run every time they are asked to,
 # and `dvc commit` records what they brought.
 """

@@ -53,7 +53,7 @@ class Stage:
         return function
 
 
-WORKLOAD = "data/run/workload.txt"  # digest of the workload's source files, wherever they are
+WORKLOAD = "data/run/workload.txt"  # digest of the code that prepares its rows, wherever that is
 FRAME = "data/run/daybreak.txt"  # digest of Daybreak's code, where it is installed outside of the home
 PRICES = "data/run/prices.txt"  # digest of the prices that were read last, which belong to no night
 STAGES = {

@@ -8,12 +8,16 @@ workload that comes with Daybreak, its own folder does, so that an edit of the r
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError
 
 FRAME = __name__.partition(".")[0]
+LOCKS = (
+    "constraints.txt", "pdm.lock", "Pipfile.lock", "poetry.lock", "pylock.toml", "requirements.txt",
+    "uv.lock",
+)  # fmt: skip
 
 
 def source_digest(use: str) -> str:
@@ -23,12 +27,28 @@ def source_digest(use: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def frame_digest() -> str:
-    """Returns the digest of Daybreak's own code and tables."""
+def frame_digest(*rooms: str) -> str:
+    """Returns the digest of Daybreak's own code and tables, of some rooms or of all."""
     root = Path(__file__).parent.parent
+    folders = [root / room for room in rooms] or [root]
+    suffixes = ("py", "csv", "html")
+    return _digest(sorted(path for of in folders for suffix in suffixes for path in of.rglob(f"*.{suffix}")))
+
+
+def running_digest(use: str) -> str:
+    """Returns the digest of all code that prepares a workload's rows: its own, the libraries', Daybreak's.
+
+    The libraries are those of the lock files in the current folder.
+    """
+    locks = _digest([Path(name) for name in LOCKS if Path(name).is_file()])
+    parts = (source_digest(use), locks, frame_digest("contract", "data", "workloads"))
+    return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+def _digest(files: Iterable[Path]) -> str:
     seen = hashlib.md5(usedforsecurity=False)
-    for path in sorted(path for suffix in ("py", "csv", "html") for path in root.rglob(f"*.{suffix}")):
-        seen.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    for path in files:
+        seen.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
     return seen.hexdigest()
 
 

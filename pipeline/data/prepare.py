@@ -28,13 +28,14 @@ from pipeline.contract import older, records
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
-from pipeline.contract.source_code import source_digest
+from pipeline.contract.source_code import running_digest
 from pipeline.contract.workload import STATE, Prepared, State, Window, read_state
 from pipeline.data.corrections import corrects, later_days, reach
 from pipeline.data.engines import read_parts
 from pipeline.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
 from pipeline.data.ingest import part_of
 from pipeline.data.source import PART
+from pipeline.storage import known_digests
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -52,7 +53,7 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
     The newest `test_days` days with rows whose labels are known are held out. Raises DataError if the night's
     day, the days before it or their samples are missing, or data/clean is not the report's.
     """
-    if records.digest(CLEAN) != report.digest:
+    if known_digests.digest(CLEAN) != report.digest:
         raise DataError(f"{CLEAN} is not what was validated tonight; run validate again")
     params, workload = sections.prepare, older.workload(sections.workload.make())
     first = night.day - timedelta(days=params.window_days - 1)
@@ -76,7 +77,7 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
                 f"data/quarantine, and at the arguments of the workload"
             )
     return Dataset(
-        digest=records.digest(ARRAYS), num_samples=num_train, first_day=window.train[0],
+        digest=known_digests.digest(ARRAYS), num_samples=num_train, first_day=window.train[0],
         last_day=window.train[-1], num_unripe_days=unripe,
         num_bytes=sum(path.stat().st_size for path in ARRAYS.rglob("*") if path.is_file()),
     )  # fmt: skip
@@ -189,7 +190,7 @@ def _by_partition(
     state = read_state(ARRAYS)
     wanted = [*window.train, *window.test]
     _remove_all_but(wanted, keys["days"])
-    digests = {day: _digest(day, here, workload) for day in wanted}
+    digests = _digests(wanted, here, workload)
     new = [day for day in wanted if keys["days"].get(str(day)) != digests[day]]
     for day in _with_progress(new):
         rows = pq.read_table(_rows(day), partitioning=None) if corrects(workload) else read_clean(day)
@@ -208,7 +209,7 @@ def _by_partition(
 def _keys_of_before(sections: PrepareSections) -> dict[str, Any]:
     """Returns the digests of what ARRAYS was made of; those of days only if by the code of today."""
     plug = sections.workload
-    code = f"{plug.use} {json.dumps(plug.model_extra, sort_keys=True)} {source_digest(plug.use)}"
+    code = f"{plug.use} {json.dumps(plug.model_extra, sort_keys=True)} {running_digest(plug.use)}"
     keys: dict[str, Any] = json.loads(path.read_text()) if (path := ARRAYS / KEYS).exists() else {}
     return keys if keys.get("code") == code else {"code": code}
 
@@ -232,7 +233,8 @@ def _correct(workload: Any, window: Window, here: Sequence[date], keys: dict[str
     wanted, last = [*window.train, *window.test], window.train[-1]
     of_rows = keys.setdefault("rows", {})
     _remove_all_but(wanted, of_rows)
-    digests = {day: records.digest(part_of(day, CLEAN)) for day in here if day >= wanted[0]}
+    parts = known_digests.digests(part_of(day, CLEAN) for day in here if day >= wanted[0])
+    digests = {day: parts[part_of(day, CLEAN)] for day in here if day >= wanted[0]}
     seen = {day: [day, *later_days(workload, day, digests, last=last)] for day in wanted}
     now = {day: _digest_of(digests[other] for other in seen[day]) for day in wanted}
     new = [day for day in wanted if of_rows.get(str(day)) != now[day] or not _rows(day).exists()]
@@ -306,11 +308,18 @@ def _rows(day: date) -> Path:
     return ARRAYS / f"day={day}" / ROWS
 
 
-def _digest(day: date, here: Sequence[date], workload: Any) -> str:
-    """Returns the digest of the rows that the samples of a day are made of."""
+def _digests(wanted: Sequence[date], here: Sequence[date], workload: Any) -> dict[date, str]:
+    """Returns the digest of the rows that the samples of each day are made of."""
     back: timedelta = getattr(workload, "looks_back", timedelta())
-    seen = [part_of(other, CLEAN) for other in here if day - back <= other <= day]
-    return _digest_of(map(records.digest, [*seen, *([_rows(day)] if corrects(workload) else [])]))
+    seen = {
+        day: [
+            *(part_of(other, CLEAN) for other in here if day - back <= other <= day),
+            *([_rows(day)] if corrects(workload) else []),
+        ]
+        for day in wanted
+    }
+    digests = known_digests.digests({path for paths in seen.values() for path in paths})
+    return {day: _digest_of(digests[path] for path in paths) for day, paths in seen.items()}
 
 
 def _digest_of(digests: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ links into DVC's cache keep all three from night to night. `open` reads every by
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,12 +20,18 @@ MOST_BYTES = 1 << 26  # of what is remembered; the oldest is forgotten first
 
 def digest(path: Path) -> str:
     """Returns `records.digest(path)`, and reads only files that are new or have changed."""
-    with of_files() as of_file:
+    with _of_files() as of_file:
         return records.digest(path, of_file=of_file)
 
 
+def digests(files: Iterable[Path]) -> dict[Path, str]:
+    """Returns the digest of each file, and reads only those that are new or have changed."""
+    with _of_files() as of_file:
+        return {file: of_file(file) for file in files}
+
+
 @contextmanager
-def of_files() -> Iterator[Callable[[Path], str]]:
+def _of_files() -> Iterator[Callable[[Path], str]]:
     """Yields the function that returns the digest of a file; outside of a home, it remembers nothing."""
     from diskcache import Cache
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.source_code import source_digest, source_files
+from pipeline.contract.source_code import running_digest, source_digest, source_files
 
 
 @pytest.fixture
@@ -65,3 +65,14 @@ def test_an_edit_of_any_of_its_files_is_another_workload(team: Path, edited: str
 def test_a_module_that_is_not_there_is_named() -> None:
     with pytest.raises(ParamsError, match=r"module seen_nowhere\.at_all is not found"):
         source_files("seen_nowhere.at_all")
+
+
+def test_another_lock_file_is_other_code_but_the_same_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    use = "pipeline.examples.fraud.fraud:Fraud"
+    workload, before = source_digest(use), running_digest(use)
+    Path("uv.lock").write_text("numpy 2\n")
+    assert running_digest(use) != before
+    assert source_digest(use) == workload
