@@ -26,6 +26,7 @@ from pipeline.contract.source_code import FRAME, frame_digest, running_digest
 from pipeline.contract.table import Table
 from pipeline.report import notifier
 from pipeline.storage import ledger, snapshots
+from pipeline.warm_parent import WarmParent
 
 log = logging.getLogger("pipeline")
 
@@ -293,23 +294,24 @@ def night(
 def _rest_of_night(until: str) -> int:
     """Runs the stages after `open`, and `close` whatever happened before; returns the exit status."""
     failed = 0
-    for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
-        stage = stages.STAGES[name]
-        if failed and not stage.always:
-            continue
-        began = time.monotonic()
-        status = _call([name, "--wait"] if stage.waits else [name], folder=Path.cwd(), quiet=True)
-        how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(status, "failed")
-        log.info("%-9s %6.1f s  %s", name, time.monotonic() - began, how)
-        failed = failed or status
+    with WarmParent() as parent:
+        for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
+            stage = stages.STAGES[name]
+            if failed and not stage.always:
+                continue
+            began = time.monotonic()
+            words = [name, "--wait"] if stage.waits else [name]
+            ended = parent.run(words, folder=Path.cwd(), libraries=stage.libraries)
+            how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(ended.status, "failed")
+            log.info("%-9s %6.1f s, %5.1f s of CPU  %s", name, time.monotonic() - began, ended.cpu_s, how)
+            failed = failed or ended.status
     return 1 if failed not in (0, NothingToDo.exit_status) else 0
 
 
-def _call(words: list[str], *, folder: Path, quiet: bool = False) -> int:
+def _call(words: list[str], *, folder: Path) -> int:
     """Runs `python -m pipeline` in another folder, with the code that is there; returns its exit status."""
-    out = subprocess.DEVNULL if quiet else None
     command = [sys.executable, "-m", "pipeline", *words]
-    return subprocess.run(command, cwd=folder, stdout=out, check=False).returncode
+    return subprocess.run(command, cwd=folder, check=False).returncode
 
 
 def nights(*, first: date, last: date, set: list[str] | None = None) -> int:

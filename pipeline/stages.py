@@ -43,6 +43,7 @@ class Stage:
     writes: tuple[str, ...] = ()  # beside its record
     persists: tuple[str, ...] = ()  # those of `writes` that are added to, not replaced
     waits: bool = False  # answers 75 until it is done
+    libraries: tuple[str, ...] = ()  # long to import, that no stage before it names (pipeline/warm_parent.py)
     explain: str = ""  # import path of a function that puts its record into words
     always: bool = False  # runs however the stages before it ended
 
@@ -63,20 +64,26 @@ STAGES = {
     ),
     "ingest": Stage(
         path="pipeline.data.ingest:ingest", help="bring in the day, and late days",
-        dvc="frozen", writes=("data/raw",), persists=("data/raw",),
+        dvc="frozen", writes=("data/raw",), persists=("data/raw",), libraries=(
+            "pandas", "pyarrow.parquet", "pydantic", "ruamel.yaml", "tenacity", "psutil", "torch",
+            "scmrepo.git", "dvc.repo", "dvc_render",
+        ),
     ),
     "validate": Stage(
         path="pipeline.data.validator:validate", help="judge the rows, quarantine the bad",
         dvc="cached", reads=("data/expectations.yaml", "data/raw"), writes=("data/clean", "data/quarantine"),
         persists=("data/clean", "data/quarantine"),
+        libraries=("duckdb", "scipy.stats", "great_expectations"),
     ),
     "prepare": Stage(
         path="pipeline.data.prepare:prepare", help="make arrays to train from",
         dvc="cached", reads=(WORKLOAD, "data/clean"), writes=("data/arrays",), persists=("data/arrays",),
+        libraries=("ibis.backends.duckdb",),
     ),
     "profile": Stage(
         path="pipeline.profiling.profile_stage:profile", help="measure what binds the training",
         dvc="cached", reads=(WORKLOAD, "data/arrays"), explain="pipeline.profiling.explain:explain",
+        libraries=("safetensors.torch",),
     ),
     "plan": Stage(
         path="pipeline.planning.plan_stage:plan", help="choose the machine that meets the deadline",
@@ -92,7 +99,13 @@ STAGES = {
         dvc="cached", reads=(WORKLOAD, "data/arrays", "data/run/model", "data/champion"),
         writes=("data/run/scores.npy",),
     ),
-    "register": Stage(path="pipeline.registry.register:register", help="make it a version in MLflow"),
+    "register": Stage(
+        path="pipeline.registry.register:register", help="make it a version in MLflow",
+        libraries=(
+            "mlflow", "mlflow.store.tracking.sqlalchemy_store",
+            "mlflow.store.model_registry.sqlalchemy_store", "alembic.command", "rich.progress",
+        ),
+    ),
     "gate": Stage(
         path="pipeline.gate.judge:gate", help="decide: promote, reject, wait, no data",
         reads=("data/run/scores.npy",), waits=True,

@@ -84,15 +84,15 @@ def works(home: Path, name: str) -> bool:
         return any(line["seen"] >= INTO_TRAINING for line in last)
     if name == "open":
         return (home / "nights").exists()
-    return any(words[-3:] == ["-m", "pipeline", name] for words in map(words_of, processes_in(home)))
+    return name in map(name_of, processes_in(home))
 
 
-def words_of(process: psutil.Process) -> list[str]:
-    """Its command; none where it ended meanwhile."""
+def name_of(process: psutil.Process) -> str:
+    """The name of its stage, or of its program; none where it ended meanwhile."""
     try:
-        return process.cmdline()
+        return process.name()
     except psutil.Error:
-        return []
+        return ""
 
 
 def processes_in(home: Path) -> list[psutil.Process]:
