@@ -17,11 +17,11 @@ from ruamel.yaml import YAML
 from pipeline import stages
 from pipeline.contract import records
 from pipeline.contract.backend import Backend
+from pipeline.contract.data_source import Source
 from pipeline.contract.params import Params, Section, Sections
 from pipeline.contract.records import Record
 from pipeline.contract.source_code import FRAME, imported_files
 from pipeline.contract.workload import Workload
-from pipeline.data.source import Source
 from pipeline.stages import STAGES
 
 FILE = Path("dvc.yaml")

@@ -20,11 +20,11 @@ from typing import Any, Literal
 
 from pipeline.contract import params, records
 from pipeline.contract.backend import Backend
+from pipeline.contract.data_source import Source
 from pipeline.contract.errors import NothingToDo, NotYet, PipelineError, without_password
 from pipeline.contract.params import Params, Section, Sections
 from pipeline.contract.records import Record
 from pipeline.contract.workload import Workload
-from pipeline.data.source import Source
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,12 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from pipeline.contract import records
+from pipeline.contract.data_source import Source
 from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
 from pipeline.contract.table import Table
-from pipeline.data.source import PART, Source, conform, write_partition
+from pipeline.data.source import PART, conform, write_partition
 from pipeline.storage import known_digests
 
 log = logging.getLogger(__name__)

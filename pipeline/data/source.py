@@ -1,7 +1,8 @@
-"""Defines the protocol `Source` of where data comes from, and implements it for files.
+"""Brings in files, day by day: the source `Files`.
 
-A source writes one partition a day, `part.parquet`: the rows as they were delivered, errors included.
-`ingest` casts them by `conform` to the columns of the workload's table. The same rows give the same bytes.
+A source (pipeline/contract/data_source.py) writes one partition a day, `part.parquet`: the rows as they were
+delivered, errors included. `ingest` casts them by `conform` to the columns of the workload's table. The same
+rows give the same bytes.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import fsspec
 import numpy as np
@@ -33,16 +34,6 @@ SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 NO_HOUR, LAST_HOUR = -1, 23  # of a day's files
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
-
-
-class Source(Protocol):
-    """A place that data comes from, one day at a time."""
-
-    def days(self) -> Iterable[date]:
-        """Returns the days that have data, in order."""
-
-    def fetch(self, day: date, folder: Path) -> None:
-        """Writes the rows of `day`, as delivered, to `folder/part.parquet`."""
 
 
 def write_partition(rows: pa.Table, folder: Path) -> None:
