@@ -1,17 +1,20 @@
 """A small shop goes from lines to recommendations, by the doors through which a night takes it."""
 
 import json
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import ibis
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from pipeline.contract.workload import Window
-from pipeline.data.source import PART
+from pipeline.data.features import rows_of
+from pipeline.data.source import PART, conform
 from pipeline.examples.shop.catalogue import Catalogue
 from pipeline.examples.shop.recommender import Recommender
 from pipeline.examples.shop.simulated_shop import Shop
@@ -25,8 +28,10 @@ def test_a_small_shop_goes_from_lines_to_recommendations(tmp_path: Path) -> None
     for day in days:
         shop.fetch(day, tmp_path / str(day))
     workload = Recommender(num_candidates=30, num_rows=64)
+    stay = [as_they_stand(workload, day, days, folder=tmp_path) for day in days]
+    pq.write_table(pa.concat_tables(stay), tmp_path / "stay.parquet")
     engine = ibis.duckdb.connect()
-    clean = engine.read_parquet([tmp_path / str(day) / PART for day in days]).filter(ibis._.price > 0)
+    clean = engine.read_parquet(tmp_path / "stay.parquet")
     made = workload.arrays(clean, Window(train=tuple(days[:-1]), test=(days[-1],)))
     engine.disconnect()
     for name, array in made.arrays.items():
@@ -46,3 +51,13 @@ def test_a_small_shop_goes_from_lines_to_recommendations(tmp_path: Path) -> None
         assert isinstance(tomorrow, Catalogue)
         customers = workload.likely(tomorrow, 3)
         assert [len(set(items)) for items in workload.recommend(model, tomorrow, customers, 5)] == [5, 5, 5]
+
+
+def as_they_stand(workload: Recommender, day: date, days: list[date], *, folder: Path) -> pa.Table:
+    """The lines of a day, as the cancellations of later days leave them."""
+
+    def read(other: date) -> pa.Table:
+        lines = pq.read_table(folder / str(other) / PART, partitioning=None)
+        return conform(lines.filter(pc.greater(lines["price"], 0)), workload.table, origin=str(other))
+
+    return rows_of(workload, day, days, last=days[-2], read=read)
