@@ -1,7 +1,7 @@
 """Edits of a team's model, one a night: each ends in a verdict on the edited model and the one that serves.
 
-A home as `init` writes it, over simulated card payments. After its first night the network is made wider in
-place, a feature is added, the loss is changed, and a column is added to the data and to the table. Nobody
+A home as `init` writes it, over simulated card payments. After its first night the loss is changed, the
+network is made wider in place, a feature is added, and a column is added to the data and to the table. Nobody
 does anything else. What serves is scored on the same clean rows, by its own code, features and state.
 """
 
@@ -41,9 +41,9 @@ from numpy.typing import NDArray
 from pipeline.data.features import Past
 from torch import Tensor, nn"""
 EDITS = {
+    "another loss": [("logit, label, reduction", "logit, 0.98 * label + 0.01, reduction")],
     "wider in place": [("return TableModel(state)", "return TableModel(state, hidden=384)")],
     "a feature more": [("    def model(self", FEATURE), ("from torch import Tensor, nn", IMPORTS)],
-    "another loss": [("logit, label, reduction", "logit, 0.98 * label + 0.01, reduction")],
     "a column more": [
         ('"online": Bool(),', '"online": Bool(),\n            "store": Category(nullable=True),')
     ],
