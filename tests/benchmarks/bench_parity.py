@@ -45,14 +45,8 @@ from tests.dags.servers import IDENTITY
 NUM_ROWS = 100 if frame.QUICK else 1000
 DAYS = {"fraud": 24, "demand": 16, "language": 10}  # of history; fraud is known after two weeks
 SHOP = [*frame.SMALL, "source.num_customers=1500", "source.orders_per_day=150"]
-OF_THE_ANSWER = (
-    "bought",
-    "num_bought",
-    "num_first",
-    "home",
-    "repeated",
-    "popular",
-)  # in a sample of the shop
+# In a sample of the shop.
+OF_THE_ANSWER = ("bought", "num_bought", "num_first", "home", "repeated", "popular")
 BY_MLFLOW = """
 import sys, mlflow, pandas
 model = mlflow.pyfunc.load_model(sys.argv[1])
