@@ -151,7 +151,7 @@ def _in_sql(query: "str | ir.Table", engine: str) -> str:
 
 
 def _expression(what: str, function: IbisFunction, rows: "ir.Table", *, kind: str, wanted: str) -> Any:
-    """Returns what a function makes of the rows; ParamsError where it is no such expression."""
+    """Returns the Ibis expression that a function makes of the rows; ParamsError where it makes another."""
     import ibis.expr.types as ir
     from ibis.common.deferred import Deferred
 

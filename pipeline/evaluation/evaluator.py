@@ -84,8 +84,8 @@ def evaluate(
     live = LiveMetric() if serves_rows(workload) else None
     with torch.inference_mode():
         if metrics:
-            columns, found = _judged(arms, theirs, batch_size=params.batch_size)
-            live = live and found
+            columns, by_row = _judged(arms, theirs, batch_size=params.batch_size)
+            live = live and by_row
         else:
             columns = score(arms, num_samples, batch_size=params.batch_size) | theirs
             if serves_rows(workload):

@@ -40,7 +40,7 @@ def _of_files() -> Iterator[Callable[[Path], str]]:
     except ParamsError:
         yield records.digest
         return
-    with Cache(str(folder), size_limit=MOST_BYTES) as known, known.transact():
+    with Cache(str(folder), size_limit=MOST_BYTES) as known:
 
         def of_file(file: Path) -> str:
             stat = file.stat()
@@ -48,9 +48,9 @@ def _of_files() -> Iterator[Callable[[Path], str]]:
             remembered: str | None = known.get(identity)
             if remembered:
                 return remembered
-            found = records.digest(file)
+            digest_now = records.digest(file)
             if time.time() - stat.st_mtime > SETTLED_S:
-                known.set(identity, found)
-            return found
+                known.set(identity, digest_now)
+            return digest_now
 
         yield of_file
