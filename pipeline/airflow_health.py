@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 
 PROCESSES = ("scheduler", "dag_processor", "triggerer")
 TIMEOUT_S = 10.0
@@ -22,7 +22,7 @@ def address() -> str:
     """Returns the URL of the Airflow that `make up` keeps running for this home; "" where there is none."""
     import psutil
 
-    home = ledger.home()
+    home = checkout.home()
     try:
         supervisor = psutil.Process(int((home / "var" / "supervisord.pid").read_text()))
         environment = supervisor.environ()

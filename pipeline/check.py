@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.contract import params
 from pipeline.contract.backend import Backend
 from pipeline.contract.errors import PipelineError
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
@@ -33,7 +33,7 @@ def findings() -> Iterator[Finding]:
     for name in ("torch", "dvc", "mlflow", "great-expectations", "apache-airflow"):
         yield _package(name)
     try:
-        home = ledger.home()
+        home = checkout.home()
         yield Finding(what="checkout", ok=True, text=str(home))
         loaded = params.load(home)
         yield Finding(what="params.yaml", ok=True, text=f"night of {loaded.night.train_hours:g} h to train")

@@ -1,13 +1,13 @@
-"""Implements the commands besides stages and nights, one function each: its signature is its options.
+"""Implements the commands besides stages and nights: each public function is one, its signature its options.
 
-`python -m pipeline` finds them in COMMANDS (pipeline/cli.py), shows the first line of their docstrings as
-help, and takes what they return as its exit status.
+`python -m pipeline` shows the first line of their docstrings as help, and takes what they return as its exit
+status (pipeline/cli.py).
 """
 
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pipeline.contract import older, params, records
 from pipeline.contract.errors import NothingToDo, ParamsError, without_password
 from pipeline.contract.records import Check
 from pipeline.report import notifier
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 
 log = logging.getLogger("pipeline")
 
@@ -111,7 +111,7 @@ def who_used(what: str) -> int:
 
 def migrate() -> int:
     """Rewrite params.yaml of the release before in today's form, and say what changed."""
-    path = ledger.home() / params.FILE
+    path = checkout.home() / params.FILE
     text, changes = older.migrate(path.read_text())
     if not changes:
         raise NothingToDo(f"{path} is in today's form")
@@ -133,7 +133,7 @@ def same_recipe(*, reason: str) -> int:
     champion = ledger.champion_at(ledger.ledger_tip())
     if champion is None:
         raise NothingToDo("no version serves yet, so that there is no recipe to be the same as")
-    recipe = lineage.recipe(params.load(ledger.home()))
+    recipe = lineage.recipe(params.load(checkout.home()))
     if recipe == champion.lineage.get("recipe"):
         raise NothingToDo(f"the recipe is that of version {champion.version} as it is")
     text = f"the recipe was declared to be that of version {champion.version}: {reason}"
@@ -146,14 +146,14 @@ def audit() -> int:
     """Check ledger, aliases, DVC objects and MLflow against each other."""
     from pipeline.rollout.audit import audit as checks
 
-    return _shown(checks(params.load(ledger.home())))
+    return _shown(checks(params.load(checkout.home())))
 
 
 def drill() -> int:
     """Check that the version which a rollback would bring back could be restored."""
     from pipeline.rollout.drill import drill as checks
 
-    return _shown(checks(params.load(ledger.home())))
+    return _shown(checks(params.load(checkout.home())))
 
 
 def serve(*, host: str = "", port: int = -1) -> int:
@@ -165,7 +165,7 @@ def serve(*, host: str = "", port: int = -1) -> int:
     """
     from pipeline.serving import server
 
-    server.serve(params.load(ledger.home()), host=host, port=None if port < 0 else port)
+    server.serve(params.load(checkout.home()), host=host, port=None if port < 0 else port)
     return 0
 
 
@@ -215,13 +215,13 @@ def report(*, night: str = "", open: bool = False) -> int:
     from pipeline.report import board, outcome, page
 
     entries = ledger.history(limit=outcome.NIGHTS)
-    folders = [ledger.home() / "nights" / entry.night.id for entry in entries
+    folders = [checkout.home() / "nights" / entry.night.id for entry in entries
                if not entry.rollback and entry.night.id == (night or entry.night.id)]  # fmt: skip
     folder = next((folder for folder in folders if (folder / page.FILE).exists()), None)
     if folder is None:
         raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
     written = page.write(folder, entries)  # again, since it may have been rolled back
-    overview = ledger.home() / "var" / "board.html"
+    overview = checkout.home() / "var" / "board.html"
     records.replace_text(overview, board.board(entries))
     if entries[0].rollback:
         log.info("%s", outcome.since(entries))
@@ -243,7 +243,7 @@ def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url:
     from pipeline.machines import pricelist
     from pipeline.machines import prices as list_prices
 
-    kept = ledger.home() / pricelist.REFRESHED
+    kept = checkout.home() / pricelist.REFRESHED
     if not refresh:
         print("\n".join(list_prices.table(kept, machine=machine, region=region)))
         return 0
@@ -312,7 +312,7 @@ def show(record: str, *, night: str = "") -> int:
     kinds = {kind.__name__.lower(): kind for kind in records.OF_A_NIGHT}
     if record not in kinds:
         raise ParamsError(f"{record} is not a record of a night; name one of {', '.join(kinds)}")
-    folder = ledger.home() / "nights" / night if night else Path()
+    folder = checkout.home() / "nights" / night if night else Path()
     written = records.find(kinds[record], folder / records.RUN)
     if written is None:
         raise NothingToDo(f"{folder / records.RUN} has no {record} yet")
@@ -330,13 +330,7 @@ def notify(*, text: str = "", night: str = "", stage: str = "") -> int:
     """
     message = (text or sys.stdin.read()).rstrip("\n")
     if stage:
-        left = ledger.home() / "nights" / night / records.RUN / f"{stage}.error"
+        left = checkout.home() / "nights" / night / records.RUN / f"{stage}.error"
         message += f": {left.read_text().strip() if left.exists() else 'look at its log'}"
     log.warning("%s", message)
     return 0 if notifier.tell(message) else 1
-
-
-COMMANDS: tuple[Callable[..., int], ...] = (
-    init, try_, status, why, who_used, same_recipe, audit, drill, serve, predict, check, report, prices,
-    simulate, show, notify, migrate,
-)  # fmt: skip

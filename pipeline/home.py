@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pipeline import dvc_file
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.contract.table import AnyColumn, Float, Int, Table
-from pipeline.storage.ledger import git
+from pipeline.storage.checkout import git
 
 if TYPE_CHECKING:
     from pipeline.survey import Survey

@@ -21,7 +21,7 @@ from pipeline.contract.records import Approval, Champion, Night, Release, Verdic
 from pipeline.jobs import reaper
 from pipeline.registry import approval
 from pipeline.report import notifier
-from pipeline.storage import ledger, snapshots
+from pipeline.storage import checkout, ledger, snapshots
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def open(  # the verb of the stage
         trigger: who started it, and why.
         here: run in this folder, uncommitted changes and all, rather than in a worktree.
     """
-    home = Path.cwd() if here else ledger.home()
+    home = Path.cwd() if here else checkout.home()
     overridden = params.override(home, set or [])
     for plug in (overridden.source, overridden.workload, overridden.backend):
         plug.find()  # rather than fail an hour later
@@ -66,7 +66,7 @@ def open(  # the verb of the stage
     if day and day > today:
         raise ParamsError(f"day {day} is in the future, today is {today}; ask for a day that is over")
     _expect_ledger(overridden)
-    commit = ledger.git("rev-parse", "HEAD", folder=home)
+    commit = checkout.git("rev-parse", "HEAD", folder=home)
     previous = ledger.ledger_tip()
     if here:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
@@ -173,7 +173,7 @@ def _newest_day(loaded: params.Params) -> date:
 def _warn_of_changes(home: Path) -> None:
     """Warns of files of the checkout that are not part of a night, which runs at HEAD."""
     changed = [
-        line.split(maxsplit=1)[1] for line in ledger.git("status", "--porcelain", folder=home).splitlines()
+        line.split(maxsplit=1)[1] for line in checkout.git("status", "--porcelain", folder=home).splitlines()
     ]
     if changed:
         log.warning(
@@ -186,9 +186,9 @@ def _worktree(home: Path, folder: Path, commit: str) -> None:
     """Checks `commit` out in `folder`, over what a killed `open` may have left."""
     if folder.exists():
         shutil.rmtree(folder)
-    ledger.git("worktree", "prune", folder=home)
+    checkout.git("worktree", "prune", folder=home)
     try:
-        ledger.git("worktree", "add", "--force", "--detach", str(folder), commit, folder=home)
+        checkout.git("worktree", "add", "--force", "--detach", str(folder), commit, folder=home)
     except ReleaseError as error:
         raise JobError(f"no worktree for the night: {error}") from None
 
@@ -211,8 +211,8 @@ def _restore(previous: str) -> None:
 
 def _remove_old_nights(keep: int) -> None:
     """Removes the worktrees of all but the newest closed nights; git, DVC and MLflow keep the rest."""
-    nights = ledger.home() / "nights"
+    nights = checkout.home() / "nights"
     closed = [entry.night.id for entry in ledger.history(limit=10 * keep) if not entry.rollback]
     for name in closed[keep:]:
         if (nights / name).exists():
-            ledger.git("worktree", "remove", "--force", str(nights / name), folder=ledger.home())
+            checkout.git("worktree", "remove", "--force", str(nights / name), folder=checkout.home())

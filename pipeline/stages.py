@@ -1,32 +1,15 @@
-"""Lists the stages, and fills the arguments of each: the signature is the contract.
+"""Lists the stages, and all that is special about each; its signature says the rest (pipeline/runner.py).
 
-A stage is a plain function. Its arguments are filled by their types: a record from its file, a
-section from params.yaml, a protocol from its plug; keyword-only scalars are options of the command
-line. What it returns is written as a record. The functions are named, not imported, so that a
-stage loads only what it needs.
+The functions are named, not imported, so that a stage loads only what it needs and help loads none.
 """
 
-import errno
 import importlib
-import inspect
-import logging
-import types
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.contract import params, records
-from pipeline.contract.backend import Backend
-from pipeline.contract.data_source import Source
-from pipeline.contract.errors import NothingToDo, NotYet, PipelineError, without_password
-from pipeline.contract.params import Params, Section, Sections
-from pipeline.contract.records import Record
-from pipeline.contract.workload import Workload
-
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pipeline.contract.records import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +31,9 @@ class Stage:
     always: bool = False  # runs however the stages before it ended
 
     @property
-    def function(self) -> Callable[..., Record | None]:
+    def function(self) -> "Callable[..., Record | None]":
         """Returns the function, which is imported now."""
-        function: Callable[..., Record | None] = imported(self.path)
-        return function
+        return imported(self.path)  # type: ignore[no-any-return]
 
 
 WORKLOAD = "data/run/workload.txt"  # digest of the code that prepares its rows, wherever that is
@@ -130,101 +112,8 @@ STAGES = {
 CHAIN = tuple(name for name, stage in STAGES.items() if stage.part == "night")  # in order
 IN_NIGHT = tuple(name for name, stage in STAGES.items() if stage.part != "any time")
 
-OPTION_TYPES: tuple[Any, ...] = (str, int, float, bool, date, date | None, list[str] | None)
-
-
-def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Returns the parameters that are options of the command line: keyword-only scalars."""
-    hints = typing.get_type_hints(function)
-    return {
-        name: parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and hints[name] in OPTION_TYPES
-    }
-
-
-def arguments(function: Callable[..., Any], folder: Path = Path()) -> dict[str, Any]:
-    """Returns the other arguments, filled by their types from the folder of a night."""
-    hints = typing.get_type_hints(function)
-    wanted = set(inspect.signature(function).parameters) - set(options(function))
-    kinds = {name: hints[name] for name in inspect.signature(function).parameters if name in wanted}
-    loaded = params.load(folder) if any(not _is_record(kind) for kind in kinds.values()) else None
-    return {name: _fill(kind, loaded, folder) for name, kind in kinds.items()}
-
-
-def run(name: str, **given: Any) -> Record | None:
-    """Runs a stage here, and writes and returns its record; data/run says how it ended until it succeeds.
-
-    `<stage>.error` holds the sentence of a failure, `<stage>.skipped` why there was nothing to do.
-    """
-    function = STAGES[name].function
-    try:
-        record = function(**arguments(function), **given)
-        if record is not None and name in IN_NIGHT:
-            records.write(record)
-    except NotYet:
-        raise
-    except NothingToDo as reason:
-        mark(name, skipped=str(reason))
-        raise
-    except Exception as error:  # is raised again; `close` and the report read the mark
-        mark(name, error=sentence(error))
-        raise
-    mark(name)
-    return record
-
-
-def sentence(error: Exception) -> str:
-    """Returns an exception as a sentence; its class is named only where the text is not our own."""
-    if isinstance(error, PipelineError):
-        return without_password(str(error))
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"the disk is full ({error.filename or Path.cwd()}); free some space and run this again"
-    return without_password(f"{type(error).__name__}: {error}")
-
-
-def written_by(name: str) -> type[Record] | None:
-    """Returns the kind of record that a stage writes; None where it writes none."""
-    kind = typing.get_type_hints(STAGES[name].function)["return"]
-    return kind if _is_record(kind) else None
-
-
-def mark(name: str, **marks: str) -> None:
-    """Leaves the given ones of `<stage>.error` and `<stage>.skipped` in the night's folder, no others."""
-    if name not in CHAIN or not records.RUN.exists():
-        return  # no night here, or no stage of it: a person's wrong answer is not a failure of the night
-    for ending in ("error", "skipped"):
-        path = records.RUN / f"{name}.{ending}"
-        if ending in marks:
-            records.replace_text(path, marks[ending] + "\n")
-        else:
-            path.unlink(missing_ok=True)
-
 
 def imported(path: str) -> Any:
     """Returns what an import path `module:name` names."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
-
-
-def _fill(kind: Any, loaded: Params | None, folder: Path) -> Any:
-    if isinstance(kind, types.UnionType):  # `Champion | None`: None where the file is missing
-        return records.find(kind.__args__[0], folder / records.RUN)
-    if _is_record(kind):
-        return records.read(kind, folder / records.RUN)
-    assert loaded is not None
-    if issubclass(kind, Sections):
-        return kind.model_construct(**{name: getattr(loaded, name) for name in kind.model_fields})
-    if issubclass(kind, Section):
-        sections = (getattr(loaded, name) for name in Params.model_fields)
-        return next(section for section in sections if type(section) is kind)
-    plugs: dict[Any, params.Plug] = {
-        Source: loaded.source, Workload: loaded.workload, Backend: loaded.backend,
-    }  # fmt: skip
-    return plugs[kind].make()
-
-
-def _is_record(kind: Any) -> bool:
-    if isinstance(kind, types.UnionType):
-        kind = kind.__args__[0]
-    return isinstance(kind, type) and issubclass(kind, Record)

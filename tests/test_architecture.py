@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import dvc_file, stages
+from pipeline import cli, dvc_file, runner, stages
 from pipeline.contract import records
 from pipeline.contract.params import Params, TrainSections, load
 from pipeline.contract.records import Record
@@ -103,20 +103,34 @@ def test_dag_files_know_only_airflow_and_the_command_line(path: Path) -> None:
     assert "data/run" not in path.read_text()  # records are the command line's: python -m pipeline show
 
 
+def loaded_by(code: str) -> set[str]:
+    code = f"import sys; before = set(sys.modules); {code}; print(*set(sys.modules) - before)"
+    command = [sys.executable, "-c", code]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split())
+
+
 @pytest.mark.slow
 def test_the_command_line_starts_without_heavy_imports() -> None:
-    code = (
-        "import sys; before = set(sys.modules); import pipeline.cli, pipeline.stages as s; "
-        "[stage.function for stage in s.STAGES.values()]; print(*set(sys.modules) - before)"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout.split()
-    assert not HEAVY & set(loaded)
+    loaded = loaded_by("import pipeline.stages as s; [stage.function for stage in s.STAGES.values()]")
+    assert not HEAVY & loaded
+
+
+def test_help_of_a_stage_imports_no_library() -> None:
+    loaded = loaded_by("from pipeline import cli; cli.parser(['gate'])")
+    assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "pipeline"}
+    assert len([name for name in loaded if name.startswith("pipeline")]) < 10
+
+
+@pytest.mark.parametrize("name", stages.STAGES)
+def test_the_options_of_a_stage_are_the_scalars_of_its_signature(name: str) -> None:
+    module, _, function = stages.STAGES[name].path.partition(":")
+    read = {parameter.arg for parameter, _, _ in cli.options(cli._functions(module)[function])}
+    hints = typing.get_type_hints(stages.STAGES[name].function)
+    assert read == {key for key, kind in hints.items() if key != "return" and kind in runner.OPTION_TYPES}
 
 
 def test_each_record_is_written_by_a_stage_and_only_one() -> None:
-    writers = [stages.written_by(name) for name in stages.CHAIN]
+    writers = [runner.written_by(name) for name in stages.CHAIN]
     kinds = [kind for kind in writers if kind]
     assert len(kinds) == len(set(kinds)) == 11
     assert {kind.__name__ for kind in kinds} == {
@@ -134,7 +148,7 @@ def test_a_stage_reads_only_what_an_earlier_one_wrote() -> None:
         for kind in hints.values():
             if isinstance(kind, type) and issubclass(kind, Record):
                 assert kind in written, f"{name} reads {kind.__name__}"
-        if kind := stages.written_by(name):
+        if kind := runner.written_by(name):
             written.add(kind)
 
 
@@ -167,7 +181,7 @@ def test_a_stage_is_given_only_the_sections_that_it_names(tmp_path: Path) -> Non
     def stage(params: TrainSections) -> None: ...
 
     shutil.copy(ROOT / "params.yaml", tmp_path)
-    given = stages.arguments(stage, tmp_path)["params"]
+    given = runner.arguments(stage, tmp_path)["params"]
     assert given.train == load(tmp_path).train
     assert not hasattr(given, "gate")
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, stages
+from pipeline import cli, runner
 from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.contract.records import Night, Release, Verdict
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 
 
 def opened(home: Path, **options: object) -> Night:
     os.chdir(home)
-    night = stages.run("open", **options)
+    night = runner.run("open", **options)
     assert isinstance(night, Night)
     return night
 
@@ -48,7 +48,7 @@ def test_a_night_runs_in_a_worktree_with_its_overrides_written_in(repository: Pa
     assert told.source.model_extra == {"first": 3}
     assert night.train_until - night.started_at == timedelta(minutes=30)
     assert (repository / "params.yaml").read_text() == before
-    assert ledger.git("rev-parse", "HEAD") == night.code_commit
+    assert checkout.git("rev-parse", "HEAD") == night.code_commit
 
 
 def test_without_a_day_the_newest_of_the_source_is_taken(repository: Path) -> None:
@@ -111,15 +111,15 @@ def test_close_chains_nights_with_the_code_commit_as_second_parent(
     repository: Path, commit: Callable[[str], str]
 ) -> None:
     one = opened(repository, day=date(2025, 1, 1))
-    stages.run("close")
+    runner.run("close")
     os.chdir(repository)
     code = commit("Change nothing") if (repository / "new").write_text("x") else ""
     two = opened(repository, day=date(2025, 1, 2))
-    stages.run("close")
+    runner.run("close")
     entries = ledger.history()
     assert [entry.night for entry in entries] == [two, one]
     assert two.previous == entries[1].commit
-    parents = ledger.git("show", "-s", "--format=%P", entries[0].commit).split()
+    parents = checkout.git("show", "-s", "--format=%P", entries[0].commit).split()
     assert parents == [entries[1].commit, code]
     assert entries[0].verdict and entries[0].verdict.action == "no data"
     assert entries[0].verdict.failed == ""
@@ -128,9 +128,9 @@ def test_close_chains_nights_with_the_code_commit_as_second_parent(
 @pytest.mark.slow
 def test_closing_twice_makes_one_commit(repository: Path) -> None:
     opened(repository)
-    stages.run("close")
+    runner.run("close")
     tip = ledger.ledger_tip()
-    stages.run("close")
+    runner.run("close")
     assert ledger.ledger_tip() == tip
 
 
@@ -140,11 +140,11 @@ def test_of_two_nights_that_follow_the_same_one_wins_and_the_other_says_so(repos
     two = opened(repository, night="two")
     assert one.previous == two.previous == ""
     os.chdir(repository / "nights" / "two")
-    stages.run("close")
+    runner.run("close")
     tip = ledger.ledger_tip()
     os.chdir(repository / "nights" / "one")
     with pytest.raises(ReleaseError, match="night two has moved the ledger"):
-        stages.run("close")
+        runner.run("close")
     assert ledger.ledger_tip() == tip
 
 
@@ -153,7 +153,7 @@ def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: 
     names = [f"n{i}" for i in range(6)]
     for name in names:
         opened(repository, night=name)
-    code = "import sys; from pipeline import stages; stages.run('close')"
+    code = "import sys; from pipeline import runner; runner.run('close')"
     closing = [
         subprocess.Popen([sys.executable, "-c", code], cwd=repository / "nights" / name,
                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE)
@@ -170,10 +170,10 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
 ) -> None:
     night = opened(repository, day=date(2025, 1, 1))
     promoted(1, night)
-    stages.run("close")
+    runner.run("close")
     opened(repository, day=date(2025, 1, 2))
     (records.RUN / "ingest.error").write_text("the source is gone; bring it back\n")
-    stages.run("close")
+    runner.run("close")
     assert "ingest failed: the source is gone" in caplog.text
     newest = ledger.history()[0]
     assert newest.verdict and "ingest failed" in newest.verdict.reason
@@ -185,18 +185,18 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
 def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) -> None:
     one = opened(repository, day=date(2025, 1, 1))
     promoted(1, one)
-    stages.run("close")
+    runner.run("close")
     first = ledger.ledger_tip()
     two = opened(repository, day=date(2025, 1, 2))
     promoted(2, two)
-    stages.run("close")
+    runner.run("close")
     tip = ledger.ledger_tip()
     back = Release(version=1, replaced=2, model_digest="", night=one.id)
     verdict = records.read(Verdict)
     ledger.commit_rollback(first, back, verdict, expected_tip=tip, message="rollback to 1: worse")
     newest = ledger.history()[0]
     assert newest.rollback and newest.serving and newest.serving.version == 1
-    changed = ledger.git("diff", "--name-only", first, newest.commit, folder=repository)
+    changed = checkout.git("diff", "--name-only", first, newest.commit, folder=repository)
     assert set(changed.split()) <= {"data/run/release.json", "data/run/verdict.json"}
     with pytest.raises(ReleaseError, match="moved the ledger"):
         ledger.commit_rollback(first, back, verdict, expected_tip=tip, message="again")

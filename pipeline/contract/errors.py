@@ -11,7 +11,9 @@ NotYet                 exit 75   ask again later: a job runs, a gate waits
 NothingToDo            exit 99   no new data, nothing to promote
 """
 
+import errno
 import re
+from pathlib import Path
 
 
 class PipelineError(Exception):
@@ -84,3 +86,12 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", 
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether Python, numpy or torch could not get memory."""
     return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)
+
+
+def sentence(error: Exception) -> str:
+    """Returns an exception as a sentence; its class is named only where the text is not our own."""
+    if isinstance(error, PipelineError):
+        return without_password(str(error))
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"the disk is full ({error.filename or Path.cwd()}); free some space and run this again"
+    return without_password(f"{type(error).__name__}: {error}")

@@ -30,7 +30,7 @@ from pipeline.experiment.readout import Decision, Finding, Limits, decide, find
 from pipeline.experiment.traffic import end, is_holdback, move, open_log, share_out
 from pipeline.rollout.targets import endpoint
 from pipeline.statistics.paired import Rules
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 
 if TYPE_CHECKING:
     from pipeline.storage.traffic_log import Log, Traffic
@@ -187,7 +187,7 @@ def clean(params: LiveSections, *, now: datetime) -> str:
     if log is None or traffic is None or not traffic.experiment or is_holdback(traffic):
         return ""
     experiment = traffic.experiment
-    folder = ledger.home() / "nights" / experiment
+    folder = checkout.home() / "nights" / experiment
     night = records.find(Night, folder / records.RUN)
     standing = records.find(Live, folder / FOLDER)
     closed = any(commit.night == experiment for commit in ledger.commits(limit=50))

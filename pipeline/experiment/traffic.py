@@ -7,7 +7,7 @@ from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.contract.params import LiveSections
 from pipeline.contract.records import Release
 from pipeline.rollout.targets import endpoint
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 from pipeline.storage.traffic_log import existing_log
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def is_holdback(traffic: "Traffic") -> bool:
 
 def open_log(params: LiveSections) -> "Log | None":
     """Returns the log of serving; None where nobody has ever served from this home."""
-    return existing_log(params.serving, ledger.home())
+    return existing_log(params.serving, checkout.home())
 
 
 def move(log: "Log", traffic: "Traffic") -> "Traffic":

@@ -20,7 +20,7 @@ from pipeline.rollout.rollback import rollback
 from pipeline.rollout.targets import Target, release_targets
 from pipeline.statistics.paired import interval, judge
 from pipeline.statistics.result import Effect, Status
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from pipeline.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def _adopt(shown: int, params: WatchSections) -> str:
 
 def _newest_scores(serving: Release) -> Columns | None:
     """Returns the scores of the night that promoted the champion, while its folder is kept."""
-    folder = ledger.home() / "nights" / serving.night
+    folder = checkout.home() / "nights" / serving.night
     night = records.find(Version, folder / records.RUN)
     before = records.find(Champion, folder / records.RUN)
     if (

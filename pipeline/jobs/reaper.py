@@ -17,7 +17,7 @@ from pipeline.contract.backend import Backend, LiveJob, label
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
 
 def standings() -> dict[str, Standing]:
     """Returns the nights whose folders are here, by their labels."""
-    home = ledger.home()
+    home = checkout.home()
     closed: dict[str, datetime] = {}
     for commit in ledger.commits():
         if not commit.rollback:

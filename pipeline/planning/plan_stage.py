@@ -11,7 +11,7 @@ from pipeline.machines.pricelist import REFRESHED
 from pipeline.planning import planner
 from pipeline.planning.candidates import everything
 from pipeline.prediction import ledger_history
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 
 
 def plan(
@@ -25,7 +25,7 @@ def plan(
 ) -> Plan:
     """Returns the plan of the night; raises PlanError with the least that helps if nothing is feasible."""
     entries = ledger_history.before(night)
-    available, listed = backend.machines(), rented(ledger.home() / REFRESHED)
+    available, listed = backend.machines(), rented(checkout.home() / REFRESHED)
     machines = everything(available, listed)
     return planner.plan(
         night, dataset, profile, champion, params,

@@ -31,7 +31,7 @@ from pipeline.contract.workload import Batch, Workload
 from pipeline.machines import this_machine
 from pipeline.profiling import profiler
 from pipeline.profiling.profiler import ARRAYS
-from pipeline.storage import jsonl, ledger, snapshots
+from pipeline.storage import checkout, jsonl, snapshots
 from pipeline.training import gpus, worker_errors
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ def _structure(batch: Batch) -> Any:
 def _kept_in(name: str) -> Path | None:
     """Returns the file of a kept profile; None outside of any home."""
     try:
-        return ledger.home() / "var" / "profiles" / name
+        return checkout.home() / "var" / "profiles" / name
     except ParamsError:
         return None
 

@@ -33,7 +33,7 @@ from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.records import Record
 from pipeline.machines import this_machine
 from pipeline.machines.this_machine import KEPT, digest, fingerprint
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def ceilings(folder: Path) -> Ceilings:
     """
     machine = fingerprint()
     try:
-        path = ledger.home() / "var" / "machines" / f"{digest(machine)}.json"
+        path = checkout.home() / "var" / "machines" / f"{digest(machine)}.json"
     except ParamsError:
         return measure(folder)
     with alone(path.with_suffix(".lock")):

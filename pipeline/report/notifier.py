@@ -11,7 +11,7 @@ import subprocess
 from pipeline.contract import params
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import Night, Release, Verdict
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ STDERR = 2
 
 def tell(message: str) -> bool:
     """Hands the message to the home's notifier, if there is one; returns False where the notifier failed."""
-    command = params.load(ledger.home()).notify.command
+    command = params.load(checkout.home()).notify.command
     if not command:
         return True
     try:

@@ -18,7 +18,7 @@ from pipeline.contract.records import Approval, Check, Night, Release, Verdict, 
 from pipeline.registry import aliases
 from pipeline.rollout import saga
 from pipeline.rollout.targets import release_targets
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
@@ -75,7 +75,9 @@ def _objects() -> Check:
     tip = ledger.ledger_tip()
     try:
         if tip:
-            ledger.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", tip, folder=ledger.home())
+            checkout.git(
+                "fsck", "--no-dangling", "--no-reflogs", "--no-progress", tip, folder=checkout.home()
+            )
     except ReleaseError as error:
         return Check(name="ledger's objects", ok=False, text=str(error))
     return Check(
@@ -132,7 +134,7 @@ def _allowed(verdict: dict[str, Any], approval: dict[str, Any], number: int) -> 
 
 def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
     """Checks that the cache has the files that dvc.lock of the newest nights names, those in folders too."""
-    cache = ledger.home() / ".dvc" / "cache" / "files" / "md5"
+    cache = checkout.home() / ".dvc" / "cache" / "files" / "md5"
     wanted: dict[str, str] = {}
     for commit, text in locks:
         for stage in (YAML(typ="safe").load(text) or {}).get("stages", {}).values():

@@ -17,7 +17,7 @@ from pipeline.contract.params import Params
 from pipeline.contract.records import Check
 from pipeline.registry import aliases, packaging
 from pipeline.rollout.rollback import promotion_of, steps_back
-from pipeline.storage import ledger, snapshots
+from pipeline.storage import checkout, ledger, snapshots
 from pipeline.storage.ledger import Entry
 from pipeline.storage.mlflow_client import session
 
@@ -61,21 +61,21 @@ def _model(made: Entry, params: Params) -> str:
 
 def _code(made: Entry, params: Params) -> str:
     commit = made.night.code_commit
-    num_files = len(ledger.git("ls-tree", "-r", "--name-only", commit, folder=ledger.home()).splitlines())
-    ledger.git("rev-list", "--objects", "--quiet", f"{commit}^{{tree}}", folder=ledger.home())
+    num_files = len(checkout.git("ls-tree", "-r", "--name-only", commit, folder=checkout.home()).splitlines())
+    checkout.git("rev-list", "--objects", "--quiet", f"{commit}^{{tree}}", folder=checkout.home())
     return f"{num_files:,} files at {commit[:9]}"
 
 
 def _data(made: Entry, params: Params) -> str:
-    home = ledger.home()
+    home = checkout.home()
     with tempfile.TemporaryDirectory(prefix="drill-", dir=home / "var") as scratch:
         folder = Path(scratch) / "night"
-        ledger.git("worktree", "add", "--detach", str(folder), made.commit, folder=home)
+        checkout.git("worktree", "add", "--detach", str(folder), made.commit, folder=home)
         try:
             snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
             with contextlib.chdir(folder):
                 snapshots.restore(["data/raw", "data/clean", "data/quarantine"])
                 num_files = sum(path.is_file() for path in Path("data").rglob("*.parquet"))
         finally:
-            ledger.git("worktree", "remove", "--force", str(folder), folder=home)
+            checkout.git("worktree", "remove", "--force", str(folder), folder=home)
     return f"{num_files:,} partitions as of {made.commit[:9]}"

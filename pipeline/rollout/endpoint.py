@@ -32,7 +32,7 @@ from pipeline.contract.records import Dataset, Release
 from pipeline.registry import aliases, packaging
 from pipeline.rollout.operation_journal import OperationJournal, Operations
 from pipeline.statistics.assignment import STALE_S
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from pipeline.storage.bucket import BucketFolder
 from pipeline.storage.traffic_log import read_url
 
@@ -112,7 +112,7 @@ class OnVertex:
     def __init__(self, config: Endpoint, client: "MlflowClient", model: str, log: "Log | None") -> None:
         self.config, self.client, self.model, self.log = config, client, model, log
         self.name = f"Vertex AI's endpoint of {model}"
-        self.journal = OperationJournal(ledger.home() / "var" / "endpoint.json")
+        self.journal = OperationJournal(checkout.home() / "var" / "endpoint.json")
 
     @cached_property
     def deployments(self) -> Deployments:
@@ -296,7 +296,7 @@ class OnVertex:
             "MODEL_DIGEST": release.model_digest, "FILES_DIGEST": release.files_digest,
             "MODEL_VERSION": str(number), "NIGHT": release.night,
             "ENDPOINT": self.deployments.endpoint, "LOG_FROM": self.config.log,
-            "SERVING": params.load(ledger.home()).serving.model_dump_json(include=LIMITS),
+            "SERVING": params.load(checkout.home()).serving.model_dump_json(include=LIMITS),
         }  # fmt: skip
         if arrays := self._send_arrays(release.night):
             environment |= {"ARRAYS_BUCKET": bucket.url, "ARRAYS": arrays}
@@ -313,7 +313,7 @@ class OnVertex:
 
         The arrays are of the version's own night or, for an old version, of the newest night still here.
         """
-        nights = ledger.home() / "nights"
+        nights = checkout.home() / "nights"
         for name in (night, *(commit.night for commit in ledger.commits(limit=NIGHTS_BACK))):
             folder = nights / name
             dataset = records.find(Dataset, folder / records.RUN)

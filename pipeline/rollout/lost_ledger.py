@@ -17,7 +17,7 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import ModelSections
 from pipeline.registry import aliases
 from pipeline.rollout import saga
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from pipeline.storage.mlflow_client import session
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ def _remotes() -> dict[str, str]:
     branches = {}
     # No night may wait for somebody to type a password.
     unprompted = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
-    for remote in ledger.git("remote", folder=ledger.home()).splitlines():
+    for remote in checkout.git("remote", folder=checkout.home()).splitlines():
         with contextlib.suppress(subprocess.TimeoutExpired):
             listed = subprocess.run(
-                ["git", "ls-remote", remote, ledger.BRANCH], cwd=ledger.home(), stdin=subprocess.DEVNULL,
+                ["git", "ls-remote", remote, ledger.BRANCH], cwd=checkout.home(), stdin=subprocess.DEVNULL,
                 capture_output=True, text=True, timeout=REMOTE_S, check=False, env=unprompted | os.environ,
             ).stdout.split()  # fmt: skip
             branches.update({remote: listed[0]} if listed else {})
@@ -89,7 +89,7 @@ def _remotes() -> dict[str, str]:
 
 def _is_part(commit: str, tip: str) -> bool:
     command = ["git", "merge-base", "--is-ancestor", commit, tip or commit]
-    done = subprocess.run(command, cwd=ledger.home(), capture_output=True, check=False)
+    done = subprocess.run(command, cwd=checkout.home(), capture_output=True, check=False)
     return bool(tip) and done.returncode == 0
 
 

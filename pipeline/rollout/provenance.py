@@ -24,7 +24,7 @@ from pipeline.contract.records import (
     Version,
 )
 from pipeline.registry import approval
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from pipeline.storage.ledger import Commit, Entry
 
 FEWEST_DIGITS = 6  # of a digest, so that they name one thing
@@ -188,9 +188,9 @@ def _judged(entry: Entry) -> list[tuple[str, str]]:
 
 def _changed_params(entry: Entry) -> str:
     """Returns how the night's params differ from those of its code commit, line by line."""
-    folder = ledger.home()
+    folder = checkout.home()
     names = (f"{entry.night.code_commit}:params.yaml", f"{entry.commit}:params.yaml")
-    changed = ledger.git("diff", "--unified=0", *names, folder=folder).splitlines()
+    changed = checkout.git("diff", "--unified=0", *names, folder=folder).splitlines()
     lines = [f"{line[0]} {' '.join(line[1:].split())}" for line in changed if re.match(r"[+-](?![+-])", line)]
     return "; ".join(lines) or "those of the code commit"
 

@@ -27,7 +27,7 @@ from pipeline.contract.errors import DataError, NotYet, ReleaseError
 from pipeline.contract.records import Champion, Release
 from pipeline.registry.lineage import LOCK
 from pipeline.rollout.targets import Target
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from pipeline.storage.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Recovered:
 
 def journal() -> Journal:
     """Returns the journal of all sagas of this home; its file is missing while no saga is under way."""
-    return Journal(ledger.home() / "var" / "release.json")
+    return Journal(checkout.home() / "var" / "release.json")
 
 
 def run(move: Move, targets: Sequence[Target]) -> str:

@@ -14,7 +14,7 @@ from pipeline.contract import params
 from pipeline.contract.records import Release, Verdict
 from pipeline.registry import aliases, description
 from pipeline.rollout.routers import Routers
-from pipeline.storage import ledger, mlflow_client
+from pipeline.storage import checkout, ledger, mlflow_client
 from pipeline.storage.traffic_log import existing_log
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def release_targets(client: "MlflowClient", model: str) -> list[Target]:
 
     Params are the home's, not a night's, since serving belongs to the home.
     """
-    serving = params.load(ledger.home()).serving
-    traffic_log = existing_log(serving, ledger.home())
+    serving = params.load(checkout.home()).serving
+    traffic_log = existing_log(serving, checkout.home())
     targets: list[Target] = [Alias(client, model)]
     if traffic_log:
         targets.append(Routers(client, model, traffic_log))
@@ -104,9 +104,9 @@ def release_targets(client: "MlflowClient", model: str) -> list[Target]:
 @contextmanager
 def endpoint(model: str) -> Iterator["OnVertex | None"]:
     """Yields the endpoint, which has to follow every change of the traffic row; None where there is none."""
-    serving = params.load(ledger.home()).serving
+    serving = params.load(checkout.home()).serving
     if serving.endpoint is None:
         yield None
         return
     with mlflow_client.session() as client:
-        yield serving.endpoint.make().target(client, model, existing_log(serving, ledger.home()))
+        yield serving.endpoint.make().target(client, model, existing_log(serving, checkout.home()))

@@ -21,7 +21,7 @@ from pipeline.data.prepare import partitions
 from pipeline.registry import aliases, carried_code, packaging
 from pipeline.registry.weights import load_rows
 from pipeline.serving.loading import recorded
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from pipeline.storage.bucket import options
 from pipeline.storage.mlflow_client import session
 from pipeline.workloads.served_rows import ServedRows, conformed, serves_rows
@@ -46,7 +46,7 @@ def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
     """
     import pyarrow.parquet as pq
 
-    home = ledger.home()
+    home = checkout.home()
     if not to.endswith(FORMS):
         raise ParamsError(f"--to {to} is not a file of {' or '.join(FORMS)}; name one")
     folder = next((one for one in _folders(home) if part_of(day, one / CLEAN).exists()), None)

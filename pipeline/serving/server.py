@@ -9,7 +9,7 @@ import sys
 from pipeline.contract.errors import JobError
 from pipeline.contract.params import Params
 from pipeline.serving.loading import expect_online
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 from pipeline.storage.traffic_log import log_url, open_log
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     settings = params.serving
     host, port = host or settings.host, settings.port if port is None else port
     token = os.environ.get("DAYBREAK_TOKEN", "")
-    home = ledger.home()
+    home = checkout.home()
     listening = listen(host, port)
     traffic_log = open_log(log_url(settings, home))
     torch.set_num_threads(1)  # one user's answer is too small for more threads, which would only wait

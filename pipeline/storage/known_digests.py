@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.contract import records
 from pipeline.contract.errors import ParamsError
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 
 SETTLED_S = 2.0  # a file that has just been written may be written again within one tick of its clock
 MOST_BYTES = 1 << 26  # of what is remembered; the oldest is forgotten first
@@ -36,7 +36,7 @@ def _of_files() -> Iterator[Callable[[Path], str]]:
     from diskcache import Cache
 
     try:
-        folder = ledger.home() / "var" / "digests"
+        folder = checkout.home() / "var" / "digests"
     except ParamsError:
         yield records.digest
         return

@@ -8,7 +8,6 @@ rollback is a commit whose tree is that of the night which made the version that
 
 import json
 import logging
-import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.contract import older, records
-from pipeline.contract.errors import DataError, ParamsError, ReleaseError
+from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.records import (
     Approval,
     Batch,
@@ -37,6 +36,7 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
+from pipeline.storage.checkout import git, home
 
 log = logging.getLogger(__name__)
 
@@ -103,34 +103,6 @@ _KINDS: tuple[type[Record], ...] = (
     Night, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
     Champion, Release,
 )  # fmt: skip
-
-
-def git(
-    *arguments: str, folder: Path | None = None, index: Path | None = None, text: str | None = None
-) -> str:
-    """Returns the output of a git command, stripped; ReleaseError with git's own message if it fails."""
-    environment = {**os.environ, **({"GIT_INDEX_FILE": str(index)} if index else {})}
-    done = subprocess.run(
-        ["git", *arguments],
-        cwd=folder, env=environment, input=text, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise ReleaseError(f"git {arguments[0]} failed: {message}; fix it and run this again")
-    return done.stdout.strip()
-
-
-def home() -> Path:
-    """Returns the folder with `nights/` and `var/`: $PIPELINE_HOME, or the main worktree of this checkout."""
-    if given := os.environ.get("PIPELINE_HOME"):
-        return Path(given).resolve()
-    try:
-        common = git("rev-parse", "--path-format=absolute", "--git-common-dir")
-    except ReleaseError:
-        raise ParamsError(
-            f"{Path.cwd()} is not in a git checkout; run in a clone of the repository, or set PIPELINE_HOME"
-        ) from None
-    return Path(common).parent
 
 
 def ledger_tip() -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import JobError, without_password
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -37,7 +37,7 @@ _DEFAULTS = {  # MLflow's own retries would take minutes; ours follow
 
 def tracking_uri() -> str:
     """Returns the URI of the tracking store and the registry."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{ledger.home() / 'var' / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{checkout.home() / 'var' / 'mlflow.db'}"
 
 
 @contextlib.contextmanager
@@ -108,7 +108,7 @@ def _artifacts() -> str | None:
         return None
     if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
         return elsewhere
-    return (ledger.home() / "var" / "artifacts").as_uri()
+    return (checkout.home() / "var" / "artifacts").as_uri()
 
 
 def _answering(uri: str) -> "MlflowClient":

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.contract import records
 from pipeline.contract.errors import ParamsError
 from pipeline.machines import this_machine
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 
 
 def remember(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> None:
@@ -42,6 +42,6 @@ def _facts(workload: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _path(facts: dict[str, Any]) -> Path | None:
     try:
-        return ledger.home() / "var" / "passes" / f"{this_machine.digest(facts)}.json"
+        return checkout.home() / "var" / "passes" / f"{this_machine.digest(facts)}.json"
     except ParamsError:
         return None

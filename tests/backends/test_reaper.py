@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import stages
+from pipeline import runner
 from pipeline.contract import records
 from pipeline.contract.backend import LiveJob, label
 from pipeline.contract.errors import JobError
@@ -81,7 +81,7 @@ class Renting(ScriptedBackend):
 
 def opened(home: Path, *, name: str = "n") -> Night:
     os.chdir(home)
-    night = stages.run("open", day=date(2025, 1, 2), night=name)
+    night = runner.run("open", day=date(2025, 1, 2), night=name)
     assert isinstance(night, Night)
     return night
 
@@ -119,7 +119,7 @@ def test_the_hourly_look_knows_the_nights_by_their_folders_and_the_ledger(reposi
 
 def test_a_backend_that_rents_nothing_is_left_alone(repository: Path) -> None:
     opened(repository)
-    stages.run("reap")
+    runner.run("reap")
     assert records.find(Night)
 
 

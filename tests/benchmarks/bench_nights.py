@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline.contract import params
 from pipeline.contract.records import Champion, Version
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from tests.benchmarks import frame
 
 NUM_NIGHTS = 3 if frame.QUICK else 30
@@ -48,7 +48,7 @@ def dvc_md5(folder: Path, commit: str, path: str) -> str:
     """Digest that a commit's dvc.lock has for a path."""
     from ruamel.yaml import YAML
 
-    lock = YAML(typ="safe").load(ledger.git("show", f"{commit}:dvc.lock", folder=folder))
+    lock = YAML(typ="safe").load(checkout.git("show", f"{commit}:dvc.lock", folder=folder))
     outs = {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
     return str(outs[path])
 

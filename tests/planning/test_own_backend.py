@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import stages
+from pipeline import runner
 from pipeline.backends.vertex.vertex import Vertex
 from pipeline.contract import records
 from pipeline.contract.backend import Backend, Job, State
@@ -64,7 +64,7 @@ def _in_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(backend: str, machines: str) -> Plan:
     Path("params.yaml").write_text(PARAMS.format(backend=backend, machines=machines))
-    plan = stages.run("plan")
+    plan = runner.run("plan")
     assert isinstance(plan, Plan)
     return plan
 

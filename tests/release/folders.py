@@ -22,7 +22,7 @@ from pipeline.contract.records import (
     Tuning,
     Version,
 )
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 
 OWN = Path(__file__).with_name("own")  # a team's workload: a version carries it, and not all tests
 sys.path.insert(0, str(OWN))
@@ -67,8 +67,8 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
     """Folder of night `number`, a worktree of the repository, trained to `weight`; records up to Training."""
     day = FIRST + timedelta(days=number)
     folder = home / "nights" / day.isoformat()
-    code = ledger.git("rev-parse", "HEAD", folder=home)
-    ledger.git("worktree", "add", "--detach", str(folder), code, folder=home)
+    code = checkout.git("rev-parse", "HEAD", folder=home)
+    checkout.git("worktree", "add", "--detach", str(folder), code, folder=home)
     run = folder / records.RUN
     (folder / "params.yaml").write_text(PARAMS)
     (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages: {{}} # data of night {number}\n")

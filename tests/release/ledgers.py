@@ -20,7 +20,7 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 
 FIRST = date(2022, 1, 1)
 PARAMS = "night: {train_hours: 1}\n"
@@ -94,7 +94,7 @@ stages:
 
 def import_nights(home: Path, num_nights: int) -> None:
     """Put that many nights into the ledger of a repository that has none."""
-    code = ledger.git("rev-parse", "HEAD", folder=home)
+    code = checkout.git("rev-parse", "HEAD", folder=home)
     before, serving = "", None
     importer = subprocess.Popen(
         ["git", "fast-import", "--quiet", "--cat-blob-fd=1"],

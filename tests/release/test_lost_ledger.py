@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli, stages
+from pipeline import cli, runner
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import Params
@@ -42,10 +42,10 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
     assert cli.main(["watch"]) == 1
     assert f"git update-ref {ledger.BRANCH} {lost}" in caplog.text
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
-        stages.run("open", night="next")
+        runner.run("open", night="next")
     assert not (home / "nights" / "next").exists()
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
-        stages.run("rollback")
+        runner.run("rollback")
     subprocess.run(["git", "update-ref", ledger.BRANCH, lost], cwd=home, check=True)
     assert cli.main(["watch"]) == 0
     champion = ledger.champion_at(ledger.ledger_tip())

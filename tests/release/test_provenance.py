@@ -8,7 +8,7 @@ from pipeline import cli
 from pipeline.contract import records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.rollout import audit, provenance
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from tests.release.ledgers import PARAMS, digest_of, import_nights
 
 NUM_NIGHTS = 1000
@@ -23,7 +23,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["add", "--all"],
         ["-c", "user.name=A", "-c", "user.email=a@b", "commit", "--quiet", "--message=Begin"],
     ):
-        ledger.git(*words, folder=folder)
+        checkout.git(*words, folder=folder)
     import_nights(folder, NUM_NIGHTS)
     return folder
 
@@ -48,7 +48,7 @@ def test_why_tells_what_made_a_version_who_judged_it_and_when_it_served() -> Non
     assert told["verdict"] == "promote: better"
     assert told["approved"].startswith("by the gate; nobody was asked")
     assert told["served"].startswith("2023-05-16 22:00 UTC to 2023-05-18 22:00 UTC")
-    assert ledger.git("log", "-1", "--format=%s", told["ledger"]) == f"{night}: promote: better"
+    assert checkout.git("log", "-1", "--format=%s", told["ledger"]) == f"{night}: promote: better"
 
 
 def test_a_version_that_never_served_says_so() -> None:

@@ -19,7 +19,7 @@ from pipeline.contract.records import Champion, Version
 from pipeline.evaluation.scores import read_scores
 from pipeline.evaluation.smoke_test import smoke_test
 from pipeline.serving.loading import Arrays, ModelCache
-from pipeline.storage import ledger, mlflow_client
+from pipeline.storage import checkout, ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
 
@@ -116,7 +116,7 @@ def test_a_version_is_answered_by_its_own_code_after_the_checkout_was_edited(
 def test_a_version_older_than_digests_of_files_is_served_by_the_digest_of_its_model(
     home: Path, files: Path
 ) -> None:
-    ledger.git("update-ref", "-d", ledger.BRANCH, folder=home)  # the night's folder says what it made
+    checkout.git("update-ref", "-d", ledger.BRANCH, folder=home)  # the night's folder says what it made
     record = home / "nights" / "2025-01-10" / records.RUN / "version.json"
     told = json.loads(record.read_text())
     del told["files_digest"]

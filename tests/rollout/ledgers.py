@@ -9,7 +9,7 @@ import pytest
 from pipeline.contract import records
 from pipeline.contract.records import Night, Release, Verdict
 from pipeline.rollout.saga import Move
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 
 FIRST = datetime(2025, 1, 10, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ def close(number: int, *, after: str, release: Release | None = None) -> str:
     night = Night(
         id=release_of(number).night, day=started.date(), started_at=started,
         train_until=started + timedelta(hours=1), decide_until=started + timedelta(hours=2), budget_usd=3,
-        trigger="schedule", code_commit=ledger.git("rev-parse", "HEAD"), previous=after,
+        trigger="schedule", code_commit=checkout.git("rev-parse", "HEAD"), previous=after,
     )  # fmt: skip
     records.write(night)
     Path("dvc.lock").write_text(f"data of night {number}\n")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage import ledger
+from pipeline.storage import checkout, ledger
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
 
@@ -31,10 +31,10 @@ def test_a_commit_that_does_not_say_is_known_by_its_record() -> None:
 
 def forget(commit: str) -> str:
     """Make the newest commit of the ledger again, without the version in its message."""
-    message = ledger.git("log", "-1", "--format=%B", commit)
+    message = checkout.git("log", "-1", "--format=%B", commit)
     lines = [line for line in message.splitlines() if not line.startswith("Serves")]
-    parents = ledger.git("log", "-1", "--format=%P", commit).split()
+    parents = checkout.git("log", "-1", "--format=%P", commit).split()
     flags = [word for parent in parents for word in ("-p", parent)]
-    made = ledger.git("commit-tree", f"{commit}^{{tree}}", *flags, "-F", "-", text="\n".join(lines) + "\n")
-    ledger.git("update-ref", ledger.BRANCH, made, commit)
+    made = checkout.git("commit-tree", f"{commit}^{{tree}}", *flags, "-F", "-", text="\n".join(lines) + "\n")
+    checkout.git("update-ref", ledger.BRANCH, made, commit)
     return made

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, stages
+from pipeline import cli, runner
 from pipeline.backends.local import Local
 from pipeline.contract import records
 from pipeline.contract.errors import JobError
@@ -34,7 +34,7 @@ def call(*, poison: int = -1) -> Profile:
     Path("params.yaml").write_text(PARAMS.format(poison=poison))
     records.write(nights.night())
     records.write(nights.dataset())
-    profile = stages.run("profile")
+    profile = runner.run("profile")
     assert isinstance(profile, Profile)
     return profile
 

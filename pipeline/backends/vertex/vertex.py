@@ -29,7 +29,7 @@ from pipeline.contract.errors import JobError, NotYet, ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import replace_text
 from pipeline.machines import catalog, pricelist
-from pipeline.storage import ledger
+from pipeline.storage import checkout
 from pipeline.storage.bucket import BucketFolder
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Vertex(Backend):
     def machines(self) -> Sequence[Machine]:
         """Returns the machines on offer, with the newest prices."""
         try:
-            return catalog.rented(ledger.home() / pricelist.REFRESHED)
+            return catalog.rented(checkout.home() / pricelist.REFRESHED)
         except ParamsError:  # outside a home
             return catalog.rented()
 
@@ -271,7 +271,7 @@ class Vertex(Backend):
 def home_token() -> str:
     """Returns the token of the home of the nights; it is made once, and labels what belongs to this home."""
     try:
-        path = ledger.home() / HOME
+        path = checkout.home() / HOME
     except ParamsError:
         return "none"
     if not path.exists():
