@@ -7,7 +7,6 @@ users prove it worse, it is rolled back. Nobody is held back on a version that w
 """
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -23,7 +22,6 @@ from pipeline.statistics import unpaired
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Result, Status
 from pipeline.storage import ledger
-from pipeline.storage.ledger import Entry
 
 if TYPE_CHECKING:
     from pipeline.storage.traffic_log import Traffic
@@ -63,13 +61,13 @@ def judge(serving: Release, params: WatchSections, *, rules: Rules, now: datetim
     return Held(result=result, num_users=finding.num_ours)
 
 
-def keep(serving: Release, entries: Iterable[Entry], params: WatchSections) -> None:
+def keep(serving: Release, params: WatchSections) -> None:
     """Holds users back, or no longer, as `watch.holdback` says; the gate's experiments are left alone."""
     traffic_log = open_log(params)
     if traffic_log is None:
         return
-    made = next((entry for entry in entries if entry.release), None)
-    promoted = made is not None and not made.rollback and serving.replaced > 0
+    newest = next(iter(ledger.releases()), None)
+    promoted = newest is not None and not newest.rollback and serving.replaced > 0
     share = params.watch.holdback if promoted else 0.0
 
     def held(traffic: "Traffic") -> "Traffic":

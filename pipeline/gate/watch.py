@@ -44,10 +44,10 @@ def watch(params: WatchSections) -> Watch:
     if held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
         rollback(params, to=serving.replaced, reason=why)
-        holdback.keep(serving, ledger.history(limit=1), params)
+        holdback.keep(serving, params)
         reason = f"{edit}rolled back: {why}"
         return _watched("rolled back", serving, reason, effect=effect, num_samples=held.num_users)
-    holdback.keep(serving, ledger.history(), params)
+    holdback.keep(serving, params)
     edit += f"{held.result.sentence}; " if held else ""
     pair = _newest_scores(serving)
     if pair is None:
