@@ -88,7 +88,7 @@ OPEN = " ".join(
         "open --night {{ run_id | night }}",
         '${DAY:+--day "$DAY"}',
         *(f'${{{name}:+--set "{key}=${name}"}}' for name, key in ASSIGN.items()),
-        '--trigger "$TRIGGER"',
+        '--trigger "$TRIGGER" --warm',
     ]
 )
 IN_NIGHT = "/nights/{{ run_id | night }}"

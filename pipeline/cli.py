@@ -18,7 +18,7 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-from pipeline import stages
+from pipeline import stages, warm_parent
 from pipeline.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
 from pipeline.storage import checkout
 
@@ -36,10 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # our own errors say when a retry gives up
     options = vars(parser(words).parse_args(words))
-    command, in_night = options.pop("command"), options.pop("in_night", "")
     try:
-        status: int = _in_night(words, in_night) if in_night else stages.imported(command)(**options)
-        return status
+        return _run(words, **options)
     except (NotYet, NothingToDo) as ended:
         log.info("%s", ended)
         return ended.exit_status
@@ -56,13 +54,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _in_night(words: list[str], night: str) -> int:
-    """Runs a stage in the folder of a night, with the code that is there, which is not this checkout's."""
-    folder = checkout.home() / "nights" / night
-    if not folder.exists():
-        raise ParamsError(f"there is no night {night} in {folder.parent}; open it first")
-    command = [sys.executable, "-m", "pipeline", *words, "--night", ""]  # the last --night counts
-    return subprocess.run(command, cwd=folder, check=False).returncode
+def _run(words: list[str], *, command: str, in_night: str = "", **options: typing.Any) -> int:
+    """Runs a command here; a stage in the folder of its night, in a fork of the night's parent if it has one.
+
+    Another folder has code of its own, which runs instead of this checkout's.
+    """
+    folder = Path()
+    if in_night:
+        words = [*words, "--night", ""]  # the last one counts
+        folder = checkout.home() / "nights" / in_night
+        if not folder.exists():
+            raise ParamsError(f"there is no night {in_night} in {folder.parent}; open it first")
+    stage = stages.STAGES.get(options.get("name", ""))
+    if stage and (folder / warm_parent.NOTE).exists() and not os.environ.get(warm_parent.ASKED):
+        return warm_parent.run(words, folder=folder, libraries=stage.libraries).status
+    if in_night:
+        return subprocess.run([sys.executable, "-m", "pipeline", *words], cwd=folder, check=False).returncode
+    status: int = stages.imported(command)(**options)
+    return status
 
 
 def parser(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from pipeline import warm_parent
 from pipeline.contract import params, records
 from pipeline.contract.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
 from pipeline.contract.params import CloseSections
@@ -36,6 +37,7 @@ def open(  # the verb of the stage
     set: list[str] | None = None,
     trigger: str = "manual",
     here: bool = False,
+    warm: bool = False,
 ) -> Night:
     """Fixes the deadline, lays out the folder of the night, and changes into it.
 
@@ -45,6 +47,7 @@ def open(  # the verb of the stage
         set: overrides of params.yaml, `section.key=value`; with `here` they stay in this folder's own.
         trigger: who started it, and why.
         here: run in this folder, uncommitted changes and all, rather than in a worktree.
+        warm: keep a process with the libraries imported, until `close`, and fork the night's stages from it.
     """
     home = Path.cwd() if here else checkout.home()
     overridden = params.override(home, set or [])
@@ -61,6 +64,8 @@ def open(  # the verb of the stage
     opened = records.find(Night, folder / records.RUN)
     if opened and opened.id == name:
         os.chdir(folder)
+        if warm:
+            warm_parent.start(Path())
         return opened
     today = datetime.now(UTC).date()
     if day and day > today:
@@ -80,6 +85,8 @@ def open(  # the verb of the stage
     if here and set:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(set))
     _restore(previous)
+    if warm:
+        warm_parent.start(Path())
     now = datetime.now(UTC).replace(microsecond=0)
     return Night(
         id=name,
@@ -117,6 +124,7 @@ def close(night: Night, params: CloseSections) -> None:
     snapshots.push()
     review.show_report(night, commit=commit)
     _remove_old_nights(params.night.keep)
+    warm_parent.end(Path())
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)

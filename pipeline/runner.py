@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from pipeline import stages
+from pipeline import stages, warm_parent
 from pipeline.contract import older, params, records
 from pipeline.contract.backend import Backend
 from pipeline.contract.data_source import Source
@@ -31,7 +31,6 @@ from pipeline.contract.table import Table
 from pipeline.contract.workload import Workload
 from pipeline.report import notifier
 from pipeline.storage import checkout, snapshots
-from pipeline.warm_parent import WarmParent
 
 log = logging.getLogger("pipeline")
 
@@ -189,14 +188,16 @@ def night(
 def _rest_of_night(until: str) -> int:
     """Runs the stages after `open`, and `close` whatever happened before; returns the exit status."""
     failed = 0
-    with WarmParent() as parent:
+    with warm_parent.running(Path.cwd()), Path(os.devnull).open("w") as nowhere:
         for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
             stage = stages.STAGES[name]
             if failed and not stage.always:
                 continue
             began = time.monotonic()
             words = [name, "--wait"] if stage.waits else [name]
-            ended = parent.run(words, folder=Path.cwd(), libraries=stage.libraries)
+            ended = warm_parent.run(
+                words, folder=Path.cwd(), libraries=stage.libraries, stdout=nowhere.fileno()
+            )
             how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(ended.status, "failed")
             log.info("%-9s %6.1f s, %5.1f s of CPU  %s", name, time.monotonic() - began, ended.cpu_s, how)
             failed = failed or ended.status

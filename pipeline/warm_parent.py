@@ -1,12 +1,17 @@
 """Runs `python -m pipeline STAGE` in forks of one process that has imported the libraries stages need.
 
-    with WarmParent() as parent:
-        ended = parent.run(["validate"], folder=night, libraries=["great_expectations"])
+    with warm_parent.running(folder):
+        ended = warm_parent.run(["validate"], folder=folder, libraries=["great_expectations"])
 
 Most of a night's CPU time outside training went into imports, the same ones in ten interpreters. The parent
 imports libraries and does nothing else: it makes no pool, client or connection, and touches no device. So a
 fork of it is as good as a new interpreter, and a stage stays a process of its own, which may be killed at any
-line. It imports nothing of ours, since a night runs its own code. Run as a script, this file is the parent.
+line. It imports nothing of ours, since a night runs its own code.
+
+Whoever runs a stage connects to the parent at the address that a note in the folder of the night has, and
+hands over its words, its environment, its limits and its open files. A keeper, a fork as well, starts the
+stage and waits for it, and ends it where whoever asked for it is gone. Without a parent, a stage runs in an
+interpreter of its own. Run as a script, this file is the parent.
 """
 
 import atexit
@@ -17,18 +22,27 @@ import json
 import os
 import resource
 import runpy
+import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
-GRACE_S = 10.0  # for a stage to end by itself after Ctrl-C
+NOTE = Path("data/run/warm_parent.txt")  # address of the parent of a night, in the folder of the night
+ASKED = "DAYBREAK_STAGE_WAS_ASKED_FOR"  # environment variable of a stage that `run` runs
+GRACE_S = 10.0  # for a stage to end by itself after Ctrl-C, or when whoever asked for it is gone
+IDLE_S = 900.0  # without a stage, after which the parent ends by itself
+TICK_S = 2.0
+LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,60 +53,82 @@ class Ended:
     cpu_s: float  # of the command and what it waited for
 
 
-class WarmParent:
-    """The parent, for the length of a `with`; where it dies, commands run in interpreters of their own."""
+def start(folder: Path) -> "subprocess.Popen[bytes]":
+    """Starts the parent of the night in `folder`; it ends when its note is gone, or after IDLE_S unused."""
+    address = Path(tempfile.mkdtemp(prefix="daybreak-")) / "parent"  # a folder that only this user may enter
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))
+        listening.listen()
+        note = folder.absolute() / NOTE
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(str(address))
+        command = [sys.executable, "-P", __file__, str(listening.fileno()), str(note)]
+        return subprocess.Popen(
+            command, pass_fds=[listening.fileno()], start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
 
-    def __enter__(self) -> Self:
-        command = [sys.executable, "-P", __file__]
-        self._parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the parent, and a command that Ctrl-C did not end within seconds."""
-        assert self._parent.stdin and self._parent.stdout
-        with contextlib.suppress(BrokenPipeError):
-            self._parent.stdin.close()
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """Keeps a parent for the night in `folder` until the end of the `with`."""
+    parent = start(folder)
+    try:
+        yield
+    finally:
+        end(folder)
+        parent.wait()
+
+
+def end(folder: Path) -> None:
+    """Ends the parent of the night in `folder`, within seconds, once no stage uses it."""
+    (folder / NOTE).unlink(missing_ok=True)
+
+
+def run(words: Sequence[str], *, folder: Path, libraries: Sequence[str], stdout: int = 1) -> Ended:
+    """Runs a command in a folder, with the code that is there, once the parent has imported `libraries`.
+
+    Ctrl-C is passed on, and raised again when the command has ended. What the command prints goes to the file
+    descriptor `stdout`, and to standard error.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        command = 0
         try:
-            self._parent.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._kill_command()
-            self._parent.kill()
-            self._parent.wait()
-        self._parent.stdout.close()
-
-    def run(self, words: Sequence[str], *, folder: Path, libraries: Sequence[str]) -> Ended:
-        """Runs a command in a folder, with the code that is there, once the parent has imported `libraries`.
-
-        What it prints on standard output is dropped: its record is a file.
-        """
-        assert self._parent.stdin and self._parent.stdout
-        request = {"words": [*words], "folder": str(folder), "libraries": [*libraries]}
-        self._command = 0
-        try:
-            self._parent.stdin.write(json.dumps(request) + "\n")
-            self._parent.stdin.flush()
-            self._command = json.loads(self._parent.stdout.readline())
-            return Ended(**json.loads(self._parent.stdout.readline()))
-        except (BrokenPipeError, json.JSONDecodeError):  # the parent is gone
-            self._kill_command()
-            return _alone(words, folder)
-
-    def _kill_command(self) -> None:
-        import psutil
-
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if self._command:
-                command = psutil.Process(self._command)
-                command.kill()
-                command.wait(GRACE_S)
+            connection.connect((folder / NOTE).read_text())
+            request = {
+                "words": [*words], "folder": str(folder.absolute()), "libraries": [*libraries],
+                "environment": {**os.environ, ASKED: "1"}, "nice": os.nice(0),
+                "limits": [resource.getrlimit(limit) for limit in LIMITS],
+            }  # fmt: skip
+            socket.send_fds(connection, [b"\n"], [0, stdout, 2])
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            replies = connection.makefile()
+            command = int(replies.readline())
+            try:
+                return Ended(**json.loads(replies.readline()))
+            except KeyboardInterrupt:
+                connection.sendall(bytes([signal.SIGINT]))
+                replies.readline()
+                raise
+        except (OSError, ValueError):  # there is no parent, or it is gone, or the keeper
+            _kill(command)
+            return _alone(words, folder, stdout)
 
 
-def _alone(words: Sequence[str], folder: Path) -> Ended:
+def _kill(command: int) -> None:
+    """Kills a command, so that it does not run twice at once."""
+    with contextlib.suppress(ProcessLookupError):
+        if command:
+            os.killpg(command, signal.SIGKILL)
+        while command:
+            os.kill(command, 0)
+            time.sleep(0.01)
+
+
+def _alone(words: Sequence[str], folder: Path, stdout: int) -> Ended:
     before = _children_s()
     command = [sys.executable, "-m", "pipeline", *words]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=False)
+    done = subprocess.run(command, cwd=folder, stdout=stdout, env={**os.environ, ASKED: "1"}, check=False)
     return Ended(status=_exit_status(done.returncode), cpu_s=_children_s() - before)
 
 
@@ -105,36 +141,118 @@ def _exit_status(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _serve() -> dict[str, Any] | None:
-    """Forks for each request on standard input; returns the request in the fork, None at the end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
-    requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    for line in requests:
-        request: dict[str, Any] = json.loads(line)
-        for name in request["libraries"]:
-            with contextlib.suppress(Exception):  # the command that needs it says so
-                importlib.import_module(name)
-        gc.collect()
-        gc.freeze()  # else the first collection of a fork copies all that it shares with the parent
-        number = os.fork()
-        if number == 0:
-            os.close(requests.fileno())
-            os.close(replies.fileno())
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            return request
-        print(number, file=replies, flush=True)
-        _, code, used = os.wait4(number, 0)
-        status = _exit_status(os.waitstatus_to_exitcode(code))
-        print(
-            json.dumps({"status": status, "cpu_s": used.ru_utime + used.ru_stime}), file=replies, flush=True
-        )
+def _serve(listening: socket.socket, note: Path) -> dict[str, Any] | None:
+    """Forks for each request; returns the request in the fork of it, None at the end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    address, used_at, keepers = listening.getsockname(), time.monotonic(), 0
+    try:
+        while _says(note, address) and time.monotonic() - used_at < IDLE_S:
+            ready, _, _ = select.select([listening], [], [], TICK_S)
+            while keepers and os.waitpid(-1, os.WNOHANG)[0]:
+                keepers -= 1
+            if ready:
+                connection, _ = listening.accept()
+                with connection:
+                    request, files = _read(connection)
+                    if request:
+                        _import(request["libraries"])
+                    if request and os.fork() == 0:
+                        listening.close()
+                        return _keep(connection, request, files)
+                    for file in files:
+                        os.close(file)
+                keepers += bool(request)
+            if keepers:
+                used_at = time.monotonic()
+    finally:
+        if listening.fileno() >= 0:  # in the parent
+            shutil.rmtree(Path(address).parent, ignore_errors=True)
+            if _says(note, address):
+                note.unlink()
     return None
 
 
-def _become(words: Sequence[str], folder: str) -> NoReturn:
+def _says(note: Path, address: str) -> bool:
+    with contextlib.suppress(OSError):
+        return note.read_text() == address
+    return False
+
+
+def _read(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Returns a request and the files that came with it; an empty one from somebody who is gone."""
+    _, files, _, _ = socket.recv_fds(connection, 1, 3)
+    with connection.makefile() as lines:
+        text = lines.readline()
+    return (json.loads(text) if text.endswith("\n") and len(files) == 3 else {}), files
+
+
+def _import(libraries: Sequence[str]) -> None:
+    for name in libraries:
+        with contextlib.suppress(Exception):  # the command that needs it says so
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else the first collection of a fork copies all that it shares with the parent
+
+
+def _keep(connection: socket.socket, request: dict[str, Any], files: Sequence[int]) -> dict[str, Any]:
+    """Forks once more, and returns the request in the command; the keeper itself ends with the command."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    command = os.fork()
+    if command == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.setpgid(0, 0)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        for file in (*files, woken, wake, connection.detach()):
+            os.close(file)
+        return request
+    with contextlib.suppress(OSError):  # the command has done it
+        os.setpgid(command, command)
+    try:
+        _wait(command, connection, woken)
+    finally:
+        os._exit(0)
+
+
+def _wait(command: int, connection: socket.socket, woken: int) -> None:
+    """Waits for the end of the command, and passes on signals; the end of the connection ends it."""
+    listened, kill_at = [woken, connection.fileno()], float("inf")
+    with contextlib.suppress(OSError):
+        connection.sendall(b"%d\n" % command)
+    while True:
+        heard, _, _ = select.select(listened, [], [], TICK_S)
+        ended, code, used = os.wait4(command, os.WNOHANG)
+        if ended:
+            break
+        if woken in heard:
+            os.read(woken, 16)
+        if connection.fileno() in heard:
+            signals = _signals(connection)
+            if not signals:  # whoever asked for it is gone
+                listened.remove(connection.fileno())
+            for number in signals or [signal.SIGTERM]:
+                os.killpg(command, number)
+            kill_at = time.monotonic() + GRACE_S
+        if time.monotonic() > kill_at:
+            os.killpg(command, signal.SIGKILL)
+    status = _exit_status(os.waitstatus_to_exitcode(code))
+    with contextlib.suppress(OSError):
+        connection.sendall(json.dumps({"status": status, "cpu_s": used.ru_utime + used.ru_stime}).encode())
+        connection.sendall(b"\n")
+
+
+def _signals(connection: socket.socket) -> bytes:
+    with contextlib.suppress(OSError):
+        return connection.recv(16)
+    return b""
+
+
+def _become(request: dict[str, Any]) -> NoReturn:
     """Goes on as `python -m pipeline` in that folder would, and ends.
 
     At the end it does what an interpreter does but take itself apart, which takes a second with so many
@@ -142,11 +260,18 @@ def _become(words: Sequence[str], folder: str) -> NoReturn:
     """
     status = 1
     try:
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        for limit, values in zip(LIMITS, request["limits"], strict=True):
+            with contextlib.suppress(ValueError, OSError):  # one that this process may not raise
+                resource.setrlimit(limit, values)
+        os.nice(max(request["nice"] - os.nice(0), 0))
         with contextlib.suppress(OSError):
-            Path("/proc/self/comm").write_text(words[0])  # what `ps` and `top` show
-        os.chdir(folder)
-        sys.path.insert(0, folder)
-        sys.argv = ["pipeline", *words]
+            Path("/proc/self/comm").write_text(request["words"][0])  # what `ps` and `top` show
+        os.chdir(request["folder"])
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # the parent's is /dev/null
+        sys.path.insert(0, request["folder"])
+        sys.argv = ["pipeline", *request["words"]]
         runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -155,12 +280,13 @@ def _become(words: Sequence[str], folder: str) -> NoReturn:
     finally:
         threading._shutdown()  # type: ignore[attr-defined] # waits for threads
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # a pipe whose reader is gone
+                stream.flush()
         os._exit(status)
 
 
 if __name__ == "__main__":
-    asked = _serve()
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))
     if asked:
-        _become(asked["words"], asked["folder"])
+        _become(asked)

@@ -2,35 +2,48 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from pipeline.warm_parent import WarmParent
+from pipeline import warm_parent
 
 pytestmark = pytest.mark.slow
 
 # A night's own code: it says what it finds, and ends as its second word says.
 MAIN = """
-import json, os, sys, time
+import json, os, resource, sys, time
 from pathlib import Path
 name, status, *rest = sys.argv[1:]
-said = {"pid": os.getpid(), "parent": os.getppid(), "folder": os.getcwd(), "has": "colorsys" in sys.modules,
-        "name": Path("/proc/self/comm").read_text().strip(), "main": __name__}
+said = {"pid": os.getpid(), "keeper": os.getppid(), "folder": os.getcwd(), "has": "colorsys" in sys.modules,
+        "name": Path("/proc/self/comm").read_text().strip(), "main": __name__, "mood": os.environ.get("MOOD"),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
 Path(f"{name}.json").write_text(json.dumps(said))
-print("is dropped")
+print("out")
+print("err", file=sys.stderr)
 time.sleep(float(rest[0]) if rest else 0)
 if int(status) < 0:
     os.kill(os.getpid(), -int(status))
 Path(f"{name}.done").touch()
 sys.exit(int(status))
 """
+ASK = (
+    "import sys; from pathlib import Path; from pipeline import warm_parent\n"
+    "folder, *words = sys.argv[1:]\n"
+    "try:\n"
+    "    ended = warm_parent.run(words, folder=Path(folder), libraries=['colorsys'])\n"
+    "except KeyboardInterrupt:\n"
+    "    sys.exit(130)\n"
+    "sys.exit(ended.status)"
+)  # as `python -m pipeline STAGE` does
 
 
 @pytest.fixture
@@ -42,9 +55,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def parent() -> Iterator[WarmParent]:
-    with WarmParent() as parent:
-        yield parent
+def parent(folder: Path) -> Iterator[psutil.Process]:
+    with warm_parent.running(folder):
+        yield psutil.Process().children()[-1]
 
 
 def said(folder: Path, name: str) -> dict[str, object]:
@@ -59,68 +72,123 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
+def process(folder: Path, name: str, key: str = "pid") -> psutil.Process:
+    return psutil.Process(int(str(said(folder, name)[key])))
+
+
+def ask(folder: Path, *words: str, **options: Any) -> "subprocess.Popen[str]":
+    """Starts a process that asks for a command, with a session of its own as a task of Airflow has."""
+    command = [sys.executable, "-c", ASK, str(folder), *words]
+    return subprocess.Popen(command, text=True, start_new_session=True, **options)
+
+
 @pytest.mark.parametrize("status", [0, 1, 75, 99, -9])
-def test_a_command_ends_as_it_would_by_itself(parent: WarmParent, folder: Path, status: int) -> None:
-    ended = parent.run(["train", str(status)], folder=folder, libraries=[])
+def test_a_command_ends_as_it_would_by_itself(parent: psutil.Process, folder: Path, status: int) -> None:
+    ended = warm_parent.run(["train", str(status)], folder=folder, libraries=[])
     assert ended.status == (status if status >= 0 else 128 - status)
+    assert said(folder, "train")["keeper"] != os.getpid()
 
 
 def test_each_command_is_a_process_of_its_own_with_the_code_of_its_folder(
-    parent: WarmParent, folder: Path
+    parent: psutil.Process, folder: Path
 ) -> None:
     for name in ("validate", "prepare"):
-        assert parent.run([name, "0"], folder=folder, libraries=["colorsys"]).status == 0
+        assert warm_parent.run([name, "0"], folder=folder, libraries=["colorsys"]).status == 0
     first, second = said(folder, "validate"), said(folder, "prepare")
-    assert first["pid"] != second["pid"]
-    assert first["parent"] == second["parent"] != os.getpid()
+    assert len({first["pid"], second["pid"], parent.pid, os.getpid()}) == 4
     assert (first["name"], first["folder"]) == ("validate", str(folder))
     assert (first["main"], first["has"]) == ("__main__", True)
 
 
-def test_a_library_that_cannot_be_imported_is_left_to_the_command(parent: WarmParent, folder: Path) -> None:
-    assert parent.run(["gate", "0"], folder=folder, libraries=["no_such_library"]).status == 0
+def test_a_command_has_the_files_the_environment_and_the_limits_of_who_asked_for_it(
+    parent: psutil.Process, folder: Path
+) -> None:
+    def fewer_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = {**os.environ, "MOOD": "calm"}
+    with ask(folder, "gate", "75", env=environment, preexec_fn=fewer_files, **pipes) as asked:
+        assert asked.communicate() == ("out\n", "err\n")
+    assert asked.returncode == 75
+    assert (said(folder, "gate")["mood"], said(folder, "gate")["files"]) == ("calm", 99)
 
 
-def test_where_the_parent_was_killed_a_command_runs_alone(parent: WarmParent, folder: Path) -> None:
-    parent.run(["ingest", "0"], folder=folder, libraries=["colorsys"])
-    killed = psutil.Process(int(str(said(folder, "ingest")["parent"])))
-    killed.kill()
-    killed.wait(10)
-    assert parent.run(["plan", "75"], folder=folder, libraries=["colorsys"]).status == 75
-    assert (said(folder, "plan")["has"], said(folder, "plan")["parent"]) == (False, os.getpid())
+def test_a_library_that_cannot_be_imported_is_left_to_the_command(
+    parent: psutil.Process, folder: Path
+) -> None:
+    assert warm_parent.run(["gate", "0"], folder=folder, libraries=["no_such_library"]).status == 0
 
 
-def test_where_the_parent_is_killed_its_command_ends_and_runs_again_alone(folder: Path) -> None:
-    """As two copies of a stage at once would be one too many."""
-    script = (
-        "import sys; from pathlib import Path; from pipeline.warm_parent import WarmParent\n"
-        "with WarmParent() as parent:\n"
-        "    ended = parent.run(['close', '0', '2'], folder=Path(sys.argv[1]), libraries=[])\n"
-        "sys.exit(ended.status)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script, str(folder)]) as night:
+def test_where_the_parent_was_killed_a_command_runs_alone(parent: psutil.Process, folder: Path) -> None:
+    warm_parent.run(["ingest", "0"], folder=folder, libraries=["colorsys"])
+    parent.kill()
+    parent.wait(10)
+    assert warm_parent.run(["plan", "75"], folder=folder, libraries=["colorsys"]).status == 75
+    assert (said(folder, "plan")["has"], said(folder, "plan")["keeper"]) == (False, os.getpid())
+
+
+def test_a_command_outlives_a_parent_that_is_killed(parent: psutil.Process, folder: Path) -> None:
+    with ask(folder, "close", "0", "2") as asked:
         wait_for(folder / "close.json")
         before = said(folder, "close")
-        psutil.Process(int(str(before["parent"]))).kill()
-        assert night.wait(30) == 0
+        parent.kill()
+        assert asked.wait(30) == 0
+    assert said(folder, "close") == before
+
+
+def test_where_the_keeper_is_killed_the_command_ends_and_runs_again_alone(
+    parent: psutil.Process, folder: Path
+) -> None:
+    """As two copies of a stage at once would be one too many."""
+    with ask(folder, "close", "0", "2") as asked:
+        wait_for(folder / "close.json")
+        before = said(folder, "close")
+        process(folder, "close", "keeper").kill()
+        assert asked.wait(30) == 0
     assert said(folder, "close")["pid"] != before["pid"]
     assert not psutil.pid_exists(int(str(before["pid"])))
 
 
-def test_ctrl_c_ends_the_command_and_the_parent(folder: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from pipeline.warm_parent import WarmParent\n"
-        "try:\n"
-        "    with WarmParent() as parent:\n"
-        "        parent.run(['train', '0', '60'], folder=Path(sys.argv[1]), libraries=[])\n"
-        "except KeyboardInterrupt:\n"
-        "    sys.exit(130)"
-    )
-    command = [sys.executable, "-c", script, str(folder)]
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as night:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_ends_with_who_asked_for_it(
+    parent: psutil.Process, folder: Path, number: signal.Signals
+) -> None:
+    with ask(folder, "train", "0", "60") as asked:
         wait_for(folder / "train.json")
-        found = [psutil.Process(int(str(said(folder, "train")[key]))) for key in ("pid", "parent")]
-        os.killpg(night.pid, signal.SIGINT)
-        assert night.wait(30) == 130
-    assert not any(process.is_running() for process in found)
+        command = process(folder, "train")
+        os.killpg(asked.pid, number)  # as Airflow ends a task
+    command.wait(10)
     assert not (folder / "train.done").exists()
+    assert warm_parent.run(["plan", "0"], folder=folder, libraries=["colorsys"]).status == 0
+    assert said(folder, "plan")["has"]
+
+
+def test_ctrl_c_ends_the_command_and_not_the_parent(parent: psutil.Process, folder: Path) -> None:
+    with ask(folder, "train", "0", "60", stderr=subprocess.DEVNULL) as asked:
+        wait_for(folder / "train.json")
+        command = process(folder, "train")
+        os.killpg(asked.pid, signal.SIGINT)
+        assert asked.wait(30) == 130
+    assert not command.is_running()
+    assert not (folder / "train.done").exists()
+    assert parent.is_running()
+
+
+def test_the_parent_ends_with_its_note_and_leaves_nothing(folder: Path) -> None:
+    with warm_parent.running(folder):
+        address = Path((folder / warm_parent.NOTE).read_text())
+        assert address.parent.stat().st_mode & 0o077 == 0  # nobody else may have code run
+        warm_parent.run(["ingest", "0"], folder=folder, libraries=[])
+        parent = psutil.Process().children()
+        assert len(parent) == 1
+    assert not parent[0].is_running()
+    assert not (folder / warm_parent.NOTE).exists()
+    assert not address.parent.exists()
+
+
+def test_a_second_parent_takes_the_place_of_the_first(folder: Path) -> None:
+    with warm_parent.start(folder) as first, warm_parent.running(folder):
+        assert first.wait(30) == 0
+        assert warm_parent.run(["plan", "0"], folder=folder, libraries=["colorsys"]).status == 0
+        assert said(folder, "plan")["has"]
