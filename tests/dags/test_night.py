@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import warm_parent
 from pipeline.contract import params
 from tests.dags.servers import IDENTITY, Standalone, airflow_standalone, environment, free_port, keep, server
 
@@ -98,6 +99,7 @@ def clear_while_it_trains(house: House, name: str) -> None:
         lambda: house.airflow.ask("GET", train)[1]["state"] == "up_for_reschedule", seconds=600
     )
     assert list((folder_of(house, name) / "data/work/jobs").glob("*/job.json"))
+    assert Path((folder_of(house, name) / warm_parent.NOTE).read_text()).is_socket()
     body = {"dag_run_id": name, "task_ids": ["train"], "include_downstream": True, "dry_run": False}
     body["only_failed"] = False
     for _ in range(5):
@@ -159,6 +161,7 @@ def test_the_form_makes_a_night_that_ends_green_on_postgresql(house: House, nigh
     assert night["conf"]["reason"] == REASON
     folder = folder_of(house, night["dag_run_id"])
     assert f"manual: {REASON}" in (folder / "data/run/night.json").read_text()
+    assert not (folder / warm_parent.NOTE).exists()  # it ends with its night
 
 
 def test_a_clear_during_the_training_makes_no_second_job_and_no_second_commit(

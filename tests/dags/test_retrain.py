@@ -195,7 +195,7 @@ def test_the_form_reaches_the_command_line_word_by_word_and_nothing_in_it_is_run
             "open", "--night", name, "--day", "2011-09-01",
             "--set", "night.train_hours=2.5", "--set", "night.budget_usd=0",
             "--set", "plan.objective=time", "--set", "plan.spot=false",
-            "--trigger", f"manual: {REASON}",
+            "--trigger", f"manual: {REASON}", "--warm",
         ],
     }  # fmt: skip
     assert {call["folder"] for call in ended[0]["calls"][1:]} == {f"nights/{name}"}
@@ -213,7 +213,7 @@ def test_a_stage_that_is_not_done_or_was_killed_is_asked_again(ended: Any) -> No
 @pytest.mark.slow
 def test_an_empty_form_leaves_all_to_params(ended: Any) -> None:
     arguments = ended[1]["calls"][0]["arguments"]
-    assert arguments[3:] == ["--trigger", "manual: no reason given"]
+    assert arguments[3:] == ["--trigger", "manual: no reason given", "--warm"]
 
 
 @pytest.mark.airflow
