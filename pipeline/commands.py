@@ -156,6 +156,20 @@ def drill() -> int:
     return _shown(checks(params.load(checkout.home())))
 
 
+def prune(*, dry_run: bool = False) -> int:
+    """Delete data and models that no rollback could bring back any more, as `close` does each night.
+
+    Args:
+        dry_run: delete nothing, and show what would be deleted
+    """
+    from pipeline.contract.formats import size
+    from pipeline.rollout.prune import prune as prunes
+
+    for freed in prunes(params.load(checkout.home()), dry_run=dry_run):
+        print(f"{'would free' if dry_run else 'freed'} {size(freed.num_bytes)}: {freed.num:,} {freed.what}")
+    return 0
+
+
 def serve(*, host: str = "", port: int = -1) -> int:
     """Answer users with the champion, and with a challenger where the gate lets it, until Ctrl-C.
 

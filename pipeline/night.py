@@ -17,6 +17,7 @@ from pathlib import Path
 from pipeline import warm_parent
 from pipeline.contract import params, records
 from pipeline.contract.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
+from pipeline.contract.formats import size
 from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
 from pipeline.jobs import reaper
@@ -123,7 +124,7 @@ def close(night: Night, params: CloseSections) -> None:
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])
     snapshots.push()
     review.show_report(night, commit=commit)
-    _remove_old_nights(params.night.keep)
+    _prune(params)
     warm_parent.end(Path())
     if failure:
         again = f"python -m pipeline night --night {night.id}"
@@ -217,10 +218,13 @@ def _restore(previous: str) -> None:
     snapshots.restore([*CARRIED, *by_partition, "data/champion"])
 
 
-def _remove_old_nights(keep: int) -> None:
-    """Removes the worktrees of all but the newest closed nights; git, DVC and MLflow keep the rest."""
-    nights = checkout.home() / "nights"
-    closed = [entry.night.id for entry in ledger.history(limit=10 * keep) if not entry.rollback]
-    for name in closed[keep:]:
-        if (nights / name).exists():
-            checkout.git("worktree", "remove", "--force", str(nights / name), folder=checkout.home())
+def _prune(params: CloseSections) -> None:
+    """Frees disk; a night that ended well does not fail because of it."""
+    from pipeline.rollout.prune import prune
+
+    try:
+        for freed in prune(params):
+            if freed.num:
+                log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
+    except (PipelineError, NothingToDo, OSError) as error:
+        log.warning("not all could be pruned: %s", error)

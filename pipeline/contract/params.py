@@ -106,6 +106,9 @@ class NightParams(Section):
     cost more is stopped."""
     keep: int = Field(7, ge=1)
     """Closed nights whose folders stay in `nights/`; the ledger keeps all nights. Lower it to free disk."""
+    keep_days: float = Field(90, gt=0)
+    """Days for which data and models of a night are kept, so that a rollback can bring them back. What serves
+    and what it replaced are kept longer, the records of all nights always. Lower it to free disk."""
 
     @model_validator(mode="after")
     def _decide_after_training(self) -> Self:

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
+PRUNED = "pruned"  # tag of a version whose model was deleted (pipeline/rollout/prune.py): the day of that
 SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced
 
 
@@ -69,7 +70,13 @@ def missing_is_nothing() -> Iterator[None]:
 
 def expect(client: "MlflowClient", name: str, release: Release) -> None:
     """Raises ReleaseError unless MLflow has the version of the release, with the same model."""
-    digest = existing(client, name, release.version).tags.get("model_digest")
+    tags = existing(client, name, release.version).tags
+    if PRUNED in tags:
+        raise ReleaseError(
+            f"the model of version {release.version} of {name} was deleted on {tags[PRUNED]}, as no night "
+            f"of the last night.keep_days needed it; choose another version"
+        )
+    digest = tags.get("model_digest")
     if digest != release.model_digest:
         raise ReleaseError(
             f"version {release.version} of {name} is of model {digest}, "
@@ -86,3 +93,15 @@ def show(client: "MlflowClient", name: str, serving: Release) -> None:
             tag(client, name, serving.replaced, status="replaced")
     tag(client, name, serving.version, status=SERVING)
     log.info("version %d of %s serves", serving.version, name)
+
+
+def versions(client: "MlflowClient", name: str) -> "list[ModelVersion]":
+    """Returns all versions of the model, which are read page by page."""
+    versions: list[ModelVersion] = []
+    token = None
+    while True:
+        page = client.search_model_versions(f"name = '{name}'", max_results=1000, page_token=token)
+        versions += page
+        token = page.token
+        if not token:
+            return versions

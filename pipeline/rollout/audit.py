@@ -180,7 +180,7 @@ def _registry_faults(
         for commit, content in zip(commits, contents, strict=True)
         if "version" in content and not commit.rollback
     }
-    have = {int(version.version): version for version in _versions(client, name)}
+    have = {int(version.version): version for version in aliases.versions(client, name)}
     for number, version in made.items():
         if number not in have:
             yield f"version {number} of night {version['night']} is missing"
@@ -197,18 +197,6 @@ def _registry_faults(
             yield f"version {number} is tagged {status}, but never served"
         if number == serving and status != aliases.SERVING:
             yield f"version {number} serves, but is tagged {status or 'nothing'}"
-
-
-def _versions(client: "MlflowClient", name: str) -> list[Any]:
-    """Returns all versions of the model, which are read page by page."""
-    versions: list[Any] = []
-    token = None
-    while True:
-        page = client.search_model_versions(f"name = '{name}'", max_results=1000, page_token=token)
-        versions += page
-        token = page.token
-        if not token:
-            return versions
 
 
 def _check(name: str, sentences: Iterator[str], fine: str) -> Check:

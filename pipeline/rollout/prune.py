@@ -1,0 +1,159 @@
+"""Frees the disk of what no rollback can bring back: old data in DVC's cache, old models in MLflow.
+
+Kept are the data and the models of all nights of the last `night.keep_days` days and of the newest
+`night.keep`, of what served in these days, and of what a rollback would bring back. Older nights keep their
+records in the ledger, and their metrics and reports in MLflow. What a remote of DVC holds is left alone.
+
+`dvc gc` knows the workspace and the branches of one repository; what nights need is said by the ledger, and
+by the worktrees of nights that are not closed yet.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from pipeline.contract import records
+from pipeline.contract.errors import NothingToDo, ReleaseError
+from pipeline.contract.params import CloseSections
+from pipeline.contract.records import Night
+from pipeline.registry import aliases
+from pipeline.rollout.rollback import promotion_of, steps_back
+from pipeline.storage import checkout, ledger
+from pipeline.storage.ledger import Commit
+from pipeline.storage.mlflow_client import session
+
+log = logging.getLogger(__name__)
+
+LOCK = "dvc.lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freed:
+    """What was deleted of one kind, or would be."""
+
+    what: str
+    num: int
+    num_bytes: int
+
+
+def prune(params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
+    """Deletes what is not needed any more, and yields how much of each kind.
+
+    Raises NothingToDo after the folders of nights while a night is open, whose data nothing names yet.
+    """
+    now, commits, releases = datetime.now(UTC), ledger.commits(), ledger.releases()
+    closed = {commit.night for commit in commits}
+    newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))
+    yield _worktrees(closed - set(newest[: params.night.keep]), dry_run=dry_run)
+    if opened := _open_nights(closed, now):
+        raise NothingToDo(f"no data is pruned while night {opened[0]} is open; run prune once it is closed")
+    since = now - timedelta(days=params.night.keep_days)
+    kept = needed(commits, releases, since=since.timestamp(), newest=params.night.keep)
+    yield _cache(kept, dry_run=dry_run)
+    yield _models(params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
+    if not dry_run:
+        checkout.git("gc", "--auto", "--quiet", folder=checkout.home())
+
+
+def needed(
+    commits: Sequence[Commit], releases: Sequence[Commit], *, since: float, newest: int
+) -> list[Commit]:
+    """Returns the commits of the ledger whose data and models are kept.
+
+    Args:
+        commits: all of the ledger, newest first.
+        releases: those that let another version serve, newest first.
+        since: time in seconds; what was made or served since then is kept.
+        newest: number of commits that are kept whatever their age.
+    """
+    kept = {commit.id: commit for commit in commits if commit.time >= since}
+    kept |= {commit.id: commit for commit in commits[:newest]}
+    before = [commit for commit in releases if commit.time < since]
+    served = {commit.serves for commit in releases if commit.time >= since}
+    served |= {commit.serves for commit in before[:1]}  # it served when that time began
+    with suppress(ReleaseError):
+        served.add(steps_back(releases, 1))
+    for number in filter(None, served):
+        promotion = promotion_of(releases, number)
+        kept[promotion.id] = promotion
+    return list(kept.values())
+
+
+def _open_nights(closed: set[str], now: datetime) -> list[str]:
+    """Returns the nights here that are not in the ledger, and may still be decided."""
+    folders = sorted((checkout.home() / "nights").glob("*"))
+    nights = [records.find(Night, folder / records.RUN) for folder in folders]
+    return [night.id for night in nights if night and night.id not in closed and night.decide_until > now]
+
+
+def _worktrees(names: Iterable[str], *, dry_run: bool) -> Freed:
+    home = checkout.home()
+    folders = [home / "nights" / name for name in names if (home / "nights" / name).exists()]
+    num_bytes = sum(_size(folder) for folder in folders)
+    for folder in folders if not dry_run else ():
+        checkout.git("worktree", "remove", "--force", str(folder), folder=home)
+    return Freed(what="folders of nights", num=len(folders), num_bytes=num_bytes)
+
+
+def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
+    """Deletes the objects of DVC's cache that no kept night names, and no worktree."""
+    home = checkout.home()
+    cache = home / ".dvc" / "cache" / "files" / "md5"
+    texts = [files[LOCK] for files in ledger.texts_at([one.id for one in kept], [LOCK]) if LOCK in files]
+    texts += [path.read_text() for path in (home / LOCK, *home.glob(f"nights/*/{LOCK}")) if path.exists()]
+    wanted: set[str] = set()
+    for digest in {digest for text in set(texts) for digest in _outputs(text)}:
+        wanted.add(digest)
+        listing = cache / digest[:2] / digest[2:]
+        if digest.endswith(".dir") and listing.exists():
+            wanted |= {part["md5"] for part in json.loads(listing.read_text())}
+    found = [path for path in cache.glob("??/*") if path.parent.name + path.name not in wanted]
+    num_bytes = sum(_size(path) for path in found)
+    for path in found if not dry_run else ():
+        path.unlink()
+    return Freed(what="files of DVC's cache", num=len(found), num_bytes=num_bytes)
+
+
+def _outputs(lock: str) -> list[str]:
+    stages: dict[str, Any] = (YAML(typ="safe").load(lock) or {}).get("stages", {})
+    return [out["md5"] for stage in stages.values() for out in stage.get("outs", ()) if "md5" in out]
+
+
+def _models(name: str, nights: set[str], *, dry_run: bool) -> Freed:
+    """Deletes the models that these nights registered; the versions stay, with a tag that says so."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    num, num_bytes = 0, 0
+    with session() as client:
+        for version in aliases.versions(client, name):
+            if version.tags.get("night") not in nights or aliases.PRUNED in version.tags:
+                continue
+            files: Any = get_artifact_repository(str(version.source))
+            num, num_bytes = num + 1, num_bytes + _stored(files)
+            if not dry_run:
+                files.delete_artifacts()
+                today = f"{datetime.now(UTC):%Y-%m-%d}"
+                client.set_model_version_tag(name, version.version, aliases.PRUNED, today)
+    return Freed(what="models in MLflow", num=num, num_bytes=num_bytes)
+
+
+def _stored(files: Any, folder: str | None = None) -> int:
+    """Returns the bytes of the artifacts in a folder of a repository of MLflow."""
+    return sum(
+        _stored(files, one.path) if one.is_dir else int(one.file_size or 0)
+        for one in files.list_artifacts(folder)
+    )
+
+
+def _size(path: Path) -> int:
+    """Returns the bytes that deleting a file or folder frees; a file with another link frees none."""
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    stats = [one.lstat() for one in files]
+    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)

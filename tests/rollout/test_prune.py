@@ -1,0 +1,171 @@
+"""What is kept of any ledger, and what is deleted of a real one: git, DVC's cache and MLflow's artifacts."""
+
+import hashlib
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.contract import params, records
+from pipeline.contract.errors import NothingToDo, ReleaseError
+from pipeline.contract.records import Night, Release
+from pipeline.registry import aliases
+from pipeline.rollout.prune import needed, prune
+from pipeline.rollout.rollback import steps_back
+from pipeline.storage import checkout, ledger
+from pipeline.storage.ledger import Commit
+from pipeline.storage.mlflow_client import session
+
+NAME = params.load().register_.name
+
+
+def commit(number: int, serves: int) -> Commit:
+    return Commit(
+        id=f"c{number}", parents=(), time=number, subject="", night=f"n{number}", rollback=serves < 0,
+        serves=abs(serves) or None,
+    )  # fmt: skip
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> list[Commit]:
+    """Nights that promote or do not, and rollbacks to what was promoted before, newest first."""
+    made: list[Commit] = []
+    promoted: list[int] = []
+    for number in range(draw(st.integers(1, 25))):
+        what = draw(st.sampled_from(["nothing", "promotion", "rollback"]))
+        if what == "promotion":
+            promoted.append(number + 1)
+            made.append(commit(number, number + 1))
+        elif what == "rollback" and promoted:
+            made.append(commit(number, -draw(st.sampled_from(promoted))))
+        else:
+            made.append(commit(number, 0))
+    return made[::-1]
+
+
+@given(commits=ledgers(), since=st.integers(0, 30), newest=st.integers(1, 5))
+def test_what_served_lately_and_what_a_rollback_brings_back_is_kept(
+    commits: list[Commit], since: int, newest: int
+) -> None:
+    releases = [one for one in commits if one.serves]
+    kept = needed(commits, releases, since=since, newest=newest)
+    assert {one.id for one in kept} >= {one.id for one in commits if one.time >= since}
+    assert {one.id for one in kept} >= {one.id for one in commits[:newest]}
+    promotions = {one.serves for one in kept if not one.rollback}
+    if releases:
+        assert releases[0].serves in promotions
+        promotions_ever = [one.serves for one in releases if not one.rollback]
+        assert {one.serves for one in releases if one.time >= since} <= promotions <= {None, *promotions_ever}
+    with suppress(ReleaseError):  # where there is none to go back to
+        assert steps_back(releases, 1) in promotions
+
+
+def put(content: str) -> str:
+    """An object in DVC's cache; returns its digest."""
+    digest = hashlib.md5(content.encode()).hexdigest()
+    path = checkout.home() / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return digest
+
+
+def put_folder(*contents: str) -> str:
+    """A folder in DVC's cache, with a file of each content; returns its digest."""
+    listing = json.dumps([{"md5": put(text), "relpath": f"{number}"} for number, text in enumerate(contents)])
+    digest = hashlib.md5(listing.encode()).hexdigest()
+    path = checkout.home() / ".dvc/cache/files/md5" / digest[:2] / f"{digest[2:]}.dir"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(listing)
+    return f"{digest}.dir"
+
+
+def cached() -> set[str]:
+    found = (checkout.home() / ".dvc/cache/files/md5").glob("??/*")
+    return {path.read_text() for path in found if path.suffix != ".dir"}
+
+
+def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, data: str = "") -> None:
+    """A night of then that registered a version, and promoted it; its folder has a file of its own."""
+    then = datetime.now(UTC) - timedelta(days=days_ago)
+    name, tip = f"{then:%Y-%m-%d}", ledger.ledger_tip()
+    serving = ledger.champion_at(tip) if tip else None
+    night = Night(
+        id=name, day=then.date(), started_at=then, train_until=then, decide_until=then, budget_usd=1,
+        trigger="schedule", code_commit=checkout.git("rev-parse", "HEAD"), previous=tip,
+    )  # fmt: skip
+    digest = put_folder("always", data or f"data of {name}")
+    Path("dvc.lock").write_text(f"stages: {{ingest: {{outs: [{{path: data/raw, md5: {digest}}}]}}}}\n")
+    records.write(night)
+    release = Release(version=version, replaced=serving.version if serving else 0, night=name)
+    for variable in ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"):
+        monkeypatch.setenv(variable, f"{then:%Y-%m-%dT%H:%M:%S+0000}")
+    ledger.commit_night(night, message=name, release=release if version else None)
+    if version:
+        folder = checkout.home() / "models" / str(version)
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_text("weights")
+        with session() as client:
+            client.create_model_version(NAME, folder.as_uri(), tags={"night": name})
+
+
+@pytest.fixture
+def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of six nights with a promotion each, 200 to 0 days ago."""
+    with session() as client:
+        client.create_registered_model(NAME)
+    for version, days_ago in enumerate((200, 150, 120, 40, 30, 0), 1):
+        close(days_ago, monkeypatch, version=version)
+    return repository
+
+
+def sections(**night: float) -> params.Params:
+    loaded = params.load()
+    return loaded.model_copy(update={"night": loaded.night.model_copy(update={"keep": 1, **night})})
+
+
+@pytest.mark.slow
+def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) -> None:
+    before = cached()
+    planned = list(prune(sections(keep_days=35), dry_run=True))
+    assert cached() == before
+    freed = list(prune(sections(keep_days=35)))
+    assert freed == planned
+    assert [one.num for one in freed[1:]] == [6, 3]  # a file and a folder of each of three nights
+    old = {
+        f"data of {datetime.now(UTC).date() - timedelta(days=days)}" for days in (200, 150, 120)
+    }  # 40 served since
+    assert before - cached() == old  # that of 40 days ago served since
+    assert {path.name for path in (home / "models").iterdir() if path.exists()} == {"4", "5", "6"}
+    with session() as client:
+        tags = {int(one.version): aliases.PRUNED in one.tags for one in aliases.versions(client, NAME)}
+        assert tags == {1: True, 2: True, 3: True, 4: False, 5: False, 6: False}
+        with pytest.raises(ReleaseError, match=r"version 2 of .* was deleted on .*choose another version"):
+            aliases.expect(client, NAME, Release(version=2, replaced=6, night="x"))
+    assert [one.num for one in prune(sections(keep_days=35))] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None:
+    now = datetime.now(UTC)
+    folder = home / "nights" / "open"
+    (folder / records.RUN).mkdir(parents=True)
+    night = Night(
+        id="open", day=now.date(), started_at=now, train_until=now, decide_until=now + timedelta(hours=1),
+        budget_usd=1, trigger="manual", code_commit="0", previous="",
+    )  # fmt: skip
+    (folder / records.path_of(Night)).write_text(records.dumps(night))
+    before = cached()
+    with pytest.raises(NothingToDo, match="while night open is open"):
+        list(prune(sections(keep_days=35)))
+    assert cached() == before
+    over = records.dumps(night).replace(f"{night.decide_until:%Y-%m-%dT%H}", "2020-01-01T00")
+    (folder / records.path_of(Night)).write_text(over)
+    digest = put_folder(f"data of {datetime.now(UTC).date() - timedelta(days=200)}")
+    (folder / "dvc.lock").write_text(f"stages: {{open: {{outs: [{{path: data, md5: {digest}}}]}}}}\n")
+    list(prune(sections(keep_days=35)))
+    gone = {f"data of {datetime.now(UTC).date() - timedelta(days=days)}" for days in (150, 120)}
+    assert before - cached() == gone
