@@ -14,6 +14,7 @@ CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 STATUS = Path("/proc/self/status")
 CACHE_BYTES = 32 << 20  # if the kernel does not say
 KEPT = timedelta(days=7)  # how long measurements hold: a virtual machine may have moved by then
+KEPT_DISTURBED = timedelta(hours=20)  # those that other processes disturbed: until the next night
 
 
 def fingerprint() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.contract.formats import count, duration, operations, percent, quantity, size
 from pipeline.contract.records import Profile, Remedy
+from pipeline.machines import contention
 from pipeline.profiling.remedies import NOT_TRIED
 
 BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
@@ -45,6 +46,7 @@ def _sentences(profile: Profile) -> Iterator[str]:
     yield from _network(_part(evidence, "network"))
     yield from _symptoms(profile.bound, _part(evidence, "symptoms"))
     yield from _remedies(profile.remedies, _part(evidence, "mended"))
+    yield from _disturbed(float(evidence.get("contention", 0.0)))
     yield from _reused(_part(evidence, "reused"))
 
 
@@ -176,6 +178,14 @@ def _gain(remedy: Remedy) -> str:
 def _promise(remedy: Remedy) -> str:
     gain = f"{percent(remedy.predicted_gain)} " if remedy.predicted_gain > 0 else ""
     return f"{remedy.name} ({gain}{remedy.note})"
+
+
+def _disturbed(share: float) -> Iterator[str]:
+    if share > contention.MOST:
+        yield (
+            f"Other processes used the cores meanwhile: {percent(share)} of the time was spent waiting for "
+            f"them, so that the times are too long; the next night measures again."
+        )
 
 
 def _reused(reused: Mapping[str, Any]) -> Iterator[str]:

@@ -6,6 +6,9 @@ between half and twice as many samples and the profile is at most `profile.reuse
 says from which night it is, and what was not measured on tonight's data. A profile is kept as one file under
 $PIPELINE_HOME/var/profiles, named by a digest of all that has to be the same.
 
+A profile that other processes disturbed (pipeline/machines/contention.py) is reused for a night at most, and
+never takes the place of an undisturbed one, which is then reused however old.
+
 Otherwise the profile is measured: in this process, or, where `profile.machine` names a machine, as a short
 job through the backend on that machine (profile_job.py).
 """
@@ -28,7 +31,8 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug, ProfileParams, ProfileSections, TrainParams
 from pipeline.contract.records import Dataset, Night, Profile, Record, Rental
 from pipeline.contract.workload import Batch, Workload
-from pipeline.machines import this_machine
+from pipeline.machines import contention, this_machine
+from pipeline.machines.this_machine import KEPT_DISTURBED
 from pipeline.profiling import profiler
 from pipeline.profiling.profiler import ARRAYS
 from pipeline.storage import checkout, jsonl, snapshots
@@ -64,17 +68,10 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
     workload = params.workload.make()
     name = _name(workload, params)
     path = _kept_in(f"{name}.json")
-    if kept := _reusable(path, dataset, params.profile):
-        origin = kept.evidence["origin"]
-        log.info("nothing that a profile depends on has changed: reusing that of night %s", origin["night"])
-        reused = {
-            "from_night": origin["night"],
-            "num_samples_then": origin["num_samples"],
-            "num_samples_now": dataset.num_samples,
-            "not_measured_tonight": ONLY_TONIGHT,
-            "elapsed_s": time.perf_counter() - begin,
-        }
-        return replace(kept, evidence=kept.evidence | {"reused": reused})
+    kept = _kept(path, dataset)
+    if kept and _stands(kept, params.profile):
+        log.info("nothing that a profile depends on has changed: reusing that of night %s", _night(kept))
+        return _reused(kept, dataset, since=begin)
     if params.profile.machine == HERE:
         measured = profiler.profile(dataset, workload, params.profile, params.train)
     else:
@@ -87,6 +84,9 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
             train=params.train,
         )
         measured = _by_job(request, machine, name=name, backend=backend)
+    if kept and _disturbed(measured) and not _disturbed(kept) and params.profile.reuse_days > 0:
+        log.info("other processes disturbed the profile: reusing that of night %s", _night(kept))
+        return _reused(kept, dataset, since=begin)
     origin = {
         "night": night.id,
         "machine": params.profile.machine,
@@ -181,19 +181,47 @@ def _kept_in(name: str) -> Path | None:
         return None
 
 
-def _reusable(path: Path | None, dataset: Dataset, params: ProfileParams) -> Profile | None:
-    """Returns the kept profile, or None if it is torn, too old, or of far more or fewer samples."""
+def _kept(path: Path | None, dataset: Dataset) -> Profile | None:
+    """Returns the kept profile, or None if it is torn, or of far more or fewer samples."""
     try:
         kept = records.loads(Profile, path.read_text(), source=str(path)) if path else None
         if kept is None:
             return None
         origin = kept.evidence["origin"]
-        age = datetime.now(UTC) - datetime.fromisoformat(origin["measured_at"])
+        _age(kept)
         few, many = sorted([origin["num_samples"], dataset.num_samples])
     except (FileNotFoundError, DataError, KeyError, TypeError, ValueError):
         return None
-    holds = age < timedelta(days=params.reuse_days) and many <= MAX_CHANGE * few
-    return kept if holds else None
+    return kept if many <= MAX_CHANGE * few else None
+
+
+def _stands(kept: Profile, params: ProfileParams) -> bool:
+    """Returns whether it is young enough; one that other processes disturbed holds for a night."""
+    limit = timedelta(days=params.reuse_days)
+    return _age(kept) < (min(limit, KEPT_DISTURBED) if _disturbed(kept) else limit)
+
+
+def _age(kept: Profile) -> timedelta:
+    return datetime.now(UTC) - datetime.fromisoformat(kept.evidence["origin"]["measured_at"])
+
+
+def _disturbed(profile: Profile) -> bool:
+    return float(profile.evidence.get("contention", 0.0)) > contention.MOST
+
+
+def _night(kept: Profile) -> str:
+    return str(kept.evidence["origin"]["night"])
+
+
+def _reused(kept: Profile, dataset: Dataset, *, since: float) -> Profile:
+    reused = {
+        "from_night": _night(kept),
+        "num_samples_then": kept.evidence["origin"]["num_samples"],
+        "num_samples_now": dataset.num_samples,
+        "not_measured_tonight": ONLY_TONIGHT,
+        "elapsed_s": time.perf_counter() - since,
+    }
+    return replace(kept, evidence=kept.evidence | {"reused": reused})
 
 
 def _by_job(request: Request, machine: Machine, *, name: str, backend: Backend) -> Profile:

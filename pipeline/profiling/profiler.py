@@ -3,9 +3,12 @@
 The measurements (`diagnosis`) suggest remedies; they are tried, and those that help are kept (`tuner`).
 """
 
+from dataclasses import replace
+
 from pipeline.contract.params import ProfileParams, TrainParams
 from pipeline.contract.records import Dataset, Profile
 from pipeline.contract.workload import Workload
+from pipeline.machines import contention
 from pipeline.profiling import line_fit, remedies
 from pipeline.profiling.diagnosis import ARRAYS, diagnose
 
@@ -18,6 +21,12 @@ def profile(dataset: Dataset, workload: Workload, params: ProfileParams, trainin
     Raises ParamsError or DataError in one sentence for a loss that is not one value per sample, for NaN, or
     for no samples; PlanError if not even the smallest batch fits the memory.
     """
+    with contention.measured() as seen:
+        measured = _measured(dataset, workload, params, training)
+    return replace(measured, evidence=measured.evidence | {"contention": seen.share})
+
+
+def _measured(dataset: Dataset, workload: Workload, params: ProfileParams, training: TrainParams) -> Profile:
     from pipeline.profiling import tuner
     from pipeline.profiling.timeline import timelines
 

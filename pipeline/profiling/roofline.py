@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -30,9 +30,10 @@ import torch
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.formats import percent
 from pipeline.contract.records import Record
-from pipeline.machines import this_machine
-from pipeline.machines.this_machine import KEPT, digest, fingerprint
+from pipeline.machines import contention, this_machine
+from pipeline.machines.this_machine import KEPT, KEPT_DISTURBED, digest, fingerprint
 from pipeline.storage import checkout
 from pipeline.storage.journal import alone
 
@@ -70,6 +71,12 @@ class Ceilings(Record):
     gathers: tuple[Gather, ...]  # by ascending width
     cold_bytes_per_s: float  # read from the disk
     warm_bytes_per_s: float  # read from the page cache
+    contention: float = 0.0  # share of the time in which the measurements waited for other processes
+
+    @property
+    def stands_until(self) -> datetime:
+        """Until when these hold: a week, or less than a day if other processes disturbed them."""
+        return self.measured_at + (KEPT_DISTURBED if self.contention > contention.MOST else KEPT)
 
     @property
     def flops_per_s(self) -> float:
@@ -84,10 +91,11 @@ class Ceilings(Record):
 
 
 def ceilings(folder: Path) -> Ceilings:
-    """Returns the ceilings of this machine, measured now unless they were measured within a week.
+    """Returns the ceilings of this machine, measured now unless those that are kept still stand.
 
-    The disk is the one that `folder` is on. Of two processes at once only one measures, so that neither slows
-    the other. Outside of any home nothing is kept.
+    Where other processes disturb the measurement, undisturbed ceilings of before stay, however old. The disk
+    is the one that `folder` is on. Of two processes at once only one measures, so that neither slows the
+    other. Outside of any home nothing is kept.
     """
     machine = fingerprint()
     try:
@@ -96,9 +104,16 @@ def ceilings(folder: Path) -> Ceilings:
         return measure(folder)
     with alone(path.with_suffix(".lock")):
         kept = _read(path)
-        if kept and kept.machine == machine and datetime.now(UTC) - kept.measured_at < KEPT:
-            return kept
+        known = kept if kept and kept.machine == machine else None
+        if known and datetime.now(UTC) < known.stands_until:
+            return known
         measured = measure(folder)
+        if known and measured.contention > contention.MOST >= known.contention:
+            log.info(
+                "other processes disturbed the ceilings (%s of the time), which stay those of %s",
+                percent(measured.contention), f"{known.measured_at:%Y-%m-%d}",
+            )  # fmt: skip
+            return known
         records.replace_text(path, records.dumps(measured))
     return measured
 
@@ -107,20 +122,22 @@ def measure(folder: Path) -> Ceilings:
     """Measures all ceilings, in a few seconds; `folder` is where the arrays are."""
     begin = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    gathers = tuple(Gather(row_bytes=width, bytes_per_s=_gather(device, width)) for width in ROW_BYTES)
-    cold, warm = _disk(folder)
-    measured = Ceilings(
-        machine=fingerprint(),
-        measured_at=datetime.now(UTC),
-        on_cpu=device.type == "cpu",
-        float32_flops_per_s=_product(device, torch.float32),
-        bfloat16_flops_per_s=_product(device, torch.bfloat16),
-        copy_bytes_per_s=_copy(device),
-        fresh_bytes_per_s=_fresh(device),
-        gathers=gathers,
-        cold_bytes_per_s=cold,
-        warm_bytes_per_s=warm,
-    )
+    with contention.measured() as seen:
+        gathers = tuple(Gather(row_bytes=width, bytes_per_s=_gather(device, width)) for width in ROW_BYTES)
+        cold, warm = _disk(folder)
+        measured = Ceilings(
+            machine=fingerprint(),
+            measured_at=datetime.now(UTC),
+            on_cpu=device.type == "cpu",
+            float32_flops_per_s=_product(device, torch.float32),
+            bfloat16_flops_per_s=_product(device, torch.bfloat16),
+            copy_bytes_per_s=_copy(device),
+            fresh_bytes_per_s=_fresh(device),
+            gathers=gathers,
+            cold_bytes_per_s=cold,
+            warm_bytes_per_s=warm,
+        )
+    measured = replace(measured, contention=seen.share)
     log.info("measured the ceilings of this machine in %.1f s", time.perf_counter() - begin)
     return measured
 

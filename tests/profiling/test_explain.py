@@ -107,6 +107,11 @@ def test_a_profile_that_is_reused_says_from_when_and_what_was_not_measured():
     assert text.endswith("not measured tonight: the noise scale.")
 
 
+def test_a_profile_that_was_disturbed_says_by_how_much():
+    assert "40 % of the time was spent waiting" in explain(profile(contention=0.4))
+    assert "waiting for" not in explain(profile(contention=0.05))
+
+
 def test_a_profile_of_an_old_night_says_what_it_has():
     assert explain(jobs.profile()) == (
         "The job is bound by compute: the operations of each step. No remedy was tried here."

@@ -28,9 +28,13 @@ LATER = replace(NIGHT, id="2011-09-02")
 class Measuring(ScriptedBackend):
     """Backend: each job brings a profile at once, slower by a millisecond a sample than the one before."""
 
+    contention = 0.0  # that the next job says it met
+
     def submit(self, job: Job) -> str:
         handle = super().submit(job)
-        records.write(jobs.profile(step_s=1e-3 * len(self.jobs)), Path(job.folder))
+        profile = jobs.profile(step_s=1e-3 * len(self.jobs))
+        evidence = profile.evidence | {"contention": self.contention}
+        records.write(replace(profile, evidence=evidence), Path(job.folder))
         return handle
 
 
@@ -91,6 +95,37 @@ def test_the_next_night_takes_it_over_and_says_from_which_night_it_is(backend):
     assert second.evidence["reused"]["num_samples_now"] == 1100
     assert "noise scale" in second.evidence["reused"]["not_measured_tonight"]
     assert second.step_s == first.step_s
+
+
+def age(days: float) -> None:
+    """Make the profile that is kept older."""
+    facts = json.loads(kept().read_text())
+    facts["evidence"]["origin"]["measured_at"] = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+    kept().write_text(json.dumps(facts))
+
+
+def test_a_disturbed_profile_never_replaces_an_undisturbed_one(backend):
+    first = call(backend)
+    age(100)
+    before = kept().read_text()
+    backend.contention = 0.5
+    second = call(backend, LATER)
+    assert len(backend.jobs) == 2
+    assert second.step_s == first.step_s
+    assert second.evidence["reused"]["from_night"] == NIGHT.id
+    assert kept().read_text() == before
+    backend.contention = 0.0
+    assert call(backend, LATER).step_s != first.step_s
+
+
+def test_a_disturbed_profile_holds_until_the_next_night(backend):
+    backend.contention = 0.5
+    call(backend)
+    call(backend)
+    assert len(backend.jobs) == 1
+    age(1)
+    call(backend, LATER)
+    assert len(backend.jobs) == 2
 
 
 @pytest.mark.parametrize(("num_samples", "count"), [(500, 1), (2000, 1), (499, 2), (2001, 2)], ids=str)

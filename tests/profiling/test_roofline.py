@@ -1,6 +1,7 @@
 """Ceilings are measured, kept per machine, and measured anew where what is kept is torn or old."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def test_tables_are_small_beside_what_a_limit_leaves(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_is_old_is_measured_anew():
+def test_what_is_old_is_measured_anew(monkeypatch):
+    measure_with(0.0, monkeypatch)
     first = ceilings(ARRAYS)
     facts = json.loads(kept().read_text())
     old = datetime.now(UTC) - this_machine.KEPT
@@ -88,6 +90,44 @@ def test_what_is_old_is_measured_anew():
     facts["measured_at"] = (old + timedelta(hours=1)).isoformat()
     kept().write_text(json.dumps(facts))
     assert ceilings(ARRAYS).measured_at < first.measured_at
+
+
+def measure_with(share: float, patch: pytest.MonkeyPatch) -> None:
+    """Have the next measurement say that other processes took that share of its time."""
+    measure = roofline.measure
+
+    def disturbed(folder: Path) -> Ceilings:
+        return replace(measure(folder), contention=share)
+
+    patch.setattr(roofline, "measure", disturbed)
+
+
+def age(days: float) -> Ceilings:
+    """Make the ceilings that are kept older, and return them."""
+    facts = json.loads(kept().read_text())
+    facts["measured_at"] = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+    kept().write_text(json.dumps(facts))
+    return records.loads(Ceilings, kept().read_text())
+
+
+@pytest.mark.slow
+def test_disturbed_ceilings_never_replace_undisturbed_ones(monkeypatch):
+    measure_with(0.0, monkeypatch)
+    ceilings(ARRAYS)
+    quiet = age(100)
+    measure_with(0.5, monkeypatch)
+    assert ceilings(ARRAYS) == quiet == records.loads(Ceilings, kept().read_text())
+    measure_with(0.0, monkeypatch)
+    assert ceilings(ARRAYS).measured_at > quiet.measured_at
+
+
+@pytest.mark.slow
+def test_disturbed_ceilings_hold_until_the_next_night(monkeypatch):
+    measure_with(0.5, monkeypatch)
+    first = ceilings(ARRAYS)
+    assert ceilings(ARRAYS) == first
+    age(1)
+    assert ceilings(ARRAYS).measured_at > first.measured_at
 
 
 @pytest.mark.slow
