@@ -123,6 +123,9 @@ def _router(home: Path, loaded: params.Params) -> Iterator[Finding]:
         return
     from pipeline.storage.traffic_log import existing_log
 
+    with contextlib.suppress(PipelineError):  # already reported
+        yield from _live_score(loaded.workload)
+
     try:
         log = existing_log(loaded.serving, home)
         live = log.routers() if log else ()
@@ -136,6 +139,22 @@ def _router(home: Path, loaded: params.Params) -> Iterator[Finding]:
         yield from _router_of_endpoint(loaded, loaded.serving.endpoint)
         return
     yield Finding(what="router", ok=bool(live), text=text)
+
+
+def _live_score(plug: params.Plug) -> Iterator[Finding]:
+    """Yields that users cannot judge a workload of rows, each of whose metrics needs a set of samples."""
+    from pipeline.evaluation.scoring import declared
+    from pipeline.workloads.served_rows import serves_rows
+
+    workload = plug.make()
+    metrics = declared(workload) if serves_rows(workload) else ()
+    if metrics and all(metric.sample_values([0.5], [1.0]) is None for metric in metrics):
+        names = " and ".join(metric.name for metric in metrics)
+        yield Finding(
+            what="live score", ok=False,
+            text=f"each user meets one model, and {names} has no value of a single sample; add a metric that "
+                 f"has, such as LogLoss() or AbsoluteError(), or set gate.scores: replay",
+        )  # fmt: skip
 
 
 def _router_of_endpoint(loaded: params.Params, plug: params.Plug) -> Iterator[Finding]:

@@ -5,7 +5,9 @@ import pytest
 from pipeline import check
 from pipeline.check import Finding, findings
 from pipeline.contract import params
+from pipeline.examples.fraud.fraud import Fraud
 from pipeline.storage.traffic_log import RouterState, open_log
+from pipeline.workloads.metrics import AUC
 
 PARAMS = """\
 source: tests.fakes:TwoDays
@@ -98,3 +100,22 @@ def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_
     assert found(", log: l", "").ok
     odd = found(", log: l", ", ramp: [0.015, 0.5]")
     assert (odd.ok, odd.text.split(";")[0]) == (False, "the endpoint gives whole percent, not 0.015")
+
+
+class Ranked(Fraud):
+    """Judged by the order of all rows alone."""
+
+    metrics = (AUC(role="success"),)
+
+
+def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+
+    def live_score(use: str) -> list[Finding]:
+        return list(check._live_score(params.Plug(use=use)))
+
+    [found] = live_score("tests.test_check:Ranked")
+    assert not found.ok
+    assert "has no value of a single sample; add a metric that has, such as LogLoss()" in found.text
+    assert live_score("pipeline.examples.fraud.fraud:Fraud") == []
+    assert live_score("tests.fakes:LineWorkload") == []
