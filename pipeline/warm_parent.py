@@ -148,8 +148,7 @@ def _serve(listening: socket.socket, note: Path) -> dict[str, Any] | None:
     try:
         while _says(note, address) and time.monotonic() - used_at < IDLE_S:
             ready, _, _ = select.select([listening], [], [], TICK_S)
-            while keepers and os.waitpid(-1, os.WNOHANG)[0]:
-                keepers -= 1
+            keepers -= _reaped(keepers)
             if ready:
                 connection, _ = listening.accept()
                 with connection:
@@ -166,10 +165,19 @@ def _serve(listening: socket.socket, note: Path) -> dict[str, Any] | None:
                 used_at = time.monotonic()
     finally:
         if listening.fileno() >= 0:  # in the parent
+            _reaped(keepers)  # so that what they used counts as used by the parent
             shutil.rmtree(Path(address).parent, ignore_errors=True)
             if _says(note, address):
                 note.unlink()
     return None
+
+
+def _reaped(most: int) -> int:
+    """Returns how many keepers have ended since the last call."""
+    num = 0
+    while num < most and os.waitpid(-1, os.WNOHANG)[0]:
+        num += 1
+    return num
 
 
 def _says(note: Path, address: str) -> bool:

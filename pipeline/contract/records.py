@@ -126,6 +126,7 @@ class Tuning(Record):
     """How a step is taken, at no cost to the quality of the model; with all of it off, as torch does it."""
 
     num_loaders: int = 0  # threads that get batches ready; 0: the training thread does
+    loader_processes: bool = False  # processes in place of these threads
     in_memory: bool = False  # samples stay in columns in memory once they were read
     pinned: bool = False  # batches in page-locked memory, from which an accelerator copies by itself
     precision: Literal["float32", "bfloat16"] = "float32"  # of products; weights are float32

@@ -43,6 +43,7 @@ class JobFacts:
     rungs: Mapping[str, str] = field(default_factory=dict)
     most_samples: int = 0  # that fit in a pass; 0: the whole batch
     bfloat16_flops_per_s: float = 0.0
+    draws: bool = False  # samples are drawn at random each time, as crops are
     epochs: float = 1.0
     num_workers: int = 1
     batch_bytes: int = 0
@@ -148,11 +149,12 @@ def _io(job: JobFacts) -> Iterator[Offer]:
         note=why if whole else "memory is tried by the remedy above",
     )  # fmt: skip
     load_s, step_s = job.load_s(job.batch_size), job.step_s(job.batch_size)
-    number = MANY_LOADERS[0] if load_s > step_s else 1
+    number = job.num_cores if job.draws else MANY_LOADERS[0] if load_s > step_s else 1
+    kind = "process(es)" if job.draws else "loader(s)"
     yield _offer(
         job, "io", "parallelise the reads", gain=_saved(max(load_s / number, step_s), job.total_s),
-        change={"num_loaders": number},
-        note=f"{number} loader(s) ahead of the step" + (", if it leaves them a core" if job.on_cpu else ""),
+        change={"num_loaders": number, "loader_processes": job.draws},
+        note=f"{number} {kind} ahead of the step" + (", if it leaves them a core" if job.on_cpu else ""),
     )  # fmt: skip
     copied_s = job.batch_bytes / PAGEABLE - job.batch_bytes / LOCKED
     yield _offer(

@@ -4,7 +4,6 @@ The data set is wrapped to record when each batch was read, the workload to reco
 The same updates run once before, so that models are compiled and samples kept in memory are loaded.
 """
 
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -90,25 +89,24 @@ def timeline(
 
 
 class _Watch:
-    """The recorded times of updates, from all threads."""
+    """The recorded times of updates, from all threads and processes."""
 
     def __init__(self, shares: list[Any]) -> None:
         self._update_of = {sample: number for number, share in enumerate(shares) for sample in share.tolist()}
-        self._lock = threading.Lock()
-        self._count = len(shares)
+        times: Any = torch.zeros(len(shares), 2, dtype=torch.float64)  # first start, last end
+        self._loads = times.share_memory_()
         self.begin()
 
     def begin(self) -> None:
         """Discards the recorded times."""
         self.number = 0  # of the current update
-        self._loads: list[list[float]] = [[] for _ in range(self._count)]
+        self._loads[:, 0], self._loads[:, 1] = float("inf"), 0.0
         self._starts: list[float] = []
         self._ends: list[float] = []
 
     def loaded(self, samples: Iterable[int], start: float) -> None:
-        first = self._update_of[int(next(iter(samples)))]
-        with self._lock:
-            self._loads[first] += [start, time.perf_counter()]
+        times = self._loads[self._update_of[int(next(iter(samples)))]]
+        times[0], times[1] = min(float(times[0]), start), time.perf_counter()
 
     def stepping(self) -> None:
         if len(self._starts) == self.number:  # otherwise a later pass of the same update
@@ -121,10 +119,8 @@ class _Watch:
 
     def rows(self) -> list[Row]:
         """Returns the rows, in seconds from the first start."""
-        steps = zip(self._loads, self._starts, self._ends, strict=True)
-        rows = [
-            [min(load, default=start), max(load, default=start), start, end] for load, start, end in steps
-        ]
+        steps = zip(self._loads.tolist(), self._starts, self._ends, strict=True)
+        rows = [[*(load if load[1] else (start, start)), start, end] for load, start, end in steps]
         first = min(min(row) for row in rows)
         return [[round(value - first, 6) for value in row] for row in rows]
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,6 +23,7 @@ from pipeline.machines import this_machine
 from pipeline.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
 from pipeline.profiling.memory_fit import RUNGS
 from pipeline.profiling.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, JobFacts, Offer, offers
+from pipeline.training.loader import draws
 from pipeline.training.tuning import blocks, fusible, read, tensors
 
 if TYPE_CHECKING:
@@ -161,7 +163,23 @@ class _RemedySearch:
         return replace(remedy, applied=True, kept=kept, measured_gain=gain, note=note)
 
     def _loaders(self, offer: Offer) -> Remedy:
-        """Tries as many loaders as help: more while they are clearly faster, one where many are not."""
+        """Tries threads, then processes where samples are read one by one in Python, and keeps what helps."""
+        if offer.change["loader_processes"]:
+            return self._try(offer)
+        remedy = self._threads(offer)
+        tuning = self.variant.tuning
+        step_s = self.job.step_s(self.job.batch_size)
+        if self.job.whole_batches or tuning.in_memory or self.update_s < 1.1 * step_s:
+            return remedy
+        number = self.job.num_cores
+        change = {"num_loaders": number, "loader_processes": True}
+        note = f"{number} process(es) ahead of the step"
+        return _both(
+            remedy, self._try(replace(offer, change=change, remedy=replace(offer.remedy, note=note)))
+        )
+
+    def _threads(self, offer: Offer) -> Remedy:
+        """Tries as many threads as help: more while they are clearly faster, one where many are not."""
         number = offer.change["num_loaders"]
         remedy = self._try(offer)
         if number == 1 or not remedy.applied:
@@ -170,15 +188,11 @@ class _RemedySearch:
         step_s = self.job.step_s(self.job.batch_size)
         if remedy.kept and self.update_s < 1.5 * step_s:
             return remedy
-        again = self._try(
-            replace(
-                offer, change={"num_loaders": more}, remedy=replace(offer.remedy, note=f"{more} loader(s)")
-            )
+        change = offer.change | {"num_loaders": more}
+        note = f"{more} loader(s)"
+        return _both(
+            remedy, self._try(replace(offer, change=change, remedy=replace(offer.remedy, note=note)))
         )
-        if not again.kept:
-            return remedy
-        together = 1 - (1 - again.measured_gain) * (1 - remedy.measured_gain if remedy.kept else 1)
-        return replace(again, measured_gain=together)
 
     def _touch_quality(self, offer: Offer) -> Remedy:
         remedy = offer.remedy
@@ -226,6 +240,7 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         columns_bytes=int(num_bytes * harness.num_samples) * training.num_workers
         if _repeatable(harness.data, batch, checked)
         else 0,
+        draws=draws(harness.data, np.array(checked)),
         memory_bytes=int(COLUMNS_SHARE * this_machine.installed_bytes()),
         optimizer_share=optimizer_s / step_s if step_s else 0.0,
         fusible=fusible(harness.optimizer),
@@ -268,6 +283,14 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         and one.dtype == other.dtype
         and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
     )
+
+
+def _both(remedy: Remedy, again: Remedy) -> Remedy:
+    """Returns the result of two trials of a remedy, one after the other: the second if it was kept."""
+    if not again.kept:
+        return remedy
+    left = 1 - remedy.measured_gain if remedy.kept else 1.0
+    return replace(again, measured_gain=1 - (1 - again.measured_gain) * left)
 
 
 def _undone(remedy: Remedy) -> Remedy:

@@ -56,8 +56,8 @@ class Engine(Protocol):
     rank: int
     world_size: int
 
-    def prepare(self, indices: Indices) -> None:
-        """Starts to load a share that `step` will soon be called with."""
+    def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
+        """Starts to load a share of an epoch that `step` will soon be called with."""
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
         """Takes one update from this worker's share `indices` of a batch of `batch_size` samples.
@@ -125,7 +125,10 @@ class TorchEngine:
                 self.optimizer, rank=self.rank, world_size=self.world_size
             )
         self._gradients = self._new_gradients()
-        self._loader = Loader(self._tuner.data(dataset), num_loaders=tuning.num_loaders)
+        self._loader = Loader(
+            self._tuner.data(dataset), num_loaders=tuning.num_loaders, in_processes=tuning.loader_processes,
+            seed=seed,
+        )  # fmt: skip
         self._updates = 0
         self._sample_weights: dict[int, Tensor] = {}
         self._base = [{name: group.get(name) for name in SCALED} for group in self.optimizer.param_groups]
@@ -147,9 +150,9 @@ class TorchEngine:
         """Number of workers whose gradients are added up in an update."""
         return self.world_size
 
-    def prepare(self, indices: Indices) -> None:
-        """Starts to load a share."""
-        self._loader.prepare(self._passes(indices))
+    def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
+        """Starts to load a share of an epoch."""
+        self._loader.prepare(self._passes(indices), epoch=epoch)
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
         """Takes one update; see the protocol. Raises JobError where memory does not suffice for it."""

@@ -1,48 +1,175 @@
-"""Loads whole batches by their indices, ahead of the training thread, with threads.
+"""Loads whole batches by their indices, ahead of the training thread, with threads or processes.
 
-Threads rather than processes: numpy and torch release the interpreter's lock while they copy, and a process
-would have to send what it read. Where loading a batch takes less than a thread switch, no thread is fastest.
+Threads by default: numpy and torch release the interpreter's lock while they copy, and a process has to send
+what it read. Where loading a batch takes less than a thread switch, no thread is fastest. Processes are for
+data sets that read sample by sample in Python, whose threads would wait for the interpreter's lock.
+
+A data set that reads sample by sample may draw random numbers, as for crops. They are seeded by the seed of
+the training, the epoch and the sample, so that a sample is the same whoever reads it and whenever: without a
+loader, by processes, and again after a kill. Threads share the generators, so they are not seeded: the
+profile gives such a data set processes (pipeline/profiling/remedies.py).
 """
 
+import ctypes
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import sys
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset, default_collate
 
 from pipeline.contract.workload import Batch
 from pipeline.training.sample_order import Indices
+from pipeline.training.tuning import tensors
+
+log = logging.getLogger(__name__)
+
+MIXED = 0x9E3779B97F4A7C15  # odd and large: near numbers end far apart
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 
 
 class Loader:
     """Batches of a data set by their indices."""
 
-    def __init__(self, dataset: "Dataset[Any]", *, num_loaders: int) -> None:
-        self._dataset = dataset
-        self._pool = ThreadPoolExecutor(num_loaders, "loader") if num_loaders else None
-        self._ahead: deque[tuple[Indices, Future[Batch]]] = deque()
+    def __init__(
+        self, dataset: "Dataset[Any]", *, num_loaders: int, in_processes: bool = False, seed: int = 0
+    ) -> None:
+        self._dataset, self._seed, self._epoch = dataset, seed, 0
+        self._in_processes = bool(num_loaders) and in_processes and by_sample(dataset)
+        self._pool: Executor | None = None
+        if self._in_processes:
+            self._pool = _processes(dataset, num_loaders)
+        elif num_loaders:
+            self._pool = ThreadPoolExecutor(num_loaders, "loader")
+        self._ahead: deque[tuple[Indices, int, Future[Batch] | None]] = deque()
 
-    def prepare(self, passes: list[Indices]) -> None:
-        """Starts to load these passes."""
-        if self._pool:
-            for part in passes:
-                self._ahead.append((part, self._pool.submit(self._load, part)))
+    def prepare(self, passes: list[Indices], *, epoch: int = 0) -> None:
+        """Starts to load these passes of an epoch."""
+        for part in passes:
+            self._ahead.append((part, epoch, self._submitted(part, epoch)))
 
     def get(self, part: Indices) -> Batch:
         """Returns the batch of these samples, whether it was prepared or not."""
+        if self._ahead:
+            self._epoch = self._ahead[0][1]
         while self._ahead:
-            ahead, future = self._ahead.popleft()
+            ahead, epoch, future = self._ahead.popleft()
             if np.array_equal(ahead, part):
-                return future.result()
-        return self._load(part)
+                self._epoch = epoch
+                return self._result(future, part)
+        return self._here(part)
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Ends the threads or processes."""
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
-    def _load(self, part: Indices) -> Batch:
-        if hasattr(self._dataset, "__getitems__"):
-            return self._dataset.__getitems__(part)
-        return default_collate([self._dataset[sample] for sample in part.tolist()])
+    def _submitted(self, part: Indices, epoch: int) -> "Future[Batch] | None":
+        if self._pool is None:
+            return None
+        if self._in_processes:
+            return self._pool.submit(_read_there, part, self._seed, epoch)
+        return self._pool.submit(_read, self._dataset, part)
+
+    def _result(self, future: "Future[Batch] | None", part: Indices) -> Batch:
+        if future is None:
+            return self._here(part)
+        try:
+            return future.result()
+        except BrokenProcessPool as error:  # killed, as where /dev/shm is full
+            log.warning("the loaders are gone (%s): the training process reads from now on", error)
+            self._pool, self._in_processes = None, False
+            self._ahead = deque((ahead, epoch, None) for ahead, epoch, _ in self._ahead)
+            return self._here(part)
+
+    def _here(self, part: Indices) -> Batch:
+        """Reads in this thread; what else draws random numbers goes on with those that it would have had."""
+        if not by_sample(self._dataset) or (self._pool and not self._in_processes):
+            return _read(self._dataset, part)
+        with _generators_kept():
+            return _read_seeded(self._dataset, part, self._seed, self._epoch)
+
+
+def by_sample(dataset: Any) -> bool:
+    """Returns whether a data set reads samples one by one, in Python."""
+    return not hasattr(dataset, "__getitems__")
+
+
+def draws(dataset: Any, samples: Indices) -> bool:
+    """Returns whether some of these samples come out otherwise with other random numbers."""
+    if not by_sample(dataset):
+        return False
+    with _generators_kept():
+        one, other = (list(tensors(_read_seeded(dataset, samples, 0, epoch))) for epoch in (0, 1))
+    return any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _read(dataset: Any, part: Indices) -> Batch:
+    if not by_sample(dataset):
+        return dataset.__getitems__(part)
+    return default_collate([dataset[sample] for sample in part.tolist()])
+
+
+def _read_seeded(dataset: Any, part: Indices, seed: int, epoch: int) -> Batch:
+    samples = []
+    for sample in part.tolist():
+        seed_generators(seed, epoch, sample)
+        samples.append(dataset[sample])
+    return default_collate(samples)
+
+
+def seed_generators(seed: int, epoch: int, sample: int) -> None:
+    """Seeds the generators of torch on the CPU, of NumPy and of Python for a sample in an epoch."""
+    key = (seed * 1_000_003 + epoch) * MIXED + sample & (1 << 63) - 1
+    torch.default_generator.manual_seed(key)
+    np.random.seed(key & 0xFFFFFFFF)
+    random.seed(key)
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+_dataset: Any = None  # of a loader process
+
+
+def _processes(dataset: Any, number: int) -> ProcessPoolExecutor:
+    """Returns processes with the data set: forks, or where an accelerator is in use, new interpreters."""
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    method = "fork" if sys.platform == "linux" and not in_use else "spawn"
+    context = multiprocessing.get_context(method)
+    return ProcessPoolExecutor(number, context, initializer=_begin, initargs=(dataset, os.getpid()))
+
+
+def _begin(dataset: Any, parent: int) -> None:
+    """Begins a loader process: it dies with its parent, and leaves signals of the terminal to it."""
+    global _dataset  # noqa: PLW0603
+    _dataset = dataset
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the trainer's, which saves
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before
+            os._exit(1)
+    torch.set_num_threads(1)
+
+
+def _read_there(part: Indices, seed: int, epoch: int) -> Batch:
+    return _read_seeded(_dataset, part, seed, epoch)

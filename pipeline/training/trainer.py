@@ -294,7 +294,8 @@ class Trainer:
         """Returns this worker's part of the next batch, and starts to load later ones, one per loader."""
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
-            self.engine.prepare(self._ahead[-1][1])
+            epoch = self._reach // (self._epoch_samples - self.recipe.first_sample)
+            self.engine.prepare(self._ahead[-1][1], epoch=epoch)
             self._reach += self.batch_schedule.batch_size(self._reach)
         return self._ahead.popleft()
 

@@ -1,8 +1,10 @@
 """The faster way is told from the slower one, and what is not clearly faster is not kept."""
 
+import time
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,8 +30,6 @@ class Slow(SmallJob):
 
 class _Fixed:
     def __init__(self, data) -> None:
-        import torch
-
         self.data, self.x = data, torch.randn(len(data), 32)
 
     def __len__(self) -> int:
@@ -38,6 +38,34 @@ class _Fixed:
     def __getitems__(self, samples):
         self.data.__getitems__(samples)
         return self.x[list(samples)]
+
+
+class _Drawn:
+    """Samples that are drawn from torch's generator each time, after a wait or after some work in Python."""
+
+    def __init__(self, num_samples: int, *, wait_s: float = 0.0, work_s: float = 0.0) -> None:
+        self.num_samples, self.wait_s, self.work_s = num_samples, wait_s, work_s
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, sample):
+        time.sleep(self.wait_s)
+        until = time.perf_counter() + self.work_s
+        while time.perf_counter() < until:
+            pass
+        return torch.randn(32)
+
+
+class Drawn(SmallJob):
+    """A job whose samples are read one by one."""
+
+    def __init__(self, **costs: float) -> None:
+        super().__init__(num_samples=64)
+        self.costs = costs
+
+    def dataset(self, folder: Path, split: str):
+        return _Drawn(self.num_samples, **self.costs)
 
 
 def harness(job: SmallJob) -> Harness:
@@ -93,6 +121,32 @@ def test_what_waits_is_mended_and_stays_so():
 def test_samples_that_differ_each_time_are_not_kept():
     made = harness(SmallJob(num_samples=64))  # noise, drawn anew
     assert tuner.with_measurements(made, job(), TRAINING).columns_bytes == 0
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_samples_that_are_drawn_each_time_are_read_by_processes_and_the_losses_are_the_same():
+    made = harness(Drawn(wait_s=SLOW_S))
+    longer = TRAINING.model_copy(update={"epochs": 2000})  # so that trials may take longer
+    found = tuner.tune(made, job(whole_batches=False), longer, quality="offer")
+    assert found.tuning.loader_processes
+    assert found.evidence["ratio"][2] < 1
+    compared = Trials(made.workload, made.data, TRAINING).compare(
+        way(), way(num_loaders=2, loader_processes=True), update_s=0.03, enough=0.9, limit_s=60
+    )
+    assert compared.loss_difference == 0
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_work_in_python_is_shared_among_processes_where_threads_gain_nothing():
+    made = harness(Drawn(work_s=SLOW_S))
+    trials = Trials(made.workload, made.data, TRAINING)
+    ratios = [
+        trials.compare(way(), new, update_s=0.03, enough=0.9, limit_s=60).ratio
+        for new in (way(num_loaders=2), way(num_loaders=2, loader_processes=True))
+    ]
+    assert ratios[1] < 0.8 * ratios[0]
 
 
 def test_a_trial_that_costs_more_than_it_could_save_is_not_made():
