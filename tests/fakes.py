@@ -211,7 +211,7 @@ class CountingEngine:
     def clock(self) -> float:
         return self.now
 
-    def prepare(self, indices: Any) -> None:
+    def prepare(self, indices: Any, *, epoch: int = 0) -> None:
         pass
 
     def step(self, indices: Any, *, batch_size: int, rate: float, signals: Any) -> Any:
