@@ -15,7 +15,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 from pipeline.contract.params import ProfileParams, TrainParams
-from pipeline.machines import this_machine
+from pipeline.machines import contention, this_machine
 from pipeline.profiling import roofline
 from pipeline.profiling.diagnosis import ARRAYS, diagnose
 from tests.benchmarks import frame, jobs
@@ -66,7 +66,8 @@ def profiled(name: str) -> dict[str, Any]:
         told = {"verdict": "died"}
     process.kill()
     process.join()
-    nothing = {"kind": "", "io": 0.0, "compute": 0.0, "memory": 0.0, "mixed": "", "gains": "", "s": LIMIT_S}
+    nothing = {"kind": "", "io": 0.0, "compute": 0.0, "memory": 0.0, "mixed": "", "gains": "",
+               "contention": 0.0, "s": LIMIT_S}  # fmt: skip
     return {"job": name, "bound": jobs.JOBS[name].bound, **nothing, **told}
 
 
@@ -77,11 +78,12 @@ def profile(to: Connection, name: str) -> None:
         limit = this_machine.status()["VmData"] + job.room_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     begin = time.perf_counter()
-    found = diagnose(
-        jobs.Constructed(name),
-        ProfileParams(batch_sizes=jobs.sizes(job.batch_size), steps=3),
-        TrainParams(batch_size=job.batch_size),
-    )
+    with contention.measured() as seen:
+        found = diagnose(
+            jobs.Constructed(name),
+            ProfileParams(batch_sizes=jobs.sizes(job.batch_size), steps=3),
+            TrainParams(batch_size=job.batch_size),
+        )
     told = found.evidence
     to.send(
         {
@@ -92,6 +94,7 @@ def profile(to: Connection, name: str) -> None:
             "memory": told["memory_share"],
             "mixed": " ".join(found.verdict.mixed),
             "gains": " ".join(f"{found.verdict.gains[bound]:.2f}" for bound in ("io", "compute", "memory")),
+            "contention": seen.share,
             "s": time.perf_counter() - begin,
         }
     )
