@@ -1,6 +1,6 @@
-"""Does the disk of a home grow without end? Sixty nights of a small shop, each pruned at its end.
+"""Does the disk of a home grow without end? Thirty nights of a small shop, each pruned at its end.
 
-`night.keep_days` is five minutes here, so that all but the newest nights may be pruned. Once nights
+`night.keep_days` is two and a half minutes here, so that all but the newest nights may be pruned. Once nights
 are that old, what a night adds to the home must come to little more than its records in git and MLflow.
 Afterwards a rollback, `why` of its version and `audit` must work as before.
 
@@ -22,9 +22,9 @@ from pipeline.rollout.rollback import promotion_of, steps_back
 from pipeline.storage import ledger
 from tests.benchmarks import frame
 
-NUM_NIGHTS = 6 if frame.QUICK else 60
+NUM_NIGHTS = 6 if frame.QUICK else 30
 FIRST = date(2026, 1, 4)
-KEEP_S = 60 if frame.QUICK else 300
+KEEP_S = 60 if frame.QUICK else 150
 SETS = frame.sets([*frame.SMALL, f"night.keep_days={KEEP_S / 86_400}", "night.keep=3"])
 LEDGERS = (10, 10_000)
 KIND = {".git": "git", ".dvc": "DVC's cache", "nights": "folders of nights", "var": "MLflow and the rest"}
