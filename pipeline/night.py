@@ -16,7 +16,14 @@ from pathlib import Path
 
 from pipeline import warm_parent
 from pipeline.contract import params, records
-from pipeline.contract.errors import JobError, NothingToDo, ParamsError, PipelineError, ReleaseError
+from pipeline.contract.errors import (
+    JobError,
+    NothingToDo,
+    ParamsError,
+    PipelineError,
+    ReleaseError,
+    sentence,
+)
 from pipeline.contract.formats import size
 from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
@@ -226,5 +233,7 @@ def _prune(params: CloseSections) -> None:
         for freed in prune(params):
             if freed.num:
                 log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
-    except (PipelineError, NothingToDo, OSError) as error:
-        log.warning("not all could be pruned: %s", error)
+    except NothingToDo as reason:
+        log.info("%s", reason)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
+        log.warning("not all could be pruned: %s", sentence(error))

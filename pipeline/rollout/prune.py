@@ -59,7 +59,7 @@ def prune(params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
     yield _cache(kept, dry_run=dry_run)
     yield _models(params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
     if not dry_run:
-        checkout.git("gc", "--auto", "--quiet", folder=checkout.home())
+        checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=checkout.home())
 
 
 def needed(
@@ -103,7 +103,10 @@ def _worktrees(names: Iterable[str], *, dry_run: bool) -> Freed:
 
 
 def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
-    """Deletes the objects of DVC's cache that no kept night names, and no worktree."""
+    """Deletes the objects of DVC's cache that no kept night names, and no worktree.
+
+    Deletes none where the list of a folder's files cannot be read, as it is then not known what to keep.
+    """
     home = checkout.home()
     cache = home / ".dvc" / "cache" / "files" / "md5"
     texts = [files[LOCK] for files in ledger.texts_at([one.id for one in kept], [LOCK]) if LOCK in files]
@@ -112,12 +115,16 @@ def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
     for digest in {digest for text in set(texts) for digest in _outputs(text)}:
         wanted.add(digest)
         listing = cache / digest[:2] / digest[2:]
-        if digest.endswith(".dir") and listing.exists():
-            wanted |= {part["md5"] for part in json.loads(listing.read_text())}
+        try:
+            if digest.endswith(".dir"):
+                wanted |= {part["md5"] for part in json.loads(listing.read_text())}
+        except (FileNotFoundError, ValueError) as error:
+            log.warning("nothing of DVC's cache is pruned: %s cannot be read (%s); run audit", listing, error)
+            return Freed(what="files of DVC's cache", num=0, num_bytes=0)
     found = [path for path in cache.glob("??/*") if path.parent.name + path.name not in wanted]
     num_bytes = sum(_size(path) for path in found)
     for path in found if not dry_run else ():
-        path.unlink()
+        path.unlink(missing_ok=True)
     return Freed(what="files of DVC's cache", num=len(found), num_bytes=num_bytes)
 
 

@@ -169,3 +169,14 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     list(prune(sections(keep_days=35)))
     gone = {f"data of {datetime.now(UTC).date() - timedelta(days=days)}" for days in (150, 120)}
     assert before - cached() == gone
+
+
+@pytest.mark.slow
+def test_nothing_is_deleted_where_a_list_of_files_is_lost(home: Path) -> None:
+    newest = f"data of {datetime.now(UTC).date()}"
+    before = cached()
+    listings = (checkout.home() / ".dvc/cache/files/md5").glob("??/*.dir")
+    (listing,) = (path for path in listings if hashlib.md5(newest.encode()).hexdigest() in path.read_text())
+    listing.write_text("torn")
+    assert [one.num for one in prune(sections(keep_days=35))][1] == 0
+    assert cached() == before
