@@ -2,7 +2,7 @@
 
 `night.keep_days` is five seconds here, so that all may be pruned but the three newest nights (`night.keep`),
 what serves and what a rollback brings back. What a night then adds to the home must come to little more than
-its records in git and in MLflow, and its report there. Afterwards a rollback, `why` of its version and `audit`
+its records in git and MLflow, and its report there. Afterwards a rollback, `why` of its version and `audit`
 must work as before.
 
 The ledger of ten thousand nights is made by `git fast-import`, of commits as nights make them.
