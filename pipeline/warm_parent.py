@@ -53,11 +53,18 @@ class Ended:
     cpu_s: float  # of the command and what it waited for
 
 
-def start(folder: Path) -> "subprocess.Popen[bytes]":
-    """Starts the parent of the night in `folder`; it ends when its note is gone, or after IDLE_S unused."""
+def start(folder: Path) -> "subprocess.Popen[bytes] | None":
+    """Starts the parent of the night in `folder`; it ends when its note is gone, or after IDLE_S unused.
+
+    Returns None where the system has no such socket, as where the path of its temporary folder is too long.
+    """
     address = Path(tempfile.mkdtemp(prefix="daybreak-")) / "parent"  # a folder that only this user may enter
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(address))
+        try:
+            listening.bind(str(address))
+        except OSError:
+            address.parent.rmdir()
+            return None
         listening.listen()
         note = folder.absolute() / NOTE
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +84,8 @@ def running(folder: Path) -> Iterator[None]:
         yield
     finally:
         end(folder)
-        parent.wait()
+        if parent:
+            parent.wait()
 
 
 def end(folder: Path) -> None:

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,7 +189,21 @@ def test_the_parent_ends_with_its_note_and_leaves_nothing(folder: Path) -> None:
 
 
 def test_a_second_parent_takes_the_place_of_the_first(folder: Path) -> None:
-    with warm_parent.start(folder) as first, warm_parent.running(folder):
+    first = warm_parent.start(folder)
+    assert first
+    with warm_parent.running(folder):
         assert first.wait(30) == 0
         assert warm_parent.run(["plan", "0"], folder=folder, libraries=["colorsys"]).status == 0
         assert said(folder, "plan")["has"]
+
+
+def test_where_there_is_no_place_for_a_socket_commands_run_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = folder / ("x" * 100)
+    far.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(far))
+    with warm_parent.running(folder):
+        assert warm_parent.run(["plan", "75"], folder=folder, libraries=[]).status == 75
+    assert said(folder, "plan")["keeper"] == os.getpid()
+    assert not list(far.iterdir())
