@@ -377,9 +377,10 @@ def _fails(rule: suite.Rule, figures: Mapping[str, float]) -> bool | None:
         predicate = failing(rule.name, type=rule.type, kwargs=rule.kwargs)
     except ParamsError:
         return None
-    of_day = duckdb.from_arrow(pa.table({name: [value] for name, value in figures.items()}))
+    row = pa.table({name: [value] for name, value in figures.items()})
     try:
-        return bool(of_day.filter(predicate).fetchall())
+        with duckdb.connect() as connection:  # whoever uses the module's own may have left a result in it
+            return bool(connection.from_arrow(row).filter(predicate).fetchall())
     except duckdb.Error as error:
         why = str(error).splitlines()[0]
         raise ParamsError(f"rule {rule.name!r} cannot be judged: {why}; fix it in the suite") from None

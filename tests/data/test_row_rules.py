@@ -14,7 +14,7 @@ from pipeline.data.row_rules import failing, quoted
 def fails(value: Any, type: str, *, vectors: tuple[str, ...] = (), **kwargs: Any) -> bool:
     """Whether a row with this value of `x` fails the rule."""
     predicate = failing("a rule", type=type, kwargs={"column": "x", **kwargs}, vectors=vectors)
-    return bool(duckdb.execute(f'SELECT {predicate} FROM (SELECT ? AS "x")', [value]).fetchone()[0])
+    return bool(duckdb.execute(f'SELECT {predicate} FROM (SELECT ? AS "x")', [value]).fetchall()[0][0])
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_text_is_quoted_whatever_is_in_it(value: str, data: st.DataObject) -> No
 @pytest.mark.parametrize("name", ["plain", "Two Words", 'quo"ted', "select", "é"])
 def test_any_name_of_a_column_can_be_used(name: str) -> None:
     predicate = failing("a rule", type="expect_column_values_to_not_be_null", kwargs={"column": name})
-    assert duckdb.execute(f"SELECT {predicate} FROM (SELECT NULL AS {quoted(name)})").fetchone() == (True,)
+    assert duckdb.execute(f"SELECT {predicate} FROM (SELECT NULL AS {quoted(name)})").fetchall() == [(True,)]
 
 
 @pytest.mark.parametrize(
