@@ -115,8 +115,11 @@ def run(words: Sequence[str], *, folder: Path, libraries: Sequence[str], stdout:
             try:
                 return Ended(**json.loads(replies.readline()))
             except KeyboardInterrupt:
-                connection.sendall(bytes([signal.SIGINT]))
-                replies.readline()
+                with contextlib.suppress(
+                    OSError
+                ):  # the keeper may be gone, which is no reason to run it again
+                    connection.sendall(bytes([signal.SIGINT]))
+                    replies.readline()
                 raise
         except (OSError, ValueError):  # there is no parent, or it is gone, or the keeper
             _kill(command)
@@ -128,7 +131,8 @@ def _kill(command: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         if command:
             os.killpg(command, signal.SIGKILL)
-        while command:
+        until = time.monotonic() + GRACE_S  # in a container, nobody may reap it
+        while command and time.monotonic() < until:
             os.kill(command, 0)
             time.sleep(0.01)
 
@@ -195,7 +199,7 @@ def _says(note: Path, address: str) -> bool:
 
 
 def _read(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Returns a request and the files that came with it; an empty one from somebody who is gone."""
+    """Returns a request and the files that came with it; an empty one where the client has disconnected."""
     _, files, _, _ = socket.recv_fds(connection, 1, 3)
     with connection.makefile() as lines:
         text = lines.readline()

@@ -121,11 +121,11 @@ def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
         except (FileNotFoundError, ValueError) as error:
             log.warning("nothing of DVC's cache is pruned: %s cannot be read (%s); run audit", listing, error)
             return Freed(what="files of DVC's cache", num=0, num_bytes=0)
-    found = [path for path in cache.glob("??/*") if path.parent.name + path.name not in wanted]
-    num_bytes = sum(_size(path) for path in found)
-    for path in found if not dry_run else ():
+    unneeded = [path for path in cache.glob("??/*") if path.parent.name + path.name not in wanted]
+    num_bytes = sum(_size(path) for path in unneeded)
+    for path in unneeded if not dry_run else ():
         path.unlink(missing_ok=True)
-    return Freed(what="files of DVC's cache", num=len(found), num_bytes=num_bytes)
+    return Freed(what="files of DVC's cache", num=len(unneeded), num_bytes=num_bytes)
 
 
 def _outputs(lock: str) -> list[str]:

@@ -77,9 +77,12 @@ class Loader:
     def _submitted(self, part: Indices, epoch: int) -> "Future[Batch] | None":
         if self._pool is None:
             return None
-        if self._in_processes:
+        if not self._in_processes:
+            return self._pool.submit(_read, self._dataset, part)
+        try:
             return self._pool.submit(_read_there, part, self._seed, epoch)
-        return self._pool.submit(_read, self._dataset, part)
+        except BrokenProcessPool:  # `get` says so, and reads from then on
+            return None
 
     def _result(self, future: "Future[Batch] | None", part: Indices) -> Batch:
         if future is None:

@@ -110,6 +110,9 @@ def test_where_a_loader_process_is_killed_this_one_reads():
     (there,) = set(loader.get(FIRST)["x"][:, 4].tolist())
     loader.prepare([SECOND, FIRST])
     os.kill(int(there), signal.SIGKILL)
+    while not loader._pool._broken:
+        time.sleep(0.01)
+    loader.prepare([SECOND])  # as the trainer does, before it has met the loss
     read = [loader.get(part)["x"][:, :4] for part in (SECOND, FIRST, SECOND)]
     expected = drawn(0)
     assert np.array_equal(np.concatenate(read[1::-1]), expected[:, :4])
