@@ -56,7 +56,7 @@ def main() -> None:
         why_first = frame.pipeline(home, "why", str(releases[-1].serves)).stdout
         audit = frame.pipeline(home, "audit", expect=None)
         print(audit.stdout)
-    found = {num: found_s(num) for num in LEDGERS}
+    lookups = {num: lookup_cpu_s(num) for num in LEDGERS}
     frame.finish(
         "disk",
         {
@@ -70,11 +70,11 @@ def main() -> None:
             "rollback restored": float(back),
             "why answers": float("serv" in why and "serv" in why_first),
             "audit": audit.returncode,
-            **{f"finding a rollback among {num:,} nights, CPU s": cpu_s for num, cpu_s in found.items()},
+            **{f"finding a rollback among {num:,} nights, CPU s": cpu_s for num, cpu_s in lookups.items()},
         },
         {
             "rollback restored": ("==", 1), "why answers": ("==", 1), "audit": ("==", 0),
-            f"finding a rollback among {LEDGERS[1]:,} nights, CPU s": ("<=", found[LEDGERS[0]] + 0.5),
+            f"finding a rollback among {LEDGERS[1]:,} nights, CPU s": ("<=", lookups[LEDGERS[0]] + 0.5),
             **({} if frame.QUICK else {"kB a night, second half": ("<=", 200.0)}),
         },
     )  # fmt: skip
@@ -94,7 +94,7 @@ def used(home: Path) -> dict[str, int]:
     return totals
 
 
-def found_s(num_nights: int) -> float:
+def lookup_cpu_s(num_nights: int) -> float:
     """CPU seconds to find which version a rollback brings back, in a ledger of so many promotions."""
     with tempfile.TemporaryDirectory(prefix="daybreak-") as name, chdir(name):
         os.environ["PIPELINE_HOME"] = name

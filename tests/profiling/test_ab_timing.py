@@ -128,9 +128,9 @@ def test_samples_that_differ_each_time_are_not_kept():
 def test_samples_that_are_drawn_each_time_are_read_by_processes_and_the_losses_are_the_same():
     made = harness(Drawn(wait_s=SLOW_S))
     longer = TRAINING.model_copy(update={"epochs": 2000})  # so that trials may take longer
-    found = tuner.tune(made, job(whole_batches=False), longer, quality="offer")
-    assert found.tuning.loader_processes
-    assert found.evidence["ratio"][2] < 1
+    tuned = tuner.tune(made, job(whole_batches=False), longer, quality="offer")
+    assert tuned.tuning.loader_processes
+    assert tuned.evidence["ratio"][2] < 1
     compared = Trials(made.workload, made.data, TRAINING).compare(
         way(), way(num_loaders=2, loader_processes=True), update_s=0.03, enough=0.9, limit_s=60
     )

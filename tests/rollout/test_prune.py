@@ -84,8 +84,8 @@ def put_folder(*contents: str) -> str:
 
 
 def cached() -> set[str]:
-    found = (checkout.home() / ".dvc/cache/files/md5").glob("??/*")
-    return {path.read_text() for path in found if path.suffix != ".dir"}
+    objects = (checkout.home() / ".dvc/cache/files/md5").glob("??/*")
+    return {path.read_text() for path in objects if path.suffix != ".dir"}
 
 
 def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, data: str = "") -> None:

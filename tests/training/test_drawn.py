@@ -50,9 +50,9 @@ def train(folder: Path, *, stops: list[int], **tuning: object) -> dict[str, Tens
             told_to_stop=lambda stop=stop, begun=begun: begun.append(1) or len(begun) >= stop,
             report=lambda progress: None,
         )  # fmt: skip
-        found = checkpoint.newest(folder, identity=made.identity)
-        if found:
-            trainer.resume(found)
+        newest = checkpoint.newest(folder, identity=made.identity)
+        if newest:
+            trainer.resume(newest)
         outcome = trainer.run()
         weights = {name: value.clone() for name, value in engine.weights().items()}
         engine.close()
