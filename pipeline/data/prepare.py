@@ -31,6 +31,7 @@ from pipeline.contract.records import Dataset, Night, Report
 from pipeline.contract.source_code import running_digest
 from pipeline.contract.workload import STATE, Prepared, State, Window, read_state
 from pipeline.data.corrections import corrects, later_days, reach
+from pipeline.data.dialects import DUCKDB
 from pipeline.data.engines import read_parts
 from pipeline.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
 from pipeline.data.ingest import part_of
@@ -86,11 +87,23 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
 def remake(workload: Any, model: Path, folder: Path) -> None:
     """Writes the held-out samples of tonight's clean rows by another workload, with the state of its model.
 
-    What `ARRAYS` has of the window stays as it is.
+    By the door `arrays` these are arrays of the whole window, which DuckDB makes. What `ARRAYS` has of the
+    window stays as it is.
     """
     meta = json.loads((ARRAYS / "meta.json").read_text())
     here, state, last = partitions(CLEAN), read_state(model), date.fromisoformat(meta["last_day"])
-    for day in map(date.fromisoformat, meta["test_days"]):
+    test = tuple(map(date.fromisoformat, meta["test_days"]))
+    if hasattr(workload, "arrays"):
+        train = tuple(day for day in here if date.fromisoformat(meta["first_day"]) <= day <= last)
+        parts = {day: part_of(day, CLEAN) for day in (*train, *test)}
+        if corrects(workload):
+            for day in parts:
+                parts[day] = folder / f"day={day}" / ROWS
+                _write_rows(parts[day], rows_of(workload, day, here, last=last))
+        window = Window(train=train, test=test)
+        _write_whole(folder, workload.arrays(read_parts(parts, engine=DUCKDB), window), window)
+        return
+    for day in test:
         rows = rows_of(workload, day, here, last=last)
         made = samples_of(workload, rows, state, past_of(workload, day, here))
         write_samples(folder / f"day={day}", made)
@@ -135,9 +148,6 @@ def _whole_window(
     workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
 ) -> tuple[int, int]:
     """Writes what `arrays` makes of all rows, beside its place, then moves it there."""
-    import numpy as np
-    import pyarrow.parquet as pq
-
     keys = _keys_of_before(sections)
     if corrects(workload) and "rows" not in keys:  # whatever is here was made by other code
         shutil.rmtree(ARRAYS, ignore_errors=True)
@@ -147,12 +157,7 @@ def _whole_window(
     )
     shutil.rmtree(UNFINISHED, ignore_errors=True)
     UNFINISHED.mkdir(parents=True)
-    for name, array in made.arrays.items():
-        np.save(UNFINISHED / f"{name}.npy", array, allow_pickle=False)
-    for name, table in made.tables.items():
-        pq.write_table(table, UNFINISHED / f"{name}.parquet", compression="zstd")
-    numbers = {"num_train": made.num_train, "num_test": made.num_test}
-    _write_meta(UNFINISHED, {**_facts(window, **numbers), **made.facts})
+    _write_whole(UNFINISHED, made, window)
     if corrects(workload):
         _write_keys(UNFINISHED, keys)
         for folder in ARRAYS.glob("day=*"):
@@ -160,6 +165,18 @@ def _whole_window(
     shutil.rmtree(ARRAYS, ignore_errors=True)
     UNFINISHED.replace(ARRAYS)
     return made.num_train, made.num_test
+
+
+def _write_whole(folder: Path, made: Prepared, window: Window) -> None:
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    for name, array in made.arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    for name, table in made.tables.items():
+        pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+    numbers = {"num_train": made.num_train, "num_test": made.num_test}
+    _write_meta(folder, {**_facts(window, **numbers), **made.facts})
 
 
 def _counted(workload: Any, window: Window) -> tuple[int, int]:

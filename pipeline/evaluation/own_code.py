@@ -29,8 +29,8 @@ from pipeline.storage.mlflow_client import session
 def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
     """Returns the columns `champion` and `champion/METRIC`, a value per held-out sample, shape [n].
 
-    Of a workload with metrics and features: what it predicts, `prediction/NAME`, of tonight's clean rows by
-    its own features and its own state.
+    Its samples are made of tonight's clean rows by its own `arrays`, or its own features and state. Of a
+    workload with metrics: what it predicts, `prediction/NAME`.
 
     Args:
         champion: as the ledger has it.
@@ -74,7 +74,7 @@ def main() -> None:
     model = load_model(workload, version / carried_code.MODEL)
     batch_size = case["batch_size"]
     with torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
-        remade = declared(workload) and hasattr(workload, "features")
+        remade = hasattr(workload, "arrays") or (declared(workload) and hasattr(workload, "features"))
         if remade:
             prepare.remake(workload, version / carried_code.MODEL, Path(scratch))
         samples = workload.dataset(Path(scratch) if remade else ARRAYS, "test")

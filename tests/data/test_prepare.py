@@ -16,9 +16,9 @@ from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug, PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
 from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.contract.workload import read_state
+from pipeline.contract.workload import Prepared, Window, read_state
 from pipeline.data.features import UNIT
-from pipeline.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare
+from pipeline.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
 from pipeline.workloads.samples import Samples
 from pipeline.workloads.table_workload import TableWorkload
 
@@ -66,6 +66,25 @@ class Payments(TableWorkload):
         return {} if self.wrong == "nothing" else found
 
 
+class Amounts:
+    """One sample a row by `arrays`; a row is corrected by the next day's first row of its account."""
+
+    table, reaches_back = Payments.table, timedelta(days=1)
+
+    def __init__(self, name: str = "amount", factor: float = 1.0) -> None:
+        self.name, self.factor = name, factor
+
+    def corrected(self, rows: pa.Table, later: pa.Table) -> pa.Table:
+        return rows if not len(later) else rows.slice(1)
+
+    def arrays(self, rows: Any, window: Window) -> Prepared:
+        table = rows.order_by(["ts", "account"]).to_pyarrow()
+        day = table["ts"].cast(pa.date32()).to_pylist()
+        num_train = sum(one <= window.train[-1] for one in day)
+        values = table["amount"].to_numpy() * self.factor
+        return Prepared(arrays={self.name: values}, num_train=num_train, num_test=len(table) - num_train)
+
+
 def rows_of(day: int, *, num: int = 40, fraud: int | None = None, seed: int = 0) -> pa.Table:
     draw = np.random.default_rng([seed, day])
     time = [datetime(2026, 1, 5, 9) + timedelta(days=day, minutes=minute) for minute in range(num)]
@@ -85,7 +104,7 @@ def write(day: int, table: pa.Table) -> None:
     pq.write_table(table, folder / "part.parquet")
 
 
-def run(day: int, *, wrong: str = "", **params: Any) -> Dataset:
+def run(day: int, *, use: str = "Payments", wrong: str = "", **params: Any) -> Dataset:
     now = datetime(2026, 2, 1, tzinfo=UTC)
     night = Night(
         id="n", day=FIRST + timedelta(days=day), started_at=now, train_until=now, decide_until=now,
@@ -94,7 +113,7 @@ def run(day: int, *, wrong: str = "", **params: Any) -> Dataset:
     report = Report(
         num_rows=1, num_clean=1, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
     )
-    plug = Plug(use=f"{__name__}:Payments", **({"wrong": wrong} if wrong else {}))
+    plug = Plug(use=f"{__name__}:{use}", **({"wrong": wrong} if wrong else {}))
     CALLS.clear()
     return prepare(night, report, PrepareSections(workload=plug, prepare=PrepareParams(**params)))
 
@@ -220,6 +239,20 @@ def test_labels_that_are_all_the_same_are_refused() -> None:
         write(day, rows_of(day, fraud=0))
     with pytest.raises(DataError, match="the label fraud is 0 in all training rows"):
         run(9)
+
+
+def test_an_edited_workload_and_the_champions_each_make_arrays_of_the_same_rows(tmp_path: Path) -> None:
+    """By the door `arrays`, the champion's class has names and values of its own."""
+    made = run(9, use="Amounts", test_days=2)
+    own = tmp_path / "own"
+    own.mkdir()
+    before = records.digest(ARRAYS)
+    remake(Amounts(name="money", factor=2.0), tmp_path / "model", own)
+    assert records.digest(ARRAYS) == before
+    assert np.array_equal(np.load(own / "money.npy"), 2 * np.load(ARRAYS / "amount.npy"))
+    meta = json.loads((own / "meta.json").read_text())
+    assert meta == json.loads((ARRAYS / "meta.json").read_text())
+    assert meta["num_samples_train"] == made.num_samples == 6 * 39
 
 
 def test_a_window_without_a_ripe_day_says_so() -> None:
