@@ -97,9 +97,9 @@ def remake(workload: Any, model: Path, folder: Path) -> None:
         train = tuple(day for day in here if date.fromisoformat(meta["first_day"]) <= day <= last)
         parts = {day: part_of(day, CLEAN) for day in (*train, *test)}
         if corrects(workload):
-            for day in parts:
-                parts[day] = folder / f"day={day}" / ROWS
-                _write_rows(parts[day], rows_of(workload, day, here, last=last))
+            parts = {day: folder / f"day={day}" / ROWS for day in parts}
+            for day, path in parts.items():
+                _write_rows(path, rows_of(workload, day, here, last=last))
         window = Window(train=train, test=test)
         _write_whole(folder, workload.arrays(read_parts(parts, engine=DUCKDB), window), window)
         return

@@ -2,10 +2,12 @@
 
 The job itself is measured, on this machine's device: after a warm-up, a few real batches of each of
 `profile.batch_sizes` are loaded and trained on, the sizes taking turns so that a disturbance does not fall on
-one of them. A line is fitted through each cost. Then one thing at a time is changed and the update runs again
+one of them. Where they would take too long, smaller batches are measured, and the lines say the rest. A line
+is fitted through each cost. Then one thing at a time is changed and the update runs again
 (`counterfactuals`); the verdict uses both (`bounds`).
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -44,6 +46,7 @@ class Diagnosis:
     room: Room
     rungs: Mapping[str, str]  # remedies without which no pass fits, with the effect of each
     most_samples: int  # in a pass; fewer than the batch where that does not fit
+    timed_samples: int  # of a batch that is measured; fewer than the batch where that would take too long
     changes: "Changes"
     verdict: Verdict
     flops_per_sample: float
@@ -60,8 +63,10 @@ class Times:
     step_s: tuple[float, ...]
 
 
-def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -> Diagnosis:
-    """Returns what the job costs on this machine, and what binds it.
+def diagnose(
+    workload: Workload, params: ProfileParams, training: TrainParams, *, limit_s: float = math.inf
+) -> Diagnosis:
+    """Returns what the job costs on this machine, and what binds it, in about `limit_s` at most.
 
     Raises ParamsError or DataError in one sentence for a loss that is not one value per sample, for NaN, or
     for no samples; PlanError if not even the smallest batch fits the memory.
@@ -71,7 +76,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
     from pipeline.training.tuning import tensors
 
     begin = time.perf_counter()
-    with memory_fit.fitting(workload, ARRAYS, params, training) as wait_for_fit:
+    with memory_fit.fitting(workload, ARRAYS, params, training, limit_s=limit_s) as wait_for_fit:
         harness = Harness(workload, ARRAYS, seed=training.seed)
         fit = wait_for_fit()  # nothing is timed before the other process has ended
     peaks, tuning = fit.peaks, fit.tuning
@@ -92,7 +97,8 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
     times = _times(harness, sizes, params.steps)
     load_s = line_fit.fit(times.batch_sizes, times.load_s)
     step_s = line_fit.fit(times.batch_sizes, times.step_s)
-    tried = batch_size if room.fits else sizes[0]  # not all changes can be run if the batch does not fit
+    timed = batch_size if peaks.too_slow is None else min(batch_size, sizes[-1])
+    tried = timed if room.fits else sizes[0]  # not all changes can be run if the batch does not fit
     batches = counterfactuals.kept(harness, tried)
     changes = counterfactuals.changes(harness, tried, batches)
     operators = harness.operators(batches, tried)
@@ -151,6 +157,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
             "batch_sizes": list(sizes),
             "num_rounds": len(times.batch_sizes) // len(sizes),
             "num_samples": sum(times.batch_sizes),
+            "too_slow": peaks.too_slow,
             "parameter_bytes": harness.num_sync_bytes(),
             "elapsed_s": time.perf_counter() - begin,
         },
@@ -167,6 +174,7 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
         room=room,
         rungs=fit.notes,
         most_samples=batch_size if room.fits else sizes[-1],
+        timed_samples=timed,
         changes=changes,
         verdict=verdict,
         flops_per_sample=flops / tried,
@@ -176,7 +184,9 @@ def diagnose(workload: Workload, params: ProfileParams, training: TrainParams) -
 
 
 def _that_fit(sizes: Sequence[int], room: Room, memory_bytes: Line, peaks: "Peaks") -> tuple[int, ...]:
-    """Returns the batch sizes to time: those that fit the memory, and at least two."""
+    """Returns the batch sizes to time: those that fit the memory and the time, and at least two."""
+    if peaks.too_slow is not None and peaks.too_large is None:
+        return peaks.batch_sizes
     if peaks.too_large is None and room.fits:
         largest = peaks.batch_sizes[-1]
         limit_bytes = room.device_bytes * (1 - HEADROOM)

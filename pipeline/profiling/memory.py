@@ -4,9 +4,13 @@ On an accelerator, the peak is that of torch's allocator. On a CPU, it is the pe
 process, above its size with the data open and touched but before there was a model. The process is fresh
 because an allocator keeps memory that it once had, and would hide later peaks in it. Where samples differ in
 size, each batch repeats the largest sample found, so that what fits then fits in any order.
+
+Some steps are timed first: batch sizes of which a profile would take too long are left out, and where that
+leaves fewer than two, smaller ones are taken.
 """
 
 import gc
+import math
 import os
 import pickle
 import resource
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from pipeline.profiling.harness import Harness
 
 CLEAR = Path("/proc/self/clear_refs")
+UPDATES = 60.0  # that a profile takes of the largest batch, at most; the smaller ones come to as many again
+LEAST_SAMPLES = 2  # of a batch that is timed, as BatchNorm needs more than one
 KILLED = (-signal.SIGKILL, -signal.SIGABRT)  # by the kernel, or by C++ code that could not allocate memory
 
 
@@ -42,6 +48,7 @@ class Peaks:
     room_bytes: int  # free for steps
     too_large: int | None  # the batch size that did not fit, if any
     how: str
+    too_slow: int | None = None  # the batch size from which on a profile would take too long, if any
 
 
 def sharing(num_workers: int) -> int:
@@ -63,6 +70,7 @@ class Probe:
     tuning: Tuning = field(default_factory=Tuning)
     num_workers: int = 1
     installed_bytes: int = field(default_factory=this_machine.installed_bytes)
+    limit_s: float = math.inf  # of the whole profile, trials left out
 
     def harness(self) -> "Harness":
         """Returns a harness with the data of the job, without a model."""
@@ -190,7 +198,7 @@ def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room:
     """Yields the peaks so far after each size; the last says which size does not fit, if any."""
     sizes = probe.sizes(harness)
     peak_bytes: dict[int, int] = {}
-    step_s = 0.0
+    step_s, too_slow = 0.0, None
 
     def peaks(too_large: int | None) -> Peaks:
         return Peaks(
@@ -200,10 +208,15 @@ def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room:
             room_bytes=room,
             too_large=too_large,
             how="growth of the peak resident set of a fresh process over the same process without a model",
+            too_slow=too_slow,
         )
 
     try:
         harness.build(probe.tuning, num_workers=probe.num_workers)
+        most = _most_samples(harness, sizes, limit_s=probe.limit_s)
+        too_slow = next((size for size in sizes if size > most), None)
+        quick = tuple(size for size in sizes if size <= most)
+        sizes = quick if len(quick) > 1 or not too_slow else harness.sizes((most // 2, most))
         # The first update makes the optimizer's moments.
         harness.step(harness.load_largest(sizes[0]), sizes[0])
         batch, begin = harness.load_largest(sizes[0]), harness.now()
@@ -223,6 +236,22 @@ def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room:
                 "; train a smaller model, lower profile.batch_sizes and train.batch_size, or give it more"
             ) from None
         yield peaks(next(size for size in sizes if size not in peak_bytes))
+
+
+def _most_samples(harness: "Harness", sizes: tuple[int, ...], *, limit_s: float) -> int:
+    """Returns the samples of the largest batch of which `UPDATES` updates take at most `limit_s`."""
+    if limit_s == math.inf:
+        return sizes[-1]
+    size = min(LEAST_SAMPLES, sizes[0])
+    while True:
+        for _ in range(2):  # the first one also warms up
+            begin = harness.now()
+            harness.step(harness.load(size), size)
+            seconds = harness.now() - begin
+        most = max(2 * LEAST_SAMPLES, int(size * limit_s / UPDATES / seconds))
+        if most < 4 * size or most >= sizes[-1]:
+            return most
+        size *= 4
 
 
 def _resident() -> tuple[int, int]:

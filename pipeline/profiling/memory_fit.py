@@ -7,6 +7,7 @@ learned; bfloat16 does, so it is not a rung but a remedy, which is tried once th
 measured in a process of its own, under the limits that apply.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,7 +40,12 @@ class MemoryFit:
 
 @contextmanager
 def fitting(
-    workload: Workload, folder: Path, params: ProfileParams, training: TrainParams
+    workload: Workload,
+    folder: Path,
+    params: ProfileParams,
+    training: TrainParams,
+    *,
+    limit_s: float = math.inf,
 ) -> Iterator[Callable[[], MemoryFit]]:
     """Yields a function that waits for the lowest rung that fits; see `measuring` for what it raises.
 
@@ -53,6 +59,7 @@ def fitting(
         batch_size=training.batch_size,
         seed=training.seed,
         num_workers=training.num_workers,
+        limit_s=limit_s,
     )
     with measuring(probe) as first:
         yield lambda: _lowest_rung(probe, first)

@@ -21,7 +21,9 @@ def main(folder: Path) -> None:
 
     path = folder / "job.json"
     request = records.loads(Request, path.read_text(), source=str(path))
-    profile = profiler.profile(request.dataset, request.workload.make(), request.profile, request.train)
+    profile = profiler.profile(
+        request.dataset, request.workload.make(), request.profile, request.train, limit_s=request.limit_s
+    )
     records.write(profile, folder)
 
 

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 HERE = "here"  # as profile.machine
 JOBS = Path("data/work/profiles")
+SHARE = 0.02  # of the hours that a night has for training, which a profile may take
 LIMIT_S = 900.0  # of a job: to wait for a machine, start it, and measure
 POLL_S = 0.5
 MAX_CHANGE = 2  # at most so many times more or fewer samples
@@ -57,6 +58,7 @@ class Request(Record):
     workload: Plug
     profile: ProfileParams
     train: TrainParams
+    limit_s: float
 
 
 def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSections) -> Profile:
@@ -65,6 +67,7 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
     Raises what profiler.profile raises, or JobError with the worker's own sentence where a job measures.
     """
     begin = time.perf_counter()
+    limit_s = SHARE * (night.train_until - night.started_at).total_seconds()
     workload = params.workload.make()
     name = _name(workload, params)
     path = _kept_in(f"{name}.json")
@@ -73,7 +76,7 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
         log.info("nothing that a profile depends on has changed: reusing that of night %s", _night(kept))
         return _reused(kept, dataset, since=begin)
     if params.profile.machine == HERE:
-        measured = profiler.profile(dataset, workload, params.profile, params.train)
+        measured = profiler.profile(dataset, workload, params.profile, params.train, limit_s=limit_s)
     else:
         machine = _known(params.profile.machine, backend)
         request = Request(
@@ -82,6 +85,7 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
             workload=params.workload,
             profile=params.profile,
             train=params.train,
+            limit_s=limit_s,
         )
         measured = _by_job(request, machine, name=name, backend=backend)
     if kept and _disturbed(measured) and not _disturbed(kept) and params.profile.reuse_days > 0:

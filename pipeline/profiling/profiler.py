@@ -3,6 +3,7 @@
 The measurements (`diagnosis`) suggest remedies; they are tried, and those that help are kept (`tuner`).
 """
 
+import math
 from dataclasses import replace
 
 from pipeline.contract.params import ProfileParams, TrainParams
@@ -15,22 +16,30 @@ from pipeline.profiling.diagnosis import ARRAYS, diagnose
 __all__ = ["ARRAYS", "profile"]
 
 
-def profile(dataset: Dataset, workload: Workload, params: ProfileParams, training: TrainParams) -> Profile:
-    """Returns the profile of the job on this machine.
+def profile(
+    dataset: Dataset, workload: Workload, params: ProfileParams, training: TrainParams,
+    *, limit_s: float = math.inf,
+) -> Profile:  # fmt: skip
+    """Returns the profile of the job on this machine, measured in about `limit_s` seconds at most.
+
+    Of a job with long steps smaller batches are measured, and the lines through them say the rest.
 
     Raises ParamsError or DataError in one sentence for a loss that is not one value per sample, for NaN, or
     for no samples; PlanError if not even the smallest batch fits the memory.
     """
     with contention.measured() as seen:
-        measured = _measured(dataset, workload, params, training)
+        measured = _measured(dataset, workload, params, training, limit_s=limit_s)
     return replace(measured, evidence=measured.evidence | {"contention": seen.share})
 
 
-def _measured(dataset: Dataset, workload: Workload, params: ProfileParams, training: TrainParams) -> Profile:
+def _measured(
+    dataset: Dataset, workload: Workload, params: ProfileParams, training: TrainParams, *, limit_s: float
+) -> Profile:
     from pipeline.profiling import tuner
     from pipeline.profiling.timeline import timelines
 
-    diagnosis = diagnose(workload, params, training)
+    diagnosis = diagnose(workload, params, training, limit_s=limit_s / 2)
+    training = training.model_copy(update={"batch_size": diagnosis.timed_samples})
     harness, here = diagnosis.harness, diagnosis.evidence["machine"]
     job = remedies.JobFacts(
         bound=diagnosis.verdict.bound,
@@ -46,7 +55,7 @@ def _measured(dataset: Dataset, workload: Workload, params: ProfileParams, train
         rungs=diagnosis.rungs,
         most_samples=0 if diagnosis.room.fits else diagnosis.most_samples,
     )
-    tuned = tuner.tune(harness, job, training, quality=params.quality_remedies)
+    tuned = tuner.tune(harness, job, training, quality=params.quality_remedies, limit_s=limit_s / 2)
     runs = (
         {}  # one worker has no memory for an optimizer state that several must share
         if harness.tuning.sharded

@@ -9,6 +9,7 @@ never ends slower than it began.
 """
 
 import logging
+import math
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,14 +48,25 @@ class TuningResult:
 
 
 def tune(
-    harness: "Harness", job: JobFacts, training: TrainParams, *, quality: Literal["offer", "allow"]
-) -> TuningResult:
-    """Tries the remedies that apply to the job on the harness; `training` says how long it will run."""
-    return _RemedySearch(harness, job, training, quality=quality).run()
+    harness: "Harness", job: JobFacts, training: TrainParams, *, quality: Literal["offer", "allow"],
+    limit_s: float = math.inf,
+) -> TuningResult:  # fmt: skip
+    """Tries the remedies that apply to the job on the harness.
+
+    Args:
+        harness: with the tuning that the job begins with.
+        job: what was measured of it.
+        training: how long it will run; its batch is the one that trials take.
+        quality: whether remedies that touch the quality of the model are tried.
+        limit_s: seconds that all trials may take.
+    """
+    return _RemedySearch(harness, job, training, quality=quality, limit_s=limit_s).run()
 
 
 class _RemedySearch:
-    def __init__(self, harness: "Harness", job: JobFacts, training: TrainParams, *, quality: str) -> None:
+    def __init__(
+        self, harness: "Harness", job: JobFacts, training: TrainParams, *, quality: str, limit_s: float
+    ) -> None:
         self.job = with_measurements(harness, job, training)
         self.trials = Trials(harness.workload, harness.data, training)
         self.quality = quality
@@ -62,11 +74,11 @@ class _RemedySearch:
         size = min(training.batch_size, harness.num_samples)
         micro = min(size, job.most_samples or size)
         self.start = self.variant = Variant(tuning=harness.tuning, batch_size=size, micro_batch_size=micro)
-        self.update_s = self.job.total_s
+        self.start_s = self.update_s = job.load_s(size) + job.step_s(size)
         num_updates = training.epochs * harness.num_samples / job.batch_size
-        self.training_s = num_updates * self.update_s
+        self.training_s = num_updates * job.total_s
         # Trials run one worker, which has no memory for an optimizer state that several must share.
-        self.limit_s = 0.0 if harness.tuning.sharded else min(LIMIT_S, SHARE * self.training_s)
+        self.limit_s = 0.0 if harness.tuning.sharded else min(LIMIT_S, SHARE * self.training_s, limit_s)
 
     def run(self) -> TuningResult:
         """Tries all offers, those of the bound first, and returns them in the order of the thread."""
@@ -81,6 +93,7 @@ class _RemedySearch:
             remedies=remedies,
             tuning=self.variant.tuning,
             evidence={
+                "batch_size": self.start.batch_size,
                 "before_s": last.old_s if last else self.update_s,
                 "after_s": last.new_s if last and self.variant != self.start else None,
                 "ratio": [last.ratio, last.low, last.high] if last else None,
@@ -129,7 +142,7 @@ class _RemedySearch:
         remedy = offer.remedy
         cost_s = self._cost_s(new) + offer.extra_s
         # Once loading is faster, another remedy for it can save less than was predicted.
-        left = 1 - self.job.step_s(self.job.batch_size) / self.update_s if remedy.bound == "io" else 1.0
+        left = 1 - self._step_s() / self.update_s if remedy.bound == "io" else 1.0
         could_save_s = min(left, remedy.predicted_gain) * self.training_s - offer.extra_s
         if cost_s >= could_save_s:
             why = f"a trial takes {cost_s:.1f} s and could save {max(0.0, could_save_s):.1f} s"
@@ -168,8 +181,7 @@ class _RemedySearch:
             return self._try(offer)
         remedy = self._threads(offer)
         tuning = self.variant.tuning
-        step_s = self.job.step_s(self.job.batch_size)
-        if self.job.whole_batches or tuning.in_memory or self.update_s < 1.1 * step_s:
+        if self.job.whole_batches or tuning.in_memory or self.update_s < 1.1 * self._step_s():
             return remedy
         number = self.job.num_cores
         change = {"num_loaders": number, "loader_processes": True}
@@ -185,8 +197,7 @@ class _RemedySearch:
         if number == 1 or not remedy.applied:
             return remedy
         more = MANY_LOADERS[1] if remedy.kept else 1
-        step_s = self.job.step_s(self.job.batch_size)
-        if remedy.kept and self.update_s < 1.5 * step_s:
+        if remedy.kept and self.update_s < 1.5 * self._step_s():
             return remedy
         change = offer.change | {"num_loaders": more}
         note = f"{more} loader(s)"
@@ -213,11 +224,15 @@ class _RemedySearch:
         if self.variant == self.start:
             return None
         comparison = self.trials.compare(
-            self.start, self.variant, update_s=self.job.total_s, enough=1 - CLEARLY, limit_s=self.limit_s
+            self.start, self.variant, update_s=self.start_s, enough=1 - CLEARLY, limit_s=self.limit_s
         )
         if comparison.high >= 1:
             self.variant = self.start
         return comparison
+
+    def _step_s(self) -> float:
+        """Returns the seconds of a step on the batch that trials take."""
+        return self.job.step_s(self.start.batch_size)
 
     def _cost_s(self, new: Variant) -> float:
         """Returns the seconds of the fewest pairs, the first updates, and making two engines."""
@@ -230,7 +245,7 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
     checked = list(range(min(NUM_CHECKED, harness.num_samples)))
     batch = read(harness.data, checked)
     num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tensors(batch)) / len(checked)
-    size = job.most_samples or job.batch_size
+    size = min(training.batch_size, harness.num_samples, job.most_samples or training.batch_size)
     step_s, optimizer_s = _least_s(harness, harness.load(size), size)
     return replace(
         job,

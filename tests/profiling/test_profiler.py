@@ -107,6 +107,18 @@ def test_a_job_beyond_the_memory_of_its_container_is_bound_by_memory(monkeypatch
 
 
 @pytest.mark.slow
+def test_of_a_job_with_long_updates_smaller_batches_are_measured():
+    """An update of the job's batch takes 1.3 s, and a profile of it about a hundred of them."""
+    begin = time.monotonic()
+    found = profile(DATASET, Job(load_s=0.02), PARAMS, TRAINING, limit_s=20)
+    assert time.monotonic() - begin < 60  # with the ceilings of the machine, and a process that starts
+    assert max(found.evidence["measured"]["batch_sizes"]) < 16
+    assert found.evidence["measured"]["too_slow"] == 16
+    assert found.load_s(64) == pytest.approx(1.28, rel=0.2)
+    assert found.bound == "io"
+
+
+@pytest.mark.slow
 def test_parameters_are_exchanged_in_four_bytes_each(compute_bound):
     num_parameters = (WIDTH + 1) * HIDDEN + (HIDDEN + 1) * HIDDEN + HIDDEN + 1
     assert compute_bound.sync_bytes(64) == 4 * num_parameters
