@@ -133,6 +133,7 @@ class Tuning(Record):
     compiled: bool = False
     fused: bool = False  # the optimizer updates all weights in one kernel
     channels_last: bool = False  # order of images in memory
+    sparse: bool = False  # gradients of large embedding tables have only the rows that were looked up
     recompute: bool = False  # activations are computed again in the backward pass instead of kept
     sharded: bool = False  # each worker holds its share of the optimizer's state (ZeRO, 2020)
     sharded_weights: bool = False  # and its share of weights and gradients, whole only while they are used

@@ -75,6 +75,11 @@ class Workload(Protocol):
         metric_slices: dict[str, str]                   metrics that are the mean of a slice, and which slice
         baselines(folder) -> dict[str, Tensor]          scores of simple rules on the test split, [n]
 
+    It may offer workloads that cost less, each under the name of a remedy: "simpler model", "fewer layers",
+    "cheaper activation". The stage `profile` times them where `profile.quality_remedies` is `allow`:
+
+        variants() -> dict[str, Workload]
+
     One that serves users online has both of these, where `samples` is `dataset(folder, "serve")`, opened over
     all that is known by now (pipeline/serving/answers.py):
 

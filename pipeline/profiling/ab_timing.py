@@ -69,18 +69,20 @@ class Trials:
         self._position = 0
 
     def compare(
-        self, old: Variant, new: Variant, *, update_s: float, enough: float, limit_s: float
-    ) -> Comparison:
+        self, old: Variant, new: Variant, *, update_s: float, enough: float, limit_s: float,
+        workload: Workload | None = None,
+    ) -> Comparison:  # fmt: skip
         """Takes pairs until it is clear whether the ratio is below `enough`, or `limit_s` are spent.
 
-        `update_s` is a rough time of an update. Errors of the new variant are raised unchanged.
+        `update_s` is a rough time of an update; `workload` is that of the new variant, if it is another.
+        Errors of the new variant are raised unchanged.
         """
         begin = time.perf_counter()
         count = updates(old, new, update_s)
         samples = count * max(old.batch_size, new.batch_size)
         blocks = [self._samples(samples) for _ in range(NUM_BLOCKS)]
         with as_in_training():
-            one, other = self._timed(old), self._timed(new)
+            one, other = self._timed(old, self._workload), self._timed(new, workload or self._workload)
             try:
                 loss_difference = _loss_difference(one.losses(blocks[0]), other.losses(blocks[0]))
                 for block in blocks[1:] if new.tuning.in_memory and not old.tuning.in_memory else ():
@@ -138,9 +140,9 @@ class Trials:
             block=getattr(self._dataset, "block", 1),
         )
 
-    def _timed(self, variant: Variant) -> "_TimedVariant":
+    def _timed(self, variant: Variant, workload: Workload) -> "_TimedVariant":
         engine = TorchEngine(
-            self._workload,
+            workload,
             self._dataset,
             seed=self._training.seed,
             micro_batch_size=variant.micro_batch_size,

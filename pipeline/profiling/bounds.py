@@ -10,6 +10,9 @@ compute.
     memory   the share of operators bound by memory (bandwidth); or the job does not fit (capacity)
     compute  the share of the rest of the step
 
+Of a job bound by compute, the operators may be so small that dispatching them takes the time: as many
+operators, each at the least seconds of any, make up at least `DISPATCHED` of the step.
+
 The largest share is the verdict. It stands only if removing its own cause gains most: no input, no
 arithmetic, or no traffic. Otherwise, or where the two largest gains are within `CLOSE`, the verdict is mixed.
 """
@@ -25,7 +28,16 @@ Bound = Literal["io", "compute", "memory"]
 
 EXPLAINED = 0.2  # of an operator's time; new pages and shared caches account for the rest
 CLOSE = 0.05
+DISPATCHED = 0.5  # of a step
 MODERATELY, HIGHLY = 0.05, 0.20  # share of the input in the update (TensorFlow's profiler)
+SYMPTOM_FROM = {  # the least value of each symptom that says yes
+    "io_parsing_share": HIGHLY,
+    "io_slow_storage_share": HIGHLY,
+    "compute_share_of_peak_flops": 0.5,
+    "memory_many_inputs_share": HIGHLY,
+    "memory_many_parameters_share": HIGHLY,
+    "memory_peak_share": 1 - HEADROOM,
+}
 NETWORK = 0.06  # share of the all-reduce in the update, above which the network binds
 THRESHOLDS = {
     "input_moderately": MODERATELY,
@@ -34,6 +46,7 @@ THRESHOLDS = {
     "traffic_explains": EXPLAINED,
     "gains_apart": CLOSE,
     "network": NETWORK,
+    "dispatched": DISPATCHED,
 }
 
 
@@ -55,6 +68,9 @@ class Rates(Protocol):
     def gather_bytes_per_s(self, row_bytes: float) -> float:
         """Returns the bytes/s read and written by a gather of random rows of that width."""
 
+    def scatter_bytes_per_s(self, row_bytes: float) -> float:
+        """Returns the bytes/s read and written by adding to random rows of that width."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
@@ -67,6 +83,7 @@ class Operator:
     num_rows: int  # random rows, from memory
     row_bytes: float
     new_bytes: float = 0.0  # of pages that the system allocated meanwhile
+    scatters: bool = False  # it writes its rows
 
     def arithmetic_s(self, rates: Rates) -> float:
         """Returns the least seconds of its operations."""
@@ -76,7 +93,8 @@ class Operator:
         """Returns the least seconds of its bytes and of its rows; what a gather writes is among the bytes."""
         rows = self.num_rows * self.row_bytes
         # The rate counts each row twice, read and written; `rows` counts it once.
-        random_s = 2 * rows / rates.gather_bytes_per_s(self.row_bytes) if rows else 0.0
+        rate = rates.scatter_bytes_per_s if self.scatters else rates.gather_bytes_per_s
+        random_s = 2 * rows / rate(self.row_bytes) if rows else 0.0
         return self.num_bytes / rates.copy_bytes_per_s + random_s
 
     def bound(self, rates: Rates) -> Bound:
@@ -128,17 +146,19 @@ class Verdict:
     """What binds the job; `mixed` names the two largest gains where they do not confirm the bound."""
 
     bound: Bound
-    kind: Literal["", "capacity", "bandwidth"]
+    kind: Literal["", "capacity", "bandwidth", "dispatch"]
     shares: dict[Bound, float]
     gains: dict[Bound, float]
     mixed: tuple[Bound, ...]
 
 
 def judge(
-    *, load_s: float, step_s: float, memory_share: float, fits: bool, gains: Mapping[Bound, float]
-) -> Verdict:
+    *, load_s: float, step_s: float, memory_share: float, fits: bool, gains: Mapping[Bound, float],
+    dispatch_share: float = 0.0,
+) -> Verdict:  # fmt: skip
     """Returns the verdict by the shares, checked against the gains measured with each cause removed.
 
+    `dispatch_share` is the share of the step that dispatching its operators takes.
     A job that does not fit is bound by memory whatever its shares: nothing else matters before it fits.
     """
     total_s = load_s + step_s
@@ -152,10 +172,14 @@ def judge(
         return Verdict(bound="memory", kind="capacity", shares=shares, gains=dict(gains), mixed=())
     bound: Bound = max(shares, key=lambda name: shares[name])
     first, second, _ = sorted(gains, key=lambda name: -gains[name])
+    dispatched = bound == "compute" and dispatch_share >= DISPATCHED
+    kind: Literal["", "bandwidth", "dispatch"] = (
+        "bandwidth" if bound == "memory" else "dispatch" if dispatched else ""
+    )
     proven = first == bound and gains[first] - gains[second] > CLOSE
     return Verdict(
         bound=bound,
-        kind="bandwidth" if bound == "memory" else "",
+        kind=kind,
         shares=shares,
         gains=dict(gains),
         mixed=() if proven else (first, second),
@@ -177,19 +201,20 @@ def symptoms(
     flops: float,
     flops_share: float,
     fixed_bytes: float,
-) -> dict[str, float | str]:
+) -> dict[str, float | str | list[str]]:
     """Returns the nine symptoms of Lakshmanan's thread, each measured as a share of the update or the memory.
 
     The thread is about daily retraining in 18 hours; remedies.py has its remedies. `input_bytes` and `flops`
     are those of an update, `load_busy` is the share of loading in which the processor works, `lookup_share`
     the share of the step in operators that look up rows by the input, `flops_share` the share of the peak
     FLOP/s, and `fixed_bytes` the memory that any batch needs. Many inputs are a symptom of I/O and of memory:
-    the larger cost, loading them or looking them up and keeping them, decides which.
+    the larger cost, loading them or looking them up and keeping them, decides which. `present` has the names
+    of those that the job shows: shares by `SYMPTOM_FROM`, the others by the share of their cause.
     """
     io, step = verdict.shares["io"], 1 - verdict.shares["io"]
     device_bytes = room.device_bytes if room.device_bytes > 0 else 1.0
     kept = max(lookup_share * step, (room.peak_bytes - fixed_bytes) / device_bytes)
-    return {
+    values: dict[str, float] = {
         "io_many_inputs_bytes": input_bytes,
         "io_parsing_share": io * load_busy,
         "io_small_model_step_share": step,
@@ -199,5 +224,17 @@ def symptoms(
         "memory_many_inputs_share": kept,
         "memory_many_parameters_share": fixed_bytes / device_bytes,
         "memory_peak_share": room.peak_bytes / device_bytes,
+    }
+    present = [name for name, least in SYMPTOM_FROM.items() if values[name] >= least]
+    by_cause = {
+        "io_many_inputs_bytes": io >= max(HIGHLY, kept),
+        "io_small_model_step_share": io >= 1 - io,
+        "compute_flops_per_input_byte": verdict.shares["compute"] >= 1 - verdict.shares["compute"],
+    }
+    present += [name for name, shown in by_cause.items() if shown]
+    if io >= kept and "memory_many_inputs_share" in present:
+        present.remove("memory_many_inputs_share")
+    return values | {
+        "present": sorted(present),
         "many_inputs_are_a_symptom_of": "io" if io >= kept else "memory",
     }

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pipeline.profiling.roofline import Ceilings
 
 ARRAYS = Path("data/arrays")
+ACTIVATIONS = {  # that cost more than a ReLU, as torch calls them
+    "gelu", "silu", "sigmoid", "tanh", "softplus", "elu", "mish", "hardswish", "log_sigmoid", "celu",
+}  # fmt: skip
 MEASURE_S = 5.0  # no round after the first starts later than this
 
 
@@ -50,6 +53,8 @@ class Diagnosis:
     changes: "Changes"
     verdict: Verdict
     flops_per_sample: float
+    dispatch_share: float  # of the step, in which its operators are dispatched
+    activation_share: float  # of the step, in activations that cost more than a ReLU
     gradient: tuple[float, float]  # its square and its variance; 0 where memory does not suffice to add it up
     evidence: dict[str, Any]
 
@@ -107,11 +112,14 @@ def diagnose(
     rerun = counterfactuals.step_gains(harness, tried, batches[0], operators, ceilings) if can_rerun else None
     of_step = rerun or counterfactuals.by_time(operators, ceilings)
     harness.build(tuning, num_workers=training.num_workers)  # what such steps learned is meaningless
+    dispatch_s = len(operators) * ceilings.dispatch_s
+    dispatch_share = min(1.0, dispatch_s / changes.step_s) if changes.step_s else 0.0
     verdict = bounds.judge(
         load_s=changes.load_s,
         step_s=changes.step_s,
         memory_share=bounds.memory_share(operators, ceilings),
         fits=room.fits and tuning == Tuning(),
+        dispatch_share=dispatch_share,
         gains={
             "io": changes.no_input_gain,
             "compute": changes.no_model_gain * of_step["compute"],
@@ -147,6 +155,12 @@ def diagnose(
             fixed_bytes=memory_bytes.fixed,
         ),
         "roofline": _roofline(operators, changes.step_s, ceilings),
+        "dispatch": {
+            "num_operators": len(operators),
+            "seconds_each": ceilings.dispatch_s,
+            "share": dispatch_share,
+            "bound": verdict.kind == "dispatch",
+        },
         "network": all_reduce.evidence(
             harness.num_sync_bytes(),
             num_workers=training.num_workers,
@@ -178,6 +192,8 @@ def diagnose(
         changes=changes,
         verdict=verdict,
         flops_per_sample=flops / tried,
+        dispatch_share=dispatch_share,
+        activation_share=_share(operators, lambda operator: _plain(operator.name) in ACTIVATIONS),
         gradient=(square, variance),
         evidence=evidence,
     )
@@ -263,6 +279,11 @@ def _share(operators: Sequence[Operator], chosen: Callable[[Operator], bool]) ->
     """Returns the share of the step's time in the chosen operators."""
     total_s = sum(operator.seconds for operator in operators)
     return sum(op.seconds for op in operators if chosen(op)) / total_s if total_s else 0.0
+
+
+def _plain(name: str) -> str:
+    """Returns the name of an operator without what says that it is of the backward pass or in place."""
+    return name.removesuffix("_").removesuffix("_backward")
 
 
 def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:

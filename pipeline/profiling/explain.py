@@ -44,6 +44,7 @@ def _sentences(profile: Profile) -> Iterator[str]:
     yield from _roofline(_part(evidence, "roofline"))
     yield from _memory(_part(evidence, "memory"))
     yield from _network(_part(evidence, "network"))
+    yield from _dispatch(_part(evidence, "dispatch"))
     yield from _symptoms(profile.bound, _part(evidence, "symptoms"))
     yield from _remedies(profile.remedies, _part(evidence, "mended"))
     yield from _disturbed(float(evidence.get("contention", 0.0)))
@@ -135,9 +136,19 @@ def _network(network: Mapping[str, Any]) -> Iterator[str]:
         yield f"The all-reduce of {what} takes {percent(network['share'])} of an update{bound}."
 
 
+def _dispatch(dispatch: Mapping[str, Any]) -> Iterator[str]:
+    if dispatch.get("bound"):
+        yield (
+            f"Its operators are too small: dispatching {count(dispatch['num_operators'])} of them, at "
+            f"{duration(dispatch['seconds_each'])} each, takes {percent(dispatch['share'])} of the step."
+        )
+
+
 def _symptoms(bound: str, symptoms: Mapping[str, Any]) -> Iterator[str]:
+    present = symptoms.get("present")
     parts = [
         text.format(show(symptoms[name]))
+        + ("" if present is None else " (yes)" if name in present else " (no)")
         for name, (text, show) in SYMPTOMS.items()
         if name.startswith(bound) and isinstance(symptoms.get(name), int | float)
     ]

@@ -30,6 +30,7 @@ ROWS = {
 }  # fmt: skip
 NEW = {"embedding_dense_backward", "_embedding_bag_backward"}  # these first fill a new table
 ROWS |= NEW
+READ = {"embedding", "index", "index_select", "gather", "_embedding_bag"}  # of these, the ones that only read
 IN_PLACE = object()
 PAGE_BYTES = resource.getpagesize()
 LINE_BYTES = 64  # the least that comes from memory
@@ -94,6 +95,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             num_bytes=num_bytes,
             num_rows=num_rows,
             row_bytes=row_bytes,
+            scatters=num_rows > 0 and name not in READ,
         )
 
 

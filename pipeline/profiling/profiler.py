@@ -54,6 +54,11 @@ def _measured(
         fits=diagnosis.verdict.kind != "capacity",
         rungs=diagnosis.rungs,
         most_samples=0 if diagnosis.room.fits else diagnosis.most_samples,
+        bytes_per_s=here["bandwidth_bytes_per_s"],
+        memory_share=diagnosis.verdict.shares["memory"] / (1 - diagnosis.verdict.shares["io"] or 1),
+        dispatch_share=diagnosis.dispatch_share,
+        activation_share=diagnosis.activation_share,
+        peak_bytes=diagnosis.room.peak_bytes,
     )
     tuned = tuner.tune(harness, job, training, quality=params.quality_remedies, limit_s=limit_s / 2)
     runs = (

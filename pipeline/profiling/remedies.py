@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Line, Profile, Remedy, Tuning
-from pipeline.machines.catalog import rented
+from pipeline.machines.catalog import HEADROOM, rented
 
 Bound = Literal["io", "compute", "memory"]
 STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"
@@ -19,10 +20,17 @@ IN_MEMORY = (STORED, IN_RAM)
 COMPILED_MODEL = "compiled model"
 NOT_TRIED = "not tried: "  # in the note of a remedy, before the reason
 SMALLER_BATCH = "smaller batch"
+SPARSE = "sparse gradients"
+VARIANTS = ("simpler model", "cheaper activation", "fewer layers")  # which a workload may offer as another
 LEAST_GAIN = 0.05  # predicted gain of a remedy for another bound
 MANY_LOADERS = (4, 16)  # where loading takes longer than the step; each thread waits for storage by itself
 COMPILE_S = 30.0  # to compile a model of some layers, once in a trial and once in training
 COMPILED, REORDERED = 0.2, 0.1  # of a step, typical of torch.compile and of channels last
+SPARSE_SAVES = (
+    0.5  # of a step, at least, where all of its parameters are rows of tables that are not looked up
+)
+ACTIVATION_SAVES = 0.7  # of the time of a GELU or a SiLU, which a ReLU saves
+LAUNCHES = 0.5  # of the time in which operators are dispatched, which torch.compile saves by merging them
 PAGEABLE, LOCKED = 6e9, 24e9  # bytes/s to an accelerator from pageable and from page-locked memory
 
 
@@ -39,6 +47,15 @@ class JobFacts:
     on_cpu: bool
     flops_per_s: float
     fits: bool
+    bytes_per_s: float = 0.0  # of the device's memory
+    memory_share: float = 0.0  # of a step in operators bound by memory
+    dispatch_share: float = 0.0  # of a step in which operators are dispatched
+    activation_share: float = 0.0  # of a step in activations that cost more than a ReLU
+    peak_bytes: float = 0.0  # that the job takes of a device's memory
+    variants: frozenset[str] = frozenset()  # of VARIANTS, those that the workload offers
+    sparse_rows: float = 0.0  # share of the rows of embedding tables that a step looks up; 0: none are dense
+    sparse_equal: bool = False  # the optimizer leaves rows without a gradient as they are
+    table_share: float = 0.0  # of the parameters that are in these tables
     # Remedies without which no pass fits, with the effect of each.
     rungs: Mapping[str, str] = field(default_factory=dict)
     most_samples: int = 0  # that fit in a pass; 0: the whole batch
@@ -173,9 +190,11 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
         job, "compute", "bfloat16", gain=job.compute_share * faster, change={"precision": "bfloat16"},
         tolerance=0.02, note="products in bfloat16; losses of the first updates within 2 %",
     )  # fmt: skip
+    launches = LAUNCHES * job.dispatch_share
     yield _offer(
-        job, "compute", COMPILED_MODEL, gain=COMPILED * (1 - job.load_share), change={"compiled": True},
-        tolerance=1e-3, extra_s=COMPILE_S, note="torch.compile",
+        job, "compute", COMPILED_MODEL, gain=max(COMPILED, launches) * (1 - job.load_share),
+        change={"compiled": True}, tolerance=1e-3, extra_s=COMPILE_S,
+        note="torch.compile" + ("; it merges operators that are too small" if launches > COMPILED else ""),
     )  # fmt: skip
     yield _offer(
         job, "compute", "fused optimizer", change={"fused": True}, tolerance=1e-3,
@@ -188,29 +207,86 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
         gain=REORDERED * (1 - job.load_share) if job.images else 0.0,
         note="images in memory as convolutions read them" if job.images else "the model convolves no images",
     )  # fmt: skip
-    devices = [machine for machine in rented() if machine.num_devices and machine.usd_per_hour]
-    others = {
-        "faster accelerator": min(devices, key=lambda m: m.usd_per_hour or 0.0),
-        "newer generation": max((m for m in devices if not m.is_tpu), key=lambda m: m.flops_per_s),
-        "TPU": max((m for m in devices if m.is_tpu), key=lambda m: m.flops_per_s),
-    }
-    for name, other in others.items():
+    for name, machine in _faster(job).items():
         yield _offer(
-            job, "compute", name, gain=job.compute_share * _saved(job.flops_per_s, other.flops_per_s),
-            note=f"at most, by the FLOP/s of {other.device}; name {other.name} in plan.machines",
+            job, "compute", name, gain=_gain_on(job, machine) if machine else 0.0,
+            note=f"at most, by FLOP/s and bandwidth of {machine.device}; name {machine.name} in plan.machines"
+            if machine else "no machine of the catalog is faster for this job",
         )  # fmt: skip
     yield _offer(
         job, "compute", "simpler model", gain=job.compute_share / 2, quality=True,
-        note="half the operations per sample",
+        note=_variant(job, "simpler model") or "half the operations per sample",
     )  # fmt: skip
     yield _offer(
-        job, "compute", "cheaper activation", gain=0.0, quality=True,
-        note="the share of the activations was not measured",
+        job, "compute", "cheaper activation", quality=True,
+        gain=(1 - job.load_share) * job.activation_share * ACTIVATION_SAVES,
+        note=f"activations take {job.activation_share:.0%} of the step"
+        + (f"; {_variant(job, 'cheaper activation')}" if job.activation_share else ""),
+    )  # fmt: skip
+    twice = 2 * job.batch_size
+    doubled_s = (job.load_s(twice) + job.step_s(twice)) / 2
+    yield _offer(
+        job, "compute", "larger batch", gain=_saved(doubled_s, job.total_s), quality=True,
+        note="twice the samples in a step, for which the fixed part is paid once; name larger ones in "
+        "plan.batch_sizes, and the plan takes one by the noise scale",
     )  # fmt: skip
     yield _offer(job, "compute", "fewer steps", gain=0.5, quality=True, note="half of train.epochs")
 
 
+def _faster(job: JobFacts) -> dict[str, Machine | None]:
+    """Returns for each kind of faster device the machine that helps this job, from the device that it is on.
+
+    Of accelerators the one on which the job costs least, of newer generations the one on which it is fastest.
+    """
+    gains = {
+        machine: _gain_on(job, machine)
+        for machine in rented()
+        if machine.num_devices == 1 or (machine.is_tpu and machine.num_devices)
+        if machine.usd_per_hour
+    }
+    faster = {machine: gain for machine, gain in gains.items() if gain >= LEAST_GAIN}
+    gpus = [machine for machine in faster if not machine.is_tpu]
+    tpus = [machine for machine in faster if machine.is_tpu]
+    return {
+        "faster accelerator": min(
+            gpus, key=lambda m: ((m.usd_per_hour or 0.0) * (1 - faster[m]), m.name), default=None
+        ),
+        "newer generation": max(gpus, key=lambda m: (faster[m], m.name), default=None),
+        "TPU": max(tpus, key=lambda m: (faster[m], m.name), default=None),
+    }
+
+
+def _gain_on(job: JobFacts, machine: Machine) -> float:
+    """Returns the share of the time that a device saves by its FLOP/s and its bandwidth.
+
+    What is dispatched by the host is not faster.
+    """
+    on_device = job.compute_share * (1 - job.dispatch_share)
+    by_flops = _saved(job.flops_per_s, machine.flops_per_s)
+    by_bytes = _saved(job.bytes_per_s, machine.bandwidth_bytes_per_s) if job.bytes_per_s else by_flops
+    return on_device * ((1 - job.memory_share) * by_flops + job.memory_share * by_bytes)
+
+
+def _variant(job: JobFacts, name: str) -> str:
+    """Returns how a remedy that changes the model is tried."""
+    return (
+        "the workload offers a variant"
+        if name in job.variants
+        else f"return another workload for {name!r} from `variants`, and it is timed"
+    )
+
+
 def _memory(job: JobFacts) -> Iterator[Offer]:
+    idle = job.table_share * (1 - job.sparse_rows) if job.sparse_rows else 0.0
+    yield _offer(
+        job, "memory", SPARSE, gain=(1 - job.load_share) * idle * SPARSE_SAVES,
+        change={"sparse": True} if job.sparse_equal else None, quality=not job.sparse_equal,
+        note="the model has no large embedding tables with dense gradients" if not job.sparse_rows
+        else f"a step looks up {job.sparse_rows:.2%} of the rows of its embedding tables, and updates all"
+        + ("" if job.sparse_equal else
+           "; use nn.Embedding(sparse=True) with torch.optim.SparseAdam, which leaves the moments of other "
+           "rows as they are"),
+    )  # fmt: skip
     needed = not job.fits
     yield _offer(
         job, "memory", "micro-batches", helps=needed, gain=0.0,
@@ -232,15 +308,28 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         helps=needed and job.num_workers > 1,
         note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share the model",
     )  # fmt: skip
+    larger = _with_room(job)
     yield _offer(
-        job, "memory", "more memory per worker", gain=0.0, helps=needed,
-        note="it fits already" if job.fits else "it makes the job possible rather than faster",
+        job, "memory", "more memory per worker", gain=0.0, helps=needed and larger is not None,
+        note="it fits already" if job.fits else "no machine of the catalog has room for it" if larger is None
+        else f"it fits the memory of {larger.device}; name {larger.name} in plan.machines",
     )  # fmt: skip
     yield _offer(
-        job, "memory", "fewer layers", gain=0.0, quality=True, helps=needed,
-        note="less to keep for the backward pass; the gain depends on the layers left out",
+        job, "memory", "fewer layers", gain=0.0, quality=True, helps=needed or "fewer layers" in job.variants,
+        note=f"less to keep for the backward pass; {_variant(job, 'fewer layers')}",
     )  # fmt: skip
     yield _smaller_batch(job, "memory", helps=needed)
+
+
+def _with_room(job: JobFacts) -> Machine | None:
+    """Returns the cheapest machine with an accelerator whose memory has room for the job."""
+    enough = [
+        machine
+        for machine in rented()
+        if machine.usd_per_hour and machine.device_memory_bytes * (1 - HEADROOM) >= job.peak_bytes
+        if machine.num_devices
+    ]
+    return min(enough, key=lambda machine: (machine.usd_per_hour or 0.0, machine.name), default=None)
 
 
 def _smaller_batch(job: JobFacts, bound: Bound, *, helps: bool = False) -> Offer:

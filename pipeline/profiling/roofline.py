@@ -6,10 +6,13 @@ Short micro-benchmarks, the best of several runs each, as other load on the mach
     copy      bytes/s read and written by a copy beyond any cache (STREAM, McCalpin 1995)
     fresh     bytes/s of writing to memory that the system allocates only then, page by page
     gather    bytes/s read and written by an embedding of random rows, from a table beyond any cache
+    scatter   bytes/s read and written by adding random rows to a table beyond any cache
+    dispatch  seconds of an operator on a single number, forward and backward
     disk      bytes/s of reading the night's arrays, after dropping the page cache (cold) or not (warm)
 
 A roofline has one ceiling per resource (Williams, Waterman and Patterson 2009). Random rows have their own:
-they come far slower than a stream, and a job that gathers is compared with what gathers can reach.
+they come far slower than a stream, and are written slower than read; a job that gathers is compared with what
+gathers can reach. No operator takes less than its dispatch, however small it is.
 The result is one file per machine under $PIPELINE_HOME/var/machines, named by a digest of its fingerprint.
 """
 
@@ -39,9 +42,10 @@ from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
 
-PRODUCT_S, COPY_S, GATHER_S, DISK_S = 0.4, 0.4, 0.25, 0.5  # spent on each benchmark
+PRODUCT_S, COPY_S, GATHER_S, DISPATCH_S, DISK_S = 0.4, 0.4, 0.25, 0.2, 0.5  # spent on each benchmark
 ROW_BYTES = (16, 64, 256, 1024)  # of the rows gathered: 4 to 256 numbers in float32
 GATHER_BYTES = 4 << 20  # in one gather, as in a batch; a larger gather would measure the allocator
+NUM_CHAINED = 100  # pairs of operators
 TURNS = 16  # gathers of different rows
 TABLE_BYTES = {"cpu": 128 << 20, "cuda": 2 << 30}
 CACHE_FACTOR = 4  # a table is so many times larger than the last-level cache
@@ -69,6 +73,8 @@ class Ceilings(Record):
     copy_bytes_per_s: float
     fresh_bytes_per_s: float  # written to new pages
     gathers: tuple[Gather, ...]  # by ascending width
+    scatters: tuple[Gather, ...] = ()  # likewise; () in those of the release before
+    dispatch_s: float = 0.0  # of an operator on one number
     cold_bytes_per_s: float  # read from the disk
     warm_bytes_per_s: float  # read from the page cache
     contention: float = 0.0  # share of the time in which the measurements waited for other processes
@@ -85,9 +91,17 @@ class Ceilings(Record):
 
     def gather_bytes_per_s(self, row_bytes: float) -> float:
         """Returns the rate for random rows of any width, by log-log interpolation between those measured."""
-        widths = np.log([gather.row_bytes for gather in self.gathers])
-        rates = np.log([gather.bytes_per_s for gather in self.gathers])
-        return float(np.exp(np.interp(np.log(max(row_bytes, 1.0)), widths, rates)))
+        return _interpolated(self.gathers, row_bytes)
+
+    def scatter_bytes_per_s(self, row_bytes: float) -> float:
+        """Returns the rate of adding to random rows of any width, likewise."""
+        return _interpolated(self.scatters or self.gathers, row_bytes)
+
+
+def _interpolated(measured: Sequence[Gather], row_bytes: float) -> float:
+    widths = np.log([each.row_bytes for each in measured])
+    rates = np.log([each.bytes_per_s for each in measured])
+    return float(np.exp(np.interp(np.log(max(row_bytes, 1.0)), widths, rates)))
 
 
 def ceilings(folder: Path) -> Ceilings:
@@ -124,6 +138,7 @@ def measure(folder: Path) -> Ceilings:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with contention.measured() as seen:
         gathers = tuple(Gather(row_bytes=width, bytes_per_s=_gather(device, width)) for width in ROW_BYTES)
+        scatters = tuple(Gather(row_bytes=width, bytes_per_s=_scatter(device, width)) for width in ROW_BYTES)
         cold, warm = _disk(folder)
         measured = Ceilings(
             machine=fingerprint(),
@@ -134,6 +149,8 @@ def measure(folder: Path) -> Ceilings:
             copy_bytes_per_s=_copy(device),
             fresh_bytes_per_s=_fresh(device),
             gathers=gathers,
+            scatters=scatters,
+            dispatch_s=_dispatch(device),
             cold_bytes_per_s=cold,
             warm_bytes_per_s=warm,
         )
@@ -173,6 +190,29 @@ def _gather(device: torch.device, row_bytes: int) -> float:
     turns = itertools.cycle(rows)
     best_s = _best_s(lambda: torch.nn.functional.embedding(next(turns), table), device, GATHER_S)
     return 2.0 * GATHER_BYTES / best_s
+
+
+def _scatter(device: torch.device, row_bytes: int) -> float:
+    """Returns the rate of adding to rows, of different ones each time."""
+    table = torch.ones(_table_bytes(device) // row_bytes, row_bytes // 4, device=device)
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(len(table), (TURNS, GATHER_BYTES // row_bytes), generator=generator).to(device)
+    added = torch.ones(rows.shape[1], row_bytes // 4, device=device)
+    turns = itertools.cycle(rows)
+    return 2.0 * GATHER_BYTES / _best_s(lambda: table.index_add_(0, next(turns), added), device, GATHER_S)
+
+
+def _dispatch(device: torch.device) -> float:
+    """Returns the seconds of an operator on one number, as the mean over a chain and its backward pass."""
+    number = torch.ones(1, device=device, requires_grad=True)
+
+    def run() -> None:
+        value = number
+        for _ in range(NUM_CHAINED):
+            value = (value * 1.001).sin()
+        value.backward()  # type: ignore[no-untyped-call]
+
+    return _best_s(run, device, DISPATCH_S) / (5 * NUM_CHAINED)  # two of them forward, three backward
 
 
 def _table_bytes(device: torch.device) -> int:
@@ -244,8 +284,9 @@ def _read_all(files: Sequence[IO[bytes]], *, cold: bool) -> float:
 
 
 def _read(path: Path) -> Ceilings | None:
-    """Returns the kept ceilings; None where there are none, or the file is torn."""
+    """Returns the kept ceilings; None where there are none, the file is torn, or some were not measured."""
     try:
-        return records.loads(Ceilings, path.read_text(), source=str(path))
+        kept = records.loads(Ceilings, path.read_text(), source=str(path))
     except (FileNotFoundError, UnicodeDecodeError, DataError):
         return None
+    return kept if kept.scatters else None

@@ -18,14 +18,23 @@ import numpy as np
 import torch
 from torch import nn
 
+from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Remedy, Tuning
 from pipeline.machines import this_machine
 from pipeline.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
 from pipeline.profiling.memory_fit import RUNGS
-from pipeline.profiling.remedies import MANY_LOADERS, NOT_TRIED, SMALLER_BATCH, JobFacts, Offer, offers
+from pipeline.profiling.remedies import (
+    MANY_LOADERS,
+    NOT_TRIED,
+    SMALLER_BATCH,
+    VARIANTS,
+    JobFacts,
+    Offer,
+    offers,
+)
 from pipeline.training.loader import draws
-from pipeline.training.tuning import blocks, fusible, read, tensors
+from pipeline.training.tuning import blocks, fusible, read, same_if_sparse, tables, tensors
 
 if TYPE_CHECKING:
     from pipeline.profiling.harness import Harness
@@ -67,7 +76,8 @@ class _RemedySearch:
     def __init__(
         self, harness: "Harness", job: JobFacts, training: TrainParams, *, quality: str, limit_s: float
     ) -> None:
-        self.job = with_measurements(harness, job, training)
+        self.job_variants = variants(harness.workload)
+        self.job = replace(with_measurements(harness, job, training), variants=frozenset(self.job_variants))
         self.trials = Trials(harness.workload, harness.data, training)
         self.quality = quality
         self.begin = time.perf_counter()
@@ -114,6 +124,8 @@ class _RemedySearch:
             return self._touch_quality(offer)
         if "num_loaders" in offer.change:
             return self._loaders(offer)
+        if "fused" in offer.change and self.variant.tuning.sparse:
+            return replace(remedy, note=f"{NOT_TRIED}the fused optimizer takes no sparse gradients")
         return self._try(offer)
 
     def _rung(self, offer: Offer) -> Remedy:
@@ -213,11 +225,38 @@ class _RemedySearch:
             half = max(1, self.variant.batch_size // 2)
             micro = min(half, self.variant.micro_batch_size)
             return self._trial(offer, replace(self.variant, batch_size=half, micro_batch_size=micro))
+        if remedy.name in VARIANTS:
+            return self._cheaper(offer)
         if remedy.name == "fewer steps":
             return replace(
                 remedy, note=f"{remedy.note}; allowed, so the plan takes fewer where time is short"
             )
-        return replace(remedy, note=f"{remedy.note}; allowed, but the program cannot do it by itself")
+        return remedy
+
+    def _cheaper(self, offer: Offer) -> Remedy:
+        """Times the workload's variant of that name; it is never kept, since it is another recipe."""
+        remedy = offer.remedy
+        variant = self.job_variants.get(remedy.name)
+        if variant is None:
+            return remedy
+        cost_s, left_s = self._cost_s(self.variant), self.begin + self.limit_s - time.perf_counter()
+        if cost_s > left_s:
+            why = f"a trial takes {cost_s:.1f} s of {max(0.0, left_s):.1f} s left"
+            return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{why}")
+        try:
+            timed = self.trials.compare(
+                self.variant, self.variant, update_s=self.update_s, enough=1 - CLEARLY, limit_s=left_s,
+                workload=variant,
+            )  # fmt: skip
+        except Exception as error:  # whatever fails in the team's code: the job runs as it is
+            log.debug("the variant %r failed", remedy.name, exc_info=error)
+            reason = (str(error).splitlines() or [""])[0]
+            return replace(remedy, applied=True, note=f"failed: {type(error).__name__}: {reason}"[:300])
+        note = (
+            f"an update of this variant takes {timed.ratio:.2f} of the time; make it the workload in "
+            f"params.yaml, and the gate judges it as an edited one"
+        )
+        return replace(remedy, applied=True, measured_gain=1 - timed.ratio, note=note)
 
     def _confirm(self) -> Comparison | None:
         """Times the final variant against the initial one, and goes back unless the final one is faster."""
@@ -247,6 +286,9 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
     num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tensors(batch)) / len(checked)
     size = min(training.batch_size, harness.num_samples, job.most_samples or training.batch_size)
     step_s, optimizer_s = _least_s(harness, harness.load(size), size)
+    dense = tables(harness.model) if job.num_workers == 1 or not harness.tuning.sharded_weights else []
+    num_rows = sum(len(table.weight) for table in dense)
+    num_parameters = sum(parameter.numel() for parameter in harness.model.parameters())
     return replace(
         job,
         epochs=training.epochs,
@@ -261,7 +303,29 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         fusible=fusible(harness.optimizer),
         images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
         blocks=bool(blocks(harness.model)),
+        sparse_rows=sum(map(_rows_with_gradient, dense)) / num_rows if num_rows else 0.0,
+        sparse_equal=same_if_sparse(harness.optimizer),
+        table_share=sum(table.weight.numel() for table in dense) / max(1, num_parameters),
     )
+
+
+def variants(workload: Any) -> dict[str, Any]:
+    """Returns the workloads that a workload offers in its place, by the name of the remedy.
+
+    Raises ParamsError for another name.
+    """
+    offered = dict(workload.variants()) if hasattr(workload, "variants") else {}
+    if unknown := sorted(set(offered) - set(VARIANTS)):
+        raise ParamsError(
+            f"{type(workload).__name__}.variants names {unknown[0]!r}; name one of {', '.join(VARIANTS)}"
+        )
+    return offered
+
+
+def _rows_with_gradient(table: nn.Embedding | nn.EmbeddingBag) -> int:
+    """Returns the rows that the last step looked up."""
+    gradient = table.weight.grad
+    return 0 if gradient is None else int((gradient != 0).any(dim=1).sum())
 
 
 def _least_s(harness: "Harness", batch: Any, size: int) -> tuple[float, float]:

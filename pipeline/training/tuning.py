@@ -7,6 +7,7 @@ states for bfloat16 (weights, gradients and optimizer stay float32; only product
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import ceil, sqrt
@@ -27,6 +28,7 @@ from pipeline.training.sample_order import Indices
 
 Samples = list[int] | Indices
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+LARGE = 1 << 20  # numbers in an embedding table, from which on sparse gradients may be worth it
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -45,6 +47,8 @@ class Tuner:
     def model(self, model: nn.Module) -> nn.Module:
         """Returns the model on the device; names and shapes of its tensors stay the same."""
         model = model.to(self.device)
+        for table in tables(model) if self.tuning.sparse else ():
+            table.sparse = True
         if self.tuning.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.tuning.recompute:
@@ -239,6 +243,31 @@ def fusible(optimizer: Optimizer) -> bool:
     return isinstance(optimizer, FUSED) and not any(
         group.get("differentiable") or group.get("capturable") for group in optimizer.param_groups
     )
+
+
+def tables(model: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
+    """Returns the large embedding tables with dense gradients, whose weights nothing else uses."""
+    users = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        and not module.sparse
+        and module.max_norm is None
+        and not module.scale_grad_by_freq
+        and module.weight.requires_grad
+        and module.weight.numel() >= LARGE
+        and users[id(module.weight)] == 1
+    ]
+
+
+def same_if_sparse(optimizer: Optimizer) -> bool:
+    """Returns whether the optimizer leaves weights without a gradient as they are, and keeps no moments."""
+    return all(
+        (isinstance(optimizer, torch.optim.SGD) and not group["momentum"] and not group["weight_decay"])
+        or (isinstance(optimizer, torch.optim.Adagrad) and not group["weight_decay"])
+        for group in optimizer.param_groups
+    ) and not any(group.get("fused") or group.get("foreach") for group in optimizer.param_groups)
 
 
 def rule_of(optimizer: Optimizer) -> Kind | None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from pipeline.contract.params import GateParams
 from pipeline.examples.shop.recommender import Recommender
 from pipeline.examples.shop.regression import Regression
 from tests.benchmarks import frame
@@ -21,6 +20,7 @@ from tests.benchmarks.eightfold import Trial, train
 from tests.examples.digits import Digits
 
 TIMES = 8
+MARGIN = 0.03  # as gate.margin in params.yaml
 SEEDS = 1 if frame.QUICK else 3
 DAY = "2026-03-04"
 SHOP = ["source.start=2025-11-15", "ingest.history_days=120", "prepare.test_days=7"]
@@ -29,7 +29,6 @@ SHOP = ["source.start=2025-11-15", "ingest.history_days=120", "prepare.test_days
 def main() -> None:
     """Train each workload three ways, and hold the differences against the margin."""
     torch.set_num_threads(1)
-    margin = GateParams().margin
     figures: dict[str, float] = {}
     rows: list[dict[str, object]] = []
     with shop() as arrays:
@@ -52,7 +51,7 @@ def main() -> None:
             figures[f"{name}: 8x by rule - 1x"] = sum(ruled) / SEEDS
             figures[f"{name}: 8x, rate as it was - 1x"] = sum(fixed) / SEEDS
     frame.table(rows)
-    frame.finish("batch", figures, {key: (">=", -margin) for key in figures if "by rule" in key})
+    frame.finish("batch", figures, {key: (">=", -MARGIN) for key in figures if "by rule" in key})
 
 
 @contextmanager

@@ -19,6 +19,9 @@ class Device:
     copy_bytes_per_s: float = 1e9
     fresh_bytes_per_s: float = 5e8
 
+    def scatter_bytes_per_s(self, row_bytes: float) -> float:
+        return 5e7
+
     def gather_bytes_per_s(self, row_bytes: float) -> float:
         return 1e8
 
@@ -94,6 +97,21 @@ def test_workers_that_share_a_device_need_its_memory_together():
     assert not found.fits
 
 
+def test_a_step_of_operators_that_are_too_small_is_bound_by_their_dispatch():
+    gains = {"io": 0.0, "compute": 0.5, "memory": 0.1}
+    told = {"load_s": 0.1, "step_s": 1.0, "memory_share": 0.1, "fits": True, "gains": gains}
+    assert judge(**told, dispatch_share=0.6).kind == "dispatch"
+    assert judge(**told, dispatch_share=0.3).kind == ""
+    assert judge(**{**told, "memory_share": 0.9}, dispatch_share=0.6).kind == "bandwidth"
+
+
+def test_adding_to_random_rows_has_a_rate_of_its_own():
+    read, written = (
+        operator(1.0, num_rows=1000, scatters=each).traffic_s(Device()) for each in (False, True)
+    )
+    assert written == pytest.approx(2 * read)
+
+
 @pytest.mark.parametrize(("load_s", "lookup_share", "of"), [(1.0, 0.1, "io"), (0.1, 0.9, "memory")])
 def test_many_inputs_are_a_symptom_of_what_they_cost_more_in(load_s, lookup_share, of):
     verdict = judge(
@@ -111,4 +129,5 @@ def test_many_inputs_are_a_symptom_of_what_they_cost_more_in(load_s, lookup_shar
     )
     assert found["many_inputs_are_a_symptom_of"] == of
     assert found["io_parsing_share"] + found["io_slow_storage_share"] == pytest.approx(verdict.shares["io"])
-    assert len(found) == 9 + 1
+    assert ("io_many_inputs_bytes" in found["present"]) == (of == "io")
+    assert len(found) == 9 + 2

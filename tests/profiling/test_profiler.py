@@ -12,6 +12,7 @@ from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import ProfileParams, TrainParams
 from pipeline.contract.records import Dataset, Profile, dumps, loads
 from pipeline.profiling.profiler import profile
+from pipeline.profiling.tuner import variants
 from tests.profiling import test_memory
 
 WIDTH, HIDDEN = 32, 2048
@@ -104,6 +105,30 @@ def test_a_job_beyond_the_memory_of_its_container_is_bound_by_memory(monkeypatch
     found = profile(DATASET, Job(), PARAMS, TRAINING)
     assert (found.bound, found.evidence["memory"]["kind"]) == ("memory", "capacity")
     assert "more memory per worker" in {remedy.name for remedy in found.remedies if remedy.applies}
+
+
+class Offering(Job):
+    """A job that offers one with a smaller network."""
+
+    def variants(self) -> dict[str, Job]:
+        return {"simpler model": Job(hidden=16)}
+
+
+@pytest.mark.slow
+def test_a_variant_that_the_workload_offers_is_timed_and_never_kept():
+    params = PARAMS.model_copy(update={"quality_remedies": "allow"})
+    found = profile(DATASET, Offering(hidden=HIDDEN), params, TRAINING.model_copy(update={"epochs": 50}))
+    (remedy,) = (each for each in found.remedies if each.name == "simpler model")
+    assert (remedy.applied, remedy.kept) == (True, False), remedy.note
+    assert remedy.measured_gain > 0.5
+    assert "the gate judges it" in remedy.note
+
+
+def test_a_variant_of_an_unknown_name_is_refused():
+    job = Job()
+    job.variants = lambda: {"smaller": Job()}
+    with pytest.raises(ParamsError, match="names 'smaller'; name one of simpler model"):
+        variants(job)
 
 
 @pytest.mark.slow

@@ -59,6 +59,43 @@ def test_a_job_that_does_not_fit_is_offered_less_memory_first():
     ]  # fmt: skip
 
 
+def named(name: str, **changed) -> Remedy:
+    return next(each.remedy for each in offers(job(**changed)) if each.remedy.name == name)
+
+
+def test_tables_with_dense_gradients_are_offered_sparse_ones_as_equal_or_as_touching_quality():
+    told = {"bound": "memory", "sparse_rows": 0.001, "table_share": 0.9, "step_s": line(1e-1, 1e-5)}
+    assert named("sparse gradients", **told, sparse_equal=True).applies
+    touching = named("sparse gradients", **told)
+    assert touching.applies
+    assert touching.quality
+    assert "SparseAdam" in touching.note
+    assert not named("sparse gradients", **{**told, "sparse_rows": 0.0}).applies
+
+
+def test_accelerators_are_those_that_help_from_the_device_that_the_job_is_on():
+    told = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False}
+    on_t4 = named("faster accelerator", **told, flops_per_s=65e12, bytes_per_s=3.2e11)
+    assert on_t4.applies
+    assert "T4" not in on_t4.note
+    fastest = {"flops_per_s": 1e17, "bytes_per_s": 1e15}
+    assert not named("faster accelerator", **told, **fastest).applies
+    assert not named("newer generation", **told, **fastest).applies
+    few_bytes = named("faster accelerator", **told, flops_per_s=1e17, bytes_per_s=3e11, memory_share=1.0)
+    assert few_bytes.applies  # bandwidth is what it lacks
+    assert named("newer generation", **told, flops_per_s=65e12, dispatch_share=1.0).predicted_gain == 0
+
+
+def test_small_operators_are_offered_a_compiler_and_a_larger_batch():
+    told = {"bound": "compute", "load_s": line(0, 0), "step_s": line(1e-2, 1e-6)}
+    plain, small = (named("compiled model", **told, dispatch_share=share) for share in (0.1, 0.9))
+    assert small.predicted_gain > plain.predicted_gain
+    larger = named("larger batch", **told)
+    assert larger.applies
+    assert larger.quality
+    assert larger.predicted_gain == pytest.approx(0.5, abs=0.01)
+
+
 @given(
     st.sampled_from(["io", "compute", "memory"]),
     st.floats(0, 1),

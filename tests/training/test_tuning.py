@@ -5,7 +5,16 @@ import torch
 from torch import nn
 
 from pipeline.contract.records import Tuning
-from pipeline.training.tuning import Columns, ShardedOptimizer, Tuner, blocks, read, tensors
+from pipeline.training.tuning import (
+    Columns,
+    ShardedOptimizer,
+    Tuner,
+    blocks,
+    read,
+    same_if_sparse,
+    tables,
+    tensors,
+)
 from tests.fakes import Curve
 from tests.training.steps import steps
 
@@ -38,6 +47,53 @@ def test_a_fused_optimizer_differs_by_rounding_only(folder, sparse):
     )
     for name, weight in plain.items():
         torch.testing.assert_close(weight, tuned[name], rtol=1e-4, atol=1e-4)
+
+
+def learned(tuning: Tuning, make) -> dict[str, torch.Tensor]:
+    """The weights after some updates that look up few rows of a large table."""
+    torch.manual_seed(0)
+    tuner = Tuner(tuning, CPU)
+    model = tuner.model(nn.Sequential(nn.Embedding(1 << 16, 16), nn.Flatten(), nn.Linear(64, 1)))
+    optimizer = tuner.optimizer(make(model.parameters()))
+    for _ in range(5):
+        optimizer.zero_grad()
+        (model(torch.randint(1 << 16, (8, 4))) - 1).square().mean().backward()
+        assert model[0].weight.grad.is_sparse == tuning.sparse
+        optimizer.step()
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.Adagrad(p, lr=0.1)]
+)
+def test_sparse_gradients_learn_the_same_where_the_optimizer_leaves_other_rows_alone(make):
+    dense, sparse = learned(Tuning(), make), learned(Tuning(sparse=True), make)
+    for name, weight in dense.items():
+        torch.testing.assert_close(weight, sparse[name], rtol=1e-6, atol=1e-7)
+    assert same_if_sparse(make(nn.Linear(1, 1).parameters()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1),
+        lambda p: torch.optim.Adagrad(p, weight_decay=0.1),
+        torch.optim.Adam,
+        torch.optim.AdamW,
+    ],
+)
+def test_optimizers_that_move_every_row_are_not_the_same_with_sparse_gradients(make):
+    assert not same_if_sparse(make(nn.Linear(1, 1).parameters()))
+
+
+def test_tables_whose_weights_are_shared_or_small_keep_dense_gradients():
+    large, small = nn.Embedding(1 << 16, 16), nn.Embedding(100, 16)
+    tied = nn.Linear(16, 1 << 16, bias=False)
+    assert tables(nn.Sequential(large, small)) == [large]
+    tied.weight = large.weight
+    assert tables(nn.Sequential(large, tied)) == []
+    assert tables(nn.Sequential(nn.Embedding(1 << 16, 16, max_norm=1.0))) == []
 
 
 def test_products_in_bfloat16_learn_weights_in_float32(folder):
