@@ -1,17 +1,25 @@
 """A home that the release before made goes on: three nights and a rollback by it, then a night by this one.
 
+A live test is under way when this release comes, by what gate and routers of the release before wrote to
+their log: this one reads the same users, answers, outcomes and shares, and ends the test. The night of such a
+test goes on by its own checkout's code.
+
 The home's params.yaml is the one that the release before read; it is migrated only after the first night by
 this release, so both ways are tried. QUICK=1 runs two nights of the release before instead of three.
 """
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from pipeline.contract import params
 from pipeline.contract.records import Verdict
+from pipeline.experiment import traffic
 from pipeline.storage import ledger
+from pipeline.storage.traffic_log import open_log
 from tests.benchmarks import frame
 
 BEFORE = "02042c7"  # the release before
@@ -22,6 +30,23 @@ PARAMS = {
     "ingest": {"history_days": 40}, "profile": {"batch_sizes": [32]},
     "gate": {"fit_samples": 20, "margin": 5},
 }  # fmt: skip
+NUM_ANSWERS = 200  # of the live test, half of them with outcomes
+LIVE_TEST = """
+import sys
+from pipeline.serving.log import Exposure, Outcome, Traffic, open_log
+
+log = open_log(sys.argv[1])
+champion, challenger, number = map(int, sys.argv[2:])
+log.set_traffic(Traffic(champion=champion, challenger=challenger, share=0.25, experiment="live"))
+for place in range(number):
+    log.expose(Exposure(
+        id=f"e{place}", time=1000.0 + place, experiment="live", unit=log.unit_of(f"u{place}"),
+        arm="challenger" if place % 4 == 0 else "champion", version=challenger if place % 4 == 0 else champion,
+        share=0.25, propensity=0.25 if place % 4 == 0 else 0.75, items=("a", "b"), latency_s=0.01,
+    ))
+log.write([], [Outcome(exposure=f"e{place}", items=("b",), time=2000.0) for place in range(0, number, 2)])
+print(log.unit_of("u7"))
+"""
 DAYS = ("2026-02-26", "2026-02-27", "2026-02-28", "2026-03-02", "2026-03-03")
 
 
@@ -38,11 +63,15 @@ def main() -> None:
         versions = range(1, number + 1)
         before = {version: facts(home, version) for version in versions}
 
+        url = f"sqlite:///{home / 'var' / 'serving.db'}"
+        unit = live_test(home, url, champion=champion, challenger=number)
+
         upgrade(home)
+        os.environ["PIPELINE_HOME"] = str(home)
         frame.pipeline(home, "check")
+        live = live_test_goes_on(home, url, unit, champion=champion, challenger=number)
         old = status(home)
         frame.pipeline(home, "night", "--day", DAYS[number])
-        os.environ["PIPELINE_HOME"] = str(home)
         verdict = ledger.read_at(ledger.ledger_tip(), Verdict)
         assert verdict is not None
         frame.pipeline(home, "migrate")
@@ -55,7 +84,7 @@ def main() -> None:
         same = sum(facts(home, version) == before[version] for version in versions)
         frame.pipeline(home, "rollback", "--to", str(champion), "--reason", "back to the release before")
         print(*(f"{one.action}: {one.reason}" for one in (verdict, newest)), sep="\n")
-        figures = {
+        figures = live | {
             "nights of the release before in status": float(sum(old)),
             "judged against its champion": float(verdict.champion == champion),
             "judged as a refresh": float("refresh" in verdict.reason),
@@ -70,6 +99,8 @@ def main() -> None:
         "upgrade",
         figures,
         {
+            "answers of the live test with their users and outcomes": ("==", NUM_ANSWERS),
+            "live test as it was, then ended": ("==", 1),
             "nights of the release before in status": ("==", number),
             "judged against its champion": ("==", 1),
             "judged as a refresh": ("==", 1),
@@ -81,6 +112,38 @@ def main() -> None:
             "champion after rollback is its version": ("==", 1),
         },
     )
+
+
+def live_test(home: Path, url: str, *, champion: int, challenger: int) -> str:
+    """Write a live test under way by the code of the home's release; the unit of one of its users."""
+    words = [url, str(champion), str(challenger), str(NUM_ANSWERS)]
+    done = subprocess.run(
+        [sys.executable, "-c", LIVE_TEST, *words], cwd=home, check=True, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(home)},
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def live_test_goes_on(home: Path, url: str, unit: str, *, champion: int, challenger: int) -> dict[str, float]:
+    """What this release reads of the live test, and whether it ends it."""
+    log = open_log(url)
+    before = log.traffic()
+    answers = list(log.exposures("live"))
+    whole = [
+        one
+        for place, one in enumerate(answers)
+        if one.unit == log.unit_of(f"u{place}")
+        and one.taken == (("b",) if place % 2 == 0 else None)
+        and one.version == (challenger if place % 4 == 0 else champion)
+    ]
+    same = (before.champion, before.challenger, before.share) == (champion, challenger, 0.25)
+    ended = traffic.end("live", params.load(home)) if same else False
+    return {
+        "answers of the live test with their users and outcomes": float(len(whole)),
+        "live test as it was, then ended": float(
+            same and ended and not log.traffic().experiment and unit == log.unit_of("u7")
+        ),
+    }
 
 
 def git(home: Path, *words: str) -> None:
