@@ -28,7 +28,7 @@ PARAMS = {
                "num_customers": 300, "orders_per_day": 60, "num_items": 80},
     "workload": "pipeline.workloads.regression:Regression",
     "ingest": {"history_days": 40}, "profile": {"batch_sizes": [32]},
-    "gate": {"fit_samples": 20, "margin": 5},
+    "gate": {"fit_samples": 20, "margin": 5, "min_samples": 20},
 }  # fmt: skip
 NUM_ANSWERS = 200  # of the live test, half of them with outcomes
 LIVE_TEST = """
@@ -39,10 +39,11 @@ log = open_log(sys.argv[1])
 champion, challenger, number = map(int, sys.argv[2:])
 log.set_traffic(Traffic(champion=champion, challenger=challenger, share=0.25, experiment="live"))
 for place in range(number):
+    new = place % 4 == 0
     log.expose(Exposure(
         id=f"e{place}", time=1000.0 + place, experiment="live", unit=log.unit_of(f"u{place}"),
-        arm="challenger" if place % 4 == 0 else "champion", version=challenger if place % 4 == 0 else champion,
-        share=0.25, propensity=0.25 if place % 4 == 0 else 0.75, items=("a", "b"), latency_s=0.01,
+        arm="challenger" if new else "champion", version=challenger if new else champion,
+        share=0.25, propensity=0.25 if new else 0.75, items=("a", "b"), latency_s=0.01,
     ))
 log.write([], [Outcome(exposure=f"e{place}", items=("b",), time=2000.0) for place in range(0, number, 2)])
 print(log.unit_of("u7"))
