@@ -72,12 +72,12 @@ def _clocks() -> _Clocks:
     return _Clocks(
         wall_s=time.perf_counter(),
         own_s=sum(one.ru_utime + one.ru_stime for one in used),
-        waited_s=_waited_s(),
+        waited_s=waited_s(),
         all_s=sum(times) - idle_s - guest_s,
     )
 
 
-def _waited_s() -> float | None:
+def waited_s() -> float | None:
     """Returns the seconds that the threads of this process waited for a core; None without schedstat."""
     waited_ns = 0
     for task in TASKS.glob("*/schedstat"):

@@ -24,7 +24,7 @@ SPARSE = "sparse gradients"
 VARIANTS = ("simpler model", "cheaper activation", "fewer layers")  # which a workload may offer as another
 LEAST_GAIN = 0.05  # predicted gain of a remedy for another bound
 MANY_LOADERS = (4, 16)  # where loading takes longer than the step; each thread waits for storage by itself
-COMPILE_S = 30.0  # to compile a model of some layers, once in a trial and once in training
+COMPILE_S, COMPILE_LAYER_S = 15.0, 1.5  # to compile a model, and each of its layers (ResNet-18: 90 s)
 COMPILED, REORDERED = 0.2, 0.1  # of a step, typical of torch.compile and of channels last
 SPARSE_SAVES = (
     0.5  # of a step, at least, where all of its parameters are rows of tables that are not looked up
@@ -70,6 +70,12 @@ class JobFacts:
     fusible: bool = False  # torch has one kernel for the whole update
     images: bool = False  # the model convolves images
     blocks: bool = False  # the model has layers whose activations can be recomputed
+    num_layers: int = 10  # of the model, with weights of their own
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that it takes to compile the model, once in a trial and once in training."""
+        return COMPILE_S + COMPILE_LAYER_S * self.num_layers
 
     @property
     def total_s(self) -> float:
@@ -113,7 +119,8 @@ def apply_kept(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Pr
     saved_s = (
         sum(r.measured_gain for r in kept if r.name == COMPILED_MODEL) * num_samples / batch_size * update_s
     )
-    if tuning.compiled and saved_s < COMPILE_S:
+    compile_s = profile.evidence.get("mended", {}).get("compile_s", 2 * COMPILE_S)
+    if tuning.compiled and saved_s < compile_s:
         kept = [remedy for remedy in kept if remedy.name != COMPILED_MODEL]
         tuning = replace(tuning, compiled=False)
     load_s, step_s = profile.load_s(batch_size), profile.step_s(batch_size)
@@ -193,7 +200,7 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
     launches = LAUNCHES * job.dispatch_share
     yield _offer(
         job, "compute", COMPILED_MODEL, gain=max(COMPILED, launches) * (1 - job.load_share),
-        change={"compiled": True}, tolerance=1e-3, extra_s=COMPILE_S,
+        change={"compiled": True}, tolerance=1e-3, extra_s=job.compile_s,
         note="torch.compile" + ("; it merges operators that are too small" if launches > COMPILED else ""),
     )  # fmt: skip
     yield _offer(
@@ -280,7 +287,8 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
     idle = job.table_share * (1 - job.sparse_rows) if job.sparse_rows else 0.0
     yield _offer(
         job, "memory", SPARSE, gain=(1 - job.load_share) * idle * SPARSE_SAVES,
-        change={"sparse": True} if job.sparse_equal else None, quality=not job.sparse_equal,
+        change={"sparse": True} if job.sparse_equal else None,
+        quality=bool(job.sparse_rows) and not job.sparse_equal,
         note="the model has no large embedding tables with dense gradients" if not job.sparse_rows
         else f"a step looks up {job.sparse_rows:.2%} of the rows of its embedding tables, and updates all"
         + ("" if job.sparse_equal else

@@ -85,6 +85,7 @@ class _RemedySearch:
         micro = min(size, job.most_samples or size)
         self.start = self.variant = Variant(tuning=harness.tuning, batch_size=size, micro_batch_size=micro)
         self.start_s = self.update_s = job.load_s(size) + job.step_s(size)
+        self.step_s = job.step_s(size)  # of the variant, as far as it is known
         num_updates = training.epochs * harness.num_samples / job.batch_size
         self.training_s = num_updates * job.total_s
         # Trials run one worker, which has no memory for an optimizer state that several must share.
@@ -93,7 +94,7 @@ class _RemedySearch:
     def run(self) -> TuningResult:
         """Tries all offers, those of the bound first, and returns them in the order of the thread."""
         offered = offers(self.job)
-        tried = sorted(offered, key=lambda each: each.remedy.bound != self.job.bound)
+        tried = sorted(offered, key=self._turn)
         results = {id(each): self._apply(each) for each in tried}
         remedies = tuple(results[id(each)] for each in offered)
         last = self._confirm()
@@ -104,6 +105,7 @@ class _RemedySearch:
             tuning=self.variant.tuning,
             evidence={
                 "batch_size": self.start.batch_size,
+                "compile_s": self.job.compile_s,
                 "before_s": last.old_s if last else self.update_s,
                 "after_s": last.new_s if last and self.variant != self.start else None,
                 "ratio": [last.ratio, last.low, last.high] if last else None,
@@ -113,6 +115,14 @@ class _RemedySearch:
                 "training_s": self.training_s,
             },
         )
+
+    def _turn(self, offer: Offer) -> tuple[bool, bool, bool]:
+        """Returns what orders the trials: those of the bound first, those that take longest last.
+
+        Samples that stay in memory come after loaders, which read them in the first epoch.
+        """
+        other = offer.remedy.bound != self.job.bound
+        return offer.change.get("compiled", False), other, "in_memory" in offer.change
 
     def _apply(self, offer: Offer) -> Remedy:
         remedy = offer.remedy
@@ -154,7 +164,7 @@ class _RemedySearch:
         remedy = offer.remedy
         cost_s = self._cost_s(new) + offer.extra_s
         # Once loading is faster, another remedy for it can save less than was predicted.
-        left = 1 - self._step_s() / self.update_s if remedy.bound == "io" else 1.0
+        left = 1 - self.step_s / self.update_s if remedy.bound == "io" else 1.0
         could_save_s = min(left, remedy.predicted_gain) * self.training_s - offer.extra_s
         if cost_s >= could_save_s:
             why = f"a trial takes {cost_s:.1f} s and could save {max(0.0, could_save_s):.1f} s"
@@ -181,6 +191,8 @@ class _RemedySearch:
             return replace(remedy, applied=True, measured_gain=gain, note=note)
         kept = comparison.high < 1 - needed
         if kept:
+            if remedy.bound != "io":
+                self.step_s = max(0.0, self.step_s - (1 - comparison.ratio) * self.update_s)
             self.variant, self.update_s = new, comparison.new_s
         note = (
             f"{remedy.note}; the median of {comparison.num_pairs} pairs is {comparison.ratio:.2f} of the time"
@@ -193,7 +205,7 @@ class _RemedySearch:
             return self._try(offer)
         remedy = self._threads(offer)
         tuning = self.variant.tuning
-        if self.job.whole_batches or tuning.in_memory or self.update_s < 1.1 * self._step_s():
+        if self.job.whole_batches or tuning.in_memory or self.update_s < 1.1 * self.step_s:
             return remedy
         number = self.job.num_cores
         change = {"num_loaders": number, "loader_processes": True}
@@ -209,7 +221,7 @@ class _RemedySearch:
         if number == 1 or not remedy.applied:
             return remedy
         more = MANY_LOADERS[1] if remedy.kept else 1
-        if remedy.kept and self.update_s < 1.5 * self._step_s():
+        if remedy.kept and self.update_s < 1.5 * self.step_s:
             return remedy
         change = offer.change | {"num_loaders": more}
         note = f"{more} loader(s)"
@@ -269,10 +281,6 @@ class _RemedySearch:
             self.variant = self.start
         return comparison
 
-    def _step_s(self) -> float:
-        """Returns the seconds of a step on the batch that trials take."""
-        return self.job.step_s(self.start.batch_size)
-
     def _cost_s(self, new: Variant) -> float:
         """Returns the seconds of the fewest pairs, the first updates, and making two engines."""
         count = updates(self.variant, new, self.update_s)
@@ -303,6 +311,7 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         fusible=fusible(harness.optimizer),
         images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
         blocks=bool(blocks(harness.model)),
+        num_layers=sum(any(True for _ in m.parameters(recurse=False)) for m in harness.model.modules()),
         sparse_rows=sum(map(_rows_with_gradient, dense)) / num_rows if num_rows else 0.0,
         sparse_equal=same_if_sparse(harness.optimizer),
         table_share=sum(table.weight.numel() for table in dense) / max(1, num_parameters),

@@ -6,8 +6,9 @@ data sets that read sample by sample in Python, whose threads would wait for the
 
 A data set that reads sample by sample may draw random numbers, as for crops. They are seeded by the seed of
 the training, the epoch and the sample, so that a sample is the same whoever reads it and whenever: without a
-loader, by processes, and again after a kill. Threads share the generators, so they are not seeded: the
-profile gives such a data set processes (pipeline/profiling/remedies.py).
+loader, by processes, and again after a kill. Seeding takes longer than reading a small sample, so it begins
+with the first batch that draws, which is read again. Threads share the generators, so they are not seeded:
+the profile gives such a data set processes (pipeline/profiling/remedies.py).
 """
 
 import ctypes
@@ -45,10 +46,11 @@ class Loader:
         self, dataset: "Dataset[Any]", *, num_loaders: int, in_processes: bool = False, seed: int = 0
     ) -> None:
         self._dataset, self._seed, self._epoch = dataset, seed, 0
+        self._reader = _Reader(dataset, seed)
         self._in_processes = bool(num_loaders) and in_processes and by_sample(dataset)
         self._pool: Executor | None = None
         if self._in_processes:
-            self._pool = _processes(dataset, num_loaders)
+            self._pool = _processes(dataset, num_loaders, seed)
         elif num_loaders:
             self._pool = ThreadPoolExecutor(num_loaders, "loader")
         self._ahead: deque[tuple[Indices, int, Future[Batch] | None]] = deque()
@@ -80,7 +82,7 @@ class Loader:
         if not self._in_processes:
             return self._pool.submit(_read, self._dataset, part)
         try:
-            return self._pool.submit(_read_there, part, self._seed, epoch)
+            return self._pool.submit(_read_there, part, epoch)
         except BrokenProcessPool:  # `get` says so, and reads from then on
             return None
 
@@ -100,7 +102,24 @@ class Loader:
         if not by_sample(self._dataset) or (self._pool and not self._in_processes):
             return _read(self._dataset, part)
         with _generators_kept():
-            return _read_seeded(self._dataset, part, self._seed, self._epoch)
+            return self._reader.read(part, self._epoch)
+
+
+class _Reader:
+    """Reads samples one by one; if any of them draws random numbers, each with generators seeded for it."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed, self._draws = dataset, seed, False
+
+    def read(self, part: Indices, epoch: int) -> Batch:
+        """Returns the batch of these samples; leaves the generators anywhere."""
+        if not self._draws:
+            before = _states()
+            batch = _read(self._dataset, part)
+            if _are_equal(before, _states()):
+                return batch
+            self._draws = True
+        return _read_seeded(self._dataset, part, self._seed, epoch)
 
 
 def by_sample(dataset: Any) -> bool:
@@ -139,9 +158,20 @@ def seed_generators(seed: int, epoch: int, sample: int) -> None:
     random.seed(key)
 
 
+def _states() -> tuple[Any, Any, Any]:
+    return torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+
+
+def _are_equal(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> bool:
+    """Returns whether the generators are in the same states, so that nothing was drawn."""
+    (_, keys, *rest), (_, other_keys, *other_rest) = one[1], other[1]
+    same = rest == other_rest and np.array_equal(keys, other_keys)
+    return same and one[2] == other[2] and torch.equal(one[0], other[0])
+
+
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    states = _states()
     try:
         yield
     finally:
@@ -150,21 +180,21 @@ def _generators_kept() -> Iterator[None]:
         random.setstate(states[2])
 
 
-_dataset: Any = None  # of a loader process
+_reader: _Reader  # of a loader process
 
 
-def _processes(dataset: Any, number: int) -> ProcessPoolExecutor:
+def _processes(dataset: Any, number: int, seed: int) -> ProcessPoolExecutor:
     """Returns processes with the data set: forks, or where an accelerator is in use, new interpreters."""
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     method = "fork" if sys.platform == "linux" and not in_use else "spawn"
     context = multiprocessing.get_context(method)
-    return ProcessPoolExecutor(number, context, initializer=_begin, initargs=(dataset, os.getpid()))
+    return ProcessPoolExecutor(number, context, initializer=_begin, initargs=(dataset, seed, os.getpid()))
 
 
-def _begin(dataset: Any, parent: int) -> None:
+def _begin(dataset: Any, seed: int, parent: int) -> None:
     """Begins a loader process: it dies with its parent, and leaves signals of the terminal to it."""
-    global _dataset  # noqa: PLW0603
-    _dataset = dataset
+    global _reader  # noqa: PLW0603
+    _reader = _Reader(dataset, seed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the trainer's, which saves
     if sys.platform == "linux":
@@ -174,5 +204,5 @@ def _begin(dataset: Any, parent: int) -> None:
     torch.set_num_threads(1)
 
 
-def _read_there(part: Indices, seed: int, epoch: int) -> Batch:
-    return _read_seeded(_dataset, part, seed, epoch)
+def _read_there(part: Indices, epoch: int) -> Batch:
+    return _reader.read(part, epoch)

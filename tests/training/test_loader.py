@@ -90,6 +90,24 @@ def test_a_sample_does_not_depend_on_the_batch_that_it_is_in():
     assert torch.equal(whole[3:], part)
 
 
+class Rare(Crops):
+    """Of these samples only one draws."""
+
+    def __getitem__(self, sample):
+        return super().__getitem__(sample) if sample == 7 else {"x": torch.zeros(5, dtype=torch.float64)}
+
+
+def test_a_sample_that_is_the_first_to_draw_is_seeded_as_well():
+    loader = Loader(Rare(), num_loaders=0)
+    after = [loader.get(part)["x"][:, :4] for part in (FIRST, SECOND)]
+    alone = Loader(Rare(), num_loaders=0).get(SECOND[2:3])["x"][:, :4]
+    assert torch.equal(after[1][2:3], alone)
+    there = Loader(Rare(), num_loaders=2, in_processes=True)
+    there.prepare([FIRST, SECOND])
+    assert torch.equal(there.get(SECOND)["x"][:, :4], after[1])
+    there.close()
+
+
 def test_reading_here_leaves_the_generators_as_they_are():
     states = [torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()]
     drawn(0)
