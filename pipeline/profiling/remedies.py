@@ -164,6 +164,8 @@ def _io(job: JobFacts) -> Iterator[Offer]:
     )
     kept = {"in_memory": True}
     whole = job.whole_batches
+    if not whole and not job.draws and not (room and again):
+        why += "; what `features` makes of rows is kept as columns over the nights, each partition once"
     yield _offer(
         job, "io", STORED, gain=again if room and not whole else 0.0, change=kept,
         note="whole batches are read already" if whole else f"samples are read one by one; {why}",

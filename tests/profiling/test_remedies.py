@@ -46,6 +46,13 @@ def test_a_first_epoch_gains_nothing_from_memory():
     assert STORED not in applying(epochs=1.0)
 
 
+def test_a_parser_of_single_samples_is_sent_to_the_door_that_keeps_columns_over_the_nights():
+    assert "`features`" in named(STORED, epochs=1.0).note
+    assert "`features`" in named(STORED, columns_bytes=10**10).note
+    assert "`features`" not in named(STORED).note
+    assert "`features`" not in named(STORED, epochs=1.0, draws=True).note
+
+
 def test_whole_batches_are_held_in_memory_instead_of_stored_anew():
     assert "storage with higher throughput" in applying(whole_batches=True)
     assert STORED not in applying(whole_batches=True)
