@@ -9,6 +9,8 @@ MLFLOW_PORT ?= 5000
 SERVING_PORT ?= 8000
 PYTHON ?= python3.11
 TORCH ?= torch==2.13.0
+# auto: the build for the GPU that is seen, else the one without CUDA; uv pip install --help lists the others
+TORCH_BACKEND ?= auto
 
 # Airflow and MLflow are configured here and nowhere else.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -44,7 +46,11 @@ setup: .venv/ready $(AIRFLOW_HOME)/ready ## virtual environment and Airflow data
 	@echo "Setting up .venv, a few minutes the first time"
 	$(PYTHON) -m venv .venv
 	python -m pip install --upgrade pip==26.3 uv==0.13.8
-	python -m pip install $(TORCH)
+	@uv pip install --compile-bytecode --python .venv/bin/python --torch-backend=$(TORCH_BACKEND) $(TORCH) \
+	  || { [ $(TORCH_BACKEND) = auto ] && echo "Taking torch as pip finds it instead, perhaps with gigabytes of CUDA" \
+	  && python -m pip install $(TORCH); }
+	@python -c 'from importlib.metadata import version; print("torch", version("torch"), "is installed; for another:", \
+	  "make clean, then make setup TORCH_BACKEND=cu128")'
 	uv pip install --compile-bytecode --python .venv/bin/python -e '.[dev]' -c constraints.txt \
 	  || python -m pip install -e '.[dev]' -c constraints.txt
 	touch $@

@@ -1,8 +1,11 @@
-"""Imports a version's workload from the code that the version carries, and from nowhere else.
+"""Packs the code that a version carries, and imports its workload from there and from nowhere else.
+
+A version carries its code as one archive, `code/code.zip`, since MLflow stores, lists and fetches each file
+by itself; versions of before carry the files, `code/`.
 
 A version names its workload in model.json by an import path. Resolved by this process's own `sys.path`, that
 path could name anything that is installed, and an edit of the checkout would change what an old version runs.
-So the modules of a version's `code/` are imported under a name of their own, `version_DIGEST`, and their
+So the modules that a version carries are imported under a name of their own, `version_DIGEST`, and their
 `import` statements of each other lead back there: several versions of one package live side by side.
 """
 
@@ -17,7 +20,8 @@ import shutil
 import sys
 import tempfile
 import types
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ from pipeline.contract.errors import ReleaseError
 
 MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")
+ARCHIVE = "code.zip"  # in that folder
 # Variables that a process which runs a version's code is given; all others may be secrets.
 PASSED_ON = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
@@ -47,10 +52,52 @@ def facts(version: Path) -> dict[str, Any]:
 def check_inside(version: Path) -> None:
     """Raises ReleaseError unless the module of the version's workload is in the code that it carries."""
     use = str(facts(version)["workload"])
-    path = version / CODE / Path(*use.partition(":")[0].split("."))
-    if not (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()):
+    path = use.partition(":")[0].replace(".", "/")
+    if not {f"{path}.py", f"{path}/__init__.py"} & set(file_names(version)):
         raise ReleaseError(f"the version names the workload {use}, which is not in the code that it carries; "
                            f"register the model again")  # fmt: skip
+
+
+def file_names(version: Path) -> list[str]:
+    """Returns the names of the files of the version's code; ReleaseError where its archive is none."""
+    code = version / CODE
+    if not (code / ARCHIVE).is_file():
+        return [path.relative_to(code).as_posix() for path in code.rglob("*") if path.is_file()]
+    try:
+        with zipfile.ZipFile(code / ARCHIVE) as packed:
+            return packed.namelist()
+    except zipfile.BadZipFile as error:
+        raise ReleaseError(
+            f"{CODE / ARCHIVE} of the version cannot be read: {error}; restore MLflow's artifacts"
+        ) from None
+
+
+def pack(paths: Sequence[Path], archive: Path) -> None:
+    """Packs these modules and packages, less what Python compiled: the same files make the same bytes."""
+    files = sorted((path.relative_to(top.parent).as_posix(), path) for top in paths for path in _files(top))
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name, path in files:
+            packed.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)  # without times
+
+
+def _files(top: Path) -> Iterator[Path]:
+    if top.is_file():
+        yield top
+    for folder, _, names in os.walk(top, followlinks=True):
+        if Path(folder).name != "__pycache__":
+            yield from (Path(folder, name) for name in names)
+
+
+def unpack(version: Path, to: Path) -> None:
+    """Writes the files of the version's code to a folder.
+
+    `extractall` leaves out of a name what would lead out of the folder, and makes no links.
+    """
+    if not (version / CODE / ARCHIVE).is_file():
+        shutil.copytree(version / CODE, to, dirs_exist_ok=True)
+        return
+    with zipfile.ZipFile(version / CODE / ARCHIVE) as packed:
+        packed.extractall(to)
 
 
 def workload_of(version: Path) -> Any:
@@ -60,17 +107,17 @@ def workload_of(version: Path) -> Any:
     """
     check_inside(version)
     module, _, name = str(facts(version)["workload"]).partition(":")
-    imported = importlib.import_module(f"{_package(version / CODE)}.{module}")
+    imported = importlib.import_module(f"{_package(version)}.{module}")
     return getattr(imported, name)(**facts(version)["arguments"])
 
 
-def _package(code: Path) -> str:
-    """Returns the package with the modules of the folder; makes it at the first call for these bytes."""
-    name = f"version_{records.digest(code).removesuffix('.dir')}"
+def _package(version: Path) -> str:
+    """Returns the package with the modules of the version; makes it at the first call for these bytes."""
+    name = f"version_{records.digest(version / CODE).removesuffix('.dir')}"
     if name not in sys.modules:
         copy = Path(tempfile.mkdtemp(prefix=f"{name}-"))  # for imports, while this process lives
         atexit.register(shutil.rmtree, copy, ignore_errors=True)
-        shutil.copytree(code, copy, dirs_exist_ok=True)
+        unpack(version, copy)
         sys.meta_path.insert(0, _Finder(name, copy))
         package = types.ModuleType(name)
         package.__path__ = [str(copy)]

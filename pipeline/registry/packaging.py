@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import records
@@ -45,12 +45,14 @@ def log_model(client: "MlflowClient", run_id: str, params: RegisterSections, *, 
         warnings.filterwarnings("ignore", message=".*(type hint|input example|Operation with range)")
         folder = Path(scratch) / "model"
         taken = _rows(workload, Path(scratch), day=day) if serves_rows(workload) else _samples()
+        code = Path(scratch) / carried_code.ARCHIVE
+        carried_code.pack(code_paths(params.workload.use), code)
         required = (*REQUIRED, *(row_packaging.REQUIRED if taken.example is not None else ()))
         mlflow.pyfunc.save_model(
             folder,
             python_model=str(Path(__file__).with_name("served.py")),
             artifacts={path.name: str(path) for path in (MODEL.resolve(), taken.past) if path},
-            code_paths=[str(path) for path in code_paths(params.workload.use)],
+            code_paths=[str(code)],
             signature=taken.signature,
             input_example=taken.example,
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in required],
@@ -113,8 +115,12 @@ def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
 
 
 def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:
-    """Raises ReleaseError as `fetch` does; without `files_digest` only the model's own files are compared."""
-    if pickled := sorted(path.name for path in folder.rglob("*") if path.suffix in PICKLES):
+    """Raises ReleaseError as `fetch` does; without `files_digest` only the model's own files are compared.
+
+    Pickles are looked for in the archive of its code too.
+    """
+    names = [path.name for path in folder.rglob("*")] + carried_code.file_names(folder)
+    if pickled := sorted(name for name in names if PurePosixPath(name).suffix in PICKLES):
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
     if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
         raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")

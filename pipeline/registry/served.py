@@ -2,9 +2,15 @@
 
 MLflow runs this file when it loads a version; nothing is unpickled. The version carries its own weights
 (`model/`, with model.json saying which workload) and its own code, so that it scores as it did when trained.
+Python could import that from the archive as it is, but a module may read files that lie beside it.
 """
 
+import atexit
 import json
+import shutil
+import sys
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +25,14 @@ class Served(PythonModel):
     """Predicts raw rows where the workload does, else scores samples of arrays on disk."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Loads the weights into the workload that model.json names."""
+        """Loads the weights into the workload that model.json names, as the version's code has it."""
+        folder = Path(context.artifacts["model"])
+        _unpack(folder.parents[1] / "code" / "code.zip")
         from pipeline.contract.params import Plug
         from pipeline.registry.carried_code import check_inside
         from pipeline.registry.weights import load_model, load_rows
         from pipeline.workloads.served_rows import serves_rows
 
-        folder = Path(context.artifacts["model"])
         check_inside(folder.parents[1])
         facts = json.loads((folder / "model.json").read_text())
         self.workload = Plug(use=facts["workload"], **facts["arguments"]).make()
@@ -69,6 +76,15 @@ class Served(PythonModel):
             self.samples = self.workload.dataset(folder, split)
             self.opened = opened
         return self.samples
+
+
+def _unpack(archive: Path) -> None:
+    """Unpacks the code into a folder that Python imports from while this process lives."""
+    code = tempfile.mkdtemp(prefix="version-")
+    atexit.register(shutil.rmtree, code, ignore_errors=True)
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(code)
+    sys.path.insert(0, code)
 
 
 set_model(Served())

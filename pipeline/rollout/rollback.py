@@ -92,17 +92,18 @@ def steps_back(releases: Sequence[Commit], steps: int) -> int:
     A rollback takes promotions back, so the next rollback goes further back, not forward again.
     Raises ReleaseError where there were fewer promotions.
     """
-    served: list[int] = []
+    served: dict[int, None] = {}  # in order; a ledger may have thousands
     for commit in reversed(releases):
         number = commit.serves or 0
-        served = served[: served.index(number)] if number in served else served
-        served.append(number)
+        while number in served:
+            served.popitem()
+        served[number] = None
     if not 1 <= steps < len(served):
         raise ReleaseError(
             f"cannot take back {steps} promotion{'s' * (steps != 1)}: versions that serve or served are "
             f"{', '.join(map(str, served)) or 'none'}; choose fewer --steps, or --to VERSION"
         )
-    return served[-1 - steps]
+    return list(served)[-1 - steps]
 
 
 def promotion_of(releases: Sequence[Commit], number: int) -> Commit:

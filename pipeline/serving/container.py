@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def lay_out(variables: Mapping[str, str], root: Path) -> None:
-    """Fetches the version and its arrays into `root`, and checks them.
+    """Fetches the version and its arrays into `root`, checks them, and unpacks the version's code.
 
     Raises ReleaseError if the files are not those of the model that was to be deployed, or hold a pickle.
     """
@@ -37,6 +37,7 @@ def lay_out(variables: Mapping[str, str], root: Path) -> None:
         uri=uri,
     )
     carried_code.check_inside(root / "version")
+    carried_code.unpack(root / "version", root / "code")
     if variables.get("ARRAYS"):
         BucketFolder(url=variables["ARRAYS_BUCKET"]).bring_thing(variables["ARRAYS"], root / "arrays")
 
@@ -47,7 +48,7 @@ def main(words: Sequence[str]) -> None:
     if words[:1] != ["--serve"]:
         root = Path(tempfile.mkdtemp(prefix="version-"))
         lay_out(variables, root)
-        paths = [str(root / "version" / "code"), *filter(None, [variables.get("PYTHONPATH")])]
+        paths = [str(root / "code"), *filter(None, [variables.get("PYTHONPATH")])]
         again = [sys.executable, "-m", __spec__.name, "--serve", str(root)]
         os.execve(sys.executable, again, {**variables, "PYTHONPATH": os.pathsep.join(paths)})
     import uvicorn

@@ -27,6 +27,11 @@ from tests.benchmarks import frame
 NUM_NIGHTS = 6 if frame.QUICK else 30
 FIRST = date(2026, 1, 12)
 KEPT = ["night.keep_days=0.00006", "night.keep=3"]
+# A night for each day, and some promoted, few as the samples are; the smoke test leaves nothing on the disk.
+NIGHTS = [
+    "source.closed_weekday=null", "source.late_days={}", "gate.min_samples=5", "gate.margin=1",
+    "smoke_test.samples=0",
+]  # fmt: skip
 LEDGERS = (10, 10_000)
 KIND = {".git": "git", ".dvc": "DVC's cache", "nights": "folders of nights", "var": "MLflow and the rest"}
 
@@ -35,7 +40,7 @@ def main() -> None:
     """Run the nights, and hold what they leave against the targets."""
     with frame.home() as home:
         os.environ["PIPELINE_HOME"] = str(home)
-        params.override(home, [*frame.SMALL, *KEPT], into=home)
+        params.override(home, [*frame.SMALL, *KEPT, *NIGHTS], into=home)
         subprocess.run(["git", "commit", "--all", "--quiet", "-m", "keep little"], cwd=home, check=True)
         rows, freed = [], 0
         for number in range(NUM_NIGHTS):

@@ -98,6 +98,8 @@ def test_a_version_holds_no_pickle_and_scores_in_a_clean_process_as_it_was_train
     names = [path.name for path in artifacts.rglob("*") if path.is_file()]
     assert "model.safetensors" in names
     assert "served.py" in names
+    assert [name for name in names if name.endswith(".py")] == ["served.py"]
+    assert names.count("code.zip") == 1
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".pt", ".pth", ".bin"))]
     code = (
         "import json, mlflow, pandas, sys; "

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import types
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Champion, Version
 from pipeline.evaluation.scores import read_scores
 from pipeline.evaluation.smoke_test import smoke_test
+from pipeline.registry import carried_code, packaging
 from pipeline.serving.loading import Arrays, ModelCache
 from pipeline.storage import checkout, ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
@@ -66,15 +68,28 @@ def change_what_mlflow_runs(files: Path, spoils: Path) -> None:
 
 
 def change_the_code(files: Path, spoils: Path) -> None:
-    toy = files / "code" / "toy.py"
-    toy.write_text(f"open({str(spoils)!r}, 'w')\n{toy.read_text()}")
+    archive = files / "code" / "code.zip"
+    with zipfile.ZipFile(archive) as packed:
+        texts = {name: packed.read(name) for name in packed.namelist()}
+    texts["toy.py"] = f"open({str(spoils)!r}, 'w')\n".encode() + texts["toy.py"]
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name, text in texts.items():
+            packed.writestr(name, text)
 
 
 def add_a_module(files: Path, spoils: Path) -> None:
+    with zipfile.ZipFile(files / "code" / "code.zip", "a") as packed:
+        packed.writestr("numpy.py", f"open({str(spoils)!r}, 'w')\n")
+
+
+def add_a_module_beside_the_archive(files: Path, spoils: Path) -> None:
+    """MLflow puts the folder on Python's path."""
     (files / "code" / "numpy.py").write_text(f"open({str(spoils)!r}, 'w')\n")
 
 
-ATTACKS = [name_a_callable, change_what_mlflow_runs, change_the_code, add_a_module]
+ATTACKS = [
+    name_a_callable, change_what_mlflow_runs, change_the_code, add_a_module, add_a_module_beside_the_archive,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -98,6 +113,44 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     assert not spoils.exists()
 
 
+def recorded_anew(home: Path, **changed: str) -> None:
+    """Have the night's folder say what it made, instead of the ledger, as a night before this code would."""
+    checkout.git("update-ref", "-d", ledger.BRANCH, folder=home)
+    record = home / "nights" / "2025-01-10" / records.RUN / "version.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | changed))
+
+
+def test_a_version_of_before_carries_a_folder_of_files_which_is_guarded_alike(
+    home: Path, files: Path, tmp_path: Path
+) -> None:
+    carried_code.unpack(files, files / "code")
+    (files / "code" / "code.zip").unlink()
+    recorded_anew(home, files_digest=records.digest(files))
+    assert load(home).of(["u1"])
+    spoils, toy = tmp_path / "spoils", files / "code" / "toy.py"
+    toy.write_text(f"open({str(spoils)!r}, 'w')\n{toy.read_text()}")
+    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+        load(home)
+    assert not spoils.exists()
+
+
+def test_an_archive_that_holds_a_pickle_or_is_none_is_refused(files: Path) -> None:
+    archive = files / "code" / "code.zip"
+
+    def verify() -> None:
+        digests = {"model_digest": records.digest(files / carried_code.MODEL), "files_digest": ""}
+        packaging.verify(files, **digests, uri="here")
+
+    verify()
+    with zipfile.ZipFile(archive, "a") as packed:
+        packed.writestr("team/words.pkl", b"")
+    with pytest.raises(ReleaseError, match=r"holds team/words.pkl, which may be a pickle"):
+        verify()
+    archive.write_bytes(b"PK")
+    with pytest.raises(ReleaseError, match=r"code.zip of the version cannot be read: File is not a zip file"):
+        verify()
+
+
 def test_a_version_that_no_night_made_is_not_served(home: Path, files: Path) -> None:
     with mlflow_client.session() as client:
         made = client.create_model_version("daybreak", str(files), tags={"night": "2025-01-10"})
@@ -116,11 +169,7 @@ def test_a_version_is_answered_by_its_own_code_after_the_checkout_was_edited(
 def test_a_version_older_than_digests_of_files_is_served_by_the_digest_of_its_model(
     home: Path, files: Path
 ) -> None:
-    checkout.git("update-ref", "-d", ledger.BRANCH, folder=home)  # the night's folder says what it made
-    record = home / "nights" / "2025-01-10" / records.RUN / "version.json"
-    told = json.loads(record.read_text())
-    del told["files_digest"]
-    record.write_text(json.dumps(told))
+    recorded_anew(home, files_digest="")
     change_the_code(files, home / "spoils")
     assert load(home).version == 1
     assert not (home / "spoils").exists()  # this checkout's code answers
