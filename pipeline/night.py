@@ -131,7 +131,7 @@ def close(night: Night, params: CloseSections) -> None:
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])
     snapshots.push()
     review.show_report(night, commit=commit)
-    _prune(params)
+    _prune()
     warm_parent.end(Path())
     if failure:
         again = f"python -m pipeline night --night {night.id}"
@@ -225,12 +225,15 @@ def _restore(previous: str) -> None:
     snapshots.restore([*CARRIED, *by_partition, "data/champion"])
 
 
-def _prune(params: CloseSections) -> None:
-    """Frees disk; a night that ended well does not fail because of it."""
+def _prune() -> None:
+    """Frees disk by the home's own params, since what one night overrides holds for that night alone.
+
+    A night that ended well does not fail because of it.
+    """
     from pipeline.rollout.prune import prune
 
     try:
-        for freed in prune(params):
+        for freed in prune(params.load(checkout.home())):
             if freed.num:
                 log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
     except NothingToDo as reason:
