@@ -101,7 +101,7 @@ def remake(workload: Any, model: Path, folder: Path) -> None:
             for day, path in parts.items():
                 _write_rows(path, rows_of(workload, day, here, last=last))
         window = Window(train=train, test=test)
-        _write_whole(folder, workload.arrays(read_parts(parts, engine=DUCKDB), window), window)
+        write_whole(folder, workload.arrays(read_parts(parts, engine=DUCKDB), window), window)
         return
     for day in test:
         rows = rows_of(workload, day, here, last=last)
@@ -157,7 +157,7 @@ def _whole_window(
     )
     shutil.rmtree(UNFINISHED, ignore_errors=True)
     UNFINISHED.mkdir(parents=True)
-    _write_whole(UNFINISHED, made, window)
+    write_whole(UNFINISHED, made, window)
     if corrects(workload):
         _write_keys(UNFINISHED, keys)
         for folder in ARRAYS.glob("day=*"):
@@ -167,7 +167,8 @@ def _whole_window(
     return made.num_train, made.num_test
 
 
-def _write_whole(folder: Path, made: Prepared, window: Window) -> None:
+def write_whole(folder: Path, made: Prepared, window: Window) -> None:
+    """Writes what `arrays` made of a window, and the facts of it, to an empty folder."""
     import numpy as np
     import pyarrow.parquet as pq
 

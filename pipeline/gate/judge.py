@@ -36,6 +36,7 @@ from pipeline.evaluation.smoke_test import only_slow, smoke_test
 from pipeline.experiment import live_test
 from pipeline.gate import review
 from pipeline.gate.all_metrics import Pair, judge_metrics
+from pipeline.gate.plausibility import NIGHTS, plausible
 from pipeline.gate.selftest import selftest
 from pipeline.registry import approval
 from pipeline.registry.lineage import is_declared_equal, is_refresh
@@ -44,10 +45,12 @@ from pipeline.report import notifier
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.statistics.paired import Rules, judge
 from pipeline.statistics.result import Result, Status
+from pipeline.storage import ledger
 from pipeline.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
 
+LOOKED_AT = 2 * NIGHTS  # commits of the ledger, of which some are of nights that judged nothing
 RELATIVE_MARGIN = 0.01  # of the champion's score, where neither params.yaml nor the workload has one
 LEAST_MARGIN = 1e-9  # of a champion whose score is zero
 FIRST_BASELINE = "popularity"  # what the first model must beat, where the workload has it
@@ -75,7 +78,8 @@ def gate(
 ) -> Verdict:
     """Returns the verdict on tonight's version, and shows it in the registry.
 
-    Beside records it reads `data/run/scores.npy`, and the log of serving where users decide.
+    Beside records it reads `data/run/scores.npy`, the last nights of the ledger, and the log of serving where
+    users decide.
 
     Args:
         night: tonight's.
@@ -96,7 +100,8 @@ def gate(
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
 
     def replayed() -> Verdict:
-        return judge_scores(evaluation, version, champion, params, rules=rules)
+        past = ledger.history(LOOKED_AT)
+        return judge_scores(evaluation, version, champion, params, rules=rules, past=past)
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
@@ -117,21 +122,26 @@ def gate(
 
 
 def judge_scores(
-    evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections, *, rules: Rules
-) -> Verdict:
+    evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections,
+    *, rules: Rules, past: Sequence[ledger.Entry] = (),
+) -> Verdict:  # fmt: skip
     """Returns the verdict on `data/run/scores.npy`, and on whether the version is fit to serve.
+
+    No scores are believed that are unlike those of the nights in `past`, entries of the ledger, newest first.
 
     Only a version that is to be promoted need be fit, and one that users are to judge: of that the scores
     advise, so what the gate tried on them is left out.
     """
+    scores = read_scores()
     verdict = decide(
-        read_scores(),
+        scores,
         evaluation=evaluation,
         version=version,
         champion=champion,
         rules=rules,
         success=success_of(params.gate, evaluation),
         guardrails=guardrails_of(params.gate, evaluation),
+        believed=plausible(scores or {}, evaluation, past, false_alarms=params.gate.false_alarms),
     )
     if params.gate.scores == "live" and champion is not None:
         verdict = replace(verdict, checks=())
@@ -176,8 +186,13 @@ def decide(
     rules: Rules,
     success: Sequence[str] = ("score",),
     guardrails: Mapping[str, float] | None = None,
+    believed: Check | None = None,
 ) -> Verdict:
-    """Returns the verdict on the columns of scores.npy: no data where the gate fails its own test on them."""
+    """Returns the verdict on the columns of scores.npy.
+
+    It is "no data" where the gate fails its own test on them, and where they are not believed
+    (pipeline/gate/plausibility.py).
+    """
     scores = scores or {}
     checks: tuple[Check, ...] = ()
     if champion is not None and evaluation.metrics.get("champion_has_seen"):
@@ -193,7 +208,12 @@ def decide(
         why = kind if champion else "no champion yet: "
     if result.status is not Status.NO_DATA and "score" not in evaluation.metrics:
         result = Result(status=Status.INVALID, sentence="evaluation.json has no metric named score")
-    if broken := next((check for check in checks if not check.ok), None):
+    if believed and champion is not None:
+        checks = (believed, *checks)
+        if not believed.ok and result.status is not Status.NO_DATA:
+            sentence = f"tonight's scores are not believed, so nothing is judged by them: {believed.text}"
+            result = replace(result, status=Status.NO_DATA, sentence=sentence)
+    if broken := next((check for check in checks if not check.ok and check is not believed), None):
         sentence = (
             f"the gate failed its own test ({broken.name}: {broken.text}), so its verdict is not believed"
         )

@@ -56,6 +56,19 @@ def test_a_refresh_that_is_no_worse_is_promoted() -> None:
     assert "at 80 % power" in found.reason
 
 
+def test_nothing_is_judged_by_scores_that_are_not_believed() -> None:
+    unlike = Check(name="plausible", ok=False, text="the champion scores 0.05")
+    scores = {"challenger": noise(0.2), "champion": BASE}
+    assert verdict_on(scores, champion=CHAMPION).action == "promote"
+    found = verdict_on(scores, champion=CHAMPION, asked={"believed": unlike})
+    assert found.action == "no data"
+    assert "not believed" in found.reason
+    assert "the champion scores 0.05" in found.reason
+    assert found.checks[0] == unlike
+    like = Check(name="plausible", ok=True, text="")
+    assert verdict_on(scores, champion=CHAMPION, asked={"believed": like}).action == "promote"
+
+
 def test_a_changed_recipe_that_is_only_no_worse_is_not() -> None:
     found = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION, refresh=False)
     assert found.action == "reject"

@@ -1,0 +1,108 @@
+"""Scores that are unlike those of the last nights are not believed, and it is said where to look."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from pipeline.contract.records import Evaluation, Judged, Night, Release, Verdict
+from pipeline.gate.plausibility import LEAST_NIGHTS, plausible
+from pipeline.storage.ledger import Entry
+
+NUM_SAMPLES = 60
+
+
+def evaluation(champion: float, counts: float, *, metric: str = "NDCG") -> Evaluation:
+    judged = (Judged(name=metric, role="success", margin=None, higher_is_better=True),)
+    return Evaluation(
+        model_digest="", data_digest="", num_samples=NUM_SAMPLES, slices=(), judged=judged,
+        metrics={"champion_score": champion, "baseline/counts": counts},
+    )  # fmt: skip
+
+
+def entry(number: int, made: Evaluation, **more) -> Entry:
+    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
+    night = Night(
+        id=str(number), day=date(2026, 1, 1), started_at=at, train_until=at, decide_until=at, budget_usd=0,
+        trigger="", code_commit="", previous="",
+    )  # fmt: skip
+    return Entry(commit=str(number), subject="", rollback=False, night=night, evaluation=made, **more)
+
+
+def history(num_nights: int = 28, **more) -> list[Entry]:
+    """Nights at 0.25 and 0.20, newest first."""
+    draw = np.random.default_rng(3)
+    levels = draw.normal([0.25, 0.20], 0.03, size=(num_nights, 2))
+    return [entry(-number, evaluation(*level, **more)) for number, level in enumerate(levels)]
+
+
+def columns(champion: float, counts: float) -> dict[str, np.ndarray]:
+    noise = np.random.default_rng(1).normal(0, 0.2, NUM_SAMPLES)
+    noise -= noise.mean()
+    return {"champion": champion + noise, "challenger": champion + noise, "baseline/counts": counts + noise}
+
+
+def judge(champion: float, counts: float, past: list[Entry], **more):
+    return plausible(columns(champion, counts), evaluation(champion, counts), past, false_alarms=2.0, **more)
+
+
+def test_a_night_like_those_before_is_believed_and_says_what_was_expected():
+    check = judge(0.24, 0.21, history())
+    assert check.ok
+    assert "28 nights lead one to expect" in check.text
+
+
+def test_wrong_labels_are_noticed_and_put_down_to_the_day():
+    check = judge(0.05, 0.02, history())
+    assert not check.ok
+    assert "the champion scores 0.05" in check.text
+    assert "the baseline counts scores 0.02" in check.text
+    assert "rows and labels" in check.text
+
+
+def test_scores_that_are_too_good_are_noticed_too():
+    assert not judge(0.60, 0.20, history()).ok
+
+
+def test_a_champion_that_is_off_alone_is_put_down_to_its_code():
+    assert "the champion's code" in judge(0.05, 0.20, history()).text
+
+
+@pytest.mark.parametrize("past", [[], history(LEAST_NIGHTS - 1)])
+def test_too_few_nights_judge_nothing(past):
+    assert judge(0.05, 0.02, past) is None
+
+
+def test_zero_false_alarms_judge_nothing():
+    assert plausible(columns(0.05, 0.02), evaluation(0.05, 0.02), history(), false_alarms=0) is None
+
+
+def test_nights_of_another_metric_and_before_a_rollback_are_not_compared_with():
+    assert judge(0.05, 0.02, history(metric="AUC")) is None
+    before = history()
+    before[3] = replace(before[3], rollback=True)
+    assert judge(0.05, 0.02, before) is None
+
+
+def test_a_version_that_was_proven_better_raises_what_is_expected():
+    """By 0.2, five nights ago: 0.45 is as expected, and the 0.25 of before is not."""
+    past = history()
+    verdict = Verdict(
+        action="promote", champion=1, challenger=2, effect=0.2, low=0.1, high=0.3, num_samples=1, reason=""
+    )
+    for number in range(5):
+        made = past[number].evaluation
+        metrics = {**made.metrics, "champion_score": made.metrics["champion_score"] + 0.2}
+        past[number] = replace(past[number], evaluation=replace(made, metrics=metrics))
+    past[5] = replace(past[5], verdict=verdict, release=Release(version=2, replaced=1))
+    assert judge(0.45, 0.20, past).ok
+    assert not judge(0.25, 0.20, past).ok
+
+
+def test_a_lasting_change_is_believed_after_a_few_nights():
+    past, nights = history(), 0
+    while not judge(0.05, 0.02, past).ok:
+        past = [entry(nights, evaluation(0.05, 0.02)), *past]
+        nights += 1
+    assert 2 <= nights <= 4
