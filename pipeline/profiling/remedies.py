@@ -224,7 +224,7 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
         )  # fmt: skip
     yield _offer(
         job, "compute", "simpler model", gain=job.compute_share / 2, quality=True,
-        note=_variant(job, "simpler model") or "half the operations per sample",
+        note=f"half the operations per sample; {_variant(job, 'simpler model')}",
     )  # fmt: skip
     yield _offer(
         job, "compute", "cheaper activation", quality=True,
@@ -247,12 +247,8 @@ def _faster(job: JobFacts) -> dict[str, Machine | None]:
 
     Of accelerators the one on which the job costs least, of newer generations the one on which it is fastest.
     """
-    gains = {
-        machine: _gain_on(job, machine)
-        for machine in rented()
-        if machine.num_devices == 1 or (machine.is_tpu and machine.num_devices)
-        if machine.usd_per_hour
-    }
+    priced = [machine for machine in rented() if machine.num_devices and machine.usd_per_hour]
+    gains = {machine: _gain_on(job, machine) for machine in priced}
     faster = {machine: gain for machine, gain in gains.items() if gain >= LEAST_GAIN}
     gpus = [machine for machine in faster if not machine.is_tpu]
     tpus = [machine for machine in faster if machine.is_tpu]
