@@ -36,9 +36,10 @@ def plausible(
         past: entries of the ledger, newest first.
         false_alarms: sound nights a year that may fail; 0: nothing is checked.
     """
-    nights = [one for one in _comparable(past, evaluation) if one.evaluation][:NIGHTS]
+    nights = list(_comparable(past, evaluation))[:NIGHTS]
     tonight = {"champion": scores["champion"]} if "champion" in scores else {}
     tonight |= with_prefix(scores, "baseline")
+    tonight = {name: values for name, values in tonight.items() if np.isfinite(values).all()}
     series = {name: _series(name, nights, float(np.std(values))) for name, values in tonight.items()}
     series = {name: means for name, means in series.items() if len(means) >= LEAST_NIGHTS}
     if not series or not false_alarms:

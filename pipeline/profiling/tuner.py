@@ -294,7 +294,7 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
     num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tensors(batch)) / len(checked)
     size = min(training.batch_size, harness.num_samples, job.most_samples or training.batch_size)
     step_s, optimizer_s = _least_s(harness, harness.load(size), size)
-    dense = tables(harness.model) if job.num_workers == 1 or not harness.tuning.sharded_weights else []
+    dense = [] if harness.tuning.sharded_weights else tables(harness.model)
     num_rows = sum(len(table.weight) for table in dense)
     num_parameters = sum(parameter.numel() for parameter in harness.model.parameters())
     return replace(

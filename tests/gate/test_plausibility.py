@@ -78,6 +78,14 @@ def test_zero_false_alarms_judge_nothing():
     assert plausible(columns(0.05, 0.02), evaluation(0.05, 0.02), history(), false_alarms=0) is None
 
 
+def test_scores_that_are_not_finite_are_left_to_the_gate():
+    scores = columns(0.24, 0.21)
+    scores["champion"][0] = np.nan
+    check = plausible(scores, evaluation(0.24, 0.21), history(), false_alarms=2.0)
+    assert check.ok
+    assert "champion" not in check.text
+
+
 def test_nights_of_another_metric_and_before_a_rollback_are_not_compared_with():
     assert judge(0.05, 0.02, history(metric="AUC")) is None
     before = history()
