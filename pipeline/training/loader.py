@@ -77,8 +77,8 @@ class Loader:
             self._pool.shutdown(cancel_futures=True)
 
     def _submitted(self, part: Indices, epoch: int) -> "Future[Batch] | None":
-        if self._pool is None:
-            return None
+        if self._pool is None or getattr(self._dataset, "is_full", False):
+            return None  # from memory, no thread is fastest
         if not self._in_processes:
             return self._pool.submit(_read, self._dataset, part)
         try:

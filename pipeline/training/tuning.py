@@ -49,6 +49,8 @@ class Tuner:
         model = model.to(self.device)
         for table in tables(model) if self.tuning.sparse else ():
             table.sparse = True
+            # torch wants a choice made: rows come from its own embeddings, so they need no checks.
+            torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
         if self.tuning.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.tuning.recompute:
@@ -89,6 +91,7 @@ class Columns(Dataset[Any]):
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._filled = torch.zeros(len(dataset), dtype=torch.bool)
+        self.is_full = False  # all samples are in the columns
         self._columns: Any = None
         self._enabled = True
         self._lock = threading.Lock()
@@ -100,7 +103,10 @@ class Columns(Dataset[Any]):
         return self._dataset[sample]
 
     def __getitems__(self, samples: Samples) -> Batch:
-        wanted = torch.tensor(np.asarray(samples, dtype=np.int64))
+        wanted = torch.as_tensor(np.asarray(samples, dtype=np.int64))
+        columns = self._columns
+        if self.is_full and columns is not None:
+            return leaves(columns, lambda column: column.index_select(0, wanted))
         missing = wanted[~self._filled[wanted]].tolist()
         batch = read(self._dataset, missing) if missing and self._enabled else None
         with self._lock:
@@ -118,12 +124,13 @@ class Columns(Dataset[Any]):
             self._columns = leaves(batch, lambda leaf: torch.empty(size, *leaf.shape[1:], dtype=leaf.dtype))
         columns, values = list(tensors(self._columns)), list(tensors(batch))
         if [(c.shape[1:], c.dtype) for c in columns] != [(v.shape[1:], v.dtype) for v in values]:
-            self._enabled, self._columns = False, None
+            self._enabled, self._columns, self.is_full = False, None, False
             return
         rows = torch.tensor(samples)
         for column, value in zip(columns, values, strict=True):
             column[rows] = value
         self._filled[rows] = True
+        self.is_full = bool(self._filled.all())
 
 
 class Pinned(Dataset[Any]):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pipeline.training.loader import Loader, draws
+from pipeline.training.tuning import Columns, read
 from tests.fakes import LineWorkload, write_curve
 
 FIRST, SECOND = np.arange(5), np.arange(5, 9)
@@ -120,6 +121,18 @@ def test_data_that_is_drawn_is_told_from_data_that_is_not(data):
     assert draws(Crops(), FIRST)
     assert not draws([{"x": np.float32(number)} for number in range(20)], FIRST)
     assert not draws(data, FIRST)
+
+
+def test_what_is_in_memory_as_a_whole_needs_no_thread(data):
+    columns = Columns(data)
+    loader = Loader(columns, num_loaders=2)
+    loader.prepare([FIRST])
+    assert np.array_equal(loader.get(FIRST)["x"], data.x[FIRST].astype(np.float32))
+    read(columns, list(range(len(data))))
+    loader.prepare([SECOND])
+    assert loader._ahead[-1][-1] is None
+    assert np.array_equal(loader.get(SECOND)["x"], data.x[SECOND].astype(np.float32))
+    loader.close()
 
 
 def test_where_a_loader_process_is_killed_this_one_reads():

@@ -119,6 +119,7 @@ def test_a_sample_is_read_once_and_comes_out_the_same(folder):
         kept, plain = read(columns, samples), data.__getitems__(samples)
         for one, other in zip(tensors(kept), tensors(plain), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+        assert columns.is_full == (len(samples) == len(data))
     data.__getitems__ = None  # type: ignore[method-assign]
     assert len(read(columns, [5, 99])["x"]) == 2
 
