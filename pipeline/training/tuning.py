@@ -103,7 +103,7 @@ class Columns(Dataset[Any]):
         return self._dataset[sample]
 
     def __getitems__(self, samples: Samples) -> Batch:
-        wanted = torch.as_tensor(np.asarray(samples, dtype=np.int64))
+        wanted = torch.tensor(np.asarray(samples, dtype=np.int64))
         columns = self._columns
         if self.is_full and columns is not None:
             return leaves(columns, lambda column: column.index_select(0, wanted))

@@ -136,7 +136,7 @@ def test_of_a_job_with_long_updates_smaller_batches_are_measured():
     """An update of the job's batch takes 1.3 s, and a profile of it about a hundred of them."""
     begin = time.monotonic()
     found = profile(DATASET, Job(load_s=0.02), PARAMS, TRAINING, limit_s=20)
-    assert time.monotonic() - begin < 60  # with the ceilings of the machine, and a process that starts
+    assert time.monotonic() - begin < 100  # with the ceilings of the machine, and a process that starts
     assert max(found.evidence["measured"]["batch_sizes"]) < 16
     assert found.evidence["measured"]["too_slow"] == 16
     assert found.load_s(64) == pytest.approx(1.28, rel=0.2)
