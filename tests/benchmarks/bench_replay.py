@@ -183,7 +183,7 @@ def held_out(home: Path, night: str) -> tuple[str, float]:
     from pipeline.statistics.result import Status
 
     scores = read_scores(home / "nights" / night / SCORES) or {}
-    rules = Rules(alpha=0.05, margin=params.GateParams().margin, min_samples=30, refresh=True)
+    rules = Rules(alpha=0.05, margin=frame.MARGIN, min_samples=30, refresh=True)
     result = judge(scores.get("challenger"), scores.get("champion"), rules=rules)
     least = (
         detectable(sd=result.effect.sd, num_samples=result.effect.num_samples, alpha=0.05)

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeline.contract.params import GateParams
 from pipeline.examples.shop.recommender import Recommender
 from pipeline.training.engine import TorchEngine
 from pipeline.training.local_sgd import LocalSgdEngine
@@ -50,9 +49,7 @@ def main() -> None:
                 for name, found in (("every update", each), (f"every {EVERY}", apart))
             ]  # fmt: skip
     frame.table(rows)
-    targets: dict[str, frame.Target] = {
-        key: (">=", -GateParams().margin) for key in figures if "score" in key
-    }
+    targets: dict[str, frame.Target] = {key: (">=", -frame.MARGIN) for key in figures if "score" in key}
     frame.finish("sync", figures, {**targets, "100 Mbit/s: times as fast": (">=", 2)})
 
 

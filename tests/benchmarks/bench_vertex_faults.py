@@ -71,6 +71,8 @@ def at_each_line(service: FakeVertex, folder: Path, part: int) -> dict[str, floa
         name = f"line{line}"
         told = job(folder / name, name=name)
         status, _ = killed.submit(service.url, told, line=line)
+        if status == 0 and line == lines:
+            continue  # it waited for the service once less than when its lines were counted
         if status != killed.KILLED:
             raise RuntimeError(f"line {line} of {lines} was not reached: {status}")
         handle = vertex(service.url).submit(told)

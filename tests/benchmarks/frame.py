@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DAYBREAK_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = Path(__file__).with_name("RESULTS.md")
 QUICK = bool(os.environ.get("QUICK"))
+MARGIN = 0.03  # as gate.margin in params.yaml
 
 Target = tuple[str, float]
 HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
