@@ -286,7 +286,7 @@ class GateParams(Section):
     """Metrics of which at least one must be better, and none worse; `-NAME` if lower is better."""
     guardrails: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Metrics that must hold, and what each may be worse by, in its own unit."""
-    false_alarms: float = Field(2.0, ge=0)
+    false_alarms_per_year: float = Field(2.0, ge=0)
     """Sound nights a year whose evaluation may be taken for implausible, since the champion or a baseline
     scores unlike in its last 28 nights; the champion then stays. 0: nothing is checked."""
     resamples: int = Field(1000, ge=0)

@@ -141,7 +141,9 @@ def judge_scores(
         rules=rules,
         success=success_of(params.gate, evaluation),
         guardrails=guardrails_of(params.gate, evaluation),
-        believed=plausible(scores or {}, evaluation, past, false_alarms=params.gate.false_alarms),
+        believed=plausible(
+            scores or {}, evaluation, past, false_alarms_per_year=params.gate.false_alarms_per_year
+        ),
     )
     if params.gate.scores == "live" and champion is not None:
         verdict = replace(verdict, checks=())
@@ -208,12 +210,12 @@ def decide(
         why = kind if champion else "no champion yet: "
     if result.status is not Status.NO_DATA and "score" not in evaluation.metrics:
         result = Result(status=Status.INVALID, sentence="evaluation.json has no metric named score")
-    if believed and champion is not None:
-        checks = (believed, *checks)
-        if not believed.ok and result.status is not Status.NO_DATA:
-            sentence = f"tonight's scores are not believed, so nothing is judged by them: {believed.text}"
-            result = replace(result, status=Status.NO_DATA, sentence=sentence)
-    if broken := next((check for check in checks if not check.ok and check is not believed), None):
+    if champion is None:  # there is nothing that was scored before
+        believed = None
+    if believed and not believed.ok and result.status is not Status.NO_DATA:
+        sentence = f"tonight's scores are not believed, so nothing is judged by them: {believed.text}"
+        result = replace(result, status=Status.NO_DATA, sentence=sentence)
+    elif broken := next((check for check in checks if not check.ok), None):
         sentence = (
             f"the gate failed its own test ({broken.name}: {broken.text}), so its verdict is not believed"
         )
@@ -229,7 +231,7 @@ def decide(
         num_samples=evaluation.num_samples,
         reason=result.sentence if inconclusive else f"{why}{result.sentence}",
         inconclusive=inconclusive,
-        checks=checks,
+        checks=(believed, *checks) if believed else checks,
         margin=rules.margin if champion else None,
     )
 

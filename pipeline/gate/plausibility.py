@@ -2,9 +2,9 @@
 
 Wrong labels or a broken day make both models look bad alike, so that comparing them says nothing. But the
 champion and the baselines have scores of earlier nights: tonight's must be within what those lead one to
-expect (pipeline/statistics/control_chart.py), of all of them together but for `gate.false_alarms` nights a
-year. Which of them are off says where to look. A night that was not believed counts among the earlier ones,
-so that a lasting change of the data is taken for normal after three nights. Pure.
+expect (pipeline/statistics/control_chart.py). Of all of them together, `gate.false_alarms_per_year` sound
+nights a year may fail that. Which of them are off says where to look. A night that was not believed counts
+among the earlier ones, so that a lasting change of the data is taken for normal after three nights. Pure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ from pipeline.storage.ledger import Entry
 NAME = "plausible"
 NIGHTS = 28  # that are looked back on
 LEAST_NIGHTS = 7
-A_YEAR = 365
+NIGHTS_PER_YEAR = 365
 
 
 def plausible(
-    scores: Columns, evaluation: Evaluation, past: Sequence[Entry], *, false_alarms: float
+    scores: Columns, evaluation: Evaluation, past: Sequence[Entry], *, false_alarms_per_year: float
 ) -> Check | None:
     """Returns a check that fails where tonight's scores are unlike those of the last nights.
 
@@ -34,24 +34,25 @@ def plausible(
         scores: the columns of tonight's scores.npy.
         evaluation: tonight's.
         past: entries of the ledger, newest first.
-        false_alarms: sound nights a year that may fail; 0: nothing is checked.
+        false_alarms_per_year: sound nights a year that may fail; 0: nothing is checked.
     """
     nights = list(_comparable(past, evaluation))[:NIGHTS]
     tonight = {"champion": scores["champion"]} if "champion" in scores else {}
     tonight |= with_prefix(scores, "baseline")
     tonight = {name: values for name, values in tonight.items() if np.isfinite(values).all()}
     series = {name: _series(name, nights, float(np.std(values))) for name, values in tonight.items()}
-    series = {name: means for name, means in series.items() if len(means) >= LEAST_NIGHTS}
-    if not series or not false_alarms:
+    series = {name: past_means for name, past_means in series.items() if len(past_means) >= LEAST_NIGHTS}
+    if not series or not false_alarms_per_year:
         return None
-    alpha = false_alarms / A_YEAR / len(series)
+    alpha = false_alarms_per_year / NIGHTS_PER_YEAR / len(series)
     bands = {
-        name: expected(means, error=_error(tonight[name]), alpha=alpha) for name, means in series.items()
+        name: expected(past_means, error=_standard_error(tonight[name]), alpha=alpha)
+        for name, past_means in series.items()
     }
-    off = [name for name, band in bands.items() if float(np.mean(tonight[name])) not in band]
-    shown = off or list(bands)[:1]
-    told = "; ".join(_told(name, float(np.mean(tonight[name])), bands[name]) for name in shown)
-    return Check(name=NAME, ok=not off, text=f"{told}{_suspects(off, list(bands))}")
+    means = {name: float(np.mean(tonight[name])) for name in bands}
+    outside = [name for name, band in bands.items() if means[name] not in band]
+    compared = "; ".join(_comparison(name, means[name], bands[name]) for name in outside or list(bands)[:1])
+    return Check(name=NAME, ok=not outside, text=f"{compared}{_suspects(outside, list(bands))}")
 
 
 def _comparable(past: Sequence[Entry], evaluation: Evaluation) -> Iterator[Entry]:
@@ -84,11 +85,11 @@ def _series(name: str, nights: Sequence[Entry], deviation: float) -> list[Mean]:
     return means
 
 
-def _error(values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> float:
+def _standard_error(values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> float:
     return float(np.std(values)) / sqrt(len(values))
 
 
-def _told(name: str, value: float, band: Band) -> str:
+def _comparison(name: str, value: float, band: Band) -> str:
     who = "the champion" if name == "champion" else f"the baseline {name}"
     return (
         f"{who} scores {value:.4g}, where {band.num_nights} nights lead one to expect {band.low:.4g} to "
@@ -96,13 +97,13 @@ def _told(name: str, value: float, band: Band) -> str:
     )
 
 
-def _suspects(off: Sequence[str], looked_at: Sequence[str]) -> str:
+def _suspects(outside: Sequence[str], all_names: Sequence[str]) -> str:
     """Returns where to look, by which of the scores are unlike those of before."""
-    if not off:
+    if not outside:
         return ""
-    if off == ["champion"]:
-        alone = "; the baselines score as before" if len(looked_at) > 1 else ""
+    if outside == ["champion"]:
+        alone = "; the baselines score as before" if len(all_names) > 1 else ""
         return f"{alone}; look at the champion's code, its features and its state, and at the day's labels"
-    if "champion" in off:
-        return "; look at the day's rows and labels, which both depend on"
-    return "; look at the day's rows, which the baseline depends on"
+    if "champion" in outside:
+        return "; look at the day's rows and labels: champion and baselines depend on both"
+    return "; look at the day's rows, on which the baseline depends"

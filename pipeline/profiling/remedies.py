@@ -119,7 +119,8 @@ def apply_kept(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Pr
     saved_s = (
         sum(r.measured_gain for r in kept if r.name == COMPILED_MODEL) * num_samples / batch_size * update_s
     )
-    compile_s = profile.evidence.get("mended", {}).get("compile_s", 2 * COMPILE_S)
+    trials = profile.evidence.get("mended", {})
+    compile_s = trials.get("compile_s", 2 * COMPILE_S)  # a kept profile of before does not say it
     if tuning.compiled and saved_s < compile_s:
         kept = [remedy for remedy in kept if remedy.name != COMPILED_MODEL]
         tuning = replace(tuning, compiled=False)

@@ -76,8 +76,10 @@ class _RemedySearch:
     def __init__(
         self, harness: "Harness", job: JobFacts, training: TrainParams, *, quality: str, limit_s: float
     ) -> None:
-        self.job_variants = variants(harness.workload)
-        self.job = replace(with_measurements(harness, job, training), variants=frozenset(self.job_variants))
+        self.cheaper_workloads = variants(harness.workload)
+        self.job = replace(
+            with_measurements(harness, job, training), variants=frozenset(self.cheaper_workloads)
+        )
         self.trials = Trials(harness.workload, harness.data, training)
         self.quality = quality
         self.begin = time.perf_counter()
@@ -248,7 +250,7 @@ class _RemedySearch:
     def _cheaper(self, offer: Offer) -> Remedy:
         """Times the workload's variant of that name; it is never kept, since it is another recipe."""
         remedy = offer.remedy
-        variant = self.job_variants.get(remedy.name)
+        variant = self.cheaper_workloads.get(remedy.name)
         if variant is None:
             return remedy
         cost_s, left_s = self._cost_s(self.variant), self.begin + self.limit_s - time.perf_counter()

@@ -80,7 +80,7 @@ def cpu_s() -> float:
 @contextmanager
 def started(home: Path) -> Iterator[Counter[str]]:
     """Counts by the name of their program the processes that begin to work in the home meanwhile."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     over = threading.Event()
 
     def look() -> None:
@@ -91,13 +91,13 @@ def started(home: Path) -> Iterator[Counter[str]]:
                 with suppress(psutil.Error, OSError):
                     process = psutil.Process(pid)
                     if Path(process.cwd()).is_relative_to(home):
-                        found[process.name()] += 1
+                        counts[process.name()] += 1
             seen = now
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
     try:
-        yield found
+        yield counts
     finally:
         over.set()
         watcher.join()

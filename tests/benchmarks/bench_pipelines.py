@@ -187,10 +187,10 @@ def row_of(name: str) -> dict[str, Any]:
         last_day=date(2026, 6, 30),
     )  # fmt: skip
     begin = time.perf_counter()
-    found = profiler.profile(dataset, Piped(name), params, training)
+    profile = profiler.profile(dataset, Piped(name), params, training)
     profile_s = time.perf_counter() - begin
     with contention.measured() as seen:
-        seconds, cores = job.in_turn(found.tuning, update_s)
+        seconds, cores = job.in_turn(profile.tuning, update_s)
     ratios = {
         way: [old / new for old, new in zip(seconds["initial"], each, strict=True)]
         for way, each in seconds.items()
@@ -199,8 +199,8 @@ def row_of(name: str) -> dict[str, Any]:
     slowdowns = [1 / ratio for ratio in ratios.get("final", [1.0])]
     began_s = median(seconds["initial"]) / job.num_updates(update_s)
     return {
-        **evidence(found, busy),
-        "kept": ", ".join(kept(found.tuning)) or "-",
+        **evidence(profile, busy),
+        "kept": ", ".join(kept(profile.tuning)) or "-",
         "update ms": 1e3 * began_s,
         "cpu ms": 1e3 * cpu_s,
         "speed-up": 1 / median(slowdowns),
@@ -211,19 +211,18 @@ def row_of(name: str) -> dict[str, Any]:
         "cores allow": began_s / (cpu_s / CORES),
         "profile s": profile_s,
         "of training": profile_s / TRAINING_S,
-        "contention": max(seen.share, found.evidence["contention"]),
-        "tried": {each.name: each.note for each in found.remedies if each.applies and not each.quality},
+        "contention": max(seen.share, profile.evidence["contention"]),
+        "tried": {each.name: each.note for each in profile.remedies if each.applies and not each.quality},
     }
 
 
-def evidence(found: Profile, busy: float) -> dict[str, Any]:
+def evidence(profile: Profile, busy: float) -> dict[str, Any]:
     """What the profile measured of loading, and what binds the pipeline by that and by `busy`."""
-    share, parsing = found.evidence["load_share"], found.evidence["symptoms"]["io_parsing_share"]
+    share, parsing = profile.evidence["load_share"], profile.evidence["symptoms"]["io_parsing_share"]
     bound = "step" if share <= 0.5 else "decoding" if busy > 0.5 else "waiting"
-    told = parsing / share if share else 0.0
     return {
-        "bound": bound, "verdict": found.bound, "load share": share, "load busy": busy,
-        "profile's busy": told,
+        "bound": bound, "verdict": profile.bound, "load share": share, "load busy": busy,
+        "profile's busy": parsing / share if share else 0.0,
     }  # fmt: skip
 
 
@@ -251,7 +250,7 @@ class Timed:
 
     def costs(self) -> tuple[float, float, float]:
         """Medians of a plain loop: seconds of an update, of processor, and how busy it is in loading."""
-        update, found = self.plain_update(), []
+        update, rows = self.plain_update(), []
         begin = time.perf_counter()
         for number, part in enumerate(self.parts(UPDATES[1], seed=2)):
             if number > UPDATES[0] and time.perf_counter() - begin > RUN_S:
@@ -261,8 +260,8 @@ class Timed:
             loaded = clocks()
             update(batch)
             whole, load = clocks() - before, loaded - before
-            found.append((whole[0], whole[1], load[1] / max(load[0] - load[2], load[1])))
-        seconds, busy_s, load_busy = np.median(found[2:], axis=0).tolist()
+            rows.append((whole[0], whole[1], load[1] / max(load[0] - load[2], load[1])))
+        seconds, busy_s, load_busy = np.median(rows[2:], axis=0).tolist()
         return seconds, busy_s, load_busy
 
     def num_updates(self, update_s: float) -> int:
@@ -288,13 +287,13 @@ class Timed:
                 ways["memory"] = self.from_memory(parts)
             for way in ways.values():
                 way()  # allocations, compilation, workers, and samples that are kept from their first time on
-            found: dict[str, list[float]] = {name: [] for name in ways}
+            seconds: dict[str, list[float]] = {name: [] for name in ways}
             order, cores = list(ways), []
             for pair in range(PAIRS):
                 for name in order[:: -1 if pair % 2 else 1]:
-                    found[name].append(ways[name]())
+                    seconds[name].append(ways[name]())
                 cores.append(sum(pool.map(busy_share, [BURN_S] * CORES)))
-        return found, median(cores)
+        return seconds, median(cores)
 
     def engine(self, tuning: Tuning, parts: list[np.ndarray], stack: ExitStack) -> Way:
         """The updates as the trainer takes them."""

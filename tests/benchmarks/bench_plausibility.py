@@ -27,7 +27,7 @@ from pipeline.contract.workload import Window
 from pipeline.data.prepare import write_whole
 from pipeline.examples.shop import simple_recommenders
 from pipeline.examples.shop.sold_lines import LINES, SoldLines, products
-from pipeline.gate.plausibility import A_YEAR, LEAST_NIGHTS, NIGHTS, plausible
+from pipeline.gate.plausibility import LEAST_NIGHTS, NIGHTS, NIGHTS_PER_YEAR, plausible
 from pipeline.storage.ledger import Entry
 from tests.benchmarks import frame
 from tests.benchmarks.bench_nights import SOURCE
@@ -59,7 +59,7 @@ def main() -> None:
             check = judge(sound, judged[: judged.index(day)], spoiled)
             noticed[column] += not ok(check)
             print(f"{day}, {column} permuted: {text(check)}")
-    rate = GateParams().false_alarms / A_YEAR
+    rate = GateParams().false_alarms_per_year / NIGHTS_PER_YEAR
     low, high = stats.binomtest(len(alarms), len(looked_at)).proportion_ci(0.9)
     frame.finish(
         "plausibility",
@@ -105,11 +105,11 @@ def scored(lines: pa.Table, days: list[date]) -> dict[date, Scores]:
         scores = simple_recommenders.baselines(Path(folder), num_items=NUM_ITEMS)
         numbers = np.load(Path(folder) / "samples_day.npy")
     samples = numbers[np.isin(numbers, [(day - date(1970, 1, 1)).days for day in days])]
-    found: dict[date, Scores] = {}
+    by_day: dict[date, Scores] = {}
     for day in days:
         own = samples == (day - date(1970, 1, 1)).days
-        found[day] = {name: values.numpy()[own] for name, values in scores.items()}
-    return found
+        by_day[day] = {name: values.numpy()[own] for name, values in scores.items()}
+    return by_day
 
 
 def permuted(lines: pa.Table, day: date, column: str, draw: np.random.Generator) -> pa.Table:
@@ -130,7 +130,9 @@ def judge(sound: Mapping[date, Scores], before: list[date], tonight: Scores) -> 
     """The gate's check of a day's scores, after these days."""
     columns = {"champion": tonight[SERVES]} | {f"baseline/{name}": tonight[name] for name in BASELINES}
     past = [entry(day, sound[day]) for day in reversed(before)]
-    return plausible(columns, evaluation(tonight), past, false_alarms=GateParams().false_alarms)
+    return plausible(
+        columns, evaluation(tonight), past, false_alarms_per_year=GateParams().false_alarms_per_year
+    )
 
 
 def evaluation(scores: Scores) -> Evaluation:

@@ -44,7 +44,9 @@ def columns(champion: float, counts: float) -> dict[str, np.ndarray]:
 
 
 def judge(champion: float, counts: float, past: list[Entry], **more):
-    return plausible(columns(champion, counts), evaluation(champion, counts), past, false_alarms=2.0, **more)
+    return plausible(
+        columns(champion, counts), evaluation(champion, counts), past, false_alarms_per_year=2.0, **more
+    )
 
 
 def test_a_night_like_those_before_is_believed_and_says_what_was_expected():
@@ -75,13 +77,13 @@ def test_too_few_nights_judge_nothing(past):
 
 
 def test_zero_false_alarms_judge_nothing():
-    assert plausible(columns(0.05, 0.02), evaluation(0.05, 0.02), history(), false_alarms=0) is None
+    assert plausible(columns(0.05, 0.02), evaluation(0.05, 0.02), history(), false_alarms_per_year=0) is None
 
 
 def test_scores_that_are_not_finite_are_left_to_the_gate():
     scores = columns(0.24, 0.21)
     scores["champion"][0] = np.nan
-    check = plausible(scores, evaluation(0.24, 0.21), history(), false_alarms=2.0)
+    check = plausible(scores, evaluation(0.24, 0.21), history(), false_alarms_per_year=2.0)
     assert check.ok
     assert "champion" not in check.text
 
