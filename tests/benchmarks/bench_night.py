@@ -2,8 +2,9 @@
 
 Airflow's overhead is the second night through Airflow less a third one, equally warm, by the command line.
 Of that third night it counts the CPU time of all stages, too; training runs as a job of its own beside them.
-It also counts the processes that the night starts, of those that live for a hundredth of a second.
-QUICK=1 keeps this environment instead of installing one.
+It also counts the processes that the night starts, of those that live for a hundredth of a second, and the
+CPU time of all of them together. The same third night by the release before comes next, in a home of its own,
+with the parameters that it came with. QUICK=1 keeps this environment instead of installing one.
 """
 
 import os
@@ -15,13 +16,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import psutil
 
 from pipeline.storage import ledger
 from tests.benchmarks import frame
+
+BEFORE = "02042c7"  # the release before
 
 
 def main() -> None:
@@ -37,17 +41,19 @@ def main() -> None:
         first_s, first_bytes = timed(home, user, "night", f"DAY={days[0]}")
         second_s, second_bytes = timed(home, user, "night", f"DAY={days[1]}")
         began = time.monotonic()
-        before_s = cpu_s()
-        with started(home) as processes:
-            log = frame.pipeline(home, "night", "--day", str(days[2])).stderr
-        outside_s = cpu_s() - before_s
+        now, log = night(home, days[2])
         plain_s = time.monotonic() - began
         stages = re.findall(r"^(\w+) +([\d.]+) s, +([\d.]+) s of CPU", log, re.MULTILINE)
         frame.table([{"stage": name, "s": float(s), "CPU s": float(cpu)} for name, s, cpu in stages])
-        frame.table([{"program": name, "processes": number} for name, number in processes.most_common()])
+        frame.table([{"program": name, "processes": number} for name, number in now.programs.most_common()])
         os.environ["PIPELINE_HOME"] = str(home)
         entries = ledger.history()
         judged = sum(entry.evaluation is not None for entry in entries)
+    with frame.home() as home:
+        subprocess.run(["git", "checkout", "--quiet", "-B", "main", BEFORE], cwd=home, check=True)
+        for day in days[:2]:
+            frame.pipeline(home, "night", "--day", str(day))
+        before, _ = night(home, days[2])
     frame.finish(
         "night",
         {
@@ -56,10 +62,14 @@ def main() -> None:
             "second night s": second_s,
             "night without Airflow s": plain_s,
             "Airflow's overhead s": second_s - plain_s,
-            "night without Airflow, CPU s outside training": outside_s,
-            "night without Airflow, processes": float(processes.total()),
+            "night without Airflow, CPU s outside training": now.outside_s,
+            "of those of the release before": now.outside_s / before.outside_s,
+            "night without Airflow, CPU s with training": now.total_s,
+            "of those of the release before, with training": now.total_s / before.total_s,
+            "night without Airflow, processes": float(now.programs.total()),
+            "of those of the release before, processes": now.programs.total() / before.programs.total(),
             "night without Airflow, of them Python's": float(
-                sum(number for name, number in processes.items() if name.startswith("python"))
+                sum(number for name, number in now.programs.items() if name.startswith("python"))
             ),
             "nights judged": judged,
             "peak memory GiB": max(first_bytes, second_bytes) / 2**30,
@@ -67,6 +77,7 @@ def main() -> None:
         {
             "first night s": ("<=", 180), "second night s": ("<=", 120), "nights judged": ("==", 3),
             "night without Airflow, CPU s outside training": ("<=", 60),
+            "of those of the release before, with training": ("<=", 1.1),
         },
     )  # fmt: skip
 
@@ -77,30 +88,55 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@dataclass
+class Used:
+    """What a night used: CPU seconds, and processes by the name of their program."""
+
+    programs: Counter[str] = field(default_factory=Counter)
+    outside_s: float = 0.0  # of training
+    total_s: float = 0.0
+
+
+def night(home: Path, day: date) -> tuple[Used, str]:
+    """Runs a night by the command line; what it used, and what it printed to stderr."""
+    used, before_s = Used(), cpu_s()
+    with watched(home, used):
+        log = frame.pipeline(home, "night", "--day", str(day)).stderr
+    used.outside_s = cpu_s() - before_s
+    return used, log
+
+
 @contextmanager
-def started(home: Path) -> Iterator[Counter[str]]:
-    """Counts by the name of their program the processes that begin to work in the home meanwhile."""
-    counts: Counter[str] = Counter()
+def watched(home: Path, used: Used) -> Iterator[None]:
+    """Adds to `used` the processes that begin to work in the home meanwhile, but for their last moments."""
+    seconds: dict[int, float] = {}
     over = threading.Event()
 
     def look() -> None:
         seen = set(psutil.pids())
+        ours: dict[int, psutil.Process] = {}
         while not over.wait(0.01):
             now = set(psutil.pids())
             for pid in now - seen:
                 with suppress(psutil.Error, OSError):
                     process = psutil.Process(pid)
                     if Path(process.cwd()).is_relative_to(home):
-                        counts[process.name()] += 1
+                        used.programs[process.name()] += 1
+                        ours[pid] = process
+            for pid in ours.keys() & now:
+                with suppress(psutil.Error, OSError):
+                    times = ours[pid].cpu_times()
+                    seconds[pid] = times.user + times.system
             seen = now
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
     try:
-        yield counts
+        yield
     finally:
         over.set()
         watcher.join()
+        used.total_s = sum(seconds.values())
 
 
 def timed(home: Path, user: Path, *words: str) -> tuple[float, int]:
