@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import LiveMetric
+from pipeline.data.features import UNIT
 from pipeline.evaluation.scores import Columns
 from pipeline.registry.weights import batch_of, placed
 from pipeline.workloads.served_rows import predictions
@@ -36,7 +37,10 @@ class Arm:
 
 
 def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
-    """Returns scores, metrics and slice masks, shape [n] each; arms with the same samples share batches."""
+    """Returns scores, metrics, slice masks and units, shape [n] each.
+
+    Arms with the same samples share batches.
+    """
     columns: Columns = {arm.name: np.zeros(num_samples, dtype=np.float32) for arm in arms}
     ours = arms[0].samples
     for start in range(0, num_samples, batch_size):
@@ -47,22 +51,25 @@ def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
             own = batch if arm.samples is ours else placed(batch_of(arm.samples, indices), arm.model)
             for name, values in _values(arm, own).items():
                 check_shape(name, values, len(indices), arm.workload)
-                kind = np.bool_ if name.startswith("slice/") else np.float32
+                kind = np.bool_ if name.startswith("slice/") else np.int64 if name == UNIT else np.float32
                 column = columns.setdefault(name, np.zeros(num_samples, dtype=kind))
                 column[where] = values.cpu().numpy()
     return columns
 
 
 def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
-    """Returns the values of an arm for a batch, by column; slices are those of the challenger alone."""
+    """Returns the values of an arm for a batch, by column; slices and units by the challenger alone."""
     values = {arm.name: arm.workload.score(arm.model, batch)}
     if callable(getattr(arm.workload, "metrics", None)):
         values |= {
             f"{_prefix(arm.name)}/{name}": value
             for name, value in arm.workload.metrics(arm.model, batch).items()
         }
-    if arm.name == "challenger" and hasattr(arm.workload, "slices"):
-        values |= {f"slice/{name}": mask for name, mask in arm.workload.slices(batch).items()}
+    if arm.name == "challenger":
+        if hasattr(arm.workload, "slices"):
+            values |= {f"slice/{name}": mask for name, mask in arm.workload.slices(batch).items()}
+        if UNIT in batch:
+            values[UNIT] = batch[UNIT]
     return values
 
 

@@ -28,6 +28,7 @@ def judge_metrics(
     horizon: int | None = None,
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
+    units: NDArray[Any] | None = None,
 ) -> Result:
     """Returns what the paired values of all metrics, shape [n] each, prove; the effect is the first's.
 
@@ -39,6 +40,7 @@ def judge_metrics(
         horizon: samples that are coming, as for `judge`.
         slices: boolean masks over the samples.
         against: what the challenger is compared with, in words.
+        units: which samples belong together, shape [n]; None: each is its own.
     """
     if not success:
         return _no("no metric is named that may be better; set gate.success")
@@ -50,7 +52,12 @@ def judge_metrics(
     shared = replace(rules, alpha=rules.alpha / len(success))
     results = {
         name: judge(
-            *pairs[name], rules=shared, horizon=horizon, slices=None if number else slices, against=against
+            *pairs[name],
+            rules=shared,
+            horizon=horizon,
+            slices=None if number else slices,
+            against=against,
+            units=units,
         )
         for number, name in enumerate(success)
     }
@@ -64,6 +71,7 @@ def judge_metrics(
             rules=replace(rules, margin=margin, refresh=True),
             horizon=horizon,
             against=against,
+            units=units,
         )
         for name, margin in guardrails.items()
     }

@@ -31,6 +31,7 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
+from pipeline.data.features import UNIT
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix
 from pipeline.evaluation.smoke_test import only_slow, smoke_test
 from pipeline.experiment import live_test
@@ -246,8 +247,15 @@ def _case(
 ) -> dict[str, Any]:
     """Returns the arguments of `judge_metrics`: against the champion, or the first model's baseline."""
     if champion is not None:
-        given = {"success": success, "guardrails": guardrails, "rules": rules, "against": "the champion"}
-        return {**given, "pairs": _pairs(scores), "slices": with_prefix(scores, "slice")}
+        return {
+            "pairs": _pairs(scores),
+            "success": success,
+            "guardrails": guardrails,
+            "rules": rules,
+            "against": "the champion",
+            "slices": with_prefix(scores, "slice"),
+            "units": scores.get(UNIT),
+        }
     baselines = with_prefix(scores, "baseline")
     weakest = min(baselines, key=lambda name: float(baselines[name].sum()))
     name = FIRST_BASELINE if FIRST_BASELINE in baselines else weakest
@@ -258,6 +266,7 @@ def _case(
         "rules": replace(rules, refresh=False),
         "against": f"the baseline {name}",
         "slices": None,
+        "units": scores.get(UNIT),
     }
 
 

@@ -36,6 +36,7 @@ def selftest(
     rules: Rules,
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
+    units: NDArray[Any] | None = None,
     judged: Callable[..., Result] = judge_metrics,
 ) -> tuple[Check, ...]:
     """Returns a check for each trial, on values that the gate has just judged; `judged` is the gate."""
@@ -47,6 +48,7 @@ def selftest(
     plain = replace(rules, resamples=0)  # the bootstrap only ever makes the gate more cautious
 
     def ask(values: Mapping[str, Pair], *, refresh: bool = rules.refresh, sliced: bool = True) -> Result:
+        size = len(np.asarray(next(iter(values.values()))[1])) if values else 0
         return judged(
             values,
             success=success,
@@ -54,11 +56,12 @@ def selftest(
             rules=replace(plain, refresh=refresh),
             slices=slices if sliced else None,
             against=against,
+            units=None if units is None else units[:size],
         )
 
     return (
         _swapped(values, ask),
-        _permuted(values, ask, success=success, rules=rules),
+        _permuted(values, ask, success=success, rules=rules, units=units),
         _dropped(values, ask, min_samples=rules.min_samples),
         _worse(values, ask, guardrails=guardrails, slices=slices or {}, min_samples=rules.min_samples),
         _better(values, ask),
@@ -78,15 +81,26 @@ def _swapped(values: Arrays, ask: Callable[..., Result]) -> Check:
     return Check(name="arms swapped", ok=ok, text=text)
 
 
-def _permuted(values: Arrays, ask: Callable[..., Result], *, success: Sequence[str], rules: Rules) -> Check:
-    """At the edge every promotion is false: the challenger is as good as may not be promoted."""
+def _permuted(
+    values: Arrays,
+    ask: Callable[..., Result],
+    *,
+    success: Sequence[str],
+    rules: Rules,
+    units: NDArray[Any] | None,
+) -> Check:
+    """At the edge every promotion is false: the challenger is as good as may not be promoted.
+
+    Samples of one unit change sides together.
+    """
     rng = np.random.default_rng(0)
     edge = rules.margin if rules.refresh else 0.0
     fine = _lifted(values)
     size = len(next(iter(values.values()))[0])
+    place = np.arange(size) if units is None else np.unique(units, return_inverse=True)[1]
     promoted = 0
     for number in range(NUM_TRIES):
-        signs = rng.choice((-1.0, 1.0), size)
+        signs = rng.choice((-1.0, 1.0), size)[place]
         tried = dict(fine)
         for name in success:
             ours, theirs = values[name]

@@ -17,7 +17,10 @@ is judged before `min_samples`. Measured on null streams looked at after every s
 alpha 5 %: at most 5 % pass, but 7 % where N is only 100 and the differences are strongly skewed to the left;
 looked at once, as held-out scores are, at most 4 %. What is looked at once is resampled too (bootstrap,
 bias-corrected and accelerated, Efron 1987), and each end is the more cautious of the two. Slices are guarded
-by one-sided t-tests against the margin, with Holm's correction (1979). Pure: numpy and scipy only.
+by one-sided t-tests against the margin, with Holm's correction (1979).
+
+Samples of one unit (a customer, an account, a document) are not independent. Where units are given, all of
+this is done on one value a unit (`per_unit`), and the units are what is counted. Pure: numpy and scipy only.
 """
 
 import math
@@ -78,6 +81,28 @@ def interval(differences: ArrayLike, *, alpha: float, horizon: int | None, tuned
     return Effect(mean=mean, low=low, high=high, sd=sd, num_samples=n)
 
 
+def per_unit(values: ArrayLike, units: ArrayLike | None) -> Floats:
+    """Returns a value for each unit, shape [u]: their mean is that of all samples, shape [n].
+
+    The mean of samples is a ratio, of the units' sums to their numbers of samples. A unit's value is the mean
+    plus its influence on that ratio, u / n (sum - number * mean), so that the spread of the values gives the
+    standard error of samples that come in clusters (Cochran 1977, chapter 6; Deng, Knoblich & Lu 2018).
+    `units` are numbers, shape [n]; None: each sample is a unit.
+
+    >>> per_unit([1.0, 3.0, 5.0], [7, 7, 8]).tolist()
+    [1.6666666666666667, 4.333333333333333]
+    """
+    samples: Floats = np.asarray(values, dtype=np.float64)
+    if units is None or not samples.size:
+        return samples
+    found, place = np.unique(np.asarray(units), return_inverse=True)
+    if found.size == samples.size:
+        return samples
+    sums, sizes = np.bincount(place, weights=samples), np.bincount(place)
+    mean = float(samples.mean())
+    return np.asarray(mean + found.size / samples.size * (sums - sizes * mean))
+
+
 def bootstrap(differences: ArrayLike, *, alpha: float, resamples: int, seed: int = 0) -> tuple[float, float]:
     """Returns bootstrap ends of the mean of differences, shape [n]; for one look, at alpha / 2 each.
 
@@ -124,15 +149,22 @@ def holm(p_values: Sequence[float], *, alpha: float) -> list[bool]:
 
 
 def worse_slices(
-    differences: Floats, slices: Mapping[str, NDArray[Any]], *, alpha: float, margin: float, min_samples: int
+    differences: Floats,
+    slices: Mapping[str, NDArray[Any]],
+    *,
+    alpha: float,
+    margin: float,
+    min_samples: int,
+    units: NDArray[Any] | None = None,
 ) -> list[str]:
     """Returns the slices that are worse by more than the margin, with Holm over all that are judged.
 
-    `slices` are boolean masks, shape [n]; one with fewer than `min_samples` samples is not judged.
+    `slices` are boolean masks, shape [n]; one with fewer than `min_samples` units is not judged.
     """
     judged, p_values = [], []
     for name, mask in slices.items():
-        values = differences[np.asarray(mask, dtype=bool)]
+        within = np.asarray(mask, dtype=bool)
+        values = per_unit(differences[within], None if units is None else units[within])
         if values.size < min_samples:
             continue
         excess, sd = float(values.mean()) + margin, float(values.std(ddof=1))
@@ -163,13 +195,16 @@ def judge(
     horizon: int | None = None,
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
+    units: NDArray[Any] | None = None,
 ) -> Result:
     """Returns what paired scores, shape [n] each, prove; every input has an answer.
 
-    `horizon` is the number of samples that are coming, all of them here by default. Before it, what is not
-    yet decided is OPEN; at it, INCONCLUSIVE.
+    `horizon` is the number of units that are coming, all of them here by default. Before it, what is not
+    yet decided is OPEN; at it, INCONCLUSIVE. `units` tells which samples belong together, shape [n]; None:
+    each is its own.
     """
-    differences, problem = _paired(challenger, champion, slices or {}, min_samples=rules.min_samples)
+    samples, problem = _paired(challenger, champion, slices or {}, units=units, rules=rules)
+    differences = per_unit(samples, units) if samples.size else samples
     planned = max(horizon or differences.size, differences.size)
     if problem is not None:
         short = problem.status is Status.NO_DATA and 0 < differences.size < planned
@@ -188,7 +223,12 @@ def judge(
     if status is Status.WORSE:
         return Result(status=status, effect=effect, sentence=f"worse than {against}: {evidence}")
     bad = worse_slices(
-        differences, slices or {}, alpha=rules.alpha, margin=rules.margin, min_samples=rules.min_samples
+        samples,
+        slices or {},
+        alpha=rules.alpha,
+        margin=rules.margin,
+        min_samples=rules.min_samples,
+        units=units,
     )
     if bad:
         sentence = f"worse by more than the margin {rules.margin:g} on {', '.join(bad)}: {evidence}"
@@ -206,7 +246,8 @@ def _paired(
     champion: ArrayLike | None,
     slices: Mapping[str, NDArray[Any]],
     *,
-    min_samples: int,
+    units: NDArray[Any] | None,
+    rules: Rules,
 ) -> tuple[Floats, Result | None]:
     """Returns the differences challenger - champion, and the result where they do not suffice for a test."""
 
@@ -217,20 +258,32 @@ def _paired(
         return no(Status.NO_DATA, f"no scores of the {'challenger' if challenger is None else 'champion'}")
     ours: Floats = np.asarray(challenger, dtype=np.float64).reshape(-1)
     theirs: Floats = np.asarray(champion, dtype=np.float64).reshape(-1)
-    if odd := [name for name, mask in slices.items() if np.shape(mask) != ours.shape]:
-        return no(Status.NO_DATA, f"slice {odd[0]} is not a mask over the {ours.size:,} samples")
-    if ours.size != theirs.size:
-        sizes = f"{ours.size:,} scores of the challenger but {theirs.size:,} of the champion"
-        return no(Status.NO_DATA, sizes)
+    if unlike := _unlike_sizes(ours, theirs, slices, units):
+        return no(Status.NO_DATA, unlike)
     if lost := int((~np.isfinite(ours)).sum()):
         return no(Status.INVALID, f"{lost:,} of {ours.size:,} scores of the challenger are not finite")
     if lost := int((~np.isfinite(theirs)).sum()):
         return no(Status.NO_DATA, f"{lost:,} of {theirs.size:,} scores of the champion are not finite")
     few = None
-    if ours.size < max(min_samples, 2):
-        sentence = f"{ours.size:,} samples; gate.min_samples asks for {min_samples:,}"
+    num_units = ours.size if units is None else np.unique(units).size
+    if num_units < max(rules.min_samples, 2):
+        of_units = f" of {num_units:,} units" if num_units != ours.size else ""
+        sentence = f"{ours.size:,} samples{of_units}; gate.min_samples asks for {rules.min_samples:,}"
         few = Result(status=Status.NO_DATA, sentence=sentence)
     return ours - theirs, few
+
+
+def _unlike_sizes(
+    ours: Floats, theirs: Floats, slices: Mapping[str, NDArray[Any]], units: NDArray[Any] | None
+) -> str:
+    """Returns what does not have an entry for each of the challenger's samples, in words; "" if all have."""
+    if odd := [name for name, mask in slices.items() if np.shape(mask) != ours.shape]:
+        return f"slice {odd[0]} is not a mask over the {ours.size:,} samples"
+    if ours.size != theirs.size:
+        return f"{ours.size:,} scores of the challenger but {theirs.size:,} of the champion"
+    if units is not None and np.shape(units) != ours.shape:
+        return f"{np.size(units):,} units for {ours.size:,} samples"
+    return ""
 
 
 def _power(effect: Effect, planned: int, rules: Rules) -> str:

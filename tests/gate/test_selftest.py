@@ -94,7 +94,7 @@ MUTANTS = [
     (paired, "-float(special.ndtri(alpha / 2)) * math.sqrt(horizon) / n", "0.05 / math.sqrt(n)"),
     (paired, "width = sd * math.sqrt((n - 1) / n)", "width = 0.01 * sd * math.sqrt((n - 1) / n)"),
     (paired, "if bad:", "if False:"),
-    (paired, "if ours.size < max(min_samples, 2):", "if ours.size < 2:"),
+    (paired, "if num_units < max(rules.min_samples, 2):", "if num_units < 2:"),
     (paired, "(~np.isfinite(ours)).sum()", "0 * ours.size"),
     (all_metrics, "for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):", "for status in ():"),
     (all_metrics, "if not won.status.is_proof and won.status is not Status.INCONCLUSIVE:",

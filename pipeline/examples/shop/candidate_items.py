@@ -38,6 +38,7 @@ class CandidateDataset(Dataset[dict[str, Tensor]]):
     num_bought [b]                            items bought that day, also those that are no candidates
     num_first [b]                             of these, the ones that the customer had not bought before
     known, home, repeated, popular [b]        bool, for slices
+    unit [b]                                  int64, number of the customer
     number [b, c]                             int64, of the item; of the split `serve` only
 
     The split `serve` has every customer, on the day after the newest line.
@@ -235,6 +236,7 @@ class _Candidates:
             "num_bought": torch.from_numpy(num_bought),
             "num_first": torch.from_numpy(num_bought - repeated),
             "known": torch.from_numpy(history.known),
+            "unit": torch.from_numpy(customer),
             "home": torch.from_numpy(home),
             "repeated": torch.from_numpy(2 * repeated >= num_bought),
             "popular": torch.from_numpy(2 * popular >= num_bought),
