@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -92,13 +93,14 @@ def open(  # the verb of the stage
     params.complete(Path())
     if here and set:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(set))
-    _restore(previous)
+    day = day or _newest_day(overridden)
+    champion = _restore(previous, day)
     if warm:
         warm_parent.start(Path())
     now = datetime.now(UTC).replace(microsecond=0)
     return Night(
         id=name,
-        day=day or _newest_day(overridden),
+        day=day,
         started_at=now,
         train_until=now + timedelta(hours=overridden.night.train_hours),
         decide_until=now + timedelta(hours=overridden.night.decide_hours),
@@ -106,6 +108,7 @@ def open(  # the verb of the stage
         trigger=trigger,
         code_commit=commit,
         previous=previous,
+        cold=_why_cold(champion, day, overridden.gate),
     )
 
 
@@ -209,20 +212,40 @@ def _worktree(home: Path, folder: Path, commit: str) -> None:
         raise JobError(f"no worktree for the night: {error}") from None
 
 
-def _restore(previous: str) -> None:
-    """Restores the data and the champion as the night before left them."""
+def _restore(previous: str, day: date) -> Champion | None:
+    """Restores the data and the champion as the night before left them, and returns the champion."""
     Path("data/champion").mkdir(parents=True, exist_ok=True)
     champion = ledger.champion_at(previous)
     if champion:
+        champion = _with_chain(champion, day)
         records.write(champion)
     lock = ledger.text_at(previous, "dvc.lock") if previous else None
     if lock is None:
-        return
+        return champion
     if champion:
         lock = snapshots.lock_champion(lock, champion.model_digest)
     records.replace_text(Path("dvc.lock"), lock)
     by_partition = [ARRAYS] if snapshots.holds(ARRAYS, KEYS) else []  # else they are made anew each night
     snapshots.restore([*CARRIED, *by_partition, "data/champion"])
+    return champion
+
+
+def _with_chain(champion: Champion, day: date) -> Champion:
+    """Returns the champion with the anchor that its chain is held against, and the version it replaced."""
+    from pipeline.gate import chain
+
+    made, before = ledger.promotions(champion.version, champion.replaced)
+    return replace(
+        champion,
+        anchor=chain.anchor_of(champion, made, day=day),
+        predecessor=before.release if before else None,
+    )
+
+
+def _why_cold(champion: Champion | None, day: date, params: params.GateParams) -> str:
+    from pipeline.gate import chain
+
+    return chain.why_cold(champion, ledger.history(chain.NIGHTS), day=day, when_spent=params.when_spent)
 
 
 def _prune() -> None:

@@ -289,6 +289,13 @@ class GateParams(Section):
     false_alarms_per_year: float = Field(2.0, ge=0)
     """Sound nights a year whose evaluation may be taken for implausible, since the champion or a baseline
     scores unlike in its last 28 nights; the champion then stays. 0: nothing is checked."""
+    when_spent: Literal["cold", "anchor"] = "cold"
+    """What follows when refreshes have lost the margin little by little since the last version that was
+    proven better. `cold`: the next training begins anew, on all samples; `anchor`: the watch lets that
+    version serve again."""
+    false_promotions_per_year: float = Field(0.5, gt=0)
+    """Promotions a year, at most, of changed recipes that are no better. A recipe is proven better at half of
+    `alpha` as long as few are tried, and at ever less the more were tried within a year."""
     resamples: int = Field(1000, ge=0)
     """Resamples of the bootstrap that checks the interval of the effect; 0: no bootstrap."""
     scores: Literal["replay", "live", "both"] = "replay"

@@ -50,6 +50,7 @@ class Night(Record):
     trigger: str  # who started it and why: "schedule", or "manual: REASON"
     code_commit: str
     previous: str  # commit of the ledger that this night follows; "" before the first
+    cold: str = ""  # why training begins cold, on all samples, whatever `train` says; "": it need not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,6 +425,33 @@ class Live(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Difference(Record):
+    """Mean difference of two models' scores on a night's samples, and its standard error."""
+
+    mean: float = 0.0
+    error: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain(Record):
+    """Where a chain of refreshes stands against its anchor (pipeline/gate/chain.py), in the score's units."""
+
+    anchor: int  # version
+    since: date  # it is the anchor
+    margin: float  # what the chain may lose
+    offset: float = 0.0  # what it had lost before it had this anchor; 0 or below
+    step: Difference | None = None  # of the challenger from the champion
+    challenger: Difference | None = None  # from the anchor; None: of another recipe, or not scored
+    champion: Difference | None = None  # from the anchor; None: it is the anchor, or not scored
+    predecessor: Difference | None = None  # of the champion from the version that it replaced
+    level: float | None = None  # of the challengers of the newest nights, offset included
+    half_width: float | None = None  # of its interval
+    num_nights: int = 0  # that it is the mean of
+    spent: bool = False  # whether the margin is
+    renewed: float | None = None  # offset with which tonight's version is the next anchor; None: it is not
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict(Record):
     """A decision at release time. Versions are 0 where there is none."""
 
@@ -442,6 +470,8 @@ class Verdict(Record):
     live: Live | None = None  # where users met the challenger
     failed: str = ""  # the stage that failed before anything could be judged
     margin: float | None = None  # what a refresh may be worse by, in units of the score
+    chain: Chain | None = None  # of refreshes; None without a champion
+    chance: float | None = None  # of promoting it though it is no better; None: no changed recipe was tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -470,8 +500,20 @@ class Release(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Anchor(Record):
+    """The version that a chain of refreshes is held against."""
+
+    release: Release
+    since: date
+    offset: float = 0.0  # what the chain had lost before, in units of the score; 0 or below
+
+
+@dataclass(frozen=True, kw_only=True)
 class Champion(Release):
     """The version that served when the night was opened; its model is in `data/champion/`."""
+
+    anchor: Anchor | None = None  # of its chain
+    predecessor: Release | None = None  # the version that it replaced; None: none, or the ledger has it not
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,19 +8,23 @@ A champion that was trained on a held-out day would look too good, so it is not 
 `champion_has_seen` is 1, and the gate has no evidence. Each model is scored by the workload that its own
 model.json names; its folder must have the digest on record. A champion whose workload was edited since is
 scored by the code that its version carries, in a process of its own (pipeline/evaluation/own_code.py).
+
+So are the anchor of its chain (pipeline/gate/chain.py) and the version that it replaced, by which a loss is
+seen that no single night shows. A night goes on without them where they cannot be scored.
 """
 
 import json
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.older import import_path
 from pipeline.contract.params import EvaluateParams, Plug, RegisterParams
 from pipeline.contract.records import (
@@ -29,6 +33,7 @@ from pipeline.contract.records import (
     Evaluation,
     Judged,
     LiveMetric,
+    Release,
     Slice,
     Training,
     digest,
@@ -39,6 +44,7 @@ from pipeline.data.features import UNIT
 from pipeline.evaluation import own_code
 from pipeline.evaluation.scores import Columns, with_prefix, write_scores
 from pipeline.evaluation.scoring import Arm, check_shape, declared, judged, live_metric, predict, score
+from pipeline.registry import carried_code
 from pipeline.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
 from pipeline.workloads.served_rows import serves_rows
 
@@ -69,17 +75,18 @@ def evaluate(
     num_samples = len(samples)  # type: ignore[arg-type]
     arms = [Arm(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)]
     facts: dict[str, float] = {}
-    theirs: Columns = {}  # of a champion that scores by its own code
+    theirs: dict[str, Columns] = {}  # of versions that score by their own code
     if champion is not None:
         check_digest(CHAMPION, champion.model_digest, record="champion.json")
         if _last_day(CHAMPION) >= min(_test_days(), default=date.max):
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
-        elif champion.files_digest and not _is_todays(champion):
-            theirs = own_code.columns(champion, name=registered.name, batch_size=params.batch_size)
-            _check_same_samples(next(iter(theirs.values())), num_samples)
+        elif champion.files_digest and not _is_todays(champion, CHAMPION):
+            theirs["champion"] = _by_own_code(champion, "champion", num_samples, params, registered)
         else:
             arms.append(_champion_arm(arms[0]))
+        if "champion_has_seen" not in facts:
+            _add_references(arms, theirs, champion, params, registered)
     metrics = declared(workload)
     live = LiveMetric() if serves_rows(workload) else None
     with torch.inference_mode():
@@ -87,7 +94,9 @@ def evaluate(
             columns, by_row = _judged(arms, theirs, batch_size=params.batch_size)
             live = live and by_row
         else:
-            columns = score(arms, num_samples, batch_size=params.batch_size) | theirs
+            columns = score(arms, num_samples, batch_size=params.batch_size)
+            for scored in theirs.values():
+                columns |= scored
             if serves_rows(workload):
                 columns |= _predicted(predict(arms[0], batch_size=params.batch_size))
     columns |= _baselines(workload, num_samples)
@@ -108,13 +117,51 @@ def evaluate(
     )  # fmt: skip
 
 
-def _judged(arms: list[Arm], theirs: Columns, *, batch_size: int) -> tuple[Columns, LiveMetric]:
+def _by_own_code(
+    release: Release, arm: str, num_samples: int, params: EvaluateParams, registered: RegisterParams
+) -> Columns:
+    columns = own_code.columns(release, arm=arm, name=registered.name, batch_size=params.batch_size)
+    _check_same_samples(next(iter(columns.values())), num_samples)
+    return columns
+
+
+def _add_references(
+    arms: list[Arm],
+    theirs: dict[str, Columns],
+    champion: Champion,
+    params: EvaluateParams,
+    registered: RegisterParams,
+) -> None:
+    """Adds the champion's anchor and predecessor to what is scored: by today's code where it is theirs.
+
+    What cannot be scored is left out.
+    """
+    anchor = champion.anchor.release if champion.anchor else None
+    references: dict[str, Release | None] = {"anchor": anchor, "predecessor": champion.predecessor}
+    for name, release in references.items():
+        if release is None or not release.files_digest or release.version == champion.version:
+            continue
+        try:
+            with own_code.fetched(release, name=registered.name) as folder:
+                todays = _is_todays(release, folder / carried_code.MODEL)
+                if todays:
+                    model = load_model(arms[0].workload, folder / carried_code.MODEL)
+                    arms.append(replace(arms[0], name=name, model=model))
+            if not todays:
+                theirs[name] = _by_own_code(release, name, len(arms[0].samples), params, registered)
+        except PipelineError as error:
+            log.warning("the %s is not compared: %s", name, error)
+
+
+def _judged(arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int) -> tuple[Columns, LiveMetric]:
     """Returns the columns of the metrics that the challenger's workload names, and the one for users."""
     workload, samples = arms[0].workload, arms[0].samples
     predicted = {arm.name: predict(arm, batch_size=batch_size) for arm in arms}
-    if theirs:
-        predicted["champion"] = with_prefix(theirs, "prediction")
-        if not predicted["champion"]:
+    for name, scored in theirs.items():
+        named = with_prefix(scored, "prediction")
+        if named:
+            predicted[name] = named
+        elif name == "champion":
             raise DataError(
                 "the champion's workload predicts nothing that the metrics of today's could be of; let the "
                 "workload score samples by itself (`score`, no `metrics`), or start with a new register.name"
@@ -147,15 +194,15 @@ def _sliced(workload: Any, arm: Arm, *, batch_size: int) -> Columns:
     return {name: np.concatenate(parts) for name, parts in masks.items()}
 
 
-def _is_todays(champion: Champion) -> bool:
-    """Returns whether the champion's workload is today's, to the last byte of its source, and its state."""
-    ours, theirs = _facts(MODEL), _facts(CHAMPION)
+def _is_todays(release: Release, model: Path) -> bool:
+    """Returns whether the workload of a model is today's, to the last byte of its source, and its state."""
+    ours, theirs = _facts(MODEL), _facts(model)
     if (ours["workload"], ours["arguments"]) != (theirs["workload"], theirs["arguments"]):
         return False
-    if {digest(folder / STATE) for folder in (MODEL, CHAMPION)} != {digest(MODEL / STATE)}:
+    if {digest(folder / STATE) for folder in (MODEL, model)} != {digest(MODEL / STATE)}:
         return False
     today = source_digest(ours["workload"])
-    return champion.lineage.get("source", today) == today
+    return release.lineage.get("source", today) == today
 
 
 def _champion_arm(challenger: Arm) -> Arm:
@@ -232,7 +279,7 @@ def _means(columns: Columns) -> dict[str, float]:
         if lost := int((~np.isfinite(values)).sum()):
             num_not_finite += lost
             continue
-        own = {"challenger": "score", "champion": "champion_score"}
+        own = {"challenger": "score"} | {arm: f"{arm}_score" for arm in ("champion", "anchor", "predecessor")}
         means[own.get(column, column.removeprefix("metric/"))] = float(values.mean(dtype=np.float64))
     return means | ({"num_not_finite": float(num_not_finite)} if num_not_finite else {})
 

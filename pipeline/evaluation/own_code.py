@@ -1,10 +1,11 @@
-"""Scores the champion by the code that its version carries, in a process of its own.
+"""Scores an earlier version by the code that it carries, in a process of its own.
 
     echo CASE | python -m pipeline.evaluation.own_code
 
-An edit of the workload may change the shapes of its weights or what its score means, so that the champion
-no longer fits today's class. The champion's version is fetched from the registry, checked against the digest
-that the ledger has, and scores the held-out samples with its own modules (pipeline/registry/carried_code.py).
+An edit of the workload may change the shapes of its weights or what its score means, so that a version that
+was made before no longer fits today's class. The version is fetched from the registry, checked against the
+digest that the ledger has, and scores the held-out samples with its own modules
+(pipeline/registry/carried_code.py).
 """
 
 import json
@@ -12,12 +13,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.contract.errors import DataError, without_password
-from pipeline.contract.records import Champion
+from pipeline.contract.records import Release
 from pipeline.data import prepare
 from pipeline.evaluation.scores import Columns
 from pipeline.evaluation.scoring import Arm, declared, predict, score
@@ -26,27 +29,25 @@ from pipeline.registry.weights import ARRAYS, load_model
 from pipeline.storage.mlflow_client import session
 
 
-def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
-    """Returns the columns `champion` and `champion/METRIC`, a value per held-out sample, shape [n].
+def columns(release: Release, *, arm: str, name: str, batch_size: int) -> Columns:
+    """Returns the columns ARM and `ARM/METRIC`, a value per held-out sample, shape [n].
 
     Its samples are made of tonight's clean rows by its own `arrays`, or its own features and state. Of a
     workload with metrics: what it predicts, `prediction/NAME`.
 
     Args:
-        champion: as the ledger has it.
+        release: the version, as the ledger has it.
+        arm: what it is compared as: `champion`, `anchor`, `predecessor`.
         name: name of the model in the registry.
         batch_size: samples scored at once.
 
     Raises:
-        ReleaseError: the champion's files are gone, or not those that the ledger names.
-        DataError: the champion's own code does not score today's samples.
+        ReleaseError: the version's files are gone, or not those that the ledger names.
+        DataError: the version's own code does not score today's samples.
     """
-    uri = f"models:/{name}/{champion.version}"
-    with tempfile.TemporaryDirectory() as scratch:
-        with session():
-            folder = packaging.fetch(uri, champion, into=Path(scratch) / "version")
-        out = Path(scratch) / "columns.npz"
-        case = {"version": str(folder), "batch_size": batch_size, "out": str(out)}
+    with fetched(release, name=name) as folder:
+        out = folder.parent / "columns.npz"
+        case = {"version": str(folder), "arm": arm, "batch_size": batch_size, "out": str(out)}
         environment = carried_code.environment()
         if "PYTHONPATH" in os.environ:
             environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
@@ -57,11 +58,19 @@ def columns(champion: Champion, *, name: str, batch_size: int) -> Columns:
         if done.returncode:
             why = without_password(" ".join(done.stderr.split()))[-300:]
             raise DataError(
-                f"version {champion.version}, which serves, does not score today's samples by its own code: "
+                f"version {release.version}, the {arm}, does not score today's samples by its own code: "
                 f"... {why}; change back what it reads, or roll back to a version that can"
             )
         with np.load(out, allow_pickle=False) as archive:
             return {column: archive[column] for column in archive.files}
+
+
+@contextmanager
+def fetched(release: Release, *, name: str) -> Iterator[Path]:
+    """Yields the folder of a version's files, which are removed afterwards; ReleaseError as `columns`."""
+    uri = f"models:/{name}/{release.version}"
+    with tempfile.TemporaryDirectory() as scratch, session():
+        yield packaging.fetch(uri, release, into=Path(scratch) / "version")
 
 
 def main() -> None:
@@ -78,7 +87,7 @@ def main() -> None:
         if remade:
             prepare.remake(workload, version / carried_code.MODEL, Path(scratch))
         samples = workload.dataset(Path(scratch) if remade else ARRAYS, "test")
-        arm = Arm(name="champion", workload=workload, model=model, samples=samples)
+        arm = Arm(name=case["arm"], workload=workload, model=model, samples=samples)
         if declared(workload):
             found = predict(arm, batch_size=batch_size)
             scored = {f"prediction/{name}": values for name, values in found.items()}

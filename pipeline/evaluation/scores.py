@@ -4,6 +4,7 @@ The file is a structured array of shape [n], one field a column:
 
     challenger, champion                 the score
     metric/NAME, champion/NAME           the workload's other metrics, of either model
+    anchor, predecessor                  the score of earlier versions, and anchor/NAME, predecessor/NAME
     baseline/NAME                        the score of a simple rule
     slice/NAME                           bool: is the sample in the slice?
     prediction/NAME                      what the challenger predicts, shape [n, ...], where it has metrics

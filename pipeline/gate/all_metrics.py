@@ -68,7 +68,7 @@ def judge_metrics(
     held = {
         name: judge(
             *pairs[name],
-            rules=replace(rules, margin=margin, refresh=True),
+            rules=replace(rules, margin=margin, refresh=True, may_lose=False),
             horizon=horizon,
             against=against,
             units=units,

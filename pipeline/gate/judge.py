@@ -37,6 +37,8 @@ from pipeline.evaluation.smoke_test import only_slow, smoke_test
 from pipeline.experiment import live_test
 from pipeline.gate import review
 from pipeline.gate.all_metrics import Pair, judge_metrics
+from pipeline.gate.alpha_spending import chance_of
+from pipeline.gate.chain import NIGHTS_PER_YEAR, chain_of, held
 from pipeline.gate.plausibility import NIGHTS, plausible
 from pipeline.gate.selftest import selftest
 from pipeline.registry import approval
@@ -99,15 +101,30 @@ def gate(
     expect_ledger(params)
     refresh = is_refresh(champion, params) or is_declared_equal(champion, params)
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
+    scores, past = read_scores() or {}, ledger.history(LOOKED_AT)
+    chance = None if champion is None or refresh else _chance(night, params.gate)
+    if chance is not None:
+        rules = replace(rules, alpha=2 * chance)
+    chain = chain_of(
+        scores,
+        champion,
+        past,
+        night=night,
+        refresh=refresh,
+        margin=rules.margin,
+        alpha=params.gate.alpha,
+        units=scores.get(UNIT),
+    )
 
     def replayed() -> Verdict:
-        past = ledger.history(LOOKED_AT)
-        return judge_scores(evaluation, version, champion, params, rules=rules, past=past)
+        anchored = replace(rules, may_lose=chain is not None and chain.level is not None)
+        return judge_scores(evaluation, version, champion, params, rules=anchored, past=past)
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
     else:
         verdict = live_test.judge(night, version, champion, params, rules=rules, replayed=replayed)
+    verdict = replace(held(verdict, chain), chance=chance)
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
@@ -120,6 +137,11 @@ def gate(
             notifier.asks(night, verdict)
         review.show_report(night)  # for whoever is asked, since the night is closed only later
     return verdict
+
+
+def _chance(night: Night, params: GateParams) -> float:
+    year = ledger.history(NIGHTS_PER_YEAR + LOOKED_AT)
+    return chance_of(year, day=night.day, alpha=params.alpha, per_year=params.false_promotions_per_year)
 
 
 def judge_scores(

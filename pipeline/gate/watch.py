@@ -1,26 +1,29 @@
-"""Stage watch: looks at the champion each hour, and rolls back where the version it replaced is better."""
+"""Stage watch: looks at the champion each hour, and rolls back where an earlier version is proven better."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
-from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
+from pipeline.contract.formats import count
 from pipeline.contract.params import GateParams, WatchSections
-from pipeline.contract.records import Champion, Release, Version, Watch
-from pipeline.evaluation.scores import SCORES, Columns, read_scores
+from pipeline.contract.records import Chain, Difference, Release, Watch
 from pipeline.experiment import holdback, live_test
-from pipeline.gate.judge import rules_of
+from pipeline.gate.chain import NIGHTS_PER_YEAR
+from pipeline.gate.judge import LOOKED_AT, rules_of
 from pipeline.registry import aliases
 from pipeline.rollout import saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.rollback import rollback
 from pipeline.rollout.targets import Target, release_targets
-from pipeline.statistics.paired import interval, judge
-from pipeline.statistics.result import Effect, Status
-from pipeline.storage import checkout, ledger
+from pipeline.statistics.control_chart import Mean
+from pipeline.statistics.level import Level, level, nights_to_show
+from pipeline.statistics.result import Status
+from pipeline.storage import ledger
+from pipeline.storage.ledger import Entry
 from pipeline.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
@@ -31,8 +34,9 @@ def watch(params: WatchSections) -> Watch:
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
     `watch.alias_edits`. The champion is rolled back only where the version it replaced has proven better, on
-    live traffic or on the scores of the night that promoted it. An experiment that no night wants any more,
-    or that a guardrail stops, is ended. Raises ReleaseError where the ledger was lost.
+    live traffic or on the days since, or where the chain of refreshes has lost too much (`compare`). An
+    experiment that no night wants any more, or that a guardrail stops, is ended. Raises ReleaseError where
+    the ledger was lost.
     """
     now = datetime.now(UTC)
     expect_ledger(params)
@@ -45,36 +49,81 @@ def watch(params: WatchSections) -> Watch:
         why, effect = held.result.sentence, held.result.effect
         rollback(params, to=serving.replaced, reason=why)
         holdback.keep(serving, params)
-        reason = f"{edit}rolled back: {why}"
-        return _watched("rolled back", serving, reason, effect=effect, num_samples=held.num_users)
+        found = _watched("rolled back", serving, f"{edit}rolled back: {why}", num_samples=held.num_users)
+        if effect is None:
+            return found
+        return replace(found, effect=effect.mean, low=effect.low, high=effect.high)
     holdback.keep(serving, params)
     edit += f"{held.result.sentence}; " if held else ""
-    pair = _newest_scores(serving)
-    if pair is None:
-        return _watched("no data", serving, f"{edit}no scores compare the champion with its predecessor")
-    watched = compare(serving, pair, params.gate)
+    watched = compare(serving, ledger.history(LOOKED_AT), params.gate)
     if watched.outcome == "rolled back":
-        rollback(params, to=serving.replaced, reason=watched.reason)
+        rollback(params, to=watched.predecessor, reason=watched.reason)
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
     return replace(watched, reason=f"{edit}{watched.reason}")
 
 
-def compare(serving: Release, pair: Columns, params: GateParams) -> Watch:
-    """Returns what the scores of the night that promoted the champion say of it and its predecessor.
+def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watch:
+    """Returns what the days since its promotion say of the champion.
 
-    It is to be rolled back where the predecessor is proven better: where all of the interval of the mean
-    difference is below 0. The same scores are looked at each hour, so the interval has no horizon.
+    Each night scores it beside the version that it replaced, and beside the anchor of its chain
+    (pipeline/gate/chain.py). It is to be rolled back where all of these days together prove the replaced
+    version better, at one look a night for a year; of a refresh, which may be a little worse, by more than
+    the margin. To the anchor it is rolled back where that is proven better by more than the margin, and where
+    the chain has spent the margin and `gate.when_spent` says so. `past` are entries of the ledger, newest
+    first.
     """
-    ours, theirs = pair["challenger"], pair["champion"]  # of the night in which ours was the challenger
-    paired = judge(ours, theirs, rules=rules_of(params, refresh=True))
-    if paired.effect is None:
-        return _watched("no data", serving, paired.sentence, num_samples=len(ours))
-    effect = interval(ours.astype(float) - theirs, alpha=params.alpha, horizon=None, tuned_at=len(ours))
-    if effect.high >= 0:
-        reason = f"version {serving.replaced} is not proven better than {serving.version}: {effect}"
-        return _watched("kept", serving, reason, effect=effect, num_samples=len(ours))
-    reason = f"version {serving.replaced} is better than {serving.version}: {effect}"
-    return _watched("rolled back", serving, reason, effect=effect, num_samples=len(ours))
+    promotion, later = _since_promotion(serving, past)
+    chains = [chain for entry in later if (chain := _chain(entry))]
+    made = _chain(promotion) if promotion else None
+    newest = chains[0] if chains else made
+    from_before = [chain.predecessor for chain in chains] + [made.step if made else None]
+    before = _level(from_before, params)
+    anchored = _level([chain.champion for chain in chains], params)
+    judged = [entry.evaluation for entry in (*later, promotion) if entry and entry.evaluation]
+    looked = partial(_watched, serving=serving, num_samples=sum(one.num_samples for one in judged))
+    this, replaced = f"version {serving.version}", f"version {serving.replaced}"
+    if before is None or newest is None:
+        return looked("no data", reason=f"no night has compared {this} with {replaced} yet")
+    allowed = newest.margin if made and made.challenger else 0.0
+    if before.high < -allowed:
+        return looked("rolled back", reason=f"{replaced} is better than {this}: {before}", level=before)
+    if anchored and anchored.high < -newest.margin:
+        reason = f"version {newest.anchor}, the anchor, is better by more than the margin: {anchored}"
+        return looked("rolled back", reason=reason, level=anchored, predecessor=newest.anchor)
+    if newest.spent and params.when_spent == "anchor" and newest.anchor != serving.version:
+        reason = f"the refreshes since version {newest.anchor} have spent the margin {newest.margin:g}"
+        return looked("rolled back", reason=reason, level=before, predecessor=newest.anchor)
+    error = max(one.error for one in from_before if one)
+    nights = nights_to_show(newest.margin, error=error, alpha=params.alpha / NIGHTS_PER_YEAR)
+    shows = f"a loss of the margin {newest.margin:g} shows after about {count(nights)} nights"
+    reason = f"{replaced} is not proven better than {this}: {before}; {shows}"
+    return looked("kept", reason=reason, level=before)
+
+
+def _since_promotion(serving: Release, past: Sequence[Entry]) -> tuple[Entry | None, list[Entry]]:
+    """Returns the night that promoted the champion, and those since, in which it served, newest first.
+
+    There is none that promoted it where a rollback let it serve.
+    """
+    later: list[Entry] = []
+    for entry in past:
+        if entry.rollback:
+            break
+        if entry.release is not None:
+            return entry, later
+        if entry.verdict and entry.verdict.champion == serving.version:
+            later.append(entry)
+    return None, later
+
+
+def _chain(entry: Entry) -> Chain | None:
+    return entry.verdict.chain if entry.verdict else None
+
+
+def _level(differences: Sequence[Difference | None], params: GateParams) -> Level | None:
+    """Returns the mean of all nights, with an interval for one look a night; None without any."""
+    series = [Mean(value=one.mean, error=one.error) for one in differences if one]
+    return level(series, alpha=params.alpha / NIGHTS_PER_YEAR, half_width=0) if series else None
 
 
 def _check_targets(params: WatchSections) -> str:
@@ -131,36 +180,22 @@ def _adopt(shown: int, params: WatchSections) -> str:
     return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
 
 
-def _newest_scores(serving: Release) -> Columns | None:
-    """Returns the scores of the night that promoted the champion, while its folder is kept."""
-    folder = checkout.home() / "nights" / serving.night
-    night = records.find(Version, folder / records.RUN)
-    before = records.find(Champion, folder / records.RUN)
-    if (
-        night is None
-        or before is None
-        or (night.number, before.version) != (serving.version, serving.replaced)
-    ):
-        return None
-    scores = read_scores(folder / SCORES)
-    return scores if scores and {"challenger", "champion"} <= set(scores) else None
-
-
 def _watched(
     outcome: Literal["kept", "rolled back", "no data"],
     serving: Release | None,
     reason: str,
     *,
-    effect: Effect | None = None,
+    level: Level | None = None,
+    predecessor: int | None = None,
     num_samples: int = 0,
 ) -> Watch:
     return Watch(
         outcome=outcome,
         serving=serving.version if serving else 0,
-        predecessor=serving.replaced if serving else 0,
-        effect=effect.mean if effect else None,
-        low=effect.low if effect else None,
-        high=effect.high if effect else None,
+        predecessor=(serving.replaced if serving else 0) if predecessor is None else predecessor,
+        effect=level.mean if level else None,
+        low=level.low if level else None,
+        high=level.high if level else None,
         num_samples=num_samples,
         reason=reason,
     )

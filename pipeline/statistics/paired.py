@@ -49,6 +49,7 @@ class Rules:
     min_samples: int
     refresh: bool
     resamples: int = 0  # of the bootstrap, where samples are looked at once; 0: the normal interval alone
+    may_lose: bool = False  # whether a refresh that is proven worse, but by less than the margin, is no worse
 
 
 def interval(differences: ArrayLike, *, alpha: float, horizon: int | None, tuned_at: int = 1000) -> Effect:
@@ -180,7 +181,7 @@ def worse_slices(
 def status_of(effect: Effect, rules: Rules) -> Status:
     """Returns what the interval of an effect proves by the rules; OPEN where it proves nothing yet."""
     threshold = -rules.margin if rules.refresh else 0.0
-    if effect.high < 0:
+    if effect.high < 0 and not (rules.refresh and rules.may_lose and effect.low > threshold):
         return Status.WORSE
     if effect.low > threshold:
         return Status.NO_WORSE if rules.refresh else Status.BETTER

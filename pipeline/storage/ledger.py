@@ -179,6 +179,13 @@ def releases() -> "list[Commit]":
     return [commit for commit in numbered if commit.serves]
 
 
+def promotions(*versions: int) -> list[Entry | None]:
+    """Returns the entry of the night that promoted each version; None where the ledger has none."""
+    commits = {one.serves: one for one in releases() if not one.rollback and one.serves in versions}
+    entries = {entry.commit: entry for entry in entries_of(list(commits.values()))}
+    return [entries.get(commits[version].id) if version in commits else None for version in versions]
+
+
 def commit_night(night: Night, *, message: str, folder: Path = Path(), release: Release | None = None) -> str:
     """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
 

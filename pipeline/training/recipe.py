@@ -40,7 +40,8 @@ class Course:
 def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
     """Returns tonight's course: warm from the champion on the newest samples, or cold on all samples.
 
-    A start is cold every `train.cold_every` nights, and where the champion is another workload. One that was
+    A start is cold every `train.cold_every` nights, where the night says why (`Night.cold`), and where the
+    champion is another workload. One that was
     edited, has other arguments or was fitted again begins with the champion's weights, but trains on all
     samples: they may suit it less.
     """
@@ -52,6 +53,9 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
     facts = CHAMPION / "model.json"
     on_cold_day = night.day.toordinal() % train.cold_every == 0
     if champion is None or on_cold_day or not champion.version or not facts.exists():
+        return whole
+    if night.cold:
+        log.info("%s; starting cold", night.cold)
         return whole
     model = json.loads(facts.read_text())
     if why_cold := _unlike(champion, model, params):

@@ -1,73 +1,97 @@
-"""When the watch takes a champion back on the scores of its night; what it does then is in tests/release/."""
+"""When the watch takes a champion back on the days since; what it does then is in tests/release/."""
 
-import numpy as np
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.contract.params import GateParams
-from pipeline.contract.records import Release, Watch
+from pipeline.contract.records import Chain, Difference, Night, Release, Verdict, Watch
 from pipeline.gate.watch import compare
+from pipeline.storage.ledger import Entry
 
-N = 400
 SERVING = Release(version=4, replaced=3)
-BASE = np.linspace(0, 1, N)
+FIRST = date(2026, 1, 1)
+ERROR = 0.004
 
 
-def watched(mean: float, *, spread: float = 0.05, num_samples: int = N, **params: float) -> Watch:
-    """What is said of a champion whose scores are by `mean` better than its predecessor's."""
-    drawn = np.random.default_rng(1).normal(0, 1, num_samples)
-    ours = BASE[:num_samples] + mean + spread * (drawn - drawn.mean()) / drawn.std()
-    return compare(SERVING, {"challenger": ours, "champion": BASE[:num_samples]}, GateParams(**params))
+def entry(number: int, chain: Chain | None, *, champion: int = 4, release: Release | None = None) -> Entry:
+    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
+    night = Night(
+        id=str(number), day=FIRST + timedelta(days=number), started_at=at, train_until=at, decide_until=at,
+        budget_usd=0, trigger="", code_commit="", previous="",
+    )  # fmt: skip
+    verdict = Verdict(
+        action="promote" if release else "reject", champion=champion, challenger=0, effect=None, low=None,
+        high=None, num_samples=0, reason="", chain=chain,
+    )  # fmt: skip
+    return Entry(
+        commit=str(number), subject="", rollback=False, night=night, verdict=verdict, release=release
+    )
 
 
-def test_a_champion_that_is_proven_worse_on_the_mean_is_rolled_back() -> None:
-    found = watched(-0.1)
-    assert found.outcome == "rolled back"
-    assert (found.serving, found.predecessor, found.num_samples) == (4, 3, N)
-    assert found.effect == pytest.approx(-0.1)
-    assert found.high is not None
-    assert found.high < 0
-    assert found.reason.startswith("version 3 is better than 4: -0.1000 (from ")
+def chain(**differences: float) -> Chain:
+    measured = {name: Difference(mean=mean, error=ERROR) for name, mean in differences.items()}
+    return Chain(anchor=1, since=FIRST, margin=0.03, **measured)
 
 
-@pytest.mark.parametrize("mean", [-0.004, 0.0, 0.1])
-def test_a_champion_that_is_not_proven_worse_is_kept(mean: float) -> None:
-    found = watched(mean)
-    assert found.outcome == "kept"
-    assert found.reason.startswith("version 3 is not proven better than 4: ")
+def watched(
+    *days: Chain, promoted: Chain | None = None, when_spent: str = "cold", alpha: float = 0.05
+) -> Watch:
+    """What is said of a champion after these days, newest first, since the night that promoted it."""
+    past = [entry(9 - number, one) for number, one in enumerate(days)]
+    past.append(entry(0, promoted or chain(step=0.0, challenger=0.0), champion=3, release=SERVING))
+    return compare(SERVING, past, GateParams(when_spent=when_spent, alpha=alpha))
 
 
-def test_a_mean_that_only_one_look_would_prove_worse_is_kept_since_it_is_looked_at_each_hour() -> None:
-    """One look would end 1.96 standard errors of 0.0025 above the mean; that of each hour is further out."""
-    assert watched(-0.0055).outcome == "kept"
-    assert watched(-0.0100).outcome == "rolled back"
+def test_a_champion_is_kept_while_the_days_since_prove_nothing() -> None:
+    found = watched(chain(predecessor=-0.003, champion=0.0), chain(predecessor=0.002, champion=0.0))
+    assert (found.outcome, found.serving, found.predecessor) == ("kept", 4, 3)
+    assert found.reason.startswith("version 3 is not proven better than version 4: -0.0003 (from ")
+    assert found.reason.endswith("3 nights); a loss of the margin 0.03 shows after about 1 nights")
 
 
-@given(st.floats(-0.2, 0.2))
-def test_it_is_rolled_back_where_all_of_the_interval_is_below_nought(mean: float) -> None:
-    found = watched(mean)
-    assert (found.outcome == "rolled back") == (found.high is not None and found.high < 0)
+def test_a_loss_that_one_day_does_not_show_is_shown_by_several() -> None:
+    changed = chain(step=0.0)  # a changed recipe: it has no place in a chain
+    lost = chain(predecessor=-0.01, champion=0.0)
+    assert watched(lost, promoted=changed).outcome == "kept"
+    assert watched(*[lost] * 8, promoted=changed).outcome == "rolled back"
 
 
-def test_the_margin_of_a_refresh_does_not_keep_what_is_worse() -> None:
-    assert watched(-0.02, margin=0.5).outcome == "rolled back"
+def test_a_refresh_may_be_worse_by_less_than_the_margin() -> None:
+    lost = chain(predecessor=-0.02, champion=0.0)
+    assert watched(*[lost] * 9).outcome == "kept"
+    worse = chain(predecessor=-0.08, champion=0.0)
+    found = watched(*[worse] * 9)
+    assert (found.outcome, found.predecessor) == ("rolled back", 3)
+    assert found.reason.startswith("version 3 is better than version 4: -0.07")
 
 
-def test_a_smaller_alpha_asks_for_more_proof() -> None:
-    assert watched(-0.0085, alpha=0.2).outcome == "rolled back"
-    assert watched(-0.0085, alpha=0.001).outcome == "kept"
+def test_it_goes_back_to_the_anchor_where_that_is_better_by_more_than_the_margin() -> None:
+    found = watched(*[chain(predecessor=-0.005, champion=-0.05)] * 3)
+    assert (found.outcome, found.predecessor) == ("rolled back", 1)
+    assert "version 1, the anchor" in found.reason
 
 
-def test_too_few_samples_are_no_data() -> None:
-    found = watched(-0.5, num_samples=29)
-    assert (found.outcome, found.effect, found.num_samples) == ("no data", None, 29)
-    assert found.reason == "29 samples; gate.min_samples asks for 30"
+@pytest.mark.parametrize(("when_spent", "outcome"), [("cold", "kept"), ("anchor", "rolled back")])
+def test_a_spent_chain_brings_the_anchor_back_where_params_say_so(when_spent: str, outcome: str) -> None:
+    spent = replace(chain(predecessor=0.0, champion=-0.02), spent=True)
+    assert watched(spent, when_spent=when_spent).outcome == outcome
 
 
-def test_scores_that_are_not_finite_are_no_data() -> None:
-    ours = BASE - 0.5
-    ours[7] = np.nan
-    found = compare(SERVING, {"challenger": ours, "champion": BASE}, GateParams())
+def test_one_look_a_night_for_a_year_asks_for_more_than_a_single_look() -> None:
+    changed = chain(step=-0.01)  # 2.5 standard errors
+    assert watched(promoted=changed).outcome == "kept"
+    assert watched(promoted=chain(step=-0.02)).outcome == "rolled back"
+    assert watched(promoted=changed, alpha=0.99).outcome == "kept"
+
+
+def test_without_a_night_that_compared_them_there_is_no_data() -> None:
+    found = compare(SERVING, [], GateParams())
     assert (found.outcome, found.effect) == ("no data", None)
-    assert "1 of 400 scores of the challenger are not finite" in found.reason
+    assert found.reason == "no night has compared version 4 with version 3 yet"
+
+
+def test_days_before_a_rollback_say_nothing_of_what_serves_since() -> None:
+    past = [replace(entry(5, None), rollback=True), *[entry(4, chain(predecessor=-0.9))] * 3]
+    assert compare(SERVING, past, GateParams()).outcome == "no data"

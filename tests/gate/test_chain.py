@@ -1,0 +1,157 @@
+"""A chain of refreshes is held against its anchor, however small each of its losses is."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from pipeline.contract.records import Anchor, Chain, Champion, Difference, Night, Release, Verdict
+from pipeline.gate.chain import MOST_DAYS, anchor_of, chain_of, held, is_spent, sentence, why_cold
+from pipeline.statistics.level import Level
+from pipeline.storage.ledger import Entry
+
+FIRST = date(2026, 1, 1)
+ANCHOR = Anchor(release=Release(version=1, replaced=0), since=FIRST)
+CHAMPION = Champion(version=5, replaced=4, anchor=ANCHOR)
+MARGIN, NUM_SAMPLES = 0.03, 100
+
+
+def night(number: int, *, cold: str = "") -> Night:
+    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
+    return Night(
+        id=str(number), day=FIRST + timedelta(days=number), started_at=at, train_until=at, decide_until=at,
+        budget_usd=0, trigger="", code_commit="", previous="", cold=cold,
+    )  # fmt: skip
+
+
+def verdict(action: str = "promote", *, low: float = -0.01, chain: Chain | None = None) -> Verdict:
+    return Verdict(
+        action=action, champion=4, challenger=5, effect=low + 0.01, low=low, high=low + 0.02,
+        num_samples=NUM_SAMPLES, reason="proven no worse", chain=chain,
+    )  # fmt: skip
+
+
+def served(number: int, mean: float, *, error: float = 0.004, **more) -> Entry:
+    """A night whose challenger served, by `mean` better than the anchor."""
+    stands = Chain(
+        anchor=1, since=FIRST, margin=MARGIN, challenger=Difference(mean=mean, error=error), **more
+    )
+    return Entry(
+        commit=str(number), subject="", rollback=False, night=night(number), champion=CHAMPION,
+        verdict=verdict(chain=stands), release=Release(version=5, replaced=4),
+    )  # fmt: skip
+
+
+def columns(challenger: float, *, champion: float = 0.0, spread: float = 0.04) -> dict[str, np.ndarray]:
+    """Scores that are by this much better than the anchor's."""
+    draw = np.random.default_rng(2)
+    noise = draw.normal(0, spread, NUM_SAMPLES)
+    anchor = draw.random(NUM_SAMPLES)
+    ours = anchor + challenger + noise - noise.mean()
+    return {"anchor": anchor, "champion": anchor + champion, "challenger": ours}
+
+
+def stands(challenger: float, past: list[Entry], *, spread: float = 0.04, **more) -> Chain:
+    asked = {"night": night(9), "refresh": True, "margin": MARGIN, "alpha": 0.05} | more
+    champion = asked.pop("champion", CHAMPION)
+    found = chain_of(columns(challenger, spread=spread), champion, past, **asked)
+    assert found is not None
+    return found
+
+
+def test_many_small_losses_spend_the_margin_though_each_passes() -> None:
+    past = [served(8 - number, -0.025 + 0.001 * number) for number in range(8)]
+    chain = stands(-0.026, past, spread=0.1)
+    assert chain.spent
+    told = held(verdict(chain=None), chain)
+    assert told.action == "reject"
+    assert told.reason.startswith("the chain since version 1 stands at -0.02")
+    assert "of the margin 0.03, which spends it; it would have been promoted: proven no worse" in told.reason
+
+
+def test_a_chain_that_loses_nothing_goes_on() -> None:
+    chain = stands(0.001, [served(8 - number, 0.0) for number in range(8)])
+    assert not chain.spent
+    assert held(verdict(), chain).action == "promote"
+
+
+def test_only_as_many_nights_are_averaged_as_it_takes() -> None:
+    before = [served(8 - number, 0.05) for number in range(8)]
+    assert stands(-0.02, before).num_nights == 1  # its standard error of 0.004 is enough
+    noisy = stands(-0.02, before, spread=0.2)
+    assert 1 < noisy.num_nights < 9
+
+
+def test_with_few_nights_half_of_the_margin_is_kept_back() -> None:
+    unknown = Level(mean=-0.014, half_width=0.5, num_nights=1)
+    assert not is_spent(unknown, MARGIN)
+    assert is_spent(replace(unknown, mean=-0.016), MARGIN)
+    known = Level(mean=-0.024, half_width=0.005, num_nights=9)
+    assert not is_spent(known, MARGIN)
+    assert is_spent(replace(known, mean=-0.026), MARGIN)
+
+
+@pytest.mark.parametrize("spoils", ["rollback", "spent", "other anchor"])
+def test_nights_of_another_chain_are_not_counted(spoils: str) -> None:
+    bad = [served(7 - number, -0.2, error=0.0005) for number in range(7)]
+    if spoils == "rollback":
+        bad[0] = replace(bad[0], rollback=True, verdict=None)
+    elif spoils == "spent":
+        bad = [served(7, -0.2, spent=True), *bad[1:]]
+    else:
+        bad = [served(7 - number, -0.2, renewed=None) for number in range(7)]
+        bad = [
+            replace(one, verdict=replace(one.verdict, chain=replace(one.verdict.chain, anchor=99)))
+            for one in bad
+        ]
+    assert stands(0.0, bad).num_nights == 1
+
+
+def test_a_changed_recipe_has_no_place_in_the_chain_and_is_the_anchor_once_it_is_proven_better() -> None:
+    chain = stands(0.2, [], refresh=False)
+    assert (chain.challenger, chain.spent) == (None, False)
+    told = held(verdict(low=0.05), chain)
+    assert told.chain is not None
+    assert told.chain.renewed == 0
+
+
+def test_what_was_lost_before_stays_lost_to_the_next_anchor() -> None:
+    lost = replace(CHAMPION, anchor=replace(ANCHOR, offset=-0.02))
+    chain = stands(-0.005, [], champion=lost, night=night(MOST_DAYS, cold="the anchor is old"))
+    assert chain.level == pytest.approx(-0.025)
+    assert chain.spent
+    fresh = stands(-0.005, [], night=night(MOST_DAYS, cold="the anchor is old"))
+    assert fresh.renewed == pytest.approx(-0.005)
+    assert stands(-0.005, [], night=night(MOST_DAYS)).renewed is None  # tonight's training was not cold
+
+
+def test_the_anchor_is_the_last_version_that_was_proven_better() -> None:
+    first = Entry(
+        commit="0", subject="", rollback=False, night=night(0), verdict=verdict(), release=ANCHOR.release
+    )
+    assert anchor_of(ANCHOR.release, first, day=FIRST) == ANCHOR
+    refresh = served(3, 0.0)
+    assert anchor_of(Release(version=5, replaced=4), refresh, day=FIRST) == ANCHOR
+    better = served(3, 0.1, renewed=0.0)
+    found = anchor_of(Release(version=5, replaced=4), better, day=FIRST)
+    assert (found.release.version, found.since) == (5, FIRST + timedelta(days=3))
+
+
+def test_training_begins_cold_where_the_chain_is_spent_or_its_anchor_is_old() -> None:
+    spent = served(7, -0.2, spent=True)
+    day = FIRST + timedelta(days=8)
+    assert "spent the margin" in why_cold(CHAMPION, [spent], day=day, when_spent="cold")
+    assert why_cold(CHAMPION, [spent], day=day, when_spent="anchor") == ""
+    assert why_cold(CHAMPION, [served(7, 0.0)], day=day, when_spent="cold") == ""
+    late = FIRST + timedelta(days=MOST_DAYS)
+    assert "28 days old" in why_cold(CHAMPION, [], day=late, when_spent="cold")
+    assert why_cold(None, [], day=late, when_spent="cold") == ""
+
+
+def test_without_scores_of_the_anchor_the_chain_says_nothing() -> None:
+    scores = {name: one for name, one in columns(0.0).items() if name != "anchor"}
+    chain = chain_of(scores, CHAMPION, [], night=night(9), refresh=True, margin=MARGIN, alpha=0.05)
+    assert chain is not None
+    assert (chain.challenger, chain.level, sentence(chain)) == (None, None, "")
+    assert held(verdict(), chain).action == "promote"
