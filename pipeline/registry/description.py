@@ -97,9 +97,30 @@ def with_verdict(
             ["looked at", "", "what was seen"],
             [[check.name, "ok" if check.ok else "**failed**", check.text] for check in verdict.checks],
         ),
+        " ".join(in_the_long_run(verdict)),
         _in_live(verdict.live) if verdict.live else "",
     ]
     return "\n\n".join(part for part in parts if part) + RULE + rest
+
+
+def in_the_long_run(verdict: Verdict) -> list[str]:
+    """Returns what is known beyond tonight's comparison, a sentence each: of the chain, of chances."""
+    sentences, chain = [], verdict.chain
+    if chain and chain.level is not None and chain.half_width is not None:
+        nights = "tonight" if chain.num_nights == 1 else f"the newest {chain.num_nights} nights"
+        sentences.append(
+            f"Refreshes since version {chain.anchor} ({chain.since}) stand at {chain.level:+.4f} beside it, "
+            f"give or take {chain.half_width:.4f}, by {nights}; they may lose {chain.margin:g} in all"
+            f"{', which is spent' if chain.spent else ''}."
+        )
+    if chain and chain.renewed is not None and verdict.action == "promote":
+        sentences.append(f"Version {verdict.challenger} is what later refreshes are held against.")
+    if verdict.chance is not None:
+        sentences.append(
+            f"A changed recipe that is no better had a chance of {verdict.chance:.1%} to be promoted tonight "
+            f"(gate.false_promotions_per_year)."
+        )
+    return sentences
 
 
 def _in_live(live: Live) -> str:
@@ -127,7 +148,7 @@ def with_first(description: str, paragraph: str) -> str:
 def _metrics(metrics: Mapping[str, float]) -> Iterable[list[str]]:
     """Yields a row a metric, of challenger and champion; baselines are in the challenger's column."""
     for name, value in metrics.items():
-        if name.startswith("champion"):
+        if name.startswith(("champion", "anchor", "predecessor")):
             continue
         champion = metrics.get("champion_score" if name == "score" else f"champion/{name}")
         yield [name, f"{value:.4f}", "" if champion is None else f"{champion:.4f}"]

@@ -36,6 +36,7 @@ from pipeline.evaluation.scores import SCORES, read_scores
 from pipeline.planning import rationale
 from pipeline.profiling.explain import explain
 from pipeline.registry import approval
+from pipeline.registry.description import in_the_long_run
 from pipeline.report import charts, figures, outcome, planned, predictions, profiled
 from pipeline.report.standing import Standing, standing
 from pipeline.storage.ledger import Entry
@@ -88,6 +89,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         chance=rationale.percent,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,
+        in_the_long_run=in_the_long_run(entry.verdict) if entry.verdict else (),
         explained=_UNIT.sub("\N{NO-BREAK SPACE}", explain(entry.profile)) if entry.profile else "",
         evidence=grouped({k: v for k, v in entry.profile.evidence.items() if k != "timeline"})
         if entry.profile

@@ -16,6 +16,7 @@ from pipeline.contract.records import Evaluation, Slice
 
 Z = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 _FACTS = ("champion_has_seen", "num_not_finite")  # metrics that are not about a model
+_OTHERS = ("baseline/", "anchor", "predecessor")  # of simple rules and of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def standing(evaluation: Evaluation, columns: Mapping[str, NDArray[Any]] | None 
     names = [
         name.removeprefix("champion/")
         for name in metrics
-        if name not in ("score", "champion_score", *_FACTS) and not name.startswith("baseline/")
+        if name not in ("score", "champion_score", *_FACTS) and not name.startswith(_OTHERS)
     ]
     return Standing(
         overall=overall,

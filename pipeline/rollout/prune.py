@@ -1,7 +1,8 @@
 """Frees the disk of what no rollback can bring back: old data in DVC's cache, old models in MLflow.
 
 Kept are the data and the models of all nights of the last `night.keep_days` days and of the newest
-`night.keep`, of what served in these days, and of what a rollback would bring back. Older nights keep their
+`night.keep`, of what served in these days, of the anchor (pipeline/gate/chain.py), and of what a rollback
+would bring back. Older nights keep their
 records in the ledger, and their metrics and reports in MLflow. What a remote of DVC holds is left alone.
 
 `dvc gc` knows the workspace and the branches of one repository; what nights need is said by the ledger, and
@@ -22,7 +23,7 @@ from ruamel.yaml import YAML
 from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.params import CloseSections
-from pipeline.contract.records import Night
+from pipeline.contract.records import Champion, Night
 from pipeline.registry import aliases
 from pipeline.rollout.rollback import promotion_of, steps_back
 from pipeline.storage import checkout, ledger
@@ -55,7 +56,9 @@ def prune(params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
     if opened := _open_nights(closed, now):
         raise NothingToDo(f"no data is pruned while night {opened[0]} is open; run prune once it is closed")
     since = now - timedelta(days=params.night.keep_days)
-    kept = needed(commits, releases, since=since.timestamp(), newest=params.night.keep)
+    kept = needed(
+        commits, releases, since=since.timestamp(), newest=params.night.keep, anchor=_anchor(commits)
+    )
     yield _cache(kept, dry_run=dry_run)
     yield _models(params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
     if not dry_run:
@@ -63,7 +66,12 @@ def prune(params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
 
 
 def needed(
-    commits: Sequence[Commit], releases: Sequence[Commit], *, since: float, newest: int
+    commits: Sequence[Commit],
+    releases: Sequence[Commit],
+    *,
+    since: float,
+    newest: int,
+    anchor: int | None = None,
 ) -> list[Commit]:
     """Returns the commits of the ledger whose data and models are kept.
 
@@ -72,6 +80,7 @@ def needed(
         releases: those that let another version serve, newest first.
         since: time in seconds; what was made or served since then is kept.
         newest: number of commits that are kept whatever their age.
+        anchor: the version that refreshes are held against.
     """
     kept = {commit.id: commit for commit in commits if commit.time >= since}
     kept |= {commit.id: commit for commit in commits[:newest]}
@@ -80,10 +89,18 @@ def needed(
     served |= {commit.serves for commit in before[:1]}  # it served when that time began
     with suppress(ReleaseError):
         served.add(steps_back(releases, 1))
+    promoted = {commit.serves for commit in releases if not commit.rollback}
+    served |= {anchor} & promoted
     for number in filter(None, served):
         promotion = promotion_of(releases, number)
         kept[promotion.id] = promotion
     return list(kept.values())
+
+
+def _anchor(commits: Sequence[Commit]) -> int | None:
+    """Returns the version that the newest night's chain of refreshes is held against."""
+    champion = ledger.read_at(commits[0].id, Champion) if commits else None
+    return champion.anchor.release.version if champion and champion.anchor else None
 
 
 def _open_nights(closed: set[str], now: datetime) -> list[str]:
