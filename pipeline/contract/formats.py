@@ -19,6 +19,15 @@ def count(number: float | None) -> str:
     return NONE if number is None else f"{number:,.0f}".replace("-", "−")
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a count with its noun.
+
+    >>> counted(1, "night"), counted(1200, "night")
+    ('1 night', '1,200 nights')
+    """
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float | None) -> str:
     """Returns seconds in the two largest units that matter.
 

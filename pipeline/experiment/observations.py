@@ -11,7 +11,13 @@ leaves [low, high), the chance to meet the challenger at share s is
 An exposure whose chance is between 0 and 1 opens an observation, and what the unit does within the window
 after it counts with it; all else was certain and tells nothing of the models. A user who saw the champion at
 5 % so counts anew at 25 %, with chance 20/95: in order of time the arms are a sequence of coins with known
-chances, which is all that `e_process`, `srm` and `unpaired` ask for. Pure.
+chances, which is all that `e_process`, `srm` and `unpaired` ask for.
+
+What a unit does later is as certain as its arm, but not as harmless: a model may fail from the second visit
+on. So an observation keeps what its unit is shown at the same share after the window (`later`), and units
+that come back at a later share S, in the arm that they first had at share s, are observations of their own
+(`returned`). Of those that did not change arms in between, a unit met the challenger with the chance
+s / (s + 1 - S), and each is one coin still, though the same one as before. Pure.
 """
 
 import math
@@ -35,7 +41,13 @@ class Observation:
     chance: float  # to meet it
     share: float
     time: float  # of the first exposure
-    exposures: list[Shown] = field(default_factory=list)
+    exposures: list[Shown] = field(default_factory=list)  # within the window
+    later: list[Shown] = field(default_factory=list)  # after it, at the same share and in the same arm
+
+    def until(self, after_s: float) -> list[Shown]:
+        """Returns the exposures within so many seconds of the first."""
+        shown = (*self.exposures, *self.later)
+        return [one for one in shown if one.time <= self.time + after_s]
 
     def score(self, by: LiveScore = LISTS, *, window_s: float) -> float | None:
         """Score of the exposures by the outcomes that were told within the window; None: none was."""
@@ -48,7 +60,9 @@ class Seen:
 
     observations: tuple[Observation, ...]
     impossible: int  # exposures in an arm that the unit could not be in
-    latencies_s: dict[bool, Floats]  # by whether the challenger answered; at the last share above 0
+    # of a unit's first answer at the last share above 0, by whether the challenger gave it
+    latencies_s: dict[bool, Floats]
+    returned: tuple[Observation, ...] = ()
 
     @property
     def treated(self) -> NDArray[np.bool_]:
@@ -63,12 +77,15 @@ class Seen:
     @property
     def swapped(self) -> "Seen":
         """The same with the arms exchanged: is the champion worse than the challenger?"""
+
+        def swapped(observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
+            return tuple(replace(one, treated=not one.treated, chance=1 - one.chance) for one in observations)
+
         return Seen(
-            observations=tuple(
-                replace(one, treated=not one.treated, chance=1 - one.chance) for one in self.observations
-            ),
+            observations=swapped(self.observations),
             impossible=self.impossible,
             latencies_s={not ours: values for ours, values in self.latencies_s.items()},
+            returned=swapped(self.returned),
         )
 
     def counts(self, share: float | None = None) -> tuple[int, int]:
@@ -80,16 +97,18 @@ class Seen:
 def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
     """Returns the observations among an experiment's exposures, which come oldest first."""
     places: dict[str, tuple[float, float]] = {}
+    first: dict[str, Observation] = {}
     opened: dict[str, Observation] = {}
+    again: dict[tuple[str, float], Observation] = {}
     observations: list[Observation] = []
-    latencies: dict[bool, list[float]] = {True: [], False: []}
+    latencies: dict[bool, dict[str, float]] = {True: {}, False: {}}
     impossible, share = 0, 0.0
     for shown in exposures:
         ours = shown.arm == CHALLENGER
         if shown.share > 0:
             if shown.share != share:  # the hours of another share may have been busier ones
-                share, latencies = shown.share, {True: [], False: []}
-            latencies[ours].append(shown.latency_s)
+                share, latencies = shown.share, {True: {}, False: {}}
+            latencies[ours].setdefault(shown.unit, shown.latency_s)
         low, high = places.get(shown.unit, (0.0, 1.0))
         chance = min(max((shown.share - low) / (high - low), 0.0), 1.0)
         if chance == (0.0 if ours else 1.0) or math.isnan(shown.share):
@@ -101,10 +120,19 @@ def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
             opened[shown.unit] = last
             observations.append(last)
             places[shown.unit] = (low, shown.share) if ours else (shown.share, high)
-        if last and last.treated == ours and last.share == shown.share and shown.time <= last.time + window_s:
-            last.exposures.append(shown)
+        if last and last.treated == ours and last.share == shown.share:
+            (last.exposures if shown.time <= last.time + window_s else last.later).append(shown)
+        began = first.setdefault(shown.unit, last) if last else None
+        if began and began.treated == ours and began.share < shown.share < 1:
+            back = again.get((shown.unit, shown.share))
+            if back is None:
+                coin = began.share / (began.share + 1 - shown.share)
+                back = Observation(treated=ours, chance=coin, share=shown.share, time=shown.time)
+                again[shown.unit, shown.share] = back
+            (back.exposures if shown.time <= back.time + window_s else back.later).append(shown)
     return Seen(
         observations=tuple(observations),
         impossible=impossible,
-        latencies_s={ours: np.array(values, dtype=np.float64) for ours, values in latencies.items()},
+        latencies_s={ours: np.array([*of.values()], dtype=np.float64) for ours, of in latencies.items()},
+        returned=tuple(again.values()),
     )

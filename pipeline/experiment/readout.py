@@ -21,6 +21,7 @@ of predictions without a label is left out. Pure.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -38,6 +39,7 @@ from pipeline.statistics.result import Result, Status
 from pipeline.statistics.unpaired import effect
 
 Floats = NDArray[np.float64]
+WINDOWS = (1, 2, 4, 8, 16)  # of a user's answers that guardrails look at together
 Mode = Literal["live", "both"]
 
 
@@ -126,14 +128,18 @@ def guardrails(
 
     Those of lists are left out where users are shown none.
 
-    Each is tested twice, at half of alpha: on every user's first answer, at once, so that a broken model is
-    stopped early; and on all answers within a user's window once that is over, so that a model which fails
-    from the second answer on is stopped as well. A user is one value, the mean over the answers that count.
+    Each is tested several times, alpha shared among the tests: on every user's first answer, at once, so that
+    a broken model is stopped early; on all answers within a window, and within 2, 4, 8 and 16 of them, once
+    these are over; and on the answers to users who come back at a later share. So a model that fails from the
+    second visit on, or only after hours, is stopped as well. A user is one value, the mean over the answers
+    that count.
     """
-    users = list(seen.observations)
-    over = [one for one in users if one.time + window_s <= now]
-    tests = [(users, _values(users, [one.exposures[:1] for one in users])),
-             (over, _values(over, [one.exposures for one in over]))]  # fmt: skip
+    users, back = list(seen.observations), _over(seen.returned, window_s, now)
+    tests = [(users, _values(users, [one.exposures[:1] for one in users]))]
+    for windows in WINDOWS:
+        over = _over(users, windows * window_s, now)
+        tests.append((over, _values(over, [one.until(windows * window_s) for one in over])))
+    tests.append((back, _values(back, [one.exposures for one in back])))
 
     def tested(name: str, text: str, margin: float) -> Check:
         results = [
@@ -172,6 +178,10 @@ def guardrails(
             limits.shift,
         ),
     )
+
+
+def _over(observations: Sequence[Observation], after_s: float, now: float) -> list[Observation]:
+    return [one for one in observations if one.time + after_s <= now]
 
 
 def _values(users: list[Observation], answers: list[list[Shown]]) -> dict[str, list[float]]:
@@ -253,6 +263,8 @@ def _compared(
         over, scores = _labelled(over, scores)
         rate = 1.0
     values = np.array([score or 0.0 for score in scores])
+    if rare := _too_rare(_arm(over), values, least=rules.min_samples):
+        return Result(status=Status.NO_DATA, sentence=rare)
     plain = effect(_arm(over), _chance(over), values, alpha=rules.alpha, tuned_at=tuned_at)
     scaled = replace(
         plain, mean=plain.mean / rate, low=plain.low / rate, high=plain.high / rate, sd=plain.sd / rate
@@ -261,6 +273,23 @@ def _compared(
         sentence = f"the scores of {plain.num_samples:,} users do not differ, or are too few for an interval"
         return Result(status=Status.NO_DATA, sentence=sentence)
     return Result(status=status_of(scaled, rules), effect=scaled, sentence=str(scaled))
+
+
+def _too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
+    """Returns in words that too few users have another score than most, "" where enough have.
+
+    An interval of a mean goes by the spread of its scores. Of thirty users who all took nothing that is zero,
+    and it would prove anything.
+    """
+    found, counts = np.unique(values, return_counts=True)
+    usual = found[counts.argmax()] if counts.size else 0.0
+    ours, theirs = (int((values[which] != usual).sum()) for which in (arm, ~arm))
+    if min(ours, theirs) >= least:
+        return ""
+    return (
+        f"most users score {usual:g}, and {ours:,} of the challenger and {theirs:,} of the champion do not; "
+        f"gate.min_samples asks for {least:,} of each"
+    )
 
 
 def _as_drawn(seen: Seen) -> Result:

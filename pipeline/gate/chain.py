@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.contract.formats import counted
 from pipeline.contract.records import (
     Anchor,
     Chain,
@@ -157,7 +158,7 @@ def sentence(chain: Chain) -> str:
     """Returns where the chain stands, in words; "" where the anchor was not scored."""
     if chain.level is None or chain.half_width is None:
         return ""
-    nights = "1 night" if chain.num_nights == 1 else f"{chain.num_nights} nights"
+    nights = counted(chain.num_nights, "night")
     stands = f"{chain.level:+.4f} (give or take {chain.half_width:.4f}, {nights})"
     return f"the chain since version {chain.anchor} stands at {stands} of the margin {chain.margin:g}"
 

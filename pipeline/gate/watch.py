@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.formats import count
+from pipeline.contract.formats import counted
 from pipeline.contract.params import GateParams, WatchSections
 from pipeline.contract.records import Chain, Difference, Release, Watch
 from pipeline.experiment import holdback, live_test
@@ -95,7 +95,7 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
         return looked("rolled back", reason=reason, level=before, predecessor=newest.anchor)
     error = max(one.error for one in from_before if one)
     nights = nights_to_show(newest.margin, error=error, alpha=params.alpha / NIGHTS_PER_YEAR)
-    shows = f"a loss of the margin {newest.margin:g} shows after about {count(nights)} nights"
+    shows = f"a loss of the margin {newest.margin:g} shows after about {counted(nights, 'night')}"
     reason = f"{replaced} is not proven better than {this}: {before}; {shows}"
     return looked("kept", reason=reason, level=before)
 

@@ -15,6 +15,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 from scipy import stats
 
+from pipeline.contract.formats import counted
 from pipeline.statistics.control_chart import Mean
 
 LEAST_NIGHTS = 5  # for a variance between nights
@@ -32,7 +33,7 @@ class Level:
     num_nights: int  # that were averaged
 
     def __str__(self) -> str:
-        nights = "1 night" if self.num_nights == 1 else f"{self.num_nights} nights"
+        nights = counted(self.num_nights, "night")
         return f"{self.mean:+.4f} (from {self.low:+.4f} to {self.high:+.4f}, {nights})"
 
     @property
