@@ -121,6 +121,8 @@ def _look(
         hours=(now.timestamp() - traffic.changed_at) / HOUR_S,
         over=now >= night.decide_until or traffic.experiment != night.id,
     )
+    if why := log.why_stopped(night.id):
+        decision = Decision(action="reject", reason=f"stopped by a router: {why}")
     standing = _standing(standing, finding, decision, share=share)
     if decision.action != "wait":
         verdict = _verdict(first, decision, standing, both=params.gate.scores == "both")

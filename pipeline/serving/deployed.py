@@ -51,6 +51,9 @@ class Deployed:
             champion=number, challenger=now.challenger.version if now.challenger else 0,
         )  # fmt: skip
 
+    def stop(self, experiment: str, why: str) -> None:
+        """Does nothing: the endpoint shares its requests out, as the gate tells it at its next look."""
+
     def start(self) -> None:
         """Computes the answers of likely users, then starts to follow the traffic row."""
         if isinstance(self._answers, Answers):

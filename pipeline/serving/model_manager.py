@@ -53,10 +53,16 @@ class Standing:
 def warm(answers: Answers, users: Sequence[str], *, ended: threading.Event) -> None:
     """Computes the answers of these users ahead of time, for WARM_S at most."""
     until = time.monotonic() + WARM_S
+    num_failed = 0
     for start in range(0, len(users), WARM_BATCH):
         if time.monotonic() > until or ended.is_set():
             break
-        answers.of(users[start : start + WARM_BATCH])
+        try:
+            answers.of(users[start : start + WARM_BATCH])
+        except Exception:  # whatever a workload raises: who asks meets it, and it is counted then
+            if not num_failed:
+                log.exception("version %d fails for a user ahead of time", answers.version)
+            num_failed += 1
 
 
 class ModelManager:
@@ -73,6 +79,7 @@ class ModelManager:
         self._alias = 0
         self._looked_at, self._tried_at, self._forgot_at = -1e9, -1e9, -1e9
         self._tried: tuple[object, ...] = ()
+        self._stopped: dict[str, str] = {}  # experiments that this router stopped, and why
         self._ended = threading.Event()
         work = (self._run, "model manager"), (self._beat, "heartbeat")
         self._threads = [threading.Thread(target=call, name=name, daemon=True) for call, name in work]
@@ -108,9 +115,20 @@ class ModelManager:
             challenger=now.challenger.version if now.challenger else 0,
         )  # fmt: skip
 
+    def stop(self, experiment: str, why: str) -> None:
+        """Lets nobody meet the challenger any more, here at once, and elsewhere once the log has it."""
+        if experiment in self._stopped:
+            return
+        log.warning("the experiment %s is stopped: %s", experiment, why)
+        self._stopped[experiment] = why
+        self.standing = replace(self.standing, challenger=None, share=0.0, experiment="")
+
     def follow(self) -> None:
         """Reads once what is wanted, and applies it."""
         traffic = self._log.traffic()
+        if traffic.experiment in self._stopped:
+            self._log.stop(traffic.experiment, self._stopped[traffic.experiment])
+            traffic = self._log.traffic()
         if time.monotonic() - self._looked_at > LEDGER_S:
             self._arrays = newest_arrays(self._home)
             if not traffic.champion:
@@ -153,6 +171,7 @@ class ModelManager:
         champion = self.loaded.get(wanted.champion, now.champion)
         challenger = self.loaded.get(wanted.challenger)
         tests = champion is not None and challenger is not None and champion.version == wanted.champion
+        tests = tests and wanted.experiment not in self._stopped
         after = Standing(
             champion=champion, challenger=challenger if tests else None, share=wanted.share if tests else 0.0,
             experiment=wanted.experiment if tests else "", revision=wanted.revision,

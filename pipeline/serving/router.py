@@ -32,10 +32,11 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel
 
 from pipeline.contract.errors import DataError, JobError
-from pipeline.contract.params import ServingParams
+from pipeline.contract.params import LiveTestParams, ServingParams
 from pipeline.serving.answers import Answer, Answers, Predictor
 from pipeline.serving.batcher import Batcher, NoAnswer, in_a_line
 from pipeline.serving.bodies import MAX_NAME, MAX_ROWS, TOP, OutcomeBody, PredictBody, RecommendBody
+from pipeline.serving.kill_switch import Given, KillSwitch
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import ModelCache
 from pipeline.serving.model_manager import ModelManager, Standing
@@ -69,6 +70,9 @@ class VersionSource(Protocol):
     def draw(self, user: str, now: Standing) -> tuple[str, str]:
         """Returns the unit and the arm of a user's request."""
 
+    def stop(self, experiment: str, why: str) -> None:
+        """Lets nobody meet the challenger of the experiment any more."""
+
     def state(self) -> RouterState:
         """Returns what serves, for the log."""
 
@@ -79,8 +83,13 @@ class VersionSource(Protocol):
 class Router:
     """Handles the paths, in the event loop that it is created in; records nothing without a log."""
 
-    def __init__(self, log: Log | None, versions: VersionSource, params: ServingParams) -> None:
+    def __init__(
+        self, log: Log | None, versions: VersionSource, params: ServingParams,
+        limits: LiveTestParams | None = None,
+    ) -> None:  # fmt: skip
         self.versions, self._params = versions, params
+        limits = limits or LiveTestParams()
+        self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
         self._metrics = Metrics()
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
         self._predicting = ThreadPoolExecutor(1, thread_name_prefix="predicting")
@@ -184,6 +193,12 @@ class Router:
             latency_s=latency_s, error=error, fallback=fallback, predicted=predicted,
         )  # fmt: skip
         self._writer.expose(exposure)
+        given = Given(
+            time=exposure.time, unit=unit, by_challenger=arm == CHALLENGER, failed=bool(error),
+            latency_s=latency_s,
+        )  # fmt: skip
+        if why := self._kill_switch.stops(given, experiment=now.experiment):
+            self.versions.stop(now.experiment, why)
         metrics = self._metrics.arms[arm]
         metrics.requests.inc()
         metrics.latency_s.observe(latency_s)
@@ -307,14 +322,17 @@ class ShortCut:
         await response(scope, receive, send)
 
 
-def make_app(log: Log, params: ServingParams, *, name: str, home: Path, token: str = "") -> Limits:
-    """Returns the app of a router for the model of that name, with its log."""
+def make_app(
+    log: Log, params: ServingParams, *, name: str, home: Path, token: str = "",
+    limits: LiveTestParams | None = None,
+) -> Limits:  # fmt: skip
+    """Returns the app of a router for the model of that name, with its log and the limits of live tests."""
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         models = ModelCache(name, home=home, top=params.max_top, keep=params.keep_users)
         manager = ModelManager(log, models, home=home, keep_days=params.keep_days)
-        router = Router(log, manager, params)
+        router = Router(log, manager, params, limits)
         app.state.router = router
         manager.start()
         yield

@@ -35,7 +35,9 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     traffic_log = open_log(log_url(settings, home))
     torch.set_num_threads(1)  # one user's answer is too small for more threads, which would only wait
     sys.setswitchinterval(SWITCH_S)
-    app = make_app(traffic_log, settings, name=params.register_.name, home=home, token=token)
+    app = make_app(
+        traffic_log, settings, name=params.register_.name, home=home, token=token, limits=params.live_test
+    )
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=10,

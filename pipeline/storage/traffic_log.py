@@ -95,6 +95,12 @@ _routers = sa.Table(
     sa.Column("fault", sa.Text, nullable=False),
     sa.Column("seen_at", sa.Double, nullable=False),
 )  # fmt: skip
+_stops = sa.Table(
+    "stops", _metadata,
+    sa.Column("experiment", sa.String(200), primary_key=True),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("time", sa.Double, nullable=False),
+)  # fmt: skip
 _endpoints = sa.Table(
     "endpoints", _metadata,
     sa.Column("id", sa.String(300), primary_key=True),
@@ -276,6 +282,27 @@ class Log:
                 if not left:
                     raise
         raise AssertionError
+
+    def stop(self, experiment: str, why: str) -> None:
+        """Ends an experiment at once, and records why; the first reason stands."""
+        row = {"experiment": experiment, "why": why, "time": time.time()}
+        insert = self._dialect.insert(_stops)
+        with self._writing() as connection:
+            connection.execute(insert.on_conflict_do_nothing(), row)
+
+        def ended(traffic: Traffic) -> Traffic:
+            if traffic.experiment != experiment:
+                return traffic
+            return replace(traffic, challenger=0, share=0.0, experiment="")
+
+        self.change_traffic(ended)
+
+    def why_stopped(self, experiment: str) -> str:
+        """Returns why a router stopped an experiment; "" where none did."""
+        query = sa.select(_stops.c.why).where(_stops.c.experiment == experiment)
+        with self._reading() as connection:
+            why: str | None = connection.execute(query).scalar()
+        return why or ""
 
     def beat(self, state: RouterState) -> None:
         """Records the state of a router, as of now."""

@@ -1,6 +1,7 @@
 """A real router on loopback, in front of a real registry."""
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -236,3 +237,23 @@ def test_before_anything_serves_it_waits_and_says_so(home: Path, tmp_path: Path)
         assert not answer.json()["ready"]
         status, told = router.post("recommend", {"user": "u1"})
         assert (status, "no version serves" in told["error"]) == (503, True)
+
+
+def test_a_challenger_that_fails_is_stopped_by_the_router_itself(router: Running) -> None:
+    """No gate looks here: the router sees it, ends the experiment, and says why."""
+    move(router, champion=2, challenger=3, share=0.5, experiment="a night that fails")
+    crowd = [f"u{number}" for number in range(700, 800)]
+    until(lambda: router.manager.standing.challenger is not None)
+    for user in crowd:
+        router.recommend(user)
+        if not router.log.traffic().experiment:
+            break
+        time.sleep(0.03)
+    until(lambda: not router.log.traffic().experiment)
+    why = router.log.why_stopped("a night that fails")
+    assert why.startswith("lately ")
+    assert "of the challenger met an error, and 0 of " in why
+    assert {router.recommend(user)["version"] for user in crowd[:20]} == {2}
+    move(router, champion=2, challenger=3, share=0.5, experiment=EXPERIMENT)  # another test
+    until(lambda: router.manager.standing.challenger is not None)
+    assert router.log.why_stopped(EXPERIMENT) == ""

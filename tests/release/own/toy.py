@@ -84,6 +84,8 @@ class Toy:
         if "u14" in users:
             LATE.wait(10)
         weight = next(model.parameters()).item()
+        if weight == 3 and any(user.startswith("u7") and len(user) == 4 for user in users):
+            raise ValueError("version 3 knows nobody of u700 to u799")
         known = [user[1:].isdigit() and int(user[1:]) < 1000 for user in users]
         return [[f"{weight:g}/{user}/{rank}" for rank in range(top * knows)]
                 for user, knows in zip(users, known, strict=True)]  # fmt: skip
