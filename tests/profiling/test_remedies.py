@@ -46,6 +46,13 @@ def test_a_first_epoch_gains_nothing_from_memory():
     assert STORED not in applying(epochs=1.0)
 
 
+def test_days_that_are_kept_over_the_nights_gain_in_the_first_epoch_too():
+    whole, by_day = named(STORED, epochs=2.0), named(STORED, epochs=1.0, new_share=0.1)
+    assert by_day.applies
+    assert by_day.predicted_gain == pytest.approx(1.8 * whole.predicted_gain)
+    assert "90% of them from files of earlier nights" in by_day.note
+
+
 def test_a_parser_of_single_samples_is_sent_to_the_door_that_keeps_columns_over_the_nights():
     assert "`features`" in named(STORED, epochs=1.0).note
     assert "`features`" in named(STORED, columns_bytes=10**10).note
@@ -128,7 +135,7 @@ def mended(*remedies: Remedy, **changed) -> Profile:
 
 def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
     found = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
-    tuned, tuning = apply_kept(found, epochs=3, num_samples=10**6)
+    tuned, tuning = apply_kept(found, epochs=3, num_samples=10**6, at_hand=True)
     assert tuning == found.tuning
     assert tuned.step_s == found.step_s
     total_s = found.load_s(BATCH) + found.step_s(BATCH)
@@ -138,7 +145,7 @@ def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
 @given(st.floats(0, 0.9), st.floats(0, 0.9))
 def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
     found = mended(kept(STORED, io), replace(kept("fused optimizer", compute), bound="compute"))
-    tuned, _ = apply_kept(found, epochs=3, num_samples=10**6)
+    tuned, _ = apply_kept(found, epochs=3, num_samples=10**6, at_hand=True)
     total_s = found.load_s(BATCH) + found.step_s(BATCH)
     assert tuned.load_s(BATCH) + tuned.step_s(BATCH) == pytest.approx((1 - io) * (1 - compute) * total_s)
     assert min(tuned.load_s(BATCH), tuned.step_s(BATCH)) >= 0
@@ -148,18 +155,27 @@ def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
 
 def test_a_smaller_batch_is_in_the_lines_already():
     found = mended(kept(SMALLER_BATCH, 0.3))
-    assert apply_kept(found, epochs=3, num_samples=10**6) == (found, Tuning())
+    assert apply_kept(found, epochs=3, num_samples=10**6, at_hand=True) == (found, Tuning())
 
 
 def test_a_warm_night_of_one_epoch_keeps_nothing_in_memory():
     found = replace(profile(), remedies=(kept(STORED, 0.5),), tuning=Tuning(in_memory=True))
-    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6)
+    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6, at_hand=True)
     assert (tuned, tuning) == (replace(found), Tuning())
+
+
+@pytest.mark.parametrize(("kept_by_day", "at_hand"), [(True, True), (True, False), (False, True)])
+def test_a_warm_night_uses_the_files_of_earlier_ones_where_they_are(kept_by_day, at_hand):
+    found = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
+    found = replace(found, evidence=found.evidence | {"mended": {"kept_by_day": kept_by_day}})
+    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6, at_hand=at_hand)
+    assert tuning.in_memory == (kept_by_day and at_hand)
+    assert (tuned.load_s(BATCH) < found.load_s(BATCH)) == tuning.in_memory
 
 
 @pytest.mark.parametrize(("num_samples", "compiled"), [(1000, False), (10**7, True)])
 def test_a_model_is_compiled_where_the_night_is_long_enough(num_samples, compiled):
     found = replace(profile(), remedies=(kept(COMPILED_MODEL, 0.3),), tuning=Tuning(compiled=True))
-    tuned, tuning = apply_kept(found, epochs=3, num_samples=num_samples)
+    tuned, tuning = apply_kept(found, epochs=3, num_samples=num_samples, at_hand=True)
     assert tuning.compiled == compiled
     assert (tuned.step_s == found.step_s) != compiled
