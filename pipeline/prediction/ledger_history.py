@@ -98,6 +98,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         num_machines=plan.rental.num_machines,
         batch_size=plan.batch_size,
         num_workers=num_workers if here else machine.num_workers,
+        num_bytes=entry.dataset.num_bytes,
     )
     if predicted is None:
         return None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Line, Profile, Remedy, Tuning
-from pipeline.machines.catalog import HEADROOM, rented
+from pipeline.machines.catalog import HEADROOM, PAGE_CACHE, rented
 
 Bound = Literal["io", "compute", "memory"]
 STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"
@@ -60,12 +60,15 @@ class JobFacts:
     rungs: Mapping[str, str] = field(default_factory=dict)
     most_samples: int = 0  # that fit in a pass; 0: the whole batch
     bfloat16_flops_per_s: float = 0.0
+    waited_share: float = 0.0  # of a load, in which it waits for storage
+    storage_bytes_per_s: float = 0.0
     draws: bool = False  # samples are drawn at random each time, as crops are
     epochs: float = 1.0
     num_workers: int = 1
     batch_bytes: int = 0
     columns_bytes: int = 0  # of all samples kept in memory; 0: they cannot be kept
     memory_bytes: int = 0  # that they may use
+    array_bytes: int = 0  # of the arrays on the disk
     new_share: float = 1.0  # of the samples, that a night has to read itself; the others were kept by day
     optimizer_share: float = 0.0  # of the step
     fusible: bool = False  # torch has one kernel for the whole update
@@ -179,10 +182,13 @@ def _io(job: JobFacts) -> Iterator[Offer]:
         job, "io", STORED, gain=again if room and not whole else 0.0, change=kept,
         note="whole batches are read already" if whole else f"samples are read one by one; {why}",
     )  # fmt: skip
-    yield _offer(
-        job, "io", IN_RAM, gain=again if room and whole else 0.0, change=kept,
-        note=why if whole else "memory is tried by the remedy above",
-    )  # fmt: skip
+    if (waits := job.load_share * job.waited_share) >= LEAST_GAIN and not (room and again):
+        yield _offer(job, "io", IN_RAM, gain=waits, note=_faster_storage(job, waits))
+    else:
+        yield _offer(
+            job, "io", IN_RAM, gain=again if room and whole else 0.0, change=kept,
+            note=why if whole else "memory is tried by the remedy above",
+        )  # fmt: skip
     load_s, step_s = job.load_s(job.batch_size), job.step_s(job.batch_size)
     number = job.num_cores if job.draws else MANY_LOADERS[0] if load_s > step_s else 1
     kind = "process(es)" if job.draws else "loader(s)"
@@ -198,6 +204,22 @@ def _io(job: JobFacts) -> Iterator[Offer]:
         note="there is no copy to the device" if job.on_cpu else "the accelerator copies batches by itself",
     )  # fmt: skip
     yield _smaller_batch(job, "io")
+
+
+def _faster_storage(job: JobFacts, waits: float) -> str:
+    """Returns what would shorten the waits, which take that share of an update."""
+    enough = [m for m in rented() if m.usd_per_hour and PAGE_CACHE * m.memory_bytes >= job.array_bytes]
+    cheapest = min(enough, key=lambda m: (m.usd_per_hour or 0.0, m.name), default=None)
+    note = (
+        f"at most: an update waits {waits:.0%} of its time for storage, which reads "
+        f"{job.storage_bytes_per_s / 1e6:,.0f} MB/s; put the home on a faster disk"
+    )
+    if cheapest is None:
+        return note
+    return (
+        f"{note}, or name in plan.machines one that keeps {job.array_bytes / 1e9:.1f} GB of arrays in its "
+        f"memory, of which {cheapest.name} is the cheapest"
+    )
 
 
 def _compute(job: JobFacts) -> Iterator[Offer]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract.records import Profile, Remedy, Tuning
+from pipeline.machines.catalog import rented
 from pipeline.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
 from tests.planning.jobs import line, profile
 
@@ -44,6 +45,26 @@ def test_samples_that_are_too_many_or_unlike_are_not_kept_in_memory():
 
 def test_a_first_epoch_gains_nothing_from_memory():
     assert STORED not in applying(epochs=1.0)
+
+
+def test_storage_that_is_waited_for_is_said_with_the_machine_that_keeps_the_arrays_in_memory():
+    waiting = {
+        "columns_bytes": 0,
+        "waited_share": 0.9,
+        "storage_bytes_per_s": 80e6,
+        "array_bytes": 200 * 10**9,
+    }
+    remedy = named("storage with higher throughput", **waiting)
+    assert remedy.applies
+    assert remedy.predicted_gain == pytest.approx(0.9 * job(**waiting).load_share)
+    assert "which reads 80 MB/s" in remedy.note
+    cheapest = remedy.note.rpartition("of which ")[2].split()[0]
+    assert min(m.memory_bytes for m in rented() if m.name == cheapest) >= 400 * 10**9
+    assert (
+        "plan.machines"
+        not in named("storage with higher throughput", **waiting | {"array_bytes": 10**15}).note
+    )
+    assert not named("storage with higher throughput", **waiting | {"waited_share": 0.0}).applies
 
 
 def test_days_that_are_kept_over_the_nights_gain_in_the_first_epoch_too():
