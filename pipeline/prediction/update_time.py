@@ -8,9 +8,9 @@ With R workers, b = batch / R samples each in s micro-batches of m, an update ta
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
 other, expected at their geometric mean; the part that does not grow is the host's and stays. Loading waits
-for no storage where the arrays stay in memory once they were laid out, and else as long as the profile
-measured with nothing in memory, by the rates of both disks. Earlier nights correct the result
-(calibration.py) and reduce its uncertainty.
+for no storage for the share of the arrays that stay in memory once they were laid out, and for the rest as
+long as the profile measured with nothing in memory, by the rates of both disks. Earlier nights correct the
+result (calibration.py) and reduce its uncertainty.
 """
 
 from dataclasses import dataclass
@@ -120,8 +120,8 @@ def _storage(profile: Profile, machine: Machine, *, measured: Machine, num_bytes
         return 1.0, 0.0
     rates = measured.storage_bytes_per_s, machine.storage_bytes_per_s
     cold = shares["cold_share"] * (rates[0] / rates[1] if all(rates) else 1.0)
-    stays = num_bytes <= PAGE_CACHE * machine.memory_bytes
-    slowdown = max(LEAST_LOAD, 1 - shares["waited_share"] + (0.0 if stays else cold))
+    stays = min(1.0, PAGE_CACHE * machine.memory_bytes / num_bytes) if num_bytes else 1.0
+    slowdown = max(LEAST_LOAD, 1 - shares["waited_share"] + (1 - stays) * cold)
     return slowdown, abs(log(slowdown)) / Z90
 
 

@@ -47,8 +47,8 @@ def test_arrays_that_stay_in_memory_are_waited_for_no_more():
     assert load_of(timed(job(), machine(), num_bytes=FITS)) == pytest.approx(0.2 * PLAIN_S)
 
 
-@pytest.mark.parametrize(("times", "share"), [(1, 1.1), (3, 0.5), (0.5, 2.0)])
-def test_others_are_waited_for_by_the_rates_of_the_disks(times, share):
+@pytest.mark.parametrize(("times", "share"), [(1, 0.65), (3, 0.35), (0.5, 1.1)])
+def test_the_half_that_does_not_stay_is_waited_for_by_the_rates_of_the_disks(times, share):
     there = machine(storage_bytes_per_s=times * DISK)
     assert load_of(timed(job(), there)) == pytest.approx(share * PLAIN_S)
 
@@ -69,7 +69,7 @@ def test_a_profile_of_before_is_taken_as_it_is():
 def test_what_was_cached_at_hand_is_read_from_the_disk_where_memory_is_short():
     found = job(waited_share=0.0, cold_share=2.0)
     assert load_of(timed(found, machine(), num_bytes=FITS)) == pytest.approx(PLAIN_S)
-    assert load_of(timed(found, machine(), num_bytes=2 * FITS)) == pytest.approx(3 * PLAIN_S)
+    assert load_of(timed(found, machine(), num_bytes=2 * FITS)) == pytest.approx(2 * PLAIN_S)
 
 
 @given(st.floats(0, 1), st.floats(0, 5), st.floats(1e6, 1e10), st.integers(0, 4 * FITS))
