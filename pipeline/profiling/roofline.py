@@ -22,11 +22,11 @@ takes CPU time, and a kernel too small to be divided leaves all but one idle. `m
 two cores that others used too (2026-11-23), in GFLOP/s and GB/s, before and after two processes that count
 joined:
 
-                                        product    copy      gather      scatter
-    all threads, clock                  141  51    17   8     2.1   7.8   0.09  14
-    all threads, CPU time / threads     130 140    39  32     4.3  29     0.19  15
-    one thread, CPU time                 94  89    24  18    11    10    10     10
-    the faster of the first and third    90  79    22  18    12    10    11      9
+                                        product    copy     gather     scatter
+    all threads, clock                   63  30    19  10    19   1     16  0.03
+    all threads, CPU time / threads     136 126    41  38    52   4     33  35
+    one thread, CPU time                 93  92    27  26    14  13     13  12
+    the faster of the first and third    99  86    27  26    23  19     14  14
 
 The result is one file per machine under $PIPELINE_HOME/var/machines, named by a digest of its fingerprint.
 """
