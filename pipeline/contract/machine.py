@@ -48,6 +48,7 @@ class Machine:
     dated: date
     flex_usd_per_hour: float | None = None
     ssd_bytes: int = 0  # disks that come with it and are billed with it
+    storage_bytes_per_s: float = 0.0  # read from the disk that the arrays are laid out on; 0: not known
     rates_source: str = ""  # of its FLOP/s, bandwidth and links
     prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
 

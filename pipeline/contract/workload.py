@@ -95,7 +95,9 @@ class Workload(Protocol):
     A dataset may have `__getitems__(indices) -> batch`, which is then called instead of `__getitem__` and
     torch's default collation; indices are a list, a range or an int64 array. It may have `block`: that many
     neighbours are then trained on near each other, since they are read together
-    (pipeline/training/sample_order.py).
+    (pipeline/training/sample_order.py). It may have `days`, the number of samples of each day in order
+    (`{"2025-01-31": 4000}`), where a sample is made of nothing but its day's rows: what is parsed once is
+    then kept over the nights (pipeline/training/column_files.py).
     """
 
     @property

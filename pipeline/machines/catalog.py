@@ -22,6 +22,7 @@ from pipeline.contract.records import LOCAL, Profile, Strategy
 from pipeline.machines import pricelist
 
 HEADROOM = 0.10  # share of a device's memory that stays free
+PAGE_CACHE = 0.5  # share of a machine's memory, that arrays may take to stay in it once they were laid out
 
 
 def rented(refreshed: Path | None = None) -> tuple[Machine, ...]:
@@ -106,6 +107,7 @@ def local(profile: Profile, *, today: date) -> Machine:
         bandwidth_bytes_per_s=measured["bandwidth_bytes_per_s"],
         flops_per_s=measured["flops_per_s"],
         link_bytes_per_s=measured["bandwidth_bytes_per_s"],
+        storage_bytes_per_s=measured.get("storage_bytes_per_s", 0.0),  # profiles of before do not have it
         dated=today,
     )
 

@@ -6,6 +6,10 @@
 
 The kernel counts, for each thread, the time that it waited for a core (`run_delay` of schedstat). Threads of
 one process wait for each other too, so that counts only as far as other processes used the cores at all.
+
+Loads and steps are timed by the clock, and judged by this share, rather than by their CPU time: a load waits
+for storage, and the threads of a step spin while they wait for each other. Only what one thread can measure,
+as the ceilings (pipeline/profiling/roofline.py), is taken from CPU time.
 """
 
 import contextlib

@@ -25,6 +25,7 @@ def sizes(job: Job, best: Candidate) -> tuple[Size, ...]:
             num_machines=best.rental.num_machines,
             batch_size=size,
             num_workers=job.num_workers if here else best.machine.num_workers,
+            num_bytes=job.dataset.num_bytes,
             known=job.known,
         )
         if timed is None or (grown and size * LEAST_UPDATES > best.num_samples):

@@ -65,7 +65,12 @@ def plan(
     machines = allowed(everything(available, (at_hand, *listed)), planning, available=available)
     obtainable = frozenset(available)
     tonight = _course(night, dataset, champion, params)
-    profile, tuning = remedies.apply_kept(profile, epochs=tonight.epochs, num_samples=tonight.num_samples)
+    profile, tuning = remedies.apply_kept(
+        profile,
+        epochs=tonight.epochs,
+        num_samples=tonight.num_samples,
+        at_hand=all(machine.is_local for machine in machines if machine in obtainable),
+    )
     batch_size = training.batch_size
     if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
         batch_size = max(1, batch_size // 2)

@@ -106,7 +106,7 @@ def estimate(
     """
     timed = update(
         profile, machine, measured=measured, num_machines=rental.num_machines, batch_size=batch_size,
-        num_workers=num_workers, known=known,
+        num_workers=num_workers, num_bytes=num_bytes, known=known,
     )  # fmt: skip
     if timed is None:
         return None

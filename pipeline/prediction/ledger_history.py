@@ -87,7 +87,9 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         return None
     measured = catalog.local(profile, today=entry.night.day)
     epochs = plan.num_samples / max(1, entry.dataset.num_samples)
-    as_run, _ = remedies.apply_kept(profile, epochs=epochs, num_samples=plan.num_samples)
+    as_run, _ = remedies.apply_kept(
+        profile, epochs=epochs, num_samples=plan.num_samples, at_hand=plan.rental.is_local
+    )
     here = plan.rental.is_local
     predicted = update(
         as_run,
@@ -96,6 +98,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         num_machines=plan.rental.num_machines,
         batch_size=plan.batch_size,
         num_workers=num_workers if here else machine.num_workers,
+        num_bytes=entry.dataset.num_bytes,
     )
     if predicted is None:
         return None

@@ -7,8 +7,10 @@ With R workers, b = batch / R samples each in s micro-batches of m, an update ta
 (no gradient is sent in the micro-steps before the last; Pollux, OSDI'21, without overlap). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
-other, expected at their geometric mean; the part that does not grow is the host's and stays. Earlier nights
-correct the result (calibration.py) and reduce its uncertainty.
+other, expected at their geometric mean; the part that does not grow is the host's and stays. Loading waits
+for no storage for the share of the arrays that stay in memory once they were laid out, and for the rest as
+long as the profile measured with nothing in memory, by the rates of both disks. Earlier nights correct the
+result (calibration.py) and reduce its uncertainty.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from math import ceil, exp, hypot, log
 
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile
-from pipeline.machines.catalog import HEADROOM
+from pipeline.machines.catalog import HEADROOM, PAGE_CACHE
 from pipeline.machines.startup import Z90, Part
 from pipeline.prediction.calibration import Calibration, Correction, Update
 from pipeline.prediction.measurements import Setting
@@ -24,6 +26,7 @@ from pipeline.prediction.measurements import Setting
 REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
 UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
 NETWORK = log(1.5) / Z90
+LEAST_LOAD = 0.05  # share of a load that stays where it waits for no storage
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
 
 
@@ -49,9 +52,13 @@ def update(
     num_machines: int,
     batch_size: int,
     num_workers: int,
+    num_bytes: int = 0,
     known: Calibration | None = None,
 ) -> TimedUpdate | None:
-    """Returns one update on a machine; None if not even one sample fits the memory."""
+    """Returns one update on a machine; None if not even one sample fits the memory.
+
+    `num_bytes` is the size of the arrays.
+    """
     workers = num_workers * num_machines
     samples = ceil(batch_size / workers)
     sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
@@ -75,6 +82,7 @@ def update(
     num_loaders, parts = _passes(
         profile, machine, seen=machine is measured, setting=setting, samples=samples, scale=scale,
         spread=spread, apart=apart,
+        storage=_storage(profile, machine, measured=measured, num_bytes=num_bytes),
     )  # fmt: skip
     sync_s = _sync_s(profile, machine, workers=workers, num_machines=num_machines)
     if sync_s:
@@ -105,6 +113,18 @@ def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[floa
     return sharing * (by_flops * by_bandwidth) ** 0.5, abs(log(by_flops / by_bandwidth)) / 2 / Z90
 
 
+def _storage(profile: Profile, machine: Machine, *, measured: Machine, num_bytes: int) -> tuple[float, float]:
+    """Returns the slowdown of loading by the machine's storage, and a spread that reaches back to none."""
+    shares = profile.evidence.get("storage", {})
+    if machine is measured or not shares:
+        return 1.0, 0.0
+    rates = measured.storage_bytes_per_s, machine.storage_bytes_per_s
+    cold = shares["cold_share"] * (rates[0] / rates[1] if all(rates) else 1.0)
+    stays = min(1.0, PAGE_CACHE * machine.memory_bytes / num_bytes) if num_bytes else 1.0
+    slowdown = max(LEAST_LOAD, 1 - shares["waited_share"] + (1 - stays) * cold)
+    return slowdown, abs(log(slowdown)) / Z90
+
+
 def _micro_batch_size(profile: Profile, machine: Machine, *, samples: int, sharing: float) -> int | None:
     """Returns the samples per pass, halved until the predicted peak leaves the headroom free.
 
@@ -129,6 +149,7 @@ def _passes(
     scale: float,
     spread: float,
     apart: float,
+    storage: tuple[float, float],
 ) -> tuple[int, tuple[Part, ...]]:
     """Returns the number of loaders, and the parts of an update before the gradients are summed."""
     num_passes = setting.num_passes
@@ -142,8 +163,8 @@ def _passes(
         spread=hypot(spread + apart, _relative(line.per_sample_error, line.per_sample)),
     )
     load = Part(
-        seconds=num_passes * profile.load_s.fixed + samples * profile.load_s.per_sample,
-        spread=spread,
+        seconds=storage[0] * (num_passes * profile.load_s.fixed + samples * profile.load_s.per_sample),
+        spread=spread + storage[1],
     )
     # Where the CPU is the device, loaders would take the step's own cores; on the measured machine the
     # measured lines already include what loaders save.

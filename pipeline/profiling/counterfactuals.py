@@ -17,7 +17,7 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,14 +153,26 @@ def by_time(operators: Sequence[Operator], rates: Rates) -> dict[Bound, float]:
 
 
 def cold(harness: "Harness", size: int, folder: Path) -> dict[str, float]:
-    """Returns the seconds of a load after dropping the page cache, and of the next; {} where it cannot."""
+    """Returns the seconds of a load after dropping the page cache, and of the same again; {} if it cannot."""
     if not drop(folder):
         return {}
     start = harness.now()
     harness.load(size)
     again = harness.now()
-    harness.load(size)
+    harness.reload(size)
     return {"cold_load_s": again - start, "warm_load_s": harness.now() - again}
+
+
+def storage(changes: Changes, cold_s: Mapping[str, float]) -> dict[str, float]:
+    """Returns the seconds that storage takes in a load, as shares of it.
+
+    `cold_share` is that of a load of which nothing is in memory yet, `waited_share` that of the load as it
+    was measured, which waits for storage no longer than that. Both are 0 for a data set that waits for
+    something else than its arrays.
+    """
+    storage_s = max(0.0, cold_s.get("cold_load_s", 0.0) - cold_s.get("warm_load_s", 0.0))
+    cold_share = storage_s / changes.load_s if changes.load_s else 0.0
+    return {"cold_share": cold_share, "waited_share": min(cold_share, 1 - changes.load_busy)}
 
 
 def drop(folder: Path) -> bool:

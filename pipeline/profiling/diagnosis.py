@@ -111,6 +111,7 @@ def diagnose(
     can_rerun = room.fits and not tuning.sharded_weights  # sharded weights are moved, not only computed with
     rerun = counterfactuals.step_gains(harness, tried, batches[0], operators, ceilings) if can_rerun else None
     of_step = rerun or counterfactuals.by_time(operators, ceilings)
+    cold_s = counterfactuals.cold(harness, tried, ARRAYS)
     harness.build(tuning, num_workers=training.num_workers)  # what such steps learned is meaningless
     dispatch_s = len(operators) * ceilings.dispatch_s
     dispatch_share = min(1.0, dispatch_s / changes.step_s) if changes.step_s else 0.0
@@ -143,7 +144,8 @@ def diagnose(
         },
         "counterfactual": _counterfactual(changes, verdict)
         | {"step_was_run": rerun is not None}  # otherwise its gains come from the times of its operators
-        | counterfactuals.cold(harness, tried, ARRAYS),
+        | cold_s,
+        "storage": counterfactuals.storage(changes, cold_s),
         "symptoms": bounds.symptoms(
             verdict=verdict,
             room=room,
@@ -300,6 +302,7 @@ def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[s
         "device_memory_bytes": peaks.room_bytes,
         "flops_per_s": ceilings.flops_per_s,
         "bandwidth_bytes_per_s": ceilings.copy_bytes_per_s,
+        "storage_bytes_per_s": ceilings.cold_bytes_per_s,
     }
 
 

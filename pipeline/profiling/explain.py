@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.contract.formats import count, duration, operations, percent, quantity, size
 from pipeline.contract.records import Profile, Remedy
 from pipeline.machines import contention
-from pipeline.profiling.remedies import NOT_TRIED
+from pipeline.profiling.remedies import IN_RAM, NOT_TRIED
 
 BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
 MEANING = {
@@ -18,7 +18,7 @@ MEANING = {
     "memory": "moving what the operators read and write",
 }
 CAPACITY = "what must stay on the device"
-ELSEWHERE = ("faster accelerator", "newer generation", "TPU", "more memory per worker")
+ELSEWHERE = (IN_RAM, "faster accelerator", "newer generation", "TPU", "more memory per worker")
 SYMPTOMS: dict[str, tuple[str, Callable[[float], str]]] = {
     "io_many_inputs_bytes": ("{} of input an update", size),
     "io_parsing_share": ("{} of an update is preparing samples", percent),
@@ -171,7 +171,9 @@ def _remedies(remedies: tuple[Remedy, ...], tuned: Mapping[str, Any]) -> Iterato
     before_s, after_s = tuned.get("before_s"), tuned.get("after_s")
     if before_s and after_s:
         yield f"Together an update takes {duration(after_s)} instead of {duration(before_s)}."
-    elsewhere = [r for r in remedies if r.name in ELSEWHERE and r.applies and not r.applied]
+    elsewhere = [
+        r for r in remedies if r.name in ELSEWHERE and r.applies and not r.applied and r not in skipped
+    ]
     if elsewhere:
         yield f"Another machine could bring: {'; '.join(_promise(r) for r in elsewhere)}."
     quality = [r.name for r in remedies if r.quality and r.applies and not r.applied]

@@ -103,6 +103,11 @@ class Harness:
         with self._blame_user_code("dataset"):
             return self._tuner.batch(read(self.data, self._next(size)))
 
+    def reload(self, size: int) -> Batch:
+        """Returns the batch of the last `size` samples again."""
+        self._position -= size
+        return self.load(size)
+
     def load_largest(self, size: int) -> Batch:
         """Returns a batch of `size` times the largest sample, or a normal one if all are of one size."""
         with self._blame_user_code("dataset"):

@@ -59,6 +59,9 @@ def _measured(
         dispatch_share=diagnosis.dispatch_share,
         activation_share=diagnosis.activation_share,
         peak_bytes=diagnosis.room.peak_bytes,
+        waited_share=diagnosis.evidence["storage"]["waited_share"],
+        storage_bytes_per_s=here["storage_bytes_per_s"],
+        array_bytes=dataset.num_bytes,
     )
     tuned = tuner.tune(harness, job, training, quality=params.quality_remedies, limit_s=limit_s / 2)
     runs = (

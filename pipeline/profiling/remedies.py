@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Line, Profile, Remedy, Tuning
-from pipeline.machines.catalog import HEADROOM, rented
+from pipeline.machines.catalog import HEADROOM, PAGE_CACHE, rented
 
 Bound = Literal["io", "compute", "memory"]
 STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"
@@ -60,12 +60,16 @@ class JobFacts:
     rungs: Mapping[str, str] = field(default_factory=dict)
     most_samples: int = 0  # that fit in a pass; 0: the whole batch
     bfloat16_flops_per_s: float = 0.0
+    waited_share: float = 0.0  # of a load, in which it waits for storage
+    storage_bytes_per_s: float = 0.0
     draws: bool = False  # samples are drawn at random each time, as crops are
     epochs: float = 1.0
     num_workers: int = 1
     batch_bytes: int = 0
     columns_bytes: int = 0  # of all samples kept in memory; 0: they cannot be kept
     memory_bytes: int = 0  # that they may use
+    array_bytes: int = 0  # of the arrays on the disk
+    new_share: float = 1.0  # of the samples, that a night has to read itself; the others were kept by day
     optimizer_share: float = 0.0  # of the step
     fusible: bool = False  # torch has one kernel for the whole update
     images: bool = False  # the model convolves images
@@ -81,6 +85,11 @@ class JobFacts:
     def total_s(self) -> float:
         """Seconds of load and step."""
         return self.load_s(self.batch_size) + self.step_s(self.batch_size)
+
+    @property
+    def again_share(self) -> float:
+        """Share of the reads, over all epochs, of samples that were read before."""
+        return max(0.0, 1 - self.new_share / self.epochs) if self.epochs else 0.0
 
     @property
     def load_share(self) -> float:
@@ -103,23 +112,24 @@ class Offer:
     extra_s: float = 0.0  # cost, once in a trial and once in training
 
 
-def apply_kept(profile: Profile, *, epochs: float, num_samples: int) -> tuple[Profile, Tuning]:
+def apply_kept(profile: Profile, *, epochs: float, num_samples: int, at_hand: bool) -> tuple[Profile, Tuning]:
     """Returns the profile of a job with the kept remedies, where they pay off for so many samples.
 
-    Samples in memory gain only from the second epoch on, and a model has to be compiled first. The time that
+    Samples in memory gain only from the second epoch on, unless those of earlier nights are kept by day and
+    the job runs `at_hand`, where the files are; and a model has to be compiled first. The time that
     a remedy saves is taken off the part that it is for, load or step, and only the excess off the other part:
     so the sum is what was measured here, and no other machine is promised a faster step for faster reads.
     """
     tuning, batch_size = profile.tuning, profile.evidence.get("batch_size", 1)
     update_s = profile.load_s(batch_size) + profile.step_s(batch_size)
     kept = [remedy for remedy in profile.remedies if remedy.kept]
-    if epochs <= 1:
+    trials = profile.evidence.get("mended", {})
+    if epochs <= 1 and not (at_hand and trials.get("kept_by_day", False)):
         kept = [remedy for remedy in kept if remedy.name not in IN_MEMORY]
         tuning = replace(tuning, in_memory=False)
     saved_s = (
         sum(r.measured_gain for r in kept if r.name == COMPILED_MODEL) * num_samples / batch_size * update_s
     )
-    trials = profile.evidence.get("mended", {})
     compile_s = trials.get("compile_s", 2 * COMPILE_S)  # a kept profile of before does not say it
     if tuning.compiled and saved_s < compile_s:
         kept = [remedy for remedy in kept if remedy.name != COMPILED_MODEL]
@@ -153,11 +163,11 @@ def offers(job: JobFacts) -> tuple[Offer, ...]:
 
 
 def _io(job: JobFacts) -> Iterator[Offer]:
-    # The first epoch is not faster.
-    again = job.load_share * max(0.0, 1 - 1 / job.epochs) if job.epochs else 0.0
+    again = job.load_share * job.again_share
     room = 0 < job.columns_bytes <= job.memory_bytes
     why = (
         f"{job.columns_bytes / 1e6:,.0f} MB of columns in memory, filled in the first epoch of {job.epochs:g}"
+        + (f", {1 - job.new_share:.0%} of them from files of earlier nights" if job.new_share < 1 else "")
         if room
         else "samples differ in shape or from time to time, so they cannot be kept"
         if not job.columns_bytes
@@ -167,14 +177,18 @@ def _io(job: JobFacts) -> Iterator[Offer]:
     whole = job.whole_batches
     if not whole and not job.draws and not (room and again):
         why += "; what `features` makes of rows is kept as columns over the nights, each partition once"
+        why += ", as are the samples of a data set with `days`"
     yield _offer(
         job, "io", STORED, gain=again if room and not whole else 0.0, change=kept,
         note="whole batches are read already" if whole else f"samples are read one by one; {why}",
     )  # fmt: skip
-    yield _offer(
-        job, "io", IN_RAM, gain=again if room and whole else 0.0, change=kept,
-        note=why if whole else "memory is tried by the remedy above",
-    )  # fmt: skip
+    if (waits := job.load_share * job.waited_share) >= LEAST_GAIN and not (room and again):
+        yield _offer(job, "io", IN_RAM, gain=waits, note=_faster_storage(job, waits))
+    else:
+        yield _offer(
+            job, "io", IN_RAM, gain=again if room and whole else 0.0, change=kept,
+            note=why if whole else "memory is tried by the remedy above",
+        )  # fmt: skip
     load_s, step_s = job.load_s(job.batch_size), job.step_s(job.batch_size)
     number = job.num_cores if job.draws else MANY_LOADERS[0] if load_s > step_s else 1
     kind = "process(es)" if job.draws else "loader(s)"
@@ -190,6 +204,22 @@ def _io(job: JobFacts) -> Iterator[Offer]:
         note="there is no copy to the device" if job.on_cpu else "the accelerator copies batches by itself",
     )  # fmt: skip
     yield _smaller_batch(job, "io")
+
+
+def _faster_storage(job: JobFacts, waits: float) -> str:
+    """Returns what would shorten the waits, which take that share of an update."""
+    enough = [m for m in rented() if m.usd_per_hour and PAGE_CACHE * m.memory_bytes >= job.array_bytes]
+    cheapest = min(enough, key=lambda m: (m.usd_per_hour or 0.0, m.name), default=None)
+    note = (
+        f"at most: an update waits {waits:.0%} of its time for storage, which reads "
+        f"{job.storage_bytes_per_s / 1e6:,.0f} MB/s; put the home on a faster disk"
+    )
+    if cheapest is None:
+        return note
+    return (
+        f"{note}, or name in plan.machines one that keeps {job.array_bytes / 1e9:.1f} GB of arrays in its "
+        f"memory, of which {cheapest.name} is the cheapest"
+    )
 
 
 def _compute(job: JobFacts) -> Iterator[Offer]:

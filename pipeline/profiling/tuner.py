@@ -108,6 +108,7 @@ class _RemedySearch:
             evidence={
                 "batch_size": self.start.batch_size,
                 "compile_s": self.job.compile_s,
+                "kept_by_day": self.job.new_share < 1,
                 "before_s": last.old_s if last else self.update_s,
                 "after_s": last.new_s if last and self.variant != self.start else None,
                 "ratio": [last.ratio, last.low, last.high] if last else None,
@@ -159,7 +160,7 @@ class _RemedySearch:
     def _try(self, offer: Offer) -> Remedy:
         """Applies the remedy, measures it, and keeps or reverts it."""
         new = replace(self.variant, tuning=replace(self.variant.tuning, **offer.change))
-        share = 1 - 1 / self.job.epochs if "in_memory" in offer.change else 1.0  # of the epochs that gain
+        share = self.job.again_share if "in_memory" in offer.change else 1.0  # of the reads that gain
         return self._trial(offer, new, share=share)
 
     def _trial(self, offer: Offer, new: Variant, *, share: float = 1.0) -> Remedy:
@@ -309,6 +310,7 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         else 0,
         draws=draws(harness.data, np.array(checked)),
         memory_bytes=int(COLUMNS_SHARE * this_machine.installed_bytes()),
+        new_share=_new_share(harness.data) if training.num_workers == 1 else 1.0,
         optimizer_share=optimizer_s / step_s if step_s else 0.0,
         fusible=fusible(harness.optimizer),
         images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
@@ -318,6 +320,12 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         sparse_equal=same_if_sparse(harness.optimizer),
         table_share=sum(table.weight.numel() for table in dense) / max(1, num_parameters),
     )
+
+
+def _new_share(dataset: Any) -> float:
+    """Returns the share of the samples that is of the newest day, where a data set says its days; else 1."""
+    days = getattr(dataset, "days", {})
+    return next(reversed(days.values())) / max(1, sum(days.values())) if days else 1.0
 
 
 def variants(workload: Any) -> dict[str, Any]:

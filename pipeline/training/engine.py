@@ -24,6 +24,7 @@ from pipeline.contract.errors import JobError, is_out_of_memory
 from pipeline.contract.records import Tuning
 from pipeline.contract.workload import Workload, make_model
 from pipeline.training.checkpoint import State, pack, unpack
+from pipeline.training.column_files import ColumnFiles
 from pipeline.training.devices import device, devices
 from pipeline.training.gradients import Gradients, Signals
 from pipeline.training.learning_rate import Rule, Scaled, scaled
@@ -95,6 +96,7 @@ class TorchEngine:
         micro_batch_size: int,
         tuning: Tuning,
         on_shrink: Callable[[int], None] = lambda micro_batch_size: None,
+        column_files: ColumnFiles | None = None,
     ) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -126,8 +128,8 @@ class TorchEngine:
             )
         self._gradients = self._new_gradients()
         self._loader = Loader(
-            self._tuner.data(dataset), num_loaders=tuning.num_loaders, in_processes=tuning.loader_processes,
-            seed=seed,
+            self._tuner.data(dataset, files=column_files), num_loaders=tuning.num_loaders,
+            in_processes=tuning.loader_processes, seed=seed,
         )  # fmt: skip
         self._updates = 0
         self._sample_weights: dict[int, Tensor] = {}

@@ -23,6 +23,7 @@ from torch.utils.data import Dataset, default_collate
 
 from pipeline.contract.records import Tuning
 from pipeline.contract.workload import Batch, Workload
+from pipeline.training.column_files import ColumnFiles, Day
 from pipeline.training.learning_rate import Kind
 from pipeline.training.sample_order import Indices
 
@@ -38,10 +39,13 @@ class Tuner:
     def __init__(self, tuning: Tuning, device: torch.device) -> None:
         self.tuning, self.device = tuning, device
 
-    def data(self, dataset: "Dataset[Any]") -> "Dataset[Any]":
-        """Returns the data set, with samples kept in memory or batches pinned if the tuning says so."""
+    def data(self, dataset: "Dataset[Any]", *, files: ColumnFiles | None = None) -> "Dataset[Any]":
+        """Returns the data set, with samples kept in memory or batches pinned if the tuning says so.
+
+        `files` have the samples of days that were parsed in earlier nights.
+        """
         if self.tuning.in_memory:
-            dataset = Columns(dataset)
+            dataset = Columns(dataset, files=files)
         return Pinned(dataset) if self.tuning.pinned and self.device.type == "cuda" else dataset
 
     def model(self, model: nn.Module) -> nn.Module:
@@ -85,16 +89,18 @@ class Columns(Dataset[Any]):
     """Samples of a data set in columns in memory, which first reads fill and later reads gather from.
 
     For data sets that return a sample identically each time, in tensors of one shape. Where a batch has
-    another shape, the columns are released and the data set is read as before.
+    another shape, the columns are released and the data set is read as before. Days that are in `files` are
+    taken from there, others are written there once all of their samples have been read.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: Any, *, files: ColumnFiles | None = None) -> None:
+        self._dataset, self._files = dataset, files
         self._filled = torch.zeros(len(dataset), dtype=torch.bool)
         self.is_full = False  # all samples are in the columns
         self._columns: Any = None
         self._enabled = True
-        self._lock = threading.Lock()
+        self._lock, self._file_lock = threading.Lock(), threading.Lock()
+        self._from_files: list[Day] = []
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -107,6 +113,8 @@ class Columns(Dataset[Any]):
         columns = self._columns
         if self.is_full and columns is not None:
             return leaves(columns, lambda column: column.index_select(0, wanted))
+        if self._files and not bool(self._filled[wanted].all()):
+            self._read_files(self._files, wanted)
         missing = wanted[~self._filled[wanted]].tolist()
         batch = read(self._dataset, missing) if missing and self._enabled else None
         with self._lock:
@@ -117,19 +125,54 @@ class Columns(Dataset[Any]):
             return read(self._dataset, samples)
         return leaves(columns, lambda column: column.index_select(0, wanted))
 
-    def _fill(self, samples: list[int], batch: Batch) -> None:
+    def _read_files(self, files: ColumnFiles, wanted: Tensor) -> None:
+        """Fills the columns with the days of these samples that are in files."""
+        with self._file_lock:
+            for day in files.days(wanted[~self._filled[wanted]]):
+                values = files.read(day)
+                if values is None:
+                    continue
+                ends = [day.start, day.stop - 1]
+                batch = read(self._dataset, ends)
+                rows = torch.tensor(ends) - day.start
+                if not _equal(list(tensors(batch)), [value[rows] for value in values]):
+                    files.distrust(day)
+                    self._forget(self._from_files)
+                    return
+                with self._lock:
+                    if self._enabled:
+                        self._fill(list(range(day.start, day.stop)), batch, values=values)
+                        self._from_files.append(day)
+
+    def _forget(self, days: list[Day]) -> None:
+        """Has the samples of these days read again."""
+        with self._lock:
+            self.is_full = False
+            for day in days:
+                self._filled[day.start : day.stop] = False
+
+    def _write_files(self, files: ColumnFiles, rows: Tensor) -> None:
+        """Writes the days of these samples that have all been read."""
+        for day in files.days(rows):
+            if bool(self._filled[day.start : day.stop].all()):
+                files.write(day, [column[day.start : day.stop] for column in tensors(self._columns)])
+
+    def _fill(self, samples: list[int], batch: Batch, *, values: list[Tensor] | None = None) -> None:
+        """Fills the columns with `values`, by default those of the batch, which has their structure."""
         # The system allocates pages as they are written, so new columns take no memory yet.
         if self._columns is None:
             size = len(self._dataset)
             self._columns = leaves(batch, lambda leaf: torch.empty(size, *leaf.shape[1:], dtype=leaf.dtype))
-        columns, values = list(tensors(self._columns)), list(tensors(batch))
+        columns, values = list(tensors(self._columns)), values or list(tensors(batch))
         if [(c.shape[1:], c.dtype) for c in columns] != [(v.shape[1:], v.dtype) for v in values]:
             self._enabled, self._columns, self.is_full = False, None, False
             return
         rows = torch.tensor(samples)
         for column, value in zip(columns, values, strict=True):
-            column[rows] = value
+            column.index_copy_(0, rows, value)  # on one thread: others could wait for a core
         self._filled[rows] = True
+        if self._files and self._files.is_trusted:
+            self._write_files(self._files, rows)
         self.is_full = bool(self._filled.all())
 
 
@@ -243,6 +286,16 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
     elif isinstance(batch, list | tuple):
         for value in batch:
             yield from tensors(value)
+
+
+def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    """Returns whether tensors are equal bit for bit, in type and shape too."""
+    return len(some) == len(others) and all(
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and torch.equal(one.contiguous().flatten().view(torch.uint8), other.flatten().view(torch.uint8))
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def fusible(optimizer: Optimizer) -> bool:

@@ -78,7 +78,7 @@ def main(folder: Path) -> int:
 
 
 def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngine", tuple[Epoch, ...]]:
-    from pipeline.training import checkpoint, micro_batch
+    from pipeline.training import checkpoint, column_files, micro_batch
     from pipeline.training.checkpoint_copies import CheckpointCopies
     from pipeline.training.devices import peak_memory_bytes
     from pipeline.training.engine import agreed
@@ -99,6 +99,11 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         ),
         tuning=recipe.tuning,
         on_shrink=lambda size: micro_batch.remember(recipe.workload, recipe.arguments, micro_batch_size=size),
+        column_files=column_files.open_files(
+            dataset, workload=recipe.workload, arguments=recipe.arguments, arrays=Path(recipe.arrays)
+        )
+        if recipe.tuning.in_memory
+        else None,
     )
     warm = _start_warm(engine, Path(recipe.warm_from)) if recipe.warm_from else False
     termination = Termination()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.vertex.job_spec import SLACK_S, Site, custom_job, machine_of
+from pipeline.backends.vertex.job_spec import SLACK_S, Site, custom_job, disk_bytes_per_s, machine_of
 from pipeline.contract.backend import Job, OutOfTime, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
@@ -47,6 +47,23 @@ def test_a_machine_is_named_with_its_devices(machine, region, spec):
     (pool,) = asked(job(machine=machine), region=region)["worker_pool_specs"]
     assert pool["machine_spec"] == {"machine_type": machine, **spec}
     assert pool["replica_count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("machine", "disk_gb", "mib_per_s"),
+    [
+        ("n2-standard-4", 200, 240),  # all that four cores may read
+        ("n2-standard-8", 200, 336),
+        ("n2-standard-8", 1000, 720),
+        ("a2-highgpu-1g", 4000, 800),
+        ("a2-highgpu-8g", 4000, 1200),
+        ("g4-standard-48", 200, 0),  # on Hyperdisk, whose rate is rented apart
+        ("ct5lp-hightpu-1t", 200, 0),
+    ],
+)
+def test_a_larger_disk_is_read_faster_as_far_as_the_machine_can(machine, disk_gb, mib_per_s):
+    found = next(each for each in rented() if each.name == machine)
+    assert disk_bytes_per_s(found, disk_gb=disk_gb) == pytest.approx(mib_per_s * 2**20)
 
 
 def test_two_machines_are_two_pools_of_the_same_and_start_again_together():

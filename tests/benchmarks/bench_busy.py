@@ -7,11 +7,7 @@ others disturbed says so, holds for a night, and replaces no undisturbed one.
 """
 
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +22,6 @@ from tests.benchmarks import frame, jobs
 from tests.benchmarks.bench_bounds import profiled
 
 EVERY = 9 if frame.QUICK else 3
-BURN = "n = 0\nwhile True: n += 1"
 
 
 def main() -> None:
@@ -38,7 +33,7 @@ def main() -> None:
         jobs.write(ARRAYS)
         quiet = roofline.ceilings(ARRAYS)
         alone = [profiled(name) for name in names]
-        with burning():
+        with frame.burning():
             fresh = roofline.measure(ARRAYS)
             make_old()
             used = roofline.ceilings(ARRAYS)
@@ -77,18 +72,6 @@ def make_old() -> None:
     kept = records.loads(roofline.Ceilings, path.read_text(), source=str(path))
     old = datetime.now(UTC) - 4 * this_machine.KEPT
     records.replace_text(path, records.dumps(replace(kept, measured_at=old)))
-
-
-@contextmanager
-def burning() -> Iterator[None]:
-    """One process a core that burns it."""
-    burners = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(this_machine.num_cores())]
-    try:
-        yield
-    finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
 
 
 if __name__ == "__main__":

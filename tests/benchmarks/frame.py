@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DAYBREAK_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = Path(__file__).with_name("RESULTS.md")
 QUICK = bool(os.environ.get("QUICK"))
+BURN = "n = 0\nwhile True: n += 1"
 MARGIN = 0.03  # as gate.margin in params.yaml
 
 Target = tuple[str, float]
@@ -58,6 +59,18 @@ def home() -> Iterator[Path]:
         yield folder / "home"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def burning() -> Iterator[None]:
+    """One process a core that burns it."""
+    burners = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(len(os.sched_getaffinity(0)))]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
 
 
 def lend_environment(folder: Path) -> None:

@@ -55,6 +55,19 @@ def test_a_short_night_rents():
     assert found.expected_usd > 0
 
 
+def test_a_job_bound_by_storage_is_planned_where_its_arrays_stay_in_memory():
+    plain = profile(step_s=2e-5, load_s=1e-3)
+    waiting = replace(plain, evidence=plain.evidence | {"storage": {"waited_share": 0.9, "cold_share": 0.9}})
+    small, large = "n2-standard-4", "n2-standard-16"  # 16 and 64 GiB, at four times the price
+    options = {
+        "params": PlanParams(machines=(small, large), max_machines=1),
+        "training": TrainParams(epochs=8, batch_size=256),
+        "dataset": replace(DATASET, num_bytes=20 * 10**9),
+    }
+    assert planned(job=plain, **options).rental.machine == small
+    assert planned(job=waiting, **options).rental.machine == large
+
+
 def test_the_same_records_give_the_same_plan():
     assert dumps(planned(hours=1)) == dumps(planned(hours=1))
 

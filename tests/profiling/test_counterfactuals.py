@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipeline.profiling import all_reduce
 from pipeline.profiling.bounds import Bound, Operator
-from pipeline.profiling.counterfactuals import drop, step_gains
+from pipeline.profiling.counterfactuals import Changes, cold, drop, step_gains, storage
 from pipeline.profiling.harness import Harness
 
 
@@ -42,6 +42,54 @@ def test_what_is_written_in_place_is_kept(tmp_path):
     mapped[5] = 7
     drop(tmp_path)
     assert mapped[5] == 7
+
+
+class Mapped:
+    """Rows of a mapped file, copied as they are read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = np.load(folder / "x.npy", mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, indices: np.ndarray) -> Tensor:
+        return torch.from_numpy(self.rows[np.asarray(indices)])
+
+
+def changed(*, load_busy: float) -> Changes:
+    return Changes(
+        update_s=0.02, load_s=0.01, step_s=0.01, load_busy=load_busy, no_input_gain=0.5, no_model_gain=0.5,
+        half_batch_gain=0.0, more_loader_gain=0.0,
+    )  # fmt: skip
+
+
+def test_the_second_of_two_loads_is_of_the_same_samples(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(1 << 16, dtype=np.float32).reshape(-1, 64))
+    workload = Ranker()
+    workload.dataset = lambda folder, split: Mapped(tmp_path)  # type: ignore[assignment,return-value]
+    harness = Harness(workload, tmp_path, seed=0)
+    first = harness.load(64)
+    assert torch.equal(harness.reload(64), first)
+    assert not torch.equal(harness.load(64), first)
+    assert set(cold(harness, 64, tmp_path)) == {"cold_load_s", "warm_load_s"}
+
+
+@pytest.mark.parametrize(
+    ("cold_s", "busy", "cold_share", "waited_share"),
+    [
+        ({"cold_load_s": 0.012, "warm_load_s": 0.004}, 0.3, 0.8, 0.7),  # it waits for its arrays
+        ({"cold_load_s": 0.012, "warm_load_s": 0.004}, 1.0, 0.8, 0.0),  # they are in memory
+        ({"cold_load_s": 0.004, "warm_load_s": 0.004}, 0.0, 0.0, 0.0),  # it waits for something else
+        ({}, 0.0, 0.0, 0.0),  # nothing can be dropped
+    ],
+)
+def test_a_load_waits_for_storage_no_longer_than_that_takes(cold_s, busy, cold_share, waited_share):
+    found = storage(changed(load_busy=busy), cold_s)
+    assert found == {
+        "cold_share": pytest.approx(cold_share),
+        "waited_share": pytest.approx(waited_share),
+    }
 
 
 def test_a_folder_without_files_cannot_be_dropped(tmp_path):

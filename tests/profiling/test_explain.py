@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.contract.records import Profile, Remedy
 from pipeline.profiling.explain import explain
+from pipeline.profiling.remedies import IN_RAM
 from tests.planning import jobs
 
 EVIDENCE = {
@@ -79,6 +80,15 @@ def test_each_number_is_said_once_and_in_its_unit(told):
     text = explain(profile())
     assert text.count(told) == 1
     assert "channels last" not in text
+
+
+@pytest.mark.parametrize(
+    ("note", "elsewhere"), [("at most: it waits", True), ("in memory; not tried: it takes too long", False)]
+)
+def test_faster_storage_is_named_where_it_is_waited_for(note, elsewhere):
+    text = explain(replace(profile(), remedies=(remedy(IN_RAM, note=note),)))
+    assert (f"Another machine could bring: {IN_RAM} (50 % at most: it waits)." in text) == elsewhere
+    assert text.count(IN_RAM) == 1
 
 
 def test_a_proof_that_is_mixed_names_both_shares():

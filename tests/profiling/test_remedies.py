@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract.records import Profile, Remedy, Tuning
+from pipeline.machines.catalog import rented
 from pipeline.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
 from tests.planning.jobs import line, profile
 
@@ -44,6 +45,33 @@ def test_samples_that_are_too_many_or_unlike_are_not_kept_in_memory():
 
 def test_a_first_epoch_gains_nothing_from_memory():
     assert STORED not in applying(epochs=1.0)
+
+
+def test_storage_that_is_waited_for_is_said_with_the_machine_that_keeps_the_arrays_in_memory():
+    waiting = {
+        "columns_bytes": 0,
+        "waited_share": 0.9,
+        "storage_bytes_per_s": 80e6,
+        "array_bytes": 200 * 10**9,
+    }
+    remedy = named("storage with higher throughput", **waiting)
+    assert remedy.applies
+    assert remedy.predicted_gain == pytest.approx(0.9 * job(**waiting).load_share)
+    assert "which reads 80 MB/s" in remedy.note
+    cheapest = remedy.note.rpartition("of which ")[2].split()[0]
+    assert min(m.memory_bytes for m in rented() if m.name == cheapest) >= 400 * 10**9
+    assert (
+        "plan.machines"
+        not in named("storage with higher throughput", **waiting | {"array_bytes": 10**15}).note
+    )
+    assert not named("storage with higher throughput", **waiting | {"waited_share": 0.0}).applies
+
+
+def test_days_that_are_kept_over_the_nights_gain_in_the_first_epoch_too():
+    whole, by_day = named(STORED, epochs=2.0), named(STORED, epochs=1.0, new_share=0.1)
+    assert by_day.applies
+    assert by_day.predicted_gain == pytest.approx(1.8 * whole.predicted_gain)
+    assert "90% of them from files of earlier nights" in by_day.note
 
 
 def test_a_parser_of_single_samples_is_sent_to_the_door_that_keeps_columns_over_the_nights():
@@ -128,7 +156,7 @@ def mended(*remedies: Remedy, **changed) -> Profile:
 
 def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
     found = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
-    tuned, tuning = apply_kept(found, epochs=3, num_samples=10**6)
+    tuned, tuning = apply_kept(found, epochs=3, num_samples=10**6, at_hand=True)
     assert tuning == found.tuning
     assert tuned.step_s == found.step_s
     total_s = found.load_s(BATCH) + found.step_s(BATCH)
@@ -138,7 +166,7 @@ def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
 @given(st.floats(0, 0.9), st.floats(0, 0.9))
 def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
     found = mended(kept(STORED, io), replace(kept("fused optimizer", compute), bound="compute"))
-    tuned, _ = apply_kept(found, epochs=3, num_samples=10**6)
+    tuned, _ = apply_kept(found, epochs=3, num_samples=10**6, at_hand=True)
     total_s = found.load_s(BATCH) + found.step_s(BATCH)
     assert tuned.load_s(BATCH) + tuned.step_s(BATCH) == pytest.approx((1 - io) * (1 - compute) * total_s)
     assert min(tuned.load_s(BATCH), tuned.step_s(BATCH)) >= 0
@@ -148,18 +176,27 @@ def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
 
 def test_a_smaller_batch_is_in_the_lines_already():
     found = mended(kept(SMALLER_BATCH, 0.3))
-    assert apply_kept(found, epochs=3, num_samples=10**6) == (found, Tuning())
+    assert apply_kept(found, epochs=3, num_samples=10**6, at_hand=True) == (found, Tuning())
 
 
 def test_a_warm_night_of_one_epoch_keeps_nothing_in_memory():
     found = replace(profile(), remedies=(kept(STORED, 0.5),), tuning=Tuning(in_memory=True))
-    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6)
+    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6, at_hand=True)
     assert (tuned, tuning) == (replace(found), Tuning())
+
+
+@pytest.mark.parametrize(("kept_by_day", "at_hand"), [(True, True), (True, False), (False, True)])
+def test_a_warm_night_uses_the_files_of_earlier_ones_where_they_are(kept_by_day, at_hand):
+    found = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
+    found = replace(found, evidence=found.evidence | {"mended": {"kept_by_day": kept_by_day}})
+    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6, at_hand=at_hand)
+    assert tuning.in_memory == (kept_by_day and at_hand)
+    assert (tuned.load_s(BATCH) < found.load_s(BATCH)) == tuning.in_memory
 
 
 @pytest.mark.parametrize(("num_samples", "compiled"), [(1000, False), (10**7, True)])
 def test_a_model_is_compiled_where_the_night_is_long_enough(num_samples, compiled):
     found = replace(profile(), remedies=(kept(COMPILED_MODEL, 0.3),), tuning=Tuning(compiled=True))
-    tuned, tuning = apply_kept(found, epochs=3, num_samples=num_samples)
+    tuned, tuning = apply_kept(found, epochs=3, num_samples=num_samples, at_hand=True)
     assert tuning.compiled == compiled
     assert (tuned.step_s == found.step_s) != compiled

@@ -1,6 +1,7 @@
 """Ceilings are measured, kept per machine, and measured anew where what is kept is torn or old."""
 
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -145,6 +146,21 @@ def test_arrays_that_are_large_enough_are_what_is_read(monkeypatch):
     cold, warm = roofline._disk(ARRAYS)
     assert cold > 0
     assert warm > 0
+
+
+def test_on_a_cpu_time_without_a_core_does_not_count():
+    assert roofline._best_s(lambda: time.sleep(0.02), torch.device("cpu"), 0.0) < 0.01
+
+
+def test_threads_are_as_before_also_where_a_measurement_fails():
+    def fail_on_one_thread() -> None:
+        if torch.get_num_threads() == 1:
+            raise RuntimeError
+
+    torch.set_num_threads(2)
+    with pytest.raises(RuntimeError):
+        roofline._best_s(fail_on_one_thread, torch.device("cpu"), 0.0)
+    assert torch.get_num_threads() == 2
 
 
 def test_gathers_of_other_widths_lie_between_the_measured():

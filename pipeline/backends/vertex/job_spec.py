@@ -23,6 +23,9 @@ ENTRYPOINT = ("python", "-m", "pipeline.backends.vertex.entrypoint")
 TORUS = re.compile(r"^(?:ct\dp|tpu\dx)-")  # chips joined in three dimensions
 TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
+MIB = 1 << 20
+PD_SSD_BASE, PD_SSD_PER_GIB = 240, 0.48  # MiB/s, of any disk and for each GiB
+PD_SSD_MOST = ((16, 1200), (8, 800), (0, 240))  # MiB/s, of machines with at least so many cores
 # Variables that have a meaning on this machine only.
 AT_HOME = ("PYTHONPATH",)
 
@@ -133,7 +136,7 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
     pool = {
         "machine_spec": _machine(job, machine, site),
         "replica_count": 1,
-        "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": site.disk_gb},
+        "disk_spec": {"boot_disk_type": boot_disk(machine), "boot_disk_size_gb": site.disk_gb},
         "container_spec": {
             "image_uri": _image(job, machine, site),
             "command": [
@@ -150,11 +153,26 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
             "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
         },
     }
-    if machine.name.startswith("a4-") or machine.name.startswith("g4-"):
-        pool["disk_spec"] = {"boot_disk_type": "hyperdisk-balanced", "boot_disk_size_gb": site.disk_gb}
     if job.rental.num_machines == 1 or machine.is_tpu:
         return [pool]
     return [pool, {**pool, "replica_count": job.rental.num_machines - 1}]
+
+
+def boot_disk(machine: Machine) -> str:
+    """Returns the type of the machine's boot disk, where arrays are laid out."""
+    return "hyperdisk-balanced" if machine.name.startswith(("a4-", "g4-")) else "pd-ssd"
+
+
+def disk_bytes_per_s(machine: Machine, *, disk_gb: int) -> float:
+    """Returns the most that is read from the boot disk of that size; 0 where it is not known.
+
+    Throughput a GiB and the most of an instance are those of Google's page on disk performance; the baseline,
+    and what fewer than 8 and 16 cores may read, are assumed.
+    """
+    if boot_disk(machine) != "pd-ssd" or machine.is_tpu:
+        return 0.0
+    most = next(mib for cores, mib in PD_SSD_MOST if machine.vcpus >= cores)
+    return float(min(most, PD_SSD_BASE + PD_SSD_PER_GIB * disk_gb) * MIB)
 
 
 def key_of(job: Job) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.backends.vertex import billing, error_codes, preflight, staging, submission_journal
 from pipeline.backends.vertex.client import RetryPolicy, Unreachable
-from pipeline.backends.vertex.job_spec import Site, custom_job, key_of, machine_of
+from pipeline.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s, key_of, machine_of
 from pipeline.backends.vertex.service import ALIVE, STATES, NoQuota, Service, state_name
 from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal, stretches
 from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State, label
@@ -181,9 +181,13 @@ class Vertex(Backend):
     def machines(self) -> Sequence[Machine]:
         """Returns the machines on offer, with the newest prices."""
         try:
-            return catalog.rented(checkout.home() / pricelist.REFRESHED)
+            rented = catalog.rented(checkout.home() / pricelist.REFRESHED)
         except ParamsError:  # outside a home
-            return catalog.rented()
+            rented = catalog.rented()
+        return tuple(
+            replace(machine, storage_bytes_per_s=disk_bytes_per_s(machine, disk_gb=self.site.disk_gb))
+            for machine in rented
+        )
 
     def logs(self, handle: str) -> str:
         """Returns the job's page in the console of Google Cloud, or the journal of one that was refused."""

@@ -1,0 +1,88 @@
+"""What loading takes on a machine follows its memory, where arrays may stay, and its disk."""
+
+from dataclasses import replace
+from datetime import date
+from math import exp
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Profile
+from pipeline.machines.catalog import PAGE_CACHE, local
+from pipeline.machines.startup import Z90
+from pipeline.prediction.update_time import TimedUpdate, update
+from tests.planning.jobs import machine, profile
+
+DISK = 200e6  # bytes/s of the machine that was profiled
+FITS = int(PAGE_CACHE * machine().memory_bytes)
+
+
+def job(*, waited_share: float = 0.8, cold_share: float = 0.9) -> Profile:
+    """A job that loads for as long as it steps, mostly waiting for storage."""
+    plain = profile(step_s=1e-3, load_s=1e-3)
+    storage = {"waited_share": waited_share, "cold_share": cold_share}
+    here = plain.evidence["machine"] | {"storage_bytes_per_s": DISK}
+    return replace(plain, evidence={"machine": here, "storage": storage})
+
+
+def timed(found: Profile, on: Machine | None = None, *, num_bytes: int = 2 * FITS) -> TimedUpdate:
+    here = local(found, today=date(2026, 11, 23))
+    taken = update(
+        found, on or here, measured=here, num_machines=1, batch_size=256, num_workers=1, num_bytes=num_bytes
+    )
+    assert taken is not None
+    return taken
+
+
+def load_of(taken: TimedUpdate) -> float:
+    return taken.parts[0].seconds * max(1, taken.num_loaders)
+
+
+PLAIN_S = profile(load_s=1e-3).load_s(256)
+
+
+def test_arrays_that_stay_in_memory_are_waited_for_no_more():
+    assert load_of(timed(job(), machine(), num_bytes=FITS)) == pytest.approx(0.2 * PLAIN_S)
+
+
+@pytest.mark.parametrize(("times", "share"), [(1, 0.65), (3, 0.35), (0.5, 1.1)])
+def test_the_half_that_does_not_stay_is_waited_for_by_the_rates_of_the_disks(times, share):
+    there = machine(storage_bytes_per_s=times * DISK)
+    assert load_of(timed(job(), there)) == pytest.approx(share * PLAIN_S)
+
+
+def test_a_disk_of_unknown_rate_counts_as_the_one_at_hand():
+    assert load_of(timed(job(), machine())) == load_of(timed(job(), machine(storage_bytes_per_s=DISK)))
+
+
+@pytest.mark.parametrize("num_bytes", [0, FITS, 2 * FITS])
+def test_on_the_machine_at_hand_loading_is_as_measured(num_bytes):
+    assert load_of(timed(job(), num_bytes=num_bytes)) == pytest.approx(PLAIN_S)
+
+
+def test_a_profile_of_before_is_taken_as_it_is():
+    assert load_of(timed(profile(load_s=1e-3), machine(storage_bytes_per_s=1e6))) == pytest.approx(PLAIN_S)
+
+
+def test_what_was_cached_at_hand_is_read_from_the_disk_where_memory_is_short():
+    found = job(waited_share=0.0, cold_share=2.0)
+    assert load_of(timed(found, machine(), num_bytes=FITS)) == pytest.approx(PLAIN_S)
+    assert load_of(timed(found, machine(), num_bytes=2 * FITS)) == pytest.approx(2 * PLAIN_S)
+
+
+@given(st.floats(0, 1), st.floats(0, 5), st.floats(1e6, 1e10), st.integers(0, 4 * FITS))
+def test_the_interval_reaches_to_what_was_measured(waited, cold, rate, num_bytes):
+    found = job(waited_share=min(waited, cold), cold_share=cold)
+    part = timed(found, machine(storage_bytes_per_s=rate), num_bytes=num_bytes).parts[0]
+    if part.seconds >= PLAIN_S:
+        assert part.seconds * exp(-Z90 * part.spread) <= PLAIN_S
+    elif part.seconds > 0.5 * PLAIN_S:  # else loaders share it, or the step takes longer
+        assert part.seconds * exp(Z90 * part.spread) >= PLAIN_S
+
+
+@given(st.floats(1e6, 1e10), st.floats(1e6, 1e10), st.integers(0, 4 * FITS))
+def test_a_faster_disk_is_never_slower(one, other, num_bytes):
+    slow, fast = (machine(storage_bytes_per_s=rate) for rate in sorted((one, other)))
+    assert timed(job(), fast, num_bytes=num_bytes).seconds <= timed(job(), slow, num_bytes=num_bytes).seconds
