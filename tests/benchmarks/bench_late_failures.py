@@ -3,7 +3,7 @@
 Users come again and again through a night's test, by their own habits; a share of a thousand of all requests
 fail anyway. The ramp is climbed as the gate climbs it, with a look every half hour, and the router's kill
 switch sees every answer. Each failure has its own time, by which it has to be stopped. A sound challenger
-must not be. Nothing was fitted on these streams. QUICK=1: a quarter of them.
+must not be. Nothing was fitted on these streams. QUICK=1: a third of them.
 """
 
 import sys
@@ -24,11 +24,11 @@ from pipeline.statistics.assignment import CHALLENGER, arm_of, propensity
 from pipeline.storage.traffic_log import Exposure
 from tests.benchmarks import frame
 
-HOURS = 18  # of a test
-NUM_USERS, VISITS = 6_000, 4.0  # in these hours, a user
+HOURS = 12  # of a test
+NUM_USERS, VISITS = 40_000, 2.0  # in these hours, a user
 LOOK_S = 1800.0
 USUAL_ERRORS = 0.001
-NUM_TRIES = 5 if frame.QUICK else 20
+NUM_TRIES = 3 if frame.QUICK else 10
 LIMITS = LiveTestParams()
 
 
