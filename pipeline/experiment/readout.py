@@ -263,7 +263,7 @@ def _compared(
         over, scores = _labelled(over, scores)
         rate = 1.0
     values = np.array([score or 0.0 for score in scores])
-    if rare := _too_rare(_arm(over), values, least=rules.min_samples):
+    if rare := too_rare(_arm(over), values, least=rules.min_samples):
         return Result(status=Status.NO_DATA, sentence=rare)
     plain = effect(_arm(over), _chance(over), values, alpha=rules.alpha, tuned_at=tuned_at)
     scaled = replace(
@@ -275,7 +275,7 @@ def _compared(
     return Result(status=status_of(scaled, rules), effect=scaled, sentence=str(scaled))
 
 
-def _too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
+def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
     """Returns in words that too few users have another score than most, "" where enough have.
 
     An interval of a mean goes by the spread of its scores. Of thirty users who all took nothing that is zero,

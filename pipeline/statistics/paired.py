@@ -82,16 +82,20 @@ def interval(differences: ArrayLike, *, alpha: float, horizon: int | None, tuned
     return Effect(mean=mean, low=low, high=high, sd=sd, num_samples=n)
 
 
-def per_unit(values: ArrayLike, units: ArrayLike | None) -> Floats:
+def per_unit(values: ArrayLike, units: ArrayLike | None, *, alpha: float = 0.05) -> Floats:
     """Returns a value for each unit, shape [u]: their mean is that of all samples, shape [n].
 
     The mean of samples is a ratio, of the units' sums to their numbers of samples. A unit's value is the mean
     plus its influence on that ratio, u / n (sum - number * mean), so that the spread of the values gives the
-    standard error of samples that come in clusters (Cochran 1977, chapter 6; Deng, Knoblich & Lu 2018).
+    standard error of samples that come in clusters (Cochran 1977, chapter 6; Deng, Knoblich & Lu 2018). Where
+    a few units have most of the samples, that error is too small: so each influence is that on a mean without
+    the unit (the jackknife; Bell & McCaffrey 2002), and all are widened as Student's t is with as many units
+    as would tell as much if they were alike, n^2 / sum(number^2), at `alpha` for both ends.
+
     `units` are numbers, shape [n]; None: each sample is a unit.
 
-    >>> per_unit([1.0, 3.0, 5.0], [7, 7, 8]).tolist()
-    [1.6666666666666667, 4.333333333333333]
+    >>> per_unit([1.0, 3.0, 5.0, 3.0], [7, 7, 8, 8]).tolist()
+    [1.0, 5.0]
     """
     samples: Floats = np.asarray(values, dtype=np.float64)
     if units is None or not samples.size:
@@ -99,9 +103,14 @@ def per_unit(values: ArrayLike, units: ArrayLike | None) -> Floats:
     found, place = np.unique(np.asarray(units), return_inverse=True)
     if found.size == samples.size:
         return samples
-    sums, sizes = np.bincount(place, weights=samples), np.bincount(place)
     mean = float(samples.mean())
-    return np.asarray(mean + found.size / samples.size * (sums - sizes * mean))
+    if found.size == 1:
+        return np.array([mean])
+    sums, sizes = np.bincount(place, weights=samples), np.bincount(place)
+    influence = found.size / samples.size * (sums - sizes * mean) / (1 - sizes / samples.size)
+    alike = max(samples.size**2 / float((sizes**2.0).sum()), 2.0)
+    wider = float(stats.t.isf(alpha / 2, alike - 1) / stats.t.isf(alpha / 2, found.size - 1))
+    return np.asarray(mean + wider * (influence - influence.mean()))
 
 
 def bootstrap(differences: ArrayLike, *, alpha: float, resamples: int, seed: int = 0) -> tuple[float, float]:
@@ -165,7 +174,8 @@ def worse_slices(
     judged, p_values = [], []
     for name, mask in slices.items():
         within = np.asarray(mask, dtype=bool)
-        values = per_unit(differences[within], None if units is None else units[within])
+        within_units = None if units is None else units[within]
+        values = per_unit(differences[within], within_units, alpha=alpha)
         if values.size < min_samples:
             continue
         excess, sd = float(values.mean()) + margin, float(values.std(ddof=1))
@@ -205,7 +215,7 @@ def judge(
     each is its own.
     """
     samples, problem = _paired(challenger, champion, slices or {}, units=units, rules=rules)
-    differences = per_unit(samples, units) if samples.size else samples
+    differences = per_unit(samples, units, alpha=rules.alpha) if samples.size else samples
     planned = max(horizon or differences.size, differences.size)
     if problem is not None:
         short = problem.status is Status.NO_DATA and 0 < differences.size < planned

@@ -3,6 +3,10 @@
     false promotions   of challengers that are no better, one-sided, promoted at any of 1,440 looks
     power              of challengers better by what the gate says beforehand that it can show
     live users         the same two, of users who meet one model or the other while the traffic ramps up
+    units              false promotions of held-out samples that come in units, of one size or heavy-tailed,
+                       and are correlated within them
+    rare outcomes      false promotions and false "worse" where few users take anything, at 24 looks of a ramp
+                       and at 24 looks of a share of 1 %
     sample ratio       a leak of one user in a hundred at 100,000 users, and false alarms without a leak
     reference values   of four public packages, to their printed digits
 
@@ -17,6 +21,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
+from pipeline.experiment.readout import too_rare
 from pipeline.statistics import quantiles, srm, unpaired
 from pipeline.statistics.paired import Rules, detectable, interval, judge
 from pipeline.statistics.sequential import (
@@ -41,6 +46,12 @@ NUM_TESTS = 2_000 if frame.QUICK else 20_000
 USERS, USERS_PER_LOOK = 100_000, 1_000
 CHANCES = np.repeat([0.01, 0.05, 0.25, 0.5], [SIZE // 8, SIZE // 8, SIZE // 4, SIZE // 2])  # of the ramp
 CLOCK = float((CHANCES * (1 - CHANCES)).sum())
+UNITS = [
+    (size, correlation) for size in (1, 24, 100, 0) for correlation in (0.0, 0.1, 0.3)
+]  # 0: heavy-tailed
+TAKERS = (0.01, 0.03, 0.3)
+NUM_HOURS = 24
+SURE = 0.99  # of the exact test by which a cell has more false alarms than stated
 TARGETS = {
     "false promotions, horizon known": ("<=", ALPHA),
     "false promotions, no horizon": ("<=", ALPHA),
@@ -50,6 +61,7 @@ TARGETS = {
     "leak found": (">=", 0.95),
     "false alarms of the ratio": ("<=", 0.001),
     "reference values that differ": ("==", 0.0),
+    "cells with more false alarms than stated": ("==", 0.0),
 }
 
 
@@ -94,6 +106,62 @@ def promoted_live(number: int, *, gain: float = 0.0) -> bool:
         if unpaired.effect(arm[:n], CHANCES[:n], scores[:n], alpha=ALPHA, tuned_at=CLOCK).low > 0:
             return True
     return False
+
+
+def of_units(size: int, correlation: float, number: int) -> bool:
+    """Is a challenger promoted that is no better, by 100 units of so many samples? 0: heavy-tailed sizes."""
+    rng = np.random.default_rng([9, size, int(100 * correlation), number])
+    sizes = np.minimum(rng.zipf(1.7, 100), 1000) if size == 0 else np.full(100, size)
+    units = np.repeat(np.arange(100), sizes)
+    shared = rng.normal(0, math.sqrt(correlation), 100)[units]
+    values = 0.2 * (shared + rng.normal(0, math.sqrt(1 - correlation), units.size))
+    return judge(values, np.zeros(units.size), rules=RULES, units=units).status.is_proof
+
+
+def of_rare(takers: float, share: float, number: int) -> tuple[bool, bool]:
+    """Whether 24 looks at users of whom few take anything ever prove the challenger better, and worse.
+
+    At one share, or on the ramp where it is 0; both arms are alike.
+    """
+    rng = np.random.default_rng([10, int(1000 * takers), int(100 * share), number])
+    num_users = 20_000 if share else SIZE
+    chances = np.full(num_users, share) if share else CHANCES
+    arm = rng.random(num_users) < chances
+    values = np.where(rng.random(num_users) < takers, rng.beta(2, 2, num_users), 0.0)
+    clock = float((chances * (1 - chances)).sum())
+    better = worse = False
+    for n in np.linspace(0, num_users, NUM_HOURS + 1)[1:].astype(int):
+        if min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples:
+            continue
+        if too_rare(arm[:n], values[:n], least=RULES.min_samples):
+            continue
+        effect = unpaired.effect(arm[:n], chances[:n], values[:n], alpha=ALPHA, tuned_at=clock)
+        better, worse = better or effect.low > 0, worse or effect.high < 0
+    return better, worse
+
+
+def cells(pool: Any) -> dict[str, float]:
+    """Share of false alarms in each cell, and how many cells have more than stated by an exact test."""
+    found: dict[str, int] = {}
+    for size, correlation in UNITS:
+        jobs = [(size, correlation, number) for number in range(NUM_STREAMS)]
+        kind = f"units of {size}" if size else "units of heavy-tailed sizes"
+        found[f"false promotions, {kind}, correlation {correlation:g}"] = sum(
+            pool.starmap(of_units, jobs, 50)
+        )
+    for takers in TAKERS:
+        for share, where in ((0.0, "ramp"), (0.01, "share of 1 %")):
+            jobs = [(takers, share, number) for number in range(NUM_STREAMS)]
+            both = pool.starmap(of_rare, jobs, 50)
+            found[f"false promotions, {takers:.0%} take, {where}"] = sum(better for better, _ in both)
+            found[f"false worse, {takers:.0%} take, {where}"] = sum(worse for _, worse in both)
+    more = [
+        name for name, count in found.items()
+        if stats.binomtest(count, NUM_STREAMS, ALPHA / 2, alternative="greater").pvalue < 1 - SURE
+    ]  # fmt: skip
+    print("more than stated:", *(more or ["none"]), sep="\n  ")
+    shares = {name: count / NUM_STREAMS for name, count in found.items()}
+    return shares | {"cells with more false alarms than stated": float(len(more))}
 
 
 def trial(job: tuple[str, int]) -> bool:
@@ -226,6 +294,7 @@ def main() -> None:
         for kind, name in names.items():
             jobs = [(kind, number) for number in range(NUM_STREAMS)]
             figures[name] = float(np.mean(pool.map(trial, jobs, chunksize=20)))
+        figures |= cells(pool)
     figures["stated effect, in sd"] = detectable(sd=1, num_samples=SIZE, alpha=ALPHA)
     figures["leak found"] = alarms(0.51, 1)
     figures["false alarms of the ratio"] = alarms(0.5, 2)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.statistics.paired import Rules, bootstrap, detectable, holm, interval, judge, worse_slices
+from pipeline.statistics.paired import (
+    Rules,
+    bootstrap,
+    detectable,
+    holm,
+    interval,
+    judge,
+    per_unit,
+    worse_slices,
+)
 from pipeline.statistics.result import Status
 
 ALPHA = 0.05
@@ -198,3 +208,47 @@ def test_before_the_horizon_the_undecided_waits() -> None:
 def test_a_margin_out_of_reach_is_said_with_the_remedy() -> None:
     d = np.random.default_rng(0).normal(0, 0.5, 60)
     assert "hold out more days (prepare.test_days)" in judge(d, np.zeros(60), rules=REFRESH).sentence
+
+
+@given(st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=40), st.integers(2, 6))
+def test_the_mean_of_units_is_that_of_all_samples(values: list[float], number: int) -> None:
+    units = np.arange(len(values)) % number
+    assert per_unit(values, units).mean() == pytest.approx(np.mean(values), abs=1e-9)
+
+
+def test_samples_that_are_each_a_unit_stay_as_they_are() -> None:
+    values = np.random.default_rng(0).random(50)
+    assert per_unit(values, None).tolist() == values.tolist()
+    assert per_unit(values, np.arange(50)[::-1]).tolist() == values.tolist()
+
+
+def test_copies_of_samples_prove_no_more_than_the_samples() -> None:
+    d = np.random.default_rng(3).normal(0.02, 0.1, 60)
+    once = judge(d, np.zeros(60), rules=CHANGED)
+    tripled = judge(np.repeat(d, 3), np.zeros(180), rules=CHANGED, units=np.repeat(np.arange(60), 3))
+    careless = judge(np.repeat(d, 3), np.zeros(180), rules=CHANGED)
+    assert once.effect and tripled.effect and careless.effect
+    assert tripled.effect.low == pytest.approx(once.effect.low, abs=0.002)
+    assert careless.effect.low > once.effect.low + 0.008
+
+
+def test_a_unit_that_has_most_samples_proves_little() -> None:
+    rng = np.random.default_rng(4)
+    units = np.concatenate([np.zeros(500, dtype=int), np.arange(1, 41)])
+    d = 0.05 + rng.normal(0, 0.05, units.size)
+    effect = judge(d, np.zeros(units.size), rules=CHANGED, units=units).effect
+    assert effect is not None
+    assert effect.low < 0 < effect.high
+
+
+def test_too_few_units_are_no_data_however_many_samples_they_have() -> None:
+    found = judge(np.ones(900), np.zeros(900), rules=CHANGED, units=np.arange(900) % 9)
+    assert found.status is Status.NO_DATA
+    assert found.sentence == "900 samples of 9 units; gate.min_samples asks for 30"
+
+
+def test_a_refresh_may_lose_within_the_margin_only_where_an_anchor_watches() -> None:
+    d = np.full(100, -0.01) + np.random.default_rng(5).normal(0, 0.01, 100)
+    strict = judge(d, np.zeros(100), rules=REFRESH)
+    watched = judge(d, np.zeros(100), rules=replace(REFRESH, may_lose=True))
+    assert (strict.status, watched.status) == (Status.WORSE, Status.NO_WORSE)
