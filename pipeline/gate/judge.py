@@ -165,7 +165,11 @@ def judge_scores(
         success=success_of(params.gate, evaluation),
         guardrails=guardrails_of(params.gate, evaluation),
         believed=plausible(
-            scores or {}, evaluation, past, false_alarms_per_year=params.gate.false_alarms_per_year
+            scores or {},
+            evaluation,
+            past,
+            false_alarms_per_year=params.gate.false_alarms_per_year,
+            anchor=champion.anchor.release.version if champion and champion.anchor else None,
         ),
     )
     if params.gate.scores == "live" and champion is not None:

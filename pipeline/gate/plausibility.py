@@ -1,10 +1,11 @@
 """Decides whether tonight's evaluation is plausible, before any model is judged by it.
 
 Wrong labels or a broken day make both models look bad alike, so that comparing them says nothing. But the
-champion and the baselines have scores of earlier nights: tonight's must be within what those lead one to
-expect (pipeline/statistics/control_chart.py). Of all of them together, `gate.false_alarms_per_year` sound
-nights a year may fail that. Which of them are off says where to look. A night that was not believed counts
-among the earlier ones, so that a lasting change of the data is taken for normal after three nights. Pure.
+champion, its anchor (pipeline/gate/chain.py) and the baselines have scores of earlier nights: tonight's must
+be within what those lead one to expect (pipeline/statistics/control_chart.py). Of all of them together,
+`gate.false_alarms_per_year` sound nights a year may fail that. Which of them are off says where to look. A
+night that was not believed counts among the earlier ones, so that a lasting change of the data is taken for
+normal after three nights. Pure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,12 @@ NIGHTS_PER_YEAR = 365
 
 
 def plausible(
-    scores: Columns, evaluation: Evaluation, past: Sequence[Entry], *, false_alarms_per_year: float
+    scores: Columns,
+    evaluation: Evaluation,
+    past: Sequence[Entry],
+    *,
+    false_alarms_per_year: float,
+    anchor: int | None = None,
 ) -> Check | None:
     """Returns a check that fails where tonight's scores are unlike those of the last nights.
 
@@ -35,12 +41,17 @@ def plausible(
         evaluation: tonight's.
         past: entries of the ledger, newest first.
         false_alarms_per_year: sound nights a year that may fail; 0: nothing is checked.
+        anchor: version whose scores are the column `anchor`; other nights may have had another.
     """
     nights = list(_comparable(past, evaluation))[:NIGHTS]
-    tonight = {"champion": scores["champion"]} if "champion" in scores else {}
+    tonight: Columns = {name: scores[name] for name in ("champion", "anchor") if name in scores}
     tonight |= with_prefix(scores, "baseline")
     tonight = {name: values for name, values in tonight.items() if np.isfinite(values).all()}
-    series = {name: _series(name, nights, float(np.std(values))) for name, values in tonight.items()}
+    same = [one for one in nights if one.verdict and one.verdict.chain and one.verdict.chain.anchor == anchor]
+    series = {
+        name: _series(name, same if name == "anchor" else nights, float(np.std(values)))
+        for name, values in tonight.items()
+    }
     series = {name: past_means for name, past_means in series.items() if len(past_means) >= LEAST_NIGHTS}
     if not series or not false_alarms_per_year:
         return None
@@ -73,7 +84,8 @@ def _series(name: str, nights: Sequence[Entry], deviation: float) -> list[Mean]:
 
     A version that was promoted as proven better raises what is expected of the nights after it.
     """
-    key, raised, means = "champion_score" if name == "champion" else f"baseline/{name}", 0.0, []
+    key = f"{name}_score" if name in ("champion", "anchor") else f"baseline/{name}"
+    raised, means = 0.0, []
     for entry in nights:
         assert entry.evaluation
         verdict = entry.verdict
@@ -90,7 +102,7 @@ def _standard_error(values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> f
 
 
 def _comparison(name: str, value: float, band: Band) -> str:
-    who = "the champion" if name == "champion" else f"the baseline {name}"
+    who = f"the {name}" if name in ("champion", "anchor") else f"the baseline {name}"
     return (
         f"{who} scores {value:.4g}, where {band.num_nights} nights lead one to expect {band.low:.4g} to "
         f"{band.high:.4g}"
@@ -102,7 +114,7 @@ def _suspects(outside: Sequence[str], all_names: Sequence[str]) -> str:
     if not outside:
         return ""
     if outside == ["champion"]:
-        alone = "; the baselines score as before" if len(all_names) > 1 else ""
+        alone = "; the others score as before" if len(all_names) > 1 else ""
         return f"{alone}; look at the champion's code, its features and its state, and at the day's labels"
     if "champion" in outside:
         return "; look at the day's rows and labels: champion and baselines depend on both"
