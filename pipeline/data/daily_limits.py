@@ -127,7 +127,7 @@ class Limits:
         limits = []
         for name, learned in self.learned.items():
             figure = figures.get(name)
-            if figure is None and SLICE in name and "rows" in figures:
+            if figure is None and _is_slice(name) and "rows" in figures:
                 figure = Figure("share", 0.0, num=figures["rows"].num)
             if figure is not None:
                 limits.append(_limit(name, figure, learned, self.chances[name]))
@@ -184,6 +184,11 @@ def family(name: str) -> str:
     return "values" if first == "new" else "columns"
 
 
+def _is_slice(name: str) -> bool:
+    """Returns whether a figure is the share of a value of a small category, 0 where it is not listed."""
+    return SLICE in name and not name.startswith("label ")
+
+
 def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
     """Returns whether a relation holds often enough, and a value of a small category is there at all."""
     first = name.partition(" ")[0]
@@ -194,7 +199,7 @@ def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
         return _plain("share", expected) <= 1 - LEAST_HOLDING
     if " by " in name and f"far {name}" in learned:
         return _is_worth_a_look(f"far {name}", learned)
-    if SLICE in name and first != "label":
+    if _is_slice(name):
         return _plain("share", expected) > 0
     return True
 
@@ -202,7 +207,7 @@ def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
 def _learned(name: str, history: History, days: Sequence[date], *, weekday: int) -> Learned | None:
     """Returns what these days say of a figure; None where it was missing on too many of them."""
     known = {other: history[other][name] for other in days if name in history[other]}
-    if SLICE in name and not name.startswith("label "):
+    if _is_slice(name):
         gone = {other: Figure("share", 0.0, num=history[other]["rows"].num) for other in days}
         known = {other: known.get(other, gone[other]) for other in days}
     if len(known) < LEAST_SHARE * len(days):

@@ -249,6 +249,7 @@ class _Together:
             f"{number} by {group}": self._beside_usual(group, number)
             for group in self._groups
             for number in self._paired_numbers
+            if not _is_yes_or_no(self._numbers[number])
         }
 
     def _column(self, kind: Literal["keys", "numbers"], name: str, dtype: Any) -> Any:
@@ -384,7 +385,7 @@ def _of_numbers(day: _Day, numbers: "Mapping[str, Numbers]", table: Table) -> It
             yield f"missing {name}", day.share(~there)
         if not there.any():
             continue
-        if np.isin(values[there], (0, 1)).all():
+        if _is_yes_or_no(values):
             yield f"mean {name}", day.share(values == 1, among=there)
             continue
         top, counts = np.unique(values[there], return_counts=True)
@@ -420,9 +421,12 @@ def _of_slices(
             yield f"{name} = {text}", day.share(here)
             if label is not None:
                 known = here & np.isfinite(label)
-                is_rate = np.isin(label[np.isfinite(label)], (0, 1)).all()
-                mean = day.share(label == 1, among=known) if is_rate else day.mean("mean", label, among=known)
-                yield f"label where {name} = {text}", mean
+                rate, mean = day.share(label == 1, among=known), day.mean("mean", label, among=known)
+                yield f"label where {name} = {text}", rate if _is_yes_or_no(label) else mean
+
+
+def _is_yes_or_no(values: "Numbers") -> bool:
+    return bool(np.isin(values[np.isfinite(values)], (0, 1)).all())
 
 
 def _several(of: "Keys", values: "Keys") -> Figure:

@@ -185,7 +185,7 @@ def _stopped(day: Day, limits: Sequence[Limit], night: Night, *, may_be_accepted
     if may_be_accepted:
         way = (
             f"or, if the day is right, open a night that accepts it: python -m pipeline night "
-            f"--day {night.day} --night {night.id}-accepted --set validate.accepted_days=[{day.day}] "
+            f"--day {night.day} --night {night.id}-accepted --set 'validate.accepted_days=[{day.day}]' "
             f"--trigger REASON"
         )
     return (
