@@ -41,7 +41,7 @@ Kind = Literal["count", "share", "mean", "factor", "hours", "correlation"]
 
 WINDOW = 56  # earlier partitions that are known
 USUAL_DAYS = 5
-MOST_ROWS = 1 << 14
+MOST_ROWS = 1 << 13
 LEAST_UNITS = 100  # below which rows are drawn rather than units
 MOST_KEYS, MOST_NUMBERS = 6, 6  # columns of a wide table that are looked at together
 MOST_SLICES = 8  # values of a small category

@@ -22,7 +22,16 @@ from pipeline.contract.records import Expectation, Night
 from pipeline.contract.table import Table
 from pipeline.data import day_figures
 from pipeline.data.daily_limits import AGAIN, QUARANTINED, Limit, Limits, learn
-from pipeline.data.day_figures import SKETCH, WINDOW, Figure, figures_of, sample_of, similarity, sketch_of
+from pipeline.data.day_figures import (
+    SKETCH,
+    WINDOW,
+    Figure,
+    Sample,
+    figures_of,
+    sample_of,
+    similarity,
+    sketch_of,
+)
 from pipeline.data.features import is_ripe
 from pipeline.data.ingest import part_of
 from pipeline.data.suite import Suite
@@ -105,13 +114,16 @@ def completed(
     of = _digests(days, ripe, table, rules)
     history = {day: kept[day] for day in days if day in kept and kept[day].of == of[day]}
     missing = [day for day in days if day not in history]
+    sampled: dict[date, Sample] = {}
     for begin in range(0, len(missing), WINDOW):
         wanted = missing[begin : begin + WINDOW]
         first, last = days.index(wanted[0]), days.index(wanted[-1])
-        read_days = days[max(0, first - WINDOW) : last + 1]
-        samples = [sample_of(day, rows(day), table, with_label=ripe[day]) for day in read_days]
-        figures = figures_of(samples, table, wanted)
-        for sample in samples:
+        sampled = {
+            day: sampled.get(day) or sample_of(day, rows(day), table, with_label=ripe[day])
+            for day in days[max(0, first - WINDOW) : last + 1]
+        }
+        figures = figures_of([*sampled.values()], table, wanted)
+        for sample in sampled.values():
             if sample.day in figures:
                 own, bad = figures[sample.day], num_bad(sample.day)
                 num = own["rows"].num
@@ -128,8 +140,8 @@ def judged(
 ) -> list[Day]:  # fmt: skip
     """Returns the days to be judged with their limits: the night's, and other `days` that came in with it.
 
-    Of the first night's history only the night's own day is judged, and of a restated day what has changed;
-    the labels of a day are judged once they are known.
+    Of the first night's history only the night's own day is judged, and of a day that was judged before what
+    has changed since, such as labels that have come to be known.
     """
     figures = {day: known.figures for day, known in history.items()}
     found = []

@@ -26,6 +26,7 @@ from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
 from pipeline.contract.table import Table
 from pipeline.data import day_history, drift
 from pipeline.data.day_figures import columns_of
+from pipeline.data.features import is_ripe
 from pipeline.data.ingest import RAW, part_of
 from pipeline.data.partition_scan import Judged, PartitionScan
 from pipeline.data.row_rules import BETWEEN
@@ -239,8 +240,9 @@ def _unusual(
     days = [day for day in sorted({*judged, *partitions(CLEAN)}) if day <= night.day]
     history = day_history.completed(kept, days, table, by=night.day, rules=rules, rows=rows, num_bad=num_bad)
     off = [name for name, how in suite.limits.items() if how == "off"]
+    labelled = [day for day in days if is_ripe(table, day, by=night.day)][-1:]  # its labels are known now
     found = day_history.judged(
-        history, kept, [day for day in came_in if day <= night.day], night=night.day,
+        history, kept, {*labelled, *(day for day in came_in if day <= night.day)}, night=night.day,
         false_alarms_per_year=params.false_alarms_per_year, off=off,
     )  # fmt: skip
     later = {day: known for day, known in kept.items() if day > night.day}

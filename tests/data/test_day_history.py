@@ -15,7 +15,7 @@ import pytest
 from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Night, Report
-from pipeline.contract.table import Category, Float, Id, Table, Time
+from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from pipeline.data.day_history import FIGURES
 from pipeline.data.ingest import part_of
 from pipeline.data.validator import CLEAN, validate
@@ -50,7 +50,7 @@ def deliver(day: date, *, num: int = 200, times: float = 1.0) -> None:
     pq.write_table(pa.table(columns, SALES.schema()), part_of(day))
 
 
-def judge(day: date, *late: date, suite: str = "drift: off\n", **params: Any) -> Report:
+def judge(day: date, *late: date, suite: str = "drift: off\n", table: Table = SALES, **params: Any) -> Report:
     """Validate in the current folder."""
     Path("suite.yaml").write_text(suite)
     at = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,7 +60,7 @@ def judge(day: date, *late: date, suite: str = "drift: off\n", **params: Any) ->
     )  # fmt: skip
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
     sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
-    return validate(night, batch, SALES, sections)
+    return validate(night, batch, table, sections)
 
 
 def broken(report: Report) -> list[str]:
@@ -178,3 +178,23 @@ def test_a_short_history_says_that_there_are_no_limits_yet(
     assert "daily limits: none yet, 2 of 24 earlier days to learn from" in {
         one.rule for one in report.expectations
     }
+
+
+def test_labels_that_come_late_are_judged_when_they_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    late = Table(
+        time="ts", columns=SALES.columns | {"fraud": Int(nullable=True)}, label=Label("fraud", days(7))
+    )
+    every = [FIRST + timedelta(days=number) for number in range(50)]
+    wrong = every[-8]  # known on the last day
+    for day in every:
+        deliver(day)
+        rows = pq.read_table(part_of(day), partitioning=None)
+        rate = 0.9 if day == wrong else 0.1
+        fraud = (np.random.default_rng(day.toordinal()).random(len(rows)) < rate).astype(int)
+        pq.write_table(rows.append_column("fraud", pa.array(fraud)).select(list(late.columns)), part_of(day))
+    judge(every[-2], *every[:-2], table=late)
+    with pytest.raises(DataError, match=f"{wrong} is unlike .* the mean fraud is [89]"):
+        judge(every[-1], table=late)
