@@ -27,6 +27,7 @@ DAYS = 365  # that are learned from
 DAYS_PER_YEAR = 365
 LEAST_SHARE = 0.75  # of the days that a figure has to be of
 LEAST_KNOWN = 0.1  # of the pairs of two columns, for that of new ones to be looked at
+MOST_SLICES = 8  # values of a small category
 LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
 AGAIN, QUARANTINED = "as an earlier day", "quarantined"
 SLICE = " = "
@@ -127,8 +128,8 @@ class Limits:
         limits = []
         for name, learned in self.learned.items():
             figure = figures.get(name)
-            if figure is None and _is_slice(name) and "rows" in figures:
-                figure = Figure("share", 0.0, num=figures["rows"].num)
+            if figure is None and _is_slice(name):
+                figure = _gone(name, figures)
             if figure is not None:
                 limits.append(_limit(name, figure, learned, self.chances[name]))
         return limits
@@ -160,7 +161,8 @@ def learn(history: History, day: date, *, false_alarms_per_year: float, off: Col
         for name in names
         if name not in off and (known := _learned(name, history, days, weekday=day.weekday()))
     }
-    for name in [name for name in learned if not _is_worth_a_look(name, learned)]:
+    learned = {name: known for name, known in learned.items() if _is_worth_a_look(name, learned)}
+    for name in _small_slices(learned):
         del learned[name]
     sizes = Counter(map(family, learned))
     a_day = false_alarms_per_year / DAYS_PER_YEAR / max(1, len(sizes))
@@ -189,6 +191,24 @@ def _is_slice(name: str) -> bool:
     return SLICE in name and not name.startswith("label ")
 
 
+def _gone(name: str, figures: Mapping[str, Figure]) -> Figure | None:
+    """Returns a value's share of no rows on a day that lists other values of the small category."""
+    column = name.partition(SLICE)[0]
+    others = (figure for other, figure in figures.items() if other.startswith(f"{column}{SLICE}"))
+    other = next(others, None)
+    return Figure("share", 0.0, num=other.num) if other else None
+
+
+def _small_slices(learned: Mapping[str, Learned]) -> list[str]:
+    """Returns the values of small categories, and the label's figures there, beyond the most frequent."""
+    shares = {name: known.forecast.expected for name, known in learned.items() if _is_slice(name)}
+    by_column: dict[str, list[str]] = {}
+    for name in sorted(shares, key=lambda name: -shares[name]):
+        by_column.setdefault(name.partition(SLICE)[0], []).append(name)
+    kept = {name for names in by_column.values() for name in names[:MOST_SLICES]}
+    return [name for name in learned if SLICE in name and name.removeprefix("label where ") not in kept]
+
+
 def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
     """Returns whether a relation holds often enough, and a value of a small category is there at all."""
     first = name.partition(" ")[0]
@@ -208,8 +228,8 @@ def _learned(name: str, history: History, days: Sequence[date], *, weekday: int)
     """Returns what these days say of a figure; None where it was missing on too many of them."""
     known = {other: history[other][name] for other in days if name in history[other]}
     if _is_slice(name):
-        gone = {other: Figure("share", 0.0, num=history[other]["rows"].num) for other in days}
-        known = {other: known.get(other, gone[other]) for other in days}
+        gone = {other: _gone(name, history[other]) for other in days if other not in known}
+        known = dict(sorted((known | {other: figure for other, figure in gone.items() if figure}).items()))
     if len(known) < LEAST_SHARE * len(days):
         return None
     expected = forecast(

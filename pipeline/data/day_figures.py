@@ -1,6 +1,6 @@
 """Computes the figures of a day's clean rows that limits are learned for, from the schema alone.
 
-Of each kind of column, with `window` earlier partitions as what is known:
+Of each kind of column, with `WINDOW` earlier partitions as what is known:
 
     rows, distinct X, missing X       how many rows and different values there are, the share of nulls
     new X, new X with Y               rows whose value was not there before; rows whose two values were, but
@@ -15,22 +15,20 @@ Of each kind of column, with `window` earlier partitions as what is known:
     copies, as an earlier day         rows alike but for their ids and times, within the day; and the Jaccard
                                       similarity with the most similar earlier day, by MinHash (Broder 1997)
 
-A partition of more than `MOST_ROWS` rows is thinned to whole units, chosen by a hash, so that the same ones
-are seen each day. `usual` is the median of the last `USUAL_DAYS` days that had the value. Pure.
+What is usual is the median of the last `USUAL_DAYS` days that had the value. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.contract.table import Bool, Bytes, Category, Float, Id, Table, Text, Time
+from pipeline.contract.table import Category, Id, Table
+from pipeline.data.day_sample import Sample, is_label, pair, signature, thinned
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     Keys = NDArray[np.uint64]  # hashes of values, 0 for a null
@@ -41,12 +39,7 @@ Kind = Literal["count", "share", "mean", "factor", "hours", "correlation"]
 
 WINDOW = 56  # earlier partitions that are known
 USUAL_DAYS = 5
-MOST_ROWS = 1 << 13
-LEAST_UNITS = 100  # below which rows are drawn rather than units
 MOST_KEYS, MOST_NUMBERS = 6, 6  # columns of a wide table that are looked at together
-MOST_SLICES = 8  # values of a small category
-SMALL = 50  # different values that a small category may have
-SKETCH = 128  # hashes of a day's rows that are kept
 LEAST_ROWS = 10  # that a mean is of
 CLOCK_H = 1 / 60  # to which the first and the last hour are known
 
@@ -64,162 +57,18 @@ class Figure(NamedTuple):
     error: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """The rows of a day that its figures are of: values as hashes, or as numbers with NaN for a null."""
-
-    day: date
-    num_rows: int  # of the day
-    share: float  # of its units that are in the sample
-    keys: "Mapping[str, Keys]"
-    numbers: "Mapping[str, Numbers]"
-    hours: "Numbers"  # since midnight
-    small: Mapping[str, Mapping[int, str]]  # of small categories, the value of each hash
-
-    def __len__(self) -> int:
-        return len(self.hours)
-
-
-def columns_of(table: Table, *, with_label: bool = True) -> list[str]:
-    """Returns the columns that figures are of: no times, bytes, vectors, and none with `limits` off."""
-    return [
-        name
-        for name, column in table.columns.items()
-        if not isinstance(column, Time | Bytes)
-        and not (isinstance(column, Float) and column.size)
-        and "limits" not in column.off
-        and (with_label or not _is_label(table, name))
-    ]
-
-
-def sample_of(day: date, rows: "pa.Table", table: Table, *, with_label: bool) -> Sample:
-    """Returns the sample of a day's rows; `with_label` once the labels of the day are known."""
-    chosen, share = _chosen(rows, table)
-    num_rows = len(rows)
-    rows = rows.filter(chosen) if share < 1 else rows
-    keys: dict[str, Any] = {}
-    numbers: dict[str, Any] = {}
-    small: dict[str, dict[int, str]] = {}
-    for name in columns_of(table, with_label=with_label):
-        column, values = table.columns[name], rows[name]
-        if isinstance(column, Id | Category | Text):
-            keys[name], texts = _hashed(values)
-            if isinstance(column, Category) and texts:
-                small[name] = texts
-        else:
-            plain = values.cast("int8") if isinstance(column, Bool) else values
-            numbers[name] = plain.cast("float64").to_numpy()
-    microseconds = rows[table.time].cast("int64").to_numpy()
-    hours = (microseconds - np.datetime64(day, "us").astype(np.int64)) / 3.6e9
-    return Sample(
-        day=day, num_rows=num_rows, share=share, keys=keys, numbers=numbers,
-        hours=hours[np.isfinite(hours)] if len(hours) else hours, small=small,
-    )  # fmt: skip
-
-
 def figures_of(
     samples: Sequence[Sample], table: Table, wanted: Sequence[date]
 ) -> dict[date, dict[str, Figure]]:
     """Returns the figures of the wanted days by name; `samples` are of consecutive partitions, in order."""
     share = min((sample.share for sample in samples), default=1.0)
-    together = _Together(tuple(_thinned(sample, share, table) for sample in samples), table)
+    together = _Together(tuple(thinned(sample, share, table) for sample in samples), table)
     found = {}
     for place, sample in enumerate(samples):
         if sample.day in wanted:
             own = together.of_day(place)
             found[sample.day] = {name: figure for name, figure in own if np.isfinite(figure.value)}
     return found
-
-
-def sketch_of(sample: Sample, table: Table) -> list[int]:
-    """Returns the smallest hashes of the day's rows, without their time and ids other than the unit."""
-    return [int(value) for value in np.unique(_signature(sample, table))[:SKETCH]]
-
-
-def similarity(one: Sequence[int], other: Sequence[int]) -> float:
-    """Returns the Jaccard similarity of the rows of two days, from their smallest hashes.
-
-    >>> similarity([1, 2, 3, 4], [1, 2, 3, 9])
-    0.75
-    """
-    both = sorted({*one, *other})[: max(len(one), len(other), 1)]
-    common = {*one} & {*other}
-    return sum(value in common for value in both) / len(both) if both else 0.0
-
-
-def _is_label(table: Table, name: str) -> bool:
-    return table.label is not None and table.label.column == name
-
-
-def _chosen(rows: "pa.Table", table: Table) -> tuple[Any, float]:
-    """Returns which rows are in the sample, and the share of units that is."""
-    import pyarrow as pa
-
-    share = 1.0
-    while len(rows) * share > MOST_ROWS:
-        share /= 2
-    if share == 1:
-        return None, share
-    numbers = _mixed(np.arange(1, len(rows) + 1, dtype=np.uint64))
-    drawn = numbers
-    if table.unit:
-        units, _ = _hashed(rows[table.unit])
-        if len(np.unique(units)) * share >= LEAST_UNITS:
-            drawn = np.where(units == 0, numbers, _mixed(units))
-    return pa.array(drawn < np.uint64(int(share * 2**64 - 1))), share
-
-
-def _thinned(sample: Sample, share: float, table: Table) -> Sample:
-    """Returns the sample with that share of the units, to be compared with days of more rows."""
-    if sample.share <= share or not table.unit or table.unit not in sample.keys:
-        return sample
-    units = sample.keys[table.unit]
-    numbers = _mixed(np.arange(1, len(units) + 1, dtype=np.uint64))
-    kept = np.where(units == 0, numbers, _mixed(units)) < np.uint64(int(share * 2**64 - 1))
-    return Sample(
-        day=sample.day, num_rows=sample.num_rows, share=share, hours=sample.hours[kept], small=sample.small,
-        keys={name: values[kept] for name, values in sample.keys.items()},
-        numbers={name: values[kept] for name, values in sample.numbers.items()},
-    )  # fmt: skip
-
-
-def _hashed(values: "pa.ChunkedArray") -> "tuple[Keys, dict[int, str]]":
-    """Returns a hash for each value, 0 for a null; and the text of each where they are few, else none."""
-    import pandas as pd
-
-    coded = values.combine_chunks().dictionary_encode()
-    texts = np.asarray(coded.dictionary.to_pylist(), dtype=object)
-    hashes = np.append(pd.util.hash_array(texts, categorize=False) | np.uint64(1), np.uint64(0))
-    codes = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    return hashes[codes], dict(zip(map(int, hashes), texts, strict=False)) if len(texts) <= SMALL else {}
-
-
-def _mixed(values: "Keys") -> "Keys":
-    """Returns well-spread hashes of hashes (splitmix64)."""
-    with np.errstate(over="ignore"):
-        mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
-
-
-def _pair(one: "Keys", other: "Keys") -> "Keys":
-    """Returns a hash for two values, 0 where one is null."""
-    with np.errstate(over="ignore"):
-        both = _mixed(one * np.uint64(0x9E3779B97F4A7C15) + other) | np.uint64(1)
-    return np.where((one == 0) | (other == 0), np.uint64(0), both)
-
-
-def _signature(sample: Sample, table: Table) -> "Keys":
-    """Returns a hash for each row, without its time and ids other than the unit."""
-    signature = np.full(len(sample), 7, dtype=np.uint64)
-    ids = {name for name, column in table.columns.items() if isinstance(column, Id) and name != table.unit}
-    for name, values in sample.keys.items():
-        if name not in ids and name not in table.key:
-            signature = _pair(signature, values | np.uint64(1))
-    for name, numbers in sample.numbers.items():
-        if name not in table.key:
-            signature = _pair(signature, _mixed(numbers.view(np.uint64)) | np.uint64(1))
-    return signature
 
 
 class _Together:
@@ -243,7 +92,7 @@ class _Together:
         self._new = {f"new {name}": (self._keys[name] != 0, ~known[name]) for name in names}
         for one, other in combinations(self._paired, 2):
             both = known[one] & known[other]
-            pairs = _pair(self._keys[one], self._keys[other])
+            pairs = pair(self._keys[one], self._keys[other])
             self._new[f"new {one} with {other}"] = (both, ~self._known(pairs))
         self._beside = {
             f"{number} by {group}": self._beside_usual(group, number)
@@ -312,9 +161,9 @@ class _Together:
         yield from _of_slices(day, keys, numbers, sample, self._table)
         for one, other in combinations(self._paired_numbers, 2):
             yield f"{one} against {other}", _correlation(numbers[one], numbers[other])
-        signature = _signature(sample, self._table)
+        hashes = signature(sample, self._table)
         first = np.zeros(len(sample), dtype=np.bool_)
-        first[np.unique(signature, return_index=True)[1]] = True
+        first[np.unique(hashes, return_index=True)[1]] = True
         yield "copies", day.share(~first)
 
     def _of_relations(
@@ -397,6 +246,7 @@ def _of_numbers(day: _Day, numbers: "Mapping[str, Numbers]", table: Table) -> It
 
 
 def _of_times(hours: "Numbers") -> Iterator[tuple[str, Figure]]:
+    hours = hours[np.isfinite(hours)]
     ordered = np.unique(hours)
     if len(ordered) < LEAST_ROWS:
         return
@@ -413,10 +263,9 @@ def _of_slices(
     """Yields the share of each value of a small category, and the label's mean there."""
     label = numbers.get(table.label.column) if table.label else None
     for name, texts in sample.small.items():
-        if name not in keys or _is_label(table, name):
+        if name not in keys or is_label(table, name):
             continue
-        values, counts = np.unique(keys[name][keys[name] != 0], return_counts=True)
-        for value in values[np.argsort(-counts, kind="stable")][:MOST_SLICES]:
+        for value in np.unique(keys[name][keys[name] != 0]):
             here, text = keys[name] == value, texts.get(int(value), "")
             yield f"{name} = {text}", day.share(here)
             if label is not None:
@@ -432,7 +281,7 @@ def _is_yes_or_no(values: "Numbers") -> bool:
 def _several(of: "Keys", values: "Keys") -> Figure:
     """Returns the share of the values of one column that come with several of another."""
     both = (of != 0) & (values != 0)
-    pairs = np.unique(_pair(of[both], values[both]), return_index=True)[1]
+    pairs = np.unique(pair(of[both], values[both]), return_index=True)[1]
     groups, counts = np.unique(of[both][pairs], return_counts=True)
     if not len(groups):
         return Figure("share", float("nan"))

@@ -20,18 +20,10 @@ from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams
 from pipeline.contract.records import Expectation, Night
 from pipeline.contract.table import Table
-from pipeline.data import day_figures
+from pipeline.data import day_figures, day_sample
 from pipeline.data.daily_limits import AGAIN, QUARANTINED, Limit, Limits, learn
-from pipeline.data.day_figures import (
-    SKETCH,
-    WINDOW,
-    Figure,
-    Sample,
-    figures_of,
-    sample_of,
-    similarity,
-    sketch_of,
-)
+from pipeline.data.day_figures import WINDOW, Figure, figures_of
+from pipeline.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
 from pipeline.data.features import is_ripe
 from pipeline.data.ingest import part_of
 from pipeline.data.suite import Suite
@@ -223,7 +215,7 @@ def _said(day: Day) -> Iterator[Expectation]:
 def _digests(days: Sequence[date], ripe: Mapping[date, bool], table: Table, rules: str) -> dict[date, str]:
     """Returns the digest of what the figures of each day are of."""
     parts = known_digests.digests(part_of(day) for day in days)
-    shared = [rules, records.dumps(table), inspect.getsource(day_figures)]
+    shared = [rules, records.dumps(table), inspect.getsource(day_figures), inspect.getsource(day_sample)]
 
     def digest(day: date) -> str:
         text = json.dumps([parts[part_of(day)], ripe[day], *shared])

@@ -25,7 +25,7 @@ from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
 from pipeline.contract.table import Table
 from pipeline.data import day_history, drift
-from pipeline.data.day_figures import columns_of
+from pipeline.data.day_sample import columns_of
 from pipeline.data.features import is_ripe
 from pipeline.data.ingest import RAW, part_of
 from pipeline.data.partition_scan import Judged, PartitionScan

@@ -32,16 +32,8 @@ from scipy import stats
 from pipeline.contract.params import ValidateParams
 from pipeline.data import drift
 from pipeline.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, Limits, learn
-from pipeline.data.day_figures import (
-    SKETCH,
-    WINDOW,
-    Figure,
-    Sample,
-    figures_of,
-    sample_of,
-    similarity,
-    sketch_of,
-)
+from pipeline.data.day_figures import WINDOW, Figure, figures_of
+from pipeline.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
 from pipeline.data.ingest import part_of
 from pipeline.data.partition_scan import Judged, PartitionScan
 from pipeline.data.suite import load, rules_of

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.data import day_figures
+from pipeline.data import day_sample
 from pipeline.data.daily_limits import Limits, family, learn
-from pipeline.data.day_figures import Figure, Sample, figures_of, sample_of, similarity, sketch_of
+from pipeline.data.day_figures import Figure, figures_of
+from pipeline.data.day_sample import Sample, sample_of, similarity, sketch_of
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 PRICES = {f"item {number}": 1.0 + number for number in range(20)}
@@ -108,9 +109,9 @@ def test_rows_that_come_twice_under_new_ids_are_noticed(samples: list[Sample], l
     assert "copies" in outside(samples, limits, pa.concat_tables([once, again]))
 
 
-def test_labels_dealt_out_anew_are_noticed_by_slice(samples: list[Sample], limits: Limits) -> None:
+def test_wrong_labels_are_noticed_by_slice_as_well(samples: list[Sample], limits: Limits) -> None:
     spoiled = rows(limits.day, fraud=lambda values: [1 - value for value in values])
-    assert {"mean fraud", "label where country = abroad"} <= outside(samples, limits, spoiled)
+    assert {"mean fraud", "label where country = at home"} <= outside(samples, limits, spoiled)
 
 
 def test_a_category_that_is_gone_is_noticed(samples: list[Sample], limits: Limits) -> None:
@@ -132,7 +133,7 @@ def test_labels_that_are_not_known_yet_have_no_figures() -> None:
 
 def test_a_column_and_a_figure_can_be_switched_off(samples: list[Sample]) -> None:
     silent = Table(time="ts", columns={"id": Id(off=("limits",)), "ts": Time()}, unit="id")
-    assert day_figures.columns_of(silent) == []
+    assert day_sample.columns_of(silent) == []
     known = figures_of(samples, PAYMENTS, [one.day for one in samples])
     learned = learn(known, samples[-1].day, false_alarms_per_year=2, off=["rows"])
     assert "rows" not in learned.learned
@@ -172,8 +173,8 @@ def test_what_never_was_may_be_once_by_few_rows() -> None:
 
 
 def test_a_partition_too_large_is_thinned_to_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(day_figures, "MOST_ROWS", 200)
-    monkeypatch.setattr(day_figures, "LEAST_UNITS", 5)
+    monkeypatch.setattr(day_sample, "MOST_ROWS", 200)
+    monkeypatch.setattr(day_sample, "LEAST_UNITS", 5)
     one, other = (sample(day, rows(day)) for day in (FIRST, FIRST + timedelta(days=1)))
     assert len(one) < 300 <= one.num_rows
     assert one.share == other.share
@@ -194,4 +195,4 @@ def test_a_day_is_as_an_earlier_one_but_for_ids_and_times() -> None:
 
 def test_labels_come_late_in_a_table_of_payments() -> None:
     late = Table(time="ts", columns=PAYMENTS.columns, label=Label("fraud", days(14)))
-    assert day_figures.columns_of(late, with_label=False) == ["id", "account", "country", "item", "price"]
+    assert day_sample.columns_of(late, with_label=False) == ["id", "account", "country", "item", "price"]
