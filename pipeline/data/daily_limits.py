@@ -26,6 +26,7 @@ from pipeline.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SETT
 DAYS = 365  # that are learned from
 DAYS_PER_YEAR = 365
 LEAST_SHARE = 0.75  # of the days that a figure has to be of
+ROUNDING = 1e-9  # of a figure that is the same each day
 LEAST_KNOWN = 0.1  # of the pairs of two columns, for that of new ones to be looked at
 MOST_SLICES = 8  # values of a small category
 LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
@@ -50,7 +51,6 @@ _TOLD = {
     "new": "{rest} is new in {value} of the rows",
     "missing": "{rest} is missing in {value} of the rows",
     "top": "the most frequent {rest} has {value} of the rows",
-    "several": "several {rest} in {value}",
     "size": "{rest} is {value} in the geometric mean",
     "negative": "{rest} is negative in {value} of the rows",
     "zero": "{rest} is zero in {value} of the rows",
@@ -90,7 +90,10 @@ class Limit:
     def __str__(self) -> str:
         value, low, high = (_told(self.kind, number) for number in (self.value, self.low, self.high))
         first, _, rest = self.name.partition(" ")
-        if first in _TOLD:
+        if first == "several":
+            column, _, of = rest.rpartition(" of ")
+            told = f"{value} of the values of {of} come with several of {column}"
+        elif first in _TOLD:
             told = _TOLD[first].format(value=value, rest=rest)
         elif " by " in self.name:
             told = f"{self.name.replace(' by ', ' by its ')} is {value} times the usual"
@@ -124,7 +127,7 @@ class Limits:
     chances: Mapping[str, float]
 
     def of(self, figures: Mapping[str, Figure]) -> list[Limit]:
-        """Returns the limits of these figures of the day; a small category's value that is gone has none."""
+        """Returns the limits of these figures of the day; 0 for a small category's value that is gone."""
         limits = []
         for name, learned in self.learned.items():
             figure = figures.get(name)
@@ -245,7 +248,7 @@ def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
     expected = learned.forecast.expected
     low, high = expected - below, expected + above
     by_rows = _by_rows(figure, expected, learned.num_units, chance)
-    low, high = min(low, by_rows[0]), max(high, by_rows[1])
+    low, high = min(low, by_rows[0]) - ROUNDING, max(high, by_rows[1]) + ROUNDING
     if family(name) in UPWARDS:
         low = 0.0
     return Limit(

@@ -196,3 +196,43 @@ def test_a_day_is_as_an_earlier_one_but_for_ids_and_times() -> None:
 def test_labels_come_late_in_a_table_of_payments() -> None:
     late = Table(time="ts", columns=PAYMENTS.columns, label=Label("fraud", days(14)))
     assert day_sample.columns_of(late, with_label=False) == ["id", "account", "country", "item", "price"]
+
+
+def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same() -> None:
+    every = [FIRST + timedelta(days=number) for number in range(40)]
+    same = [Figure("factor", np.log(2.5) + 1e-15 * number, 100) for number in range(41)]
+    known = {day: {"size price": figure} for day, figure in zip(every, same, strict=False)}
+    (size,) = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2).of({"size price": same[-1]})
+    assert size.holds
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "told"),
+    [
+        (
+            "several customer of invoice",
+            Figure("share", 0.5, 100),
+            "50.0% of the values of invoice come with several",
+        ),
+        (
+            "new item with customer",
+            Figure("share", 0.99, 100),
+            "item with customer is new in 99.0% of the rows",
+        ),
+        ("price by item", Figure("factor", np.log(1.5), 100), "price by its item is 1.5 times the usual"),
+        ("country = abroad", Figure("share", 0.9, 100), "country = abroad in 90.0% of the rows"),
+        (
+            "quantity against price",
+            Figure("correlation", 0.9, 100),
+            "quantity against price is correlated by 0.9",
+        ),
+        ("last hour", Figure("hours", 12.25), "the last row comes at 12.2 h"),
+    ],
+)
+def test_each_figure_is_told_in_words(name: str, figure: Figure, told: str) -> None:
+    usual = figure._replace(value=0.01)
+    known = {FIRST + timedelta(days=number): {name: usual} for number in range(40)}
+    (limit,) = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2).of({name: figure})
+    assert not limit.holds
+    assert str(limit).startswith(told)
+    assert str(limit).endswith(" expected")
