@@ -577,7 +577,7 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
             section = section.setdefault(name, {})
         try:
             value = YAML(typ="safe").load(text)
-            section[last] = text if isinstance(value, date) else value
+            section[last] = text if isinstance(value, date) else _with_dates_as_text(value)
         except YAMLError:
             raise ParamsError(f"--set {assignment}: {text!r} is not YAML; quote it") from None
     params = check(values, source=f"--set {' '.join(assignments)}" if assignments else str(folder / FILE))
@@ -586,6 +586,11 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
         yaml.dump(values, stream)
         replace_text(into / FILE, stream.getvalue())
     return params
+
+
+def _with_dates_as_text(value: Any) -> Any:
+    """Returns a value of YAML whose list has dates as text, since DVC takes no others from params.yaml."""
+    return [str(one) if isinstance(one, date) else one for one in value] if isinstance(value, list) else value
 
 
 def complete(folder: Path) -> None:
