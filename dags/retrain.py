@@ -61,6 +61,10 @@ FORM = {
         False, type="boolean", title="Plan only",
         description="Stop after the plan: what would be rented, for how long, at what price.",
     ),
+    "accepted_day": Param(
+        None, type=["null", "string"], format="date", title="Accept this day",
+        description="Train on this day although it is unlike the days before it, as a stopped night says.",
+    ),
     "reason": Param(
         None, type=["null", "string"], maxLength=500, title="Reason",
         description="Why this night is run by hand; the ledger keeps it.",
@@ -74,6 +78,7 @@ TYPED = {
     "BUDGET_USD": "{{ '' if params.budget_usd is none else params.budget_usd }}",
     "OBJECTIVE": f"{{{{ params.objective | replace('{UNSAID}', '') }}}}",
     "SPOT": "{{ {'allowed': 'true', 'not allowed': 'false'}.get(params.spot, '') }}",
+    "ACCEPTED_DAYS": "{{ '[' ~ params.accepted_day ~ ']' if params.accepted_day else '' }}",
     "TRIGGER": "{{ 'manual: ' ~ (params.reason or 'no reason given') if dag_run.run_type == 'manual'"
     " else 'schedule' }}",
 }
@@ -82,6 +87,7 @@ ASSIGN = {
     "BUDGET_USD": "night.budget_usd",
     "OBJECTIVE": "plan.objective",
     "SPOT": "plan.spot",
+    "ACCEPTED_DAYS": "validate.accepted_days",
 }
 OPEN = " ".join(
     [

@@ -36,7 +36,7 @@ from pipeline.storage import checkout, ledger, snapshots
 log = logging.getLogger(__name__)
 
 ARRAYS, KEYS = "data/arrays", "keys.json"
-CARRIED = ["data/raw", "data/clean", "data/quarantine"]  # from night to night, by DVC
+CARRIED = ["data/raw", "data/clean", "data/quarantine", "data/figures"]  # from night to night, by DVC
 
 
 def open(  # the verb of the stage

@@ -53,8 +53,9 @@ STAGES = {
     ),
     "validate": Stage(
         path="pipeline.data.validator:validate", help="judge the rows, quarantine the bad",
-        dvc="cached", reads=("data/expectations.yaml", "data/raw"), writes=("data/clean", "data/quarantine"),
-        persists=("data/clean", "data/quarantine"),
+        dvc="cached", reads=("data/expectations.yaml", "data/raw"),
+        writes=("data/clean", "data/quarantine", "data/figures"),
+        persists=("data/clean", "data/quarantine", "data/figures"),
         libraries=("duckdb", "scipy.stats", "great_expectations"),
     ),
     "prepare": Stage(

@@ -9,6 +9,7 @@ import inspect
 import types
 import typing
 from collections.abc import Iterable, Iterator
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
@@ -38,7 +39,7 @@ A stage of a night runs in the folder of that night, or in the one that `--night
 out unless the table says that it has to be given."""
 TYPES = {
     bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Plug: "class",
-    type(None): "empty",
+    date: "date", type(None): "empty",
 }  # fmt: skip
 
 

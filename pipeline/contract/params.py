@@ -137,6 +137,16 @@ class ValidateParams(Section):
     max_drift: float = Field(0.35, gt=0)
     """Distance from the last four same weekdays that a column may have, from 0 (alike) to 1 (nothing in
     common); more stops the night. The suite may set a limit of its own for a column."""
+    false_alarms_per_year: float = Field(2.0, ge=0)
+    """Sound days a year of which some figure may be outside the limits that are learned from the days before:
+    rows, new values, an item's usual price, a repeated day. 0: nothing is learned."""
+    unusual_day: Literal["warn", "hold", "refuse"] = "hold"
+    """What becomes of a day with a figure outside these limits. `warn`: the report says so; `hold`: the night
+    stops until a person opens one that accepts the day; `refuse`: the night stops. The suite may say another
+    for a figure."""
+    accepted_days: tuple[date, ...] = ()
+    """Days that a person has looked at, and that are trained on although they are unlike the days before.
+    Meant for a single night: `--set validate.accepted_days=[2025-01-31]`."""
 
 
 class PrepareParams(Section):
@@ -574,7 +584,7 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
             section = section.setdefault(name, {})
         try:
             value = YAML(typ="safe").load(text)
-            section[last] = text if isinstance(value, date) else value
+            section[last] = text if isinstance(value, date) else _with_dates_as_text(value)
         except YAMLError:
             raise ParamsError(f"--set {assignment}: {text!r} is not YAML; quote it") from None
     params = check(values, source=f"--set {' '.join(assignments)}" if assignments else str(folder / FILE))
@@ -583,6 +593,11 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
         yaml.dump(values, stream)
         replace_text(into / FILE, stream.getvalue())
     return params
+
+
+def _with_dates_as_text(value: Any) -> Any:
+    """Returns a value of YAML whose list has dates as text, since DVC takes no others from params.yaml."""
+    return [str(one) if isinstance(one, date) else one for one in value] if isinstance(value, list) else value
 
 
 def complete(folder: Path) -> None:

@@ -22,7 +22,9 @@ from pipeline.contract.records import Record
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Off = Literal["nulls", "range", "values", "drift", "null drift"]  # what is derived from a column's type
+Off = Literal[
+    "nulls", "range", "values", "drift", "null drift", "limits"
+]  # what is derived from a column's type
 
 
 @dataclass(frozen=True, kw_only=True)

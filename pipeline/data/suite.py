@@ -83,6 +83,7 @@ class Suite(Section):
     days: tuple[Rule, ...] = ()
     rows: tuple[Rule, ...] = ()
     drift: Literal["off"] | dict[str, float | Literal["off"]] = Field(default_factory=dict)
+    limits: Literal["off"] | dict[str, Literal["off", "warn", "hold", "refuse"]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,9 @@
 Tonight's partitions of `data/raw` are judged by the rules of the workload's table and of the reviewed suite,
 one at a time. A row that fails a row rule goes to `data/quarantine` with the name of the first rule that it
 failed, the others to `data/clean`: clean + quarantined = rows in, always. A changed schema, a day with
-impossible figures, too many bad rows or a day unlike its weekdays stop the night, and then neither folder is
-touched. Great Expectations judges how many rows of each partition failed each rule, and the figures.
+impossible figures, too many bad rows, a day unlike its weekdays or outside the limits that are learned from
+the days before it (pipeline/data/day_history.py) stop the night, and then no folder is touched. Great
+Expectations judges how many rows of each partition failed each rule, and the figures.
 
 `data/clean` is a function of (raw, table, rules) alone: their digest is kept beside the partitions, and if
 it differs all of `data/raw` is validated again. Partitions are replaced by a rename and never
@@ -20,10 +21,12 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
-from pipeline.contract.params import ValidateSections
+from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
 from pipeline.contract.table import Table
-from pipeline.data import drift
+from pipeline.data import day_history, drift
+from pipeline.data.day_sample import columns_of
+from pipeline.data.features import is_ripe
 from pipeline.data.ingest import RAW, part_of
 from pipeline.data.partition_scan import Judged, PartitionScan
 from pipeline.data.row_rules import BETWEEN
@@ -73,6 +76,9 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         raise DataError(_broken_day(of_days, figures, days, docs))
     _refuse_bad_rows([judged[day] for day in tonight], rules, limit=params.max_quarantined, docs=docs)
     distances, note = _drift(night.day, judged, table, suite=suite, limit=params.max_drift)
+    figures_of_days, unusual = _unusual(
+        night, judged, table, came_in=tonight, suite=suite, rules=digest, params=params
+    )
     for torn in (*CLEAN.glob(f"day=*/.{PART}"), *QUARANTINE.glob(f"day=*/.{PART}")):
         torn.unlink()  # left by a call that was killed while it wrote
     for day in days:
@@ -82,6 +88,7 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
             shutil.rmtree(part_of(gone, CLEAN).parent)
             shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
         records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
+    day_history.write(figures_of_days)
     num_rows, num_bad = (
         sum(n) for n in zip(*((j.num_rows, len(j.bad)) for j in judged.values()), strict=True)
     )
@@ -94,7 +101,7 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         )
     return Report(
         num_rows=num_rows, num_clean=num_rows - num_bad, num_quarantined=num_bad,
-        expectations=(*expectations, *note), drift=distances, digest=known_digests.digest(CLEAN),
+        expectations=(*expectations, *note, *unusual), drift=distances, digest=known_digests.digest(CLEAN),
     )  # fmt: skip
 
 
@@ -205,6 +212,41 @@ def _drift(
             f"ingest again, or raise the limit under drift in the suite or validate.max_drift"
         )
     return distances, ()
+
+
+def _unusual(
+    night: Night, judged: Mapping[date, Judged], table: Table, *, came_in: Sequence[date], suite: Suite,
+    rules: str, params: ValidateParams,
+) -> "tuple[dict[date, day_history.Known], tuple[Expectation, ...]]":  # fmt: skip
+    """Returns the figures of all days, and what the report says of tonight's; DataError if they stop it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kept = day_history.read()
+    if not params.false_alarms_per_year or suite.limits == "off":
+        return kept, ()
+    columns = list(dict.fromkeys([*columns_of(table), table.time, *filter(None, [table.unit])]))
+
+    def rows(day: date) -> "pa.Table":
+        values = _clean_rows(day, judged)
+        return pa.table({name: values(name) for name in columns})
+
+    def num_bad(day: date) -> int:
+        if day in judged:
+            return len(judged[day].bad)
+        part = part_of(day, QUARANTINE)
+        return int(pq.read_metadata(part).num_rows) if part.exists() else 0
+
+    days = [day for day in sorted({*judged, *partitions(CLEAN)}) if day <= night.day]
+    history = day_history.completed(kept, days, table, by=night.day, rules=rules, rows=rows, num_bad=num_bad)
+    off = [name for name, how in suite.limits.items() if how == "off"]
+    labelled = [day for day in days if is_ripe(table, day, by=night.day)][-1:]  # its labels are known now
+    found = day_history.judged(
+        history, kept, {*labelled, *(day for day in came_in if day <= night.day)}, night=night.day,
+        false_alarms_per_year=params.false_alarms_per_year, off=off,
+    )  # fmt: skip
+    later = {day: known for day, known in kept.items() if day > night.day}
+    return history | later, day_history.verdicts(found, night, suite, params)
 
 
 def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":

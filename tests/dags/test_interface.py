@@ -35,6 +35,7 @@ RUNS = "/api/v2/dags/retrain/dagRuns"
         ({"objective": "fame"}, "fame"),
         ({"spot": "maybe"}, "maybe"),
         ({"plan_only": "yes"}, "yes"),
+        ({"accepted_day": "yesterday"}, "yesterday"),
         ({"reason": "x" * 501}, "long"),
     ],
 )

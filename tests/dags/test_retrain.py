@@ -114,7 +114,7 @@ def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) ->
 def test_one_night_at_a_time_and_none_made_up_for(described: Any) -> None:
     assert described["runs"] == [1, False]
     assert described["form"] == [
-        "day", "train_hours", "budget_usd", "objective", "spot", "plan_only", "reason",
+        "day", "train_hours", "budget_usd", "objective", "spot", "plan_only", "accepted_day", "reason",
     ]  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPath
     """How the nights of some scenarios ended, in the order of the list."""
     home = stand_in(tmp_path_factory.mktemp("home"))
     form = {"day": "2011-09-01", "train_hours": 2.5, "budget_usd": 0, "objective": "time",
-            "spot": "not allowed", "reason": REASON}  # fmt: skip
+            "spot": "not allowed", "accepted_day": "2011-08-31", "reason": REASON}  # fmt: skip
     scenarios = [
         [{"train": [75, 137, 0], "gate": [75, 0], "promote": [75, 0]}, form],
         [{"ingest": [99]}, {}],
@@ -195,6 +195,7 @@ def test_the_form_reaches_the_command_line_word_by_word_and_nothing_in_it_is_run
             "open", "--night", name, "--day", "2011-09-01",
             "--set", "night.train_hours=2.5", "--set", "night.budget_usd=0",
             "--set", "plan.objective=time", "--set", "plan.spot=false",
+            "--set", "validate.accepted_days=[2011-08-31]",
             "--trigger", f"manual: {REASON}", "--warm",
         ],
     }  # fmt: skip

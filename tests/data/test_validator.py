@@ -262,4 +262,4 @@ def test_without_earlier_weekdays_drift_is_skipped_and_said_so(here: Path) -> No
             shutil.rmtree(part_of(day).parent)
     report = judge(TONIGHT)
     assert report.drift == ()
-    assert report.expectations[-1].rule == "drift: skipped, 1 of 2 earlier Fridays to compare with"
+    assert "drift: skipped, 1 of 2 earlier Fridays to compare with" in {e.rule for e in report.expectations}

@@ -1,0 +1,238 @@
+"""Figures of a day follow from the schema, and those unlike the days before are named."""
+
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from pipeline.data import day_sample
+from pipeline.data.daily_limits import Limits, family, learn
+from pipeline.data.day_figures import Figure, figures_of
+from pipeline.data.day_sample import Sample, sample_of, similarity, sketch_of
+
+FIRST, NUM_DAYS = date(2025, 1, 6), 60
+PRICES = {f"item {number}": 1.0 + number for number in range(20)}
+PAYMENTS = Table(
+    time="ts", unit="account",
+    columns={
+        "id": Id(), "account": Id(), "country": Category(), "item": Category(), "price": Float(),
+        "fraud": Int(nullable=True), "ts": Time(),
+    },
+    label=Label("fraud"),
+)  # fmt: skip
+
+
+def rows(day: date, *, num: int = 400, **changed: Any) -> pa.Table:
+    """A day of payments: an account has a country, an item a price."""
+    draw = np.random.default_rng(day.toordinal())
+    num = max(60, round(num * draw.lognormal(0, 0.1)))
+    account, item = draw.integers(80, size=num), draw.integers(20, size=num)
+    columns = {
+        "id": [f"{day}-{number}" for number in range(num)],
+        "account": [f"account {number}" for number in account],
+        "country": ["at home" if number < 60 else "abroad" for number in account],
+        "item": [f"item {number}" for number in item],
+        "price": [PRICES[f"item {number}"] for number in item],
+        "fraud": (draw.random(num) < np.where(account < 60, 0.05, 0.3)).astype(int).tolist(),
+        "ts": [
+            datetime.combine(day, datetime.min.time()) + timedelta(hours=h) for h in draw.uniform(8, 20, num)
+        ],
+    }
+    return pa.table(
+        columns | {name: change(columns[name]) for name, change in changed.items()}, PAYMENTS.schema()
+    )
+
+
+def sample(day: date, table: pa.Table, *, with_label: bool = True) -> Sample:
+    return sample_of(day, table, PAYMENTS, with_label=with_label)
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    every = [FIRST + timedelta(days=number) for number in range(NUM_DAYS)]
+    return [sample(day, rows(day)) for day in every]
+
+
+@pytest.fixture(scope="module")
+def limits(samples: list[Sample]) -> Limits:
+    """Of the last day, by those before it."""
+    known = figures_of(samples, PAYMENTS, [one.day for one in samples])
+    return learn(known, samples[-1].day, false_alarms_per_year=2)
+
+
+def outside(samples: list[Sample], limits: Limits, table: pa.Table) -> set[str]:
+    """Names of the figures that are outside where this is the last day's delivery."""
+    spoiled = [*samples[:-1], sample(limits.day, table)]
+    return {
+        limit.name
+        for limit in limits.of(figures_of(spoiled, PAYMENTS, [limits.day])[limits.day])
+        if not limit.holds
+    }
+
+
+def test_a_sound_day_is_within_its_limits(samples: list[Sample], limits: Limits) -> None:
+    assert outside(samples, limits, rows(limits.day)) == set()
+
+
+def test_lost_rows_are_told_with_what_was_expected(samples: list[Sample], limits: Limits) -> None:
+    few = sample(limits.day, rows(limits.day).slice(0, 61))
+    figures = figures_of([*samples[:-1], few], PAYMENTS, [limits.day])[limits.day]
+    (volume,) = (limit for limit in limits.of(figures) if limit.name == "rows")
+    assert not volume.holds
+    assert str(volume).startswith("61 rows, between ")
+    assert str(volume).endswith(" expected")
+
+
+def test_an_item_has_its_usual_price(samples: list[Sample], limits: Limits) -> None:
+    dearer = rows(limits.day, price=lambda values: [1.2 * value for value in values])
+    assert outside(samples, limits, dearer) >= {"price by item"}
+    others = rows(limits.day, price=lambda values: values[1:] + values[:1])
+    assert "far price by item" in outside(samples, limits, others)
+
+
+def test_an_account_has_its_country(samples: list[Sample], limits: Limits) -> None:
+    moved = rows(limits.day, country=lambda values: values[::-1])
+    assert "new account with country" in outside(samples, limits, moved)
+
+
+def test_new_names_are_noticed(samples: list[Sample], limits: Limits) -> None:
+    renamed = rows(limits.day, item=lambda values: [f"N{value}" for value in values])
+    assert "new item" in outside(samples, limits, renamed)
+
+
+def test_rows_that_come_twice_under_new_ids_are_noticed(samples: list[Sample], limits: Limits) -> None:
+    once = rows(limits.day)
+    again = once.set_column(0, "id", pa.array([f"new {number}" for number in range(len(once))]))
+    assert "copies" in outside(samples, limits, pa.concat_tables([once, again]))
+
+
+def test_wrong_labels_are_noticed_by_slice_as_well(samples: list[Sample], limits: Limits) -> None:
+    spoiled = rows(limits.day, fraud=lambda values: [1 - value for value in values])
+    assert {"mean fraud", "label where country = at home"} <= outside(samples, limits, spoiled)
+
+
+def test_a_category_that_is_gone_is_noticed(samples: list[Sample], limits: Limits) -> None:
+    table = rows(limits.day)
+    abroad = table.filter(pa.compute.equal(table["country"], "abroad"))
+    assert "country = at home" in outside(samples, limits, abroad)
+
+
+def test_a_lost_afternoon_is_noticed(samples: list[Sample], limits: Limits) -> None:
+    table = rows(limits.day)
+    morning = table.filter(pa.compute.less(pa.compute.hour(table["ts"]), 13))
+    assert "last hour" in outside(samples, limits, morning)
+
+
+def test_labels_that_are_not_known_yet_have_no_figures() -> None:
+    young = sample(FIRST, rows(FIRST), with_label=False)
+    assert not any("fraud" in name for name in figures_of([young], PAYMENTS, [FIRST])[FIRST])
+
+
+def test_a_column_and_a_figure_can_be_switched_off(samples: list[Sample]) -> None:
+    silent = Table(time="ts", columns={"id": Id(off=("limits",)), "ts": Time()}, unit="id")
+    assert day_sample.columns_of(silent) == []
+    known = figures_of(samples, PAYMENTS, [one.day for one in samples])
+    learned = learn(known, samples[-1].day, false_alarms_per_year=2, off=["rows"])
+    assert "rows" not in learned.learned
+
+
+def test_the_rate_is_shared_by_families_and_their_figures(limits: Limits) -> None:
+    sides = sum(
+        chance * (1 if family(name) == "repetition" else 2) for name, chance in limits.chances.items()
+    )
+    assert sides == pytest.approx(2 / 365)
+    assert limits.chances["rows"] > 3 * limits.chances["new item"]
+
+
+def test_a_short_history_says_so(samples: list[Sample]) -> None:
+    known = figures_of(samples, PAYMENTS, [one.day for one in samples])
+    young = {day: known[day] for day in list(known)[:10]}
+    assert learn(young, FIRST + timedelta(days=11), false_alarms_per_year=2).note == (
+        "daily limits: none yet, 10 of 24 earlier days to learn from"
+    )
+    assert "still wide" in learn(known, samples[-1].day, false_alarms_per_year=2).note
+
+
+def test_what_never_was_may_be_once_by_few_rows() -> None:
+    every = [FIRST + timedelta(days=number) for number in range(40)]
+    known = {
+        day: {"rows": Figure("count", 100, 100), "missing a": Figure("share", 0.0, 100)} for day in every
+    }
+    learned = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2)
+    (missing,) = (
+        one for one in learned.of({"missing a": Figure("share", 0.01, 100)}) if one.name == "missing a"
+    )
+    assert missing.holds
+    (missing,) = (
+        one for one in learned.of({"missing a": Figure("share", 0.5, 100)}) if one.name == "missing a"
+    )
+    assert not missing.holds
+
+
+def test_a_partition_too_large_is_thinned_to_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(day_sample, "MOST_ROWS", 200)
+    monkeypatch.setattr(day_sample, "LEAST_UNITS", 5)
+    one, other = (sample(day, rows(day)) for day in (FIRST, FIRST + timedelta(days=1)))
+    assert len(one) < 300 <= one.num_rows
+    assert one.share == other.share
+    both = set(one.keys["account"].tolist()) & set(other.keys["account"].tolist())
+    assert len(both) > 0.8 * len(set(one.keys["account"].tolist()))
+
+
+def test_a_day_is_as_an_earlier_one_but_for_ids_and_times() -> None:
+    once = rows(FIRST)
+    moved = once.set_column(0, "id", pa.array([f"new {number}" for number in range(len(once))]))
+    sketches = [
+        sketch_of(sample(FIRST, table), PAYMENTS) for table in (once, moved, rows(FIRST + timedelta(days=1)))
+    ]
+    assert similarity(sketches[0], sketches[1]) == 1
+    assert similarity(sketches[0], sketches[2]) < 0.3
+    assert similarity([], []) == 0
+
+
+def test_labels_come_late_in_a_table_of_payments() -> None:
+    late = Table(time="ts", columns=PAYMENTS.columns, label=Label("fraud", days(14)))
+    assert day_sample.columns_of(late, with_label=False) == ["id", "account", "country", "item", "price"]
+
+
+def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same() -> None:
+    every = [FIRST + timedelta(days=number) for number in range(40)]
+    same = [Figure("factor", np.log(2.5) + 1e-15 * number, 100) for number in range(41)]
+    known = {day: {"size price": figure} for day, figure in zip(every, same, strict=False)}
+    (size,) = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2).of({"size price": same[-1]})
+    assert size.holds
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "told"),
+    [
+        (
+            "several customer of invoice",
+            Figure("share", 0.5, 100),
+            "50.0% of the values of invoice come with several",
+        ),
+        (
+            "new item with customer",
+            Figure("share", 0.99, 100),
+            "item with customer is new in 99.0% of the rows",
+        ),
+        ("price by item", Figure("factor", np.log(1.5), 100), "price by its item is 1.5 times the usual"),
+        ("country = abroad", Figure("share", 0.9, 100), "country = abroad in 90.0% of the rows"),
+        (
+            "quantity against price",
+            Figure("correlation", 0.9, 100),
+            "quantity against price is correlated by 0.9",
+        ),
+        ("last hour", Figure("hours", 12.25), "the last row comes at 12.2 h"),
+    ],
+)
+def test_each_figure_is_told_in_words(name: str, figure: Figure, told: str) -> None:
+    usual = figure._replace(value=0.01)
+    known = {FIRST + timedelta(days=number): {name: usual} for number in range(40)}
+    (limit,) = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2).of({name: figure})
+    assert not limit.holds
+    assert str(limit).startswith(told)
+    assert str(limit).endswith(" expected")

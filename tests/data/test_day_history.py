@@ -1,0 +1,200 @@
+"""Figures are computed once and kept; a day outside its limits is held until a person accepts it."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.contract.errors import DataError
+from pipeline.contract.params import ValidateParams, ValidateSections
+from pipeline.contract.records import Batch, Night, Report
+from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from pipeline.data.day_history import FIGURES
+from pipeline.data.ingest import part_of
+from pipeline.data.validator import CLEAN, validate
+
+FIRST, NUM_DAYS = date(2025, 1, 6), 60
+TONIGHT = FIRST + timedelta(days=NUM_DAYS)
+SALES = Table(
+    time="ts", unit="account",
+    columns={"id": Id(), "account": Id(), "item": Category(), "price": Float(min=0), "ts": Time()},
+)  # fmt: skip
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+
+def deliver(day: date, *, num: int = 200, times: float = 1.0) -> None:
+    """Write a day's raw rows."""
+    draw = np.random.default_rng(day.toordinal())
+    num = round(num * draw.lognormal(0, 0.1))
+    item = draw.integers(20, size=num)
+    hours = draw.uniform(8, 20, num)
+    columns = {
+        "id": [f"{day}-{number}" for number in range(num)],
+        "account": [f"account {number}" for number in draw.integers(50, size=num)],
+        "item": [f"item {number}" for number in item],
+        "price": ((1 + item) * times).tolist(),
+        "ts": [datetime.combine(day, datetime.min.time()) + timedelta(hours=hour) for hour in hours],
+    }
+    part_of(day).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns, SALES.schema()), part_of(day))
+
+
+def judge(day: date, *late: date, suite: str = "drift: off\n", table: Table = SALES, **params: Any) -> Report:
+    """Validate in the current folder."""
+    Path("suite.yaml").write_text(suite)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    night = Night(
+        id="n", day=day, started_at=at, train_until=at, decide_until=at, budget_usd=1, trigger="test",
+        code_commit="", previous="",
+    )  # fmt: skip
+    batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
+    sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
+    return validate(night, batch, table, sections)
+
+
+def broken(report: Report) -> list[str]:
+    return [expectation.rule for expectation in report.expectations if not expectation.success]
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose sixty days were validated on a first night."""
+    folder = tmp_path_factory.mktemp("nights")
+    days = [FIRST + timedelta(days=number) for number in range(NUM_DAYS)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for day in days:
+            deliver(day)
+        judge(days[-1], *days[:-1])
+    return folder
+
+
+@pytest.fixture
+def here(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of them, as the current folder."""
+    shutil.copytree(learned, tmp_path / "night")
+    monkeypatch.chdir(tmp_path / "night")
+    return tmp_path / "night"
+
+
+def kept(days: Sequence[date]) -> list[str]:
+    return [(FIGURES / f"day={day}.json").read_text() for day in days]
+
+
+def test_a_sound_day_is_told_with_what_was_expected(here: Path) -> None:
+    deliver(TONIGHT)
+    report = judge(TONIGHT)
+    assert broken(report) == []
+    (volume,) = (one.rule for one in report.expectations if " rows, between " in one.rule)
+    assert volume.startswith(f"Friday {TONIGHT}: ")
+
+
+def test_an_unlike_day_is_held_until_a_person_accepts_it(here: Path) -> None:
+    deliver(TONIGHT, times=1.5)
+    before = sorted(path.name for path in FIGURES.iterdir())
+    with pytest.raises(DataError, match=r"price by its item is 1\.5 times the usual, between") as held:
+        judge(TONIGHT)
+    assert f"--night n-accepted --set 'validate.accepted_days=[{TONIGHT}]'" in str(held.value)
+    assert not part_of(TONIGHT, CLEAN).exists()
+    assert sorted(path.name for path in FIGURES.iterdir()) == before
+    report = judge(TONIGHT, accepted_days=(TONIGHT,))
+    assert any("price by its item is 1.5 times" in rule for rule in broken(report))
+    assert (FIGURES / f"day={TONIGHT}.json").exists()
+
+
+def test_what_an_unlike_day_comes_to_is_a_param(here: Path) -> None:
+    deliver(TONIGHT, num=10)
+    assert any("rows, between" in rule for rule in broken(judge(TONIGHT, unusual_day="warn")))
+    shutil.rmtree(part_of(TONIGHT, CLEAN).parent)
+    (FIGURES / f"day={TONIGHT}.json").unlink()
+    with pytest.raises(DataError, match=r"change its severity \(validate.unusual_day"):
+        judge(TONIGHT, unusual_day="refuse", accepted_days=(TONIGHT,))
+
+
+def test_the_suite_says_another_for_a_figure_or_for_all(here: Path) -> None:
+    deliver(TONIGHT, times=1.5)
+    silent = "drift: off\nlimits: {price by item: warn}\n"
+    assert any("price by its item" in rule for rule in broken(judge(TONIGHT, suite=silent)))
+    (FIGURES / f"day={TONIGHT}.json").unlink()
+    assert broken(judge(TONIGHT, suite="drift: off\nlimits: off\n")) == []
+    assert broken(judge(TONIGHT, false_alarms_per_year=0)) == []
+
+
+def test_a_home_without_figures_computes_the_same_ones(here: Path) -> None:
+    days = [FIRST + timedelta(days=number) for number in range(NUM_DAYS)]
+    before = kept(days)
+    shutil.rmtree(FIGURES)
+    deliver(TONIGHT)
+    judge(TONIGHT)
+    assert [json.loads(text)["figures"] for text in kept(days)] == [
+        json.loads(text)["figures"] for text in before
+    ]
+
+
+def test_figures_are_computed_again_only_of_what_is_new(here: Path) -> None:
+    path = FIGURES / f"day={FIRST}.json"
+    marked = json.loads(path.read_text())
+    marked["figures"]["rows"][1] = 123.0
+    path.write_text(json.dumps(marked) + "\n")
+    deliver(TONIGHT)
+    judge(TONIGHT)
+    assert json.loads(path.read_text())["figures"]["rows"][1] == 123.0
+    deliver(FIRST)
+    part_of(FIRST).write_bytes(part_of(TONIGHT).read_bytes())  # restated
+    judge(TONIGHT, suite="drift: off\nrows: []\ncolumns: {one: '1'}\n", max_quarantined=1)
+    assert json.loads(path.read_text())["figures"]["rows"][1] != 123.0
+
+
+def test_a_late_day_is_judged_and_an_unchanged_one_is_not_again(here: Path) -> None:
+    tomorrow = TONIGHT + timedelta(days=1)
+    deliver(TONIGHT, times=1.5)
+    deliver(tomorrow)
+    with pytest.raises(DataError, match=f"{TONIGHT} is unlike the 60 days before it"):
+        judge(tomorrow, TONIGHT)
+    judge(tomorrow, TONIGHT, accepted_days=(TONIGHT,))
+    after = tomorrow + timedelta(days=1)
+    deliver(after)
+    assert not any(f"{TONIGHT}" in rule for rule in broken(judge(after, TONIGHT)))
+
+
+def test_a_short_history_says_that_there_are_no_limits_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        deliver(FIRST + timedelta(days=number))
+    report = judge(FIRST + timedelta(days=2), FIRST, FIRST + timedelta(days=1))
+    assert "daily limits: none yet, 2 of 24 earlier days to learn from" in {
+        one.rule for one in report.expectations
+    }
+
+
+def test_labels_that_come_late_are_judged_when_they_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    late = Table(
+        time="ts", columns=SALES.columns | {"fraud": Int(nullable=True)}, label=Label("fraud", days(7))
+    )
+    every = [FIRST + timedelta(days=number) for number in range(50)]
+    wrong = every[-8]  # known on the last day
+    for day in every:
+        deliver(day)
+        rows = pq.read_table(part_of(day), partitioning=None)
+        rate = 0.9 if day == wrong else 0.1
+        fraud = (np.random.default_rng(day.toordinal()).random(len(rows)) < rate).astype(int)
+        pq.write_table(rows.append_column("fraud", pa.array(fraud)).select(list(late.columns)), part_of(day))
+    judge(every[-2], *every[:-2], table=late)
+    with pytest.raises(DataError, match=f"{wrong} is unlike .* the mean fraud is [89]"):
+        judge(every[-1], table=late)
