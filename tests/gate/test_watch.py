@@ -48,7 +48,7 @@ def test_a_champion_is_kept_while_the_days_since_prove_nothing() -> None:
     found = watched(chain(predecessor=-0.003, champion=0.0), chain(predecessor=0.002, champion=0.0))
     assert (found.outcome, found.serving, found.predecessor) == ("kept", 4, 3)
     assert found.reason.startswith("version 3 is not proven better than version 4: -0.0003 (from ")
-    assert found.reason.endswith("3 nights); a loss of the margin 0.03 shows after about 1 nights")
+    assert found.reason.endswith("3 nights); a loss of the margin 0.03 shows after about 1 night")
 
 
 def test_a_loss_that_one_day_does_not_show_is_shown_by_several() -> None:
