@@ -14,7 +14,8 @@ trading days, as one does that nobody notices. Faults that this rule cannot see,
 here.
 
 No threshold was fitted: the limits follow from the stated rate. Which figures there are was settled while
-looking at sound days of the first half, which are among those counted for false alarms. QUICK=1 takes three days.
+looking at sound days of the first half, which are among those counted for false alarms. QUICK=1 takes three
+days.
 """
 
 import os
