@@ -2,8 +2,10 @@
 
 `data/figures/day=D.json` has a day's figures (pipeline/data/day_figures.py) with the digest of what they are
 of: the raw partition, the rules on rows, the table and the code. They are computed once, also for all days
-of a home that has none yet, and travel with the data from night to night. What is learned from them is
-pipeline/data/daily_limits.py; which outcome stops the night, the params and the suite.
+of a home that has none yet, and travel with the data from night to night. So do the samples of the newest
+days (`day=D.npz`), which the next ones look back on, so that a night reads its own rows alone. What is
+learned from the figures is pipeline/data/daily_limits.py; which outcome stops the night, the params and the
+suite.
 """
 
 import hashlib
@@ -23,7 +25,7 @@ from pipeline.contract.table import Table
 from pipeline.data import day_figures, day_sample
 from pipeline.data.daily_limits import AGAIN, QUARANTINED, Limit, Limits, learn
 from pipeline.data.day_figures import WINDOW, Figure, figures_of
-from pipeline.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
+from pipeline.data.day_sample import SKETCH, Sample, read_sample, sample_of, similarity, sketch_of
 from pipeline.data.features import is_ripe
 from pipeline.data.ingest import part_of
 from pipeline.data.suite import Suite
@@ -46,6 +48,7 @@ class Known:
     of: str
     figures: Mapping[str, Figure]
     sketch: Sequence[int]
+    sample: Sample | None = None  # where it was read from the rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +77,16 @@ def read() -> dict[date, Known]:
 
 
 def write(history: Mapping[date, Known]) -> None:
-    """Keeps these figures and no others; a file that stays the same is not touched."""
+    """Keeps these figures and no others, and the newest samples; a file that stays the same is left alone."""
     FIGURES.mkdir(parents=True, exist_ok=True)
-    for path in FIGURES.glob("day=*.json"):
-        if date.fromisoformat(path.stem[4:]) not in history:
+    newest = sorted(history)[-WINDOW:]
+    for path in FIGURES.glob("day=*.*"):
+        kept = history if path.suffix == ".json" else newest
+        if date.fromisoformat(path.stem[4:]) not in kept:
             path.unlink()
+    for day in newest:
+        if sample := history[day].sample:
+            sample.write(_path_of_sample(day), of=history[day].of)
     for day, known in history.items():
         path = FIGURES / f"day={day}.json"
         content = {"of": known.of, "figures": known.figures, "sketch": list(known.sketch)}
@@ -111,7 +119,9 @@ def completed(
         wanted = missing[begin : begin + WINDOW]
         first, last = days.index(wanted[0]), days.index(wanted[-1])
         sampled = {
-            day: sampled.get(day) or sample_of(day, rows(day), table, with_label=ripe[day])
+            day: sampled.get(day)
+            or read_sample(_path_of_sample(day), day, of=of[day])
+            or sample_of(day, rows(day), table, with_label=ripe[day])
             for day in days[max(0, first - WINDOW) : last + 1]
         }
         figures = figures_of([*sampled.values()], table, wanted)
@@ -120,7 +130,8 @@ def completed(
                 own, bad = figures[sample.day], num_bad(sample.day)
                 num = own["rows"].num
                 own[QUARANTINED] = Figure("share", bad / max(1, bad + sample.num_rows), num=num)
-                history[sample.day] = Known(of=of[sample.day], figures=own, sketch=sketch_of(sample, table))
+                sketch = sketch_of(sample, table)
+                history[sample.day] = Known(of=of[sample.day], figures=own, sketch=sketch, sample=sample)
     for day in missing:
         history[day].figures[AGAIN] = _again(day, history)  # type: ignore[index]  # made above
     return dict(sorted(history.items()))
@@ -175,6 +186,10 @@ def verdicts(
             raise DataError(_stopped(day, stopping, night, may_be_accepted=may_be_accepted))
         said += _said(day)
     return tuple(said)
+
+
+def _path_of_sample(day: date) -> Path:
+    return FIGURES / f"day={day}.npz"
 
 
 def _severity(name: str, suite: Suite, params: ValidateParams) -> str:

@@ -2,13 +2,17 @@
 
 A partition of more than `MOST_ROWS` rows is thinned to whole units, chosen by a hash, so that the same ones
 are seen each day; where few units are left, rows are drawn instead. The smallest hashes of a day's rows tell
-how similar two days are, whatever their size (MinHash; Broder 1997). Pure.
+how similar two days are, whatever their size (MinHash; Broder 1997). Pure, but that a sample can be kept.
 """
 
+import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     Keys = NDArray[np.uint64]  # hashes of values, 0 for a null
     Numbers = NDArray[np.float64]
 
+KEYS, NUMBERS = "keys/", "numbers/"  # how the names of kept columns begin
 MOST_ROWS = 1 << 13
 LEAST_UNITS = 100  # below which rows are drawn rather than units
 SMALL = 50  # different values that a small category may have
@@ -41,6 +46,37 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.hours)
+
+    def write(self, path: Path, *, of: str) -> None:
+        """Writes the sample; `of` is the digest of what it is of."""
+        small = {name: {str(key): text for key, text in texts.items()} for name, texts in self.small.items()}
+        facts = json.dumps({"of": of, "num_rows": self.num_rows, "share": self.share, "small": small})
+        columns: dict[str, Any] = {f"{KEYS}{name}": values for name, values in self.keys.items()}
+        columns |= {f"{NUMBERS}{name}": values for name, values in self.numbers.items()}
+        unfinished = path.with_name(f".{path.name}")
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, facts=np.array(facts), hours=self.hours, **columns)
+        unfinished.replace(path)
+
+
+def read_sample(path: Path, day: date, *, of: str) -> Sample | None:
+    """Returns the sample that is kept of a day; None where there is none, or it is of something else."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            columns = {name: kept[name] for name in kept.files}
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error):
+        return None
+    facts = json.loads(str(columns.pop("facts")))
+    if facts["of"] != of:
+        return None
+    small = {name: {int(key): text for key, text in texts.items()} for name, texts in facts["small"].items()}
+    return Sample(
+        day=day, num_rows=facts["num_rows"], share=facts["share"], small=small, hours=columns.pop("hours"),
+        keys={name.removeprefix(KEYS): column for name, column in columns.items() if name.startswith(KEYS)},
+        numbers={
+            name.removeprefix(NUMBERS): column for name, column in columns.items() if name.startswith(NUMBERS)
+        },
+    )  # fmt: skip
 
 
 def columns_of(table: Table, *, with_label: bool = True) -> list[str]:

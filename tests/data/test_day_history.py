@@ -1,6 +1,7 @@
 """Figures are computed once and kept; a day outside its limits is held until a person accepts it."""
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -16,6 +17,7 @@ from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Night, Report
 from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from pipeline.data.day_figures import WINDOW
 from pipeline.data.day_history import FIGURES
 from pipeline.data.ingest import part_of
 from pipeline.data.validator import CLEAN, validate
@@ -198,3 +200,24 @@ def test_labels_that_come_late_are_judged_when_they_are_known(
     judge(every[-2], *every[:-2], table=late)
     with pytest.raises(DataError, match=f"{wrong} is unlike .* the mean fraud is [89]"):
         judge(every[-1], table=late)
+
+
+def test_a_night_reads_its_own_rows_alone_and_finds_what_it_would_find_in_all(here: Path) -> None:
+    deliver(TONIGHT)
+    shutil.copytree(here, here.parent / "anew")
+    for day in range(NUM_DAYS):
+        part_of(FIRST + timedelta(days=day), CLEAN).write_bytes(b"not a table")
+    judge(TONIGHT)
+    os.chdir(here.parent / "anew")
+    for path in FIGURES.glob("*.npz"):
+        path.unlink()
+    judge(TONIGHT)
+    assert kept([TONIGHT]) == [(here / FIGURES / f"day={TONIGHT}.json").read_text()]
+    assert len([*(here / FIGURES).glob("*.npz")]) == WINDOW
+
+
+def test_a_sample_that_is_torn_is_taken_anew(here: Path) -> None:
+    deliver(TONIGHT)
+    for path in FIGURES.glob("*.npz"):
+        path.write_bytes(path.read_bytes()[:100])
+    assert broken(judge(TONIGHT)) == []
