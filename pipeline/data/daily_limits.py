@@ -44,8 +44,8 @@ _FAMILIES = {
 _RELATED = (" with ", " by ", " against ")
 UPWARDS = ("repetition",)  # families of which only too much is wrong
 
-# How a figure is told, by the first word of its name, or by what stands between its columns.
-_TOLD = {
+# How a figure reads in a sentence, by the first word of its name, or by what stands between its columns.
+_SENTENCES = {
     "rows": "{value} rows",
     "distinct": "{value} different values of {rest}",
     "new": "{rest} is new in {value} of the rows",
@@ -88,20 +88,20 @@ class Limit:
         return max(low - value, value - high) / max(high - low, 1e-9)
 
     def __str__(self) -> str:
-        value, low, high = (_told(self.kind, number) for number in (self.value, self.low, self.high))
+        value, low, high = (_in_words(self.kind, number) for number in (self.value, self.low, self.high))
         first, _, rest = self.name.partition(" ")
         if first == "several":
             column, _, of = rest.rpartition(" of ")
-            told = f"{value} of the values of {of} come with several of {column}"
-        elif first in _TOLD:
-            told = _TOLD[first].format(value=value, rest=rest)
+            sentence = f"{value} of the values of {of} come with several of {column}"
+        elif first in _SENTENCES:
+            sentence = _SENTENCES[first].format(value=value, rest=rest)
         elif " by " in self.name:
-            told = f"{self.name.replace(' by ', ' by its ')} is {value} times the usual"
+            sentence = f"{self.name.replace(' by ', ' by its ')} is {value} times the usual"
         elif SLICE in self.name:
-            told = f"{self.name} in {value} of the rows"
+            sentence = f"{self.name} in {value} of the rows"
         else:
-            told = f"{self.name} is correlated by {value}"
-        return f"{told}, between {low} and {high} expected"
+            sentence = f"{self.name} is correlated by {value}"
+        return f"{sentence}, between {low} and {high} expected"
 
 
 class Learned(NamedTuple):
@@ -285,7 +285,7 @@ def _scaled(kind: Kind, value: float) -> float:
 
 
 def _plain(kind: Kind, scaled: float) -> float:
-    """Returns a figure as it is told."""
+    """Returns a figure as it reads in a sentence."""
     if kind == "count":
         return exp(scaled)
     if kind == "share":
@@ -295,7 +295,7 @@ def _plain(kind: Kind, scaled: float) -> float:
     return scaled
 
 
-def _told(kind: Kind, value: float) -> str:
+def _in_words(kind: Kind, value: float) -> str:
     if kind == "count":
         return f"{value:,.0f}"
     if kind == "share":

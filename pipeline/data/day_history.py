@@ -175,7 +175,7 @@ def verdicts(
     Raises DataError where a figure is outside that refuses its day, or that holds one which no person has
     accepted.
     """
-    said: list[Expectation] = []
+    found: list[Expectation] = []
     for day in days:
         severities = {
             limit.name: _severity(limit.name, suite, params) for limit in day.outside
@@ -184,8 +184,8 @@ def verdicts(
         may_be_accepted = all(severities[limit.name] == "hold" for limit in stopping)
         if stopping and not (may_be_accepted and day.day in params.accepted_days):
             raise DataError(_stopped(day, stopping, night, may_be_accepted=may_be_accepted))
-        said += _said(day)
-    return tuple(said)
+        found += _expectations(day)
+    return tuple(found)
 
 
 def _path_of_sample(day: date) -> Path:
@@ -213,7 +213,7 @@ def _stopped(day: Day, limits: Sequence[Limit], night: Night, *, may_be_accepted
     )
 
 
-def _said(day: Day) -> Iterator[Expectation]:
+def _expectations(day: Day) -> Iterator[Expectation]:
     """Yields what the report says of a day: each figure that is outside, the volume, and a short history."""
     for limit in day.outside:
         yield Expectation(
