@@ -134,7 +134,7 @@ def _add_references(
 ) -> None:
     """Adds the champion's anchor and predecessor to what is scored: by today's code where it is theirs.
 
-    What cannot be scored is left out.
+    What cannot be scored is left out, and what was trained on a held-out day.
     """
     anchor = champion.anchor.release if champion.anchor else None
     references: dict[str, Release | None] = {"anchor": anchor, "predecessor": champion.predecessor}
@@ -143,6 +143,9 @@ def _add_references(
             continue
         try:
             with own_code.fetched(release, name=registered.name) as folder:
+                if _last_day(folder / carried_code.MODEL) >= min(_test_days(), default=date.max):
+                    log.warning("the %s was trained on held-out days; it is not compared", name)
+                    continue
                 todays = _is_todays(release, folder / carried_code.MODEL)
                 if todays:
                     model = load_model(arms[0].workload, folder / carried_code.MODEL)
