@@ -279,16 +279,20 @@ def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
     """Returns in words that too few users have another score than most, "" where enough have.
 
     An interval of a mean goes by the spread of its scores. Of thirty users who all took nothing that is zero,
-    and it would prove anything.
+    and it would prove anything. So as many users of each arm have to score otherwise, or would if both arms
+    were alike.
     """
+    if not values.size:
+        return ""
     found, counts = np.unique(values, return_counts=True)
-    usual = found[counts.argmax()] if counts.size else 0.0
-    ours, theirs = (int((values[which] != usual).sum()) for which in (arm, ~arm))
+    usual = found[counts.argmax()]
+    other = values != usual
+    ours, theirs = (max(float(other[of].sum()), float(of.sum()) * other.mean()) for of in (arm, ~arm))
     if min(ours, theirs) >= least:
         return ""
     return (
-        f"most users score {usual:g}, and {ours:,} of the challenger and {theirs:,} of the champion do not; "
-        f"gate.min_samples asks for {least:,} of each"
+        f"most users score {usual:g}, and {int(other[arm].sum()):,} of the challenger and "
+        f"{int(other[~arm].sum()):,} of the champion do not; gate.min_samples asks for {least:,} of each"
     )
 
 

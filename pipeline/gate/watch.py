@@ -56,6 +56,8 @@ def watch(params: WatchSections) -> Watch:
     holdback.keep(serving, params)
     edit += f"{held.result.sentence}; " if held else ""
     watched = compare(serving, ledger.history(LOOKED_AT), params.gate)
+    if watched.outcome == "no data" and held:  # users have compared them
+        watched = replace(watched, outcome="kept")
     if watched.outcome == "rolled back":
         rollback(params, to=watched.predecessor, reason=watched.reason)
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")

@@ -133,9 +133,10 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
 def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: Path) -> None:
     log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     first(home)
-    replay = LIVE.replace("scores: live", "scores: replay, margin: 9")
+    replay = LIVE.replace("scores: live", "scores: replay, margin: 9, min_samples: 5")
     night = begin(home, 2, bias=-0.85, text=replay)
-    assert ask().action == "promote"
+    asked = ask()
+    assert asked.action == "promote", asked.reason
     assert promote_night().version == 2
     ledger.commit_night(night, message="promote")
     os.chdir(home)

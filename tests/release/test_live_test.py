@@ -161,7 +161,7 @@ def test_a_broken_challenger_is_stopped_at_the_first_share(night: Night, log: Lo
 @pytest.mark.slow
 def test_at_the_end_of_the_night_what_is_not_proven_keeps_the_champion(night: Night, log: Log) -> None:
     waits()
-    come(log, 1000, Model())
+    come(log, 4000, Model())
     over()
     verdict = ask()
     assert (verdict.action, verdict.inconclusive) == ("reject", True)

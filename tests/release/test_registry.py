@@ -16,8 +16,10 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, JobError, NothingToDo, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import (
+    Chain,
     Champion,
     Dataset,
+    Difference,
     Evaluation,
     Night,
     Release,
@@ -26,7 +28,7 @@ from pipeline.contract.records import (
     Version,
 )
 from pipeline.evaluation import evaluator
-from pipeline.evaluation.scores import read_scores, write_scores
+from pipeline.evaluation.scores import read_scores
 from pipeline.gate import judge, watch
 from pipeline.registry import aliases
 from pipeline.rollout import promote, provenance, rollback
@@ -265,7 +267,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert watch.watch(told).outcome == "kept"
+    assert watch.watch(told).reason == "no night has compared version 2 with version 1 yet"
     client().set_registered_model_alias("daybreak", "champion", "1")
     reporting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "report"})})
     assert "moved by hand to version 1, the ledger says 2" in watch.watch(reporting).reason
@@ -294,11 +296,15 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
 def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: Any, told: Params) -> None:
     for number in range(2):
         release(number, 1.0)
-    scores = read_scores()
-    assert scores is not None
-    write_scores({**scores, "challenger": scores["champion"] - np.float32(0.2)}, len(scores["champion"]))
     os.chdir(home)
-    found = watch.watch(told)
+    newest, *before = ledger.history()
+    assert newest.verdict
+    lost = Difference(mean=-0.2, error=0.001)
+    chain = Chain(anchor=1, since=newest.night.day, margin=0.03, step=lost, challenger=lost)
+    compared = replace(newest, verdict=replace(newest.verdict, chain=chain))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch.ledger, "history", lambda limit=None: [compared, *before])
+        found = watch.watch(told)
     assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 2, 1)
     assert found.effect is not None and found.effect < 0  # serving - predecessor
     assert serving() == (1, 1)
