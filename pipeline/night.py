@@ -242,10 +242,10 @@ def _with_chain(champion: Champion, day: date) -> Champion:
     )
 
 
-def _why_cold(champion: Champion | None, day: date, params: params.GateParams) -> str:
+def _why_cold(champion: Champion | None, day: date, gate: params.GateParams) -> str:
     from pipeline.gate import chain
 
-    return chain.why_cold(champion, ledger.history(chain.NIGHTS), day=day, when_spent=params.when_spent)
+    return chain.why_cold(champion, ledger.history(chain.NIGHTS), day=day, when_spent=gate.when_spent)
 
 
 def _prune() -> None:

@@ -125,7 +125,7 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
     assert all(after[day] == one for day, one in before.items())  # made once; the newest ripe day is new
     assert len(after) == len(before) + 1
     champion = refreshed.challenger if refreshed.action == "promote" else 1
-    assert refreshed.chance is None
+    assert refreshed.false_promotion_chance is None
     assert (refreshed.chain.anchor, refreshed.chain.challenger == refreshed.chain.step) == (1, True)
 
     deliver(cards, today=NEWEST + timedelta(days=3), store=True)
@@ -140,7 +140,7 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
     changed, evaluation = of(folder, Verdict), of(folder, Evaluation)
     assert (changed.champion, changed.effect is None) == (champion, False)
     assert evaluation.metrics["champion_score"] != evaluation.metrics["score"]
-    assert (changed.chain.anchor, changed.chance) == (1, 0.025)
+    assert (changed.chain.anchor, changed.false_promotion_chance) == (1, 0.025)
     if champion != 1:  # the first version is scored by its own code as well
         assert changed.chain.champion.error > 0
         assert evaluation.metrics["anchor_score"] != evaluation.metrics["champion_score"]

@@ -141,7 +141,7 @@ class ValidateParams(Section):
     """Sound days a year of which some figure may be outside the limits that are learned from the days before:
     rows, new values, an item's usual price, a repeated day. 0: nothing is learned."""
     unusual_day: Literal["warn", "hold", "refuse"] = "hold"
-    """What becomes of a day with a figure outside these limits. `warn`: the report says so; `hold`: the night
+    """What happens to a day with a figure outside these limits. `warn`: the report says so; `hold`: the night
     stops until a person opens one that accepts the day; `refuse`: the night stops. The suite may say another
     for a figure."""
     accepted_days: tuple[date, ...] = ()

@@ -471,7 +471,7 @@ class Verdict(Record):
     failed: str = ""  # the stage that failed before anything could be judged
     margin: float | None = None  # what a refresh may be worse by, in units of the score
     chain: Chain | None = None  # of refreshes; None without a champion
-    chance: float | None = None  # of promoting it though it is no better; None: no changed recipe was tried
+    false_promotion_chance: float | None = None  # where it is no better; None: no changed recipe was tried
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,7 +167,7 @@ def judged(
     return found
 
 
-def verdicts(
+def expectations(
     days: Sequence[Day], night: Night, suite: Suite, params: ValidateParams
 ) -> tuple[Expectation, ...]:
     """Returns what the report says of these days.

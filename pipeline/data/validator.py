@@ -241,12 +241,12 @@ def _unusual(
     history = day_history.completed(kept, days, table, by=night.day, rules=rules, rows=rows, num_bad=num_bad)
     off = [name for name, how in suite.limits.items() if how == "off"]
     labelled = [day for day in days if is_ripe(table, day, by=night.day)][-1:]  # its labels are known now
-    found = day_history.judged(
+    unusual_days = day_history.judged(
         history, kept, {*labelled, *(day for day in came_in if day <= night.day)}, night=night.day,
         false_alarms_per_year=params.false_alarms_per_year, off=off,
     )  # fmt: skip
     later = {day: known for day, known in kept.items() if day > night.day}
-    return history | later, day_history.verdicts(found, night, suite, params)
+    return history | later, day_history.expectations(unusual_days, night, suite, params)
 
 
 def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":

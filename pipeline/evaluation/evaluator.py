@@ -82,7 +82,8 @@ def evaluate(
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
         elif champion.files_digest and not _is_todays(champion, CHAMPION):
-            theirs["champion"] = _by_own_code(champion, "champion", num_samples, params, registered)
+            with own_code.fetched(champion, name=registered.name) as folder:
+                theirs["champion"] = _by_own_code(champion, folder, "champion", num_samples, params)
         else:
             arms.append(_champion_arm(arms[0]))
         if "champion_has_seen" not in facts:
@@ -118,9 +119,9 @@ def evaluate(
 
 
 def _by_own_code(
-    release: Release, arm: str, num_samples: int, params: EvaluateParams, registered: RegisterParams
+    release: Release, folder: Path, arm: str, num_samples: int, params: EvaluateParams
 ) -> Columns:
-    columns = own_code.columns(release, arm=arm, name=registered.name, batch_size=params.batch_size)
+    columns = own_code.columns(release, folder, arm=arm, batch_size=params.batch_size)
     _check_same_samples(next(iter(columns.values())), num_samples)
     return columns
 
@@ -146,12 +147,11 @@ def _add_references(
                 if _last_day(folder / carried_code.MODEL) >= min(_test_days(), default=date.max):
                     log.warning("the %s was trained on held-out days; it is not compared", name)
                     continue
-                todays = _is_todays(release, folder / carried_code.MODEL)
-                if todays:
+                if _is_todays(release, folder / carried_code.MODEL):
                     model = load_model(arms[0].workload, folder / carried_code.MODEL)
                     arms.append(replace(arms[0], name=name, model=model))
-            if not todays:
-                theirs[name] = _by_own_code(release, name, len(arms[0].samples), params, registered)
+                else:
+                    theirs[name] = _by_own_code(release, folder, name, len(arms[0].samples), params)
         except PipelineError as error:
             log.warning("the %s is not compared: %s", name, error)
 

@@ -29,7 +29,7 @@ from pipeline.registry.weights import ARRAYS, load_model
 from pipeline.storage.mlflow_client import session
 
 
-def columns(release: Release, *, arm: str, name: str, batch_size: int) -> Columns:
+def columns(release: Release, folder: Path, *, arm: str, batch_size: int) -> Columns:
     """Returns the columns ARM and `ARM/METRIC`, a value per held-out sample, shape [n].
 
     Its samples are made of tonight's clean rows by its own `arrays`, or its own features and state. Of a
@@ -37,40 +37,41 @@ def columns(release: Release, *, arm: str, name: str, batch_size: int) -> Column
 
     Args:
         release: the version, as the ledger has it.
+        folder: its files, as `fetched`.
         arm: what it is compared as: `champion`, `anchor`, `predecessor`.
-        name: name of the model in the registry.
         batch_size: samples scored at once.
 
     Raises:
         ReleaseError: the version's files are gone, or not those that the ledger names.
         DataError: the version's own code does not score today's samples.
     """
-    with fetched(release, name=name) as folder:
-        out = folder.parent / "columns.npz"
-        case = {"version": str(folder), "arm": arm, "batch_size": batch_size, "out": str(out)}
-        environment = carried_code.environment()
-        if "PYTHONPATH" in os.environ:
-            environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
-        done = subprocess.run(
-            [sys.executable, "-m", __name__], input=json.dumps(case), env=environment, text=True,
-            capture_output=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            why = without_password(" ".join(done.stderr.split()))[-300:]
-            raise DataError(
-                f"version {release.version}, the {arm}, does not score today's samples by its own code: "
-                f"... {why}; change back what it reads, or roll back to a version that can"
-            )
-        with np.load(out, allow_pickle=False) as archive:
-            return {column: archive[column] for column in archive.files}
+    out = folder.parent / "columns.npz"
+    case = {"version": str(folder), "arm": arm, "batch_size": batch_size, "out": str(out)}
+    environment = carried_code.environment()
+    if "PYTHONPATH" in os.environ:
+        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    done = subprocess.run(
+        [sys.executable, "-m", __name__], input=json.dumps(case), env=environment, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        why = without_password(" ".join(done.stderr.split()))[-300:]
+        raise DataError(
+            f"version {release.version}, the {arm}, does not score today's samples by its own code: "
+            f"... {why}; change back what it reads, or roll back to a version that can"
+        )
+    with np.load(out, allow_pickle=False) as archive:
+        return {column: archive[column] for column in archive.files}
 
 
 @contextmanager
 def fetched(release: Release, *, name: str) -> Iterator[Path]:
     """Yields the folder of a version's files, which are removed afterwards; ReleaseError as `columns`."""
     uri = f"models:/{name}/{release.version}"
-    with tempfile.TemporaryDirectory() as scratch, session():
-        yield packaging.fetch(uri, release, into=Path(scratch) / "version")
+    with tempfile.TemporaryDirectory() as scratch:
+        with session():
+            folder = packaging.fetch(uri, release, into=Path(scratch) / "version")
+        yield folder
 
 
 def main() -> None:

@@ -284,8 +284,8 @@ def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
     """
     if not values.size:
         return ""
-    found, counts = np.unique(values, return_counts=True)
-    usual = found[counts.argmax()]
+    distinct, counts = np.unique(values, return_counts=True)
+    usual = distinct[counts.argmax()]
     other = values != usual
     ours, theirs = (max(float(other[of].sum()), float(of.sum()) * other.mean()) for of in (arm, ~arm))
     if min(ours, theirs) >= least:

@@ -1,6 +1,5 @@
 """Moves the traffic row, and ends experiments in it: what gate, close and watch share."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import NotYet, ReleaseError
@@ -67,13 +66,7 @@ def end(experiment: str, params: LiveSections, *, keep: bool = False) -> bool:
         return False
     before = log.traffic()
     was_on = before.experiment == experiment
-
-    def ended(traffic: "Traffic") -> "Traffic":
-        if traffic.experiment != experiment:
-            return traffic
-        return replace(traffic, challenger=0, share=0.0, experiment="")
-
-    log.change_traffic(ended)
+    log.change_traffic(lambda traffic: traffic.without(experiment))
     if (left := log.traffic()).experiment == experiment:
         raise ReleaseError(f"experiment {experiment} is on again at {left.share:.0%}; see who else moves it")
     share_out(params)

@@ -31,8 +31,8 @@ def chance_of(past: Sequence[Entry], *, day: date, alpha: float, per_year: float
         per_year: false promotions to expect in a year, at most.
     """
     tried = {
-        entry.night.id: entry.verdict.chance
+        entry.night.id: entry.verdict.false_promotion_chance
         for entry in past
-        if entry.verdict and entry.verdict.chance and abs(day - entry.night.day) < YEAR
+        if entry.verdict and entry.verdict.false_promotion_chance and abs(day - entry.night.day) < YEAR
     }
     return alpha / 2 * max(LEAST, 1 - sum(tried.values()) / per_year)

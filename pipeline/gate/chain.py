@@ -136,8 +136,8 @@ def is_spent(now: Level, margin: float) -> bool:
     return now.mean < -(margin - min(now.half_width, margin / 2))
 
 
-def held(verdict: Verdict, chain: Chain | None) -> Verdict:
-    """Returns the verdict with the chain in it; a rejection where it would promote a chain that is spent.
+def apply_chain(verdict: Verdict, chain: Chain | None) -> Verdict:
+    """Returns the verdict with the chain in it, or a rejection where it would promote a chain that is spent.
 
     A version that is proven better than the champion is the next anchor.
     """

@@ -38,7 +38,7 @@ from pipeline.experiment import live_test
 from pipeline.gate import review
 from pipeline.gate.all_metrics import Pair, judge_metrics
 from pipeline.gate.alpha_spending import chance_of
-from pipeline.gate.chain import NIGHTS_PER_YEAR, chain_of, held
+from pipeline.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
 from pipeline.gate.plausibility import NIGHTS, plausible
 from pipeline.gate.selftest import selftest
 from pipeline.registry import approval
@@ -124,7 +124,7 @@ def gate(
         verdict = replayed()
     else:
         verdict = live_test.judge(night, version, champion, params, rules=rules, replayed=replayed)
-    verdict = replace(held(verdict, chain), chance=chance)
+    verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance)
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:

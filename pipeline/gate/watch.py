@@ -49,10 +49,12 @@ def watch(params: WatchSections) -> Watch:
         why, effect = held.result.sentence, held.result.effect
         rollback(params, to=serving.replaced, reason=why)
         holdback.keep(serving, params)
-        found = _watched("rolled back", serving, f"{edit}rolled back: {why}", num_samples=held.num_users)
+        rolled_back = _watched(
+            "rolled back", serving, f"{edit}rolled back: {why}", num_samples=held.num_users
+        )
         if effect is None:
-            return found
-        return replace(found, effect=effect.mean, low=effect.low, high=effect.high)
+            return rolled_back
+        return replace(rolled_back, effect=effect.mean, low=effect.low, high=effect.high)
     holdback.keep(serving, params)
     edit += f"{held.result.sentence}; " if held else ""
     watched = compare(serving, ledger.history(LOOKED_AT), params.gate)

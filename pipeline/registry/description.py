@@ -115,10 +115,10 @@ def in_the_long_run(verdict: Verdict) -> list[str]:
         )
     if chain and chain.renewed is not None and verdict.action == "promote":
         sentences.append(f"Version {verdict.challenger} is what later refreshes are held against.")
-    if verdict.chance is not None:
+    if verdict.false_promotion_chance is not None:
         sentences.append(
-            f"A changed recipe that is no better had a chance of {verdict.chance:.1%} to be promoted tonight "
-            f"(gate.false_promotions_per_year)."
+            f"A changed recipe that is no better had a chance of {verdict.false_promotion_chance:.1%} "
+            "to be promoted tonight (gate.false_promotions_per_year)."
         )
     return sentences
 

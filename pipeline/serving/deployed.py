@@ -52,7 +52,7 @@ class Deployed:
         )  # fmt: skip
 
     def stop(self, experiment: str, why: str) -> None:
-        """Does nothing: the endpoint shares its requests out, as the gate tells it at its next look."""
+        """Does nothing: a container answers for one arm alone, and the gate's next look ends the test."""
 
     def start(self) -> None:
         """Computes the answers of likely users, then starts to follow the traffic row."""

@@ -10,12 +10,14 @@ or a tenth for slow answers. Below `CHANCE` the challenger is stopped. Pure.
 
 import math
 from collections import deque
-from dataclasses import dataclass
 
 from pipeline.contract.formats import counted
+from pipeline.statistics.assignment import CHALLENGER, CHAMPION
+from pipeline.storage.traffic_log import Exposure
 
 WINDOW_S = 60.0
 LEAST_ANSWERS = 500  # with fewer in it, the window is longer
+MOST_ANSWERS = 4096  # that are looked at, since the event loop waits meanwhile
 LONGEST_S = 600.0
 LOOK_S = 1.0  # between two looks
 CHANCE = 1e-7  # of a false stop, at a look
@@ -23,67 +25,58 @@ LEAST_USERS = 20  # of the champion within the window
 SLOW = 0.1  # of the champion's users are slower than what counts as slow, but for the rise
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
-    """An answer that a user was given."""
-
-    time: float
-    unit: str
-    by_challenger: bool
-    failed: bool
-    latency_s: float
-
-
 class KillSwitch:
     """Remembers the latest answers of one experiment."""
 
     def __init__(self, *, max_errors: float, max_rise_s: float) -> None:
         self._max_errors, self._max_rise_s = max_errors, max_rise_s
-        self._given: deque[Given] = deque()
+        self._answers: deque[Exposure] = deque(maxlen=MOST_ANSWERS)
         self._experiment, self._looked_at = "", -math.inf
 
-    def stops(self, given: Given, *, experiment: str) -> str:
+    def why_stop(self, answer: Exposure) -> str:
         """Adds an answer, and returns why the challenger has to be stopped; "" where it need not be."""
-        if experiment != self._experiment:
-            self._given.clear()
-            self._experiment, self._looked_at = experiment, -math.inf
-        if not experiment:
+        if answer.experiment != self._experiment:
+            self._answers.clear()
+            self._experiment, self._looked_at = answer.experiment, -math.inf
+        if not answer.experiment:
             return ""
-        self._given.append(given)
-        if given.time < self._looked_at + LOOK_S:
+        self._answers.append(answer)
+        if answer.time < self._looked_at + LOOK_S:
             return ""
-        self._looked_at = given.time
-        while self._is_old(self._given[0].time, given.time):
-            self._given.popleft()
+        self._looked_at = answer.time
+        while self._is_old(self._answers[0].time, answer.time):
+            self._answers.popleft()
         return self._why()
 
     def _is_old(self, time: float, now: float) -> bool:
-        if len(self._given) > LEAST_ANSWERS:
+        if len(self._answers) > LEAST_ANSWERS:
             return time < now - WINDOW_S
         return time < now - LONGEST_S
 
     def _why(self) -> str:
-        users: dict[bool, dict[str, tuple[bool, float]]] = {True: {}, False: {}}
-        for one in self._given:
-            of = users[one.by_challenger]
-            failed, latency_s = of.get(one.unit, (False, 0.0))
-            of[one.unit] = failed or one.failed, max(latency_s, one.latency_s)
-        ours, theirs = list(users[True].values()), list(users[False].values())
+        users: dict[str, dict[str, tuple[bool, float]]] = {CHALLENGER: {}, CHAMPION: {}}
+        for answer in self._answers:
+            of_arm = users[answer.arm]
+            failed, latency_s = of_arm.get(answer.unit, (False, 0.0))
+            of_arm[answer.unit] = failed or bool(answer.error), max(latency_s, answer.latency_s)
+        ours, theirs = list(users[CHALLENGER].values()), list(users[CHAMPION].values())
         if not ours or len(theirs) < LEAST_USERS:
             return ""
         bad, others = sum(failed for failed, _ in ours), sum(failed for failed, _ in theirs)
         usual = (others + 1) / (len(theirs) + 1)
         if is_more(bad, len(ours), than=usual + self._max_errors):
-            return f"{self._said(bad, len(ours))} met an error, and {others} of {len(theirs)} of the champion"
-        latest = sorted(latency_s for _, latency_s in theirs)
-        slow_s = latest[int((1 - SLOW) * (len(latest) - 1))] + self._max_rise_s
+            of_theirs = f"{others} of {len(theirs)} of the champion"
+            return f"{_share_of_users(bad, len(ours))} met an error, and {of_theirs}"
+        usual_s = sorted(latency_s for _, latency_s in theirs)
+        slow_s = usual_s[int((1 - SLOW) * (len(usual_s) - 1))] + self._max_rise_s
         slow = sum(latency_s > slow_s for _, latency_s in ours)
         if is_more(slow, len(ours), than=2 * SLOW + 1 / len(theirs)):
-            return f"{self._said(slow, len(ours))} waited for more than {slow_s:.2g} s"
+            return f"{_share_of_users(slow, len(ours))} waited for more than {slow_s:.2g} s"
         return ""
 
-    def _said(self, number: int, users: int) -> str:
-        return f"lately {number} of {counted(users, 'user')} of the challenger"
+
+def _share_of_users(number: int, users: int) -> str:
+    return f"lately {number} of {counted(users, 'user')} of the challenger"
 
 
 def is_more(number: int, of: int, *, than: float) -> bool:

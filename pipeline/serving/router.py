@@ -36,7 +36,7 @@ from pipeline.contract.params import LiveTestParams, ServingParams
 from pipeline.serving.answers import Answer, Answers, Predictor
 from pipeline.serving.batcher import Batcher, NoAnswer, in_a_line
 from pipeline.serving.bodies import MAX_NAME, MAX_ROWS, TOP, OutcomeBody, PredictBody, RecommendBody
-from pipeline.serving.kill_switch import Given, KillSwitch
+from pipeline.serving.kill_switch import KillSwitch
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import ModelCache
 from pipeline.serving.model_manager import ModelManager, Standing
@@ -193,11 +193,7 @@ class Router:
             latency_s=latency_s, error=error, fallback=fallback, predicted=predicted,
         )  # fmt: skip
         self._writer.expose(exposure)
-        given = Given(
-            time=exposure.time, unit=unit, by_challenger=arm == CHALLENGER, failed=bool(error),
-            latency_s=latency_s,
-        )  # fmt: skip
-        if why := self._kill_switch.stops(given, experiment=now.experiment):
+        if why := self._kill_switch.why_stop(exposure):
             self.versions.stop(now.experiment, why)
         metrics = self._metrics.arms[arm]
         metrics.requests.inc()

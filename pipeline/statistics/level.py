@@ -67,15 +67,15 @@ def level(newest_first: Sequence[Mean], *, alpha: float, half_width: float) -> L
     """
     between = _between(newest_first)
     quantile = float(stats.norm.isf(alpha))
-    found = Level(mean=0.0, half_width=inf, num_nights=0)
+    newest = Level(mean=0.0, half_width=inf, num_nights=0)
     weight = total = 0.0
     for number, night in enumerate(newest_first, start=1):
         precision = 1 / max(between + night.error**2, 1e-24)
         weight, total = weight + precision, total + precision * night.value
-        found = Level(mean=total / weight, half_width=quantile / sqrt(weight), num_nights=number)
-        if found.half_width <= half_width:
+        newest = Level(mean=total / weight, half_width=quantile / sqrt(weight), num_nights=number)
+        if newest.half_width <= half_width:
             break
-    return found
+    return newest
 
 
 def _between(nights: Sequence[Mean]) -> float:

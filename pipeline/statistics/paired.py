@@ -100,16 +100,16 @@ def per_unit(values: ArrayLike, units: ArrayLike | None, *, alpha: float = 0.05)
     samples: Floats = np.asarray(values, dtype=np.float64)
     if units is None or not samples.size:
         return samples
-    found, place = np.unique(np.asarray(units), return_inverse=True)
-    if found.size == samples.size:
+    distinct, place = np.unique(np.asarray(units), return_inverse=True)
+    if distinct.size == samples.size:
         return samples
     mean = float(samples.mean())
-    if found.size == 1:
+    if distinct.size == 1:
         return np.array([mean])
     sums, sizes = np.bincount(place, weights=samples), np.bincount(place)
-    influence = found.size / samples.size * (sums - sizes * mean) / (1 - sizes / samples.size)
+    influence = distinct.size / samples.size * (sums - sizes * mean) / (1 - sizes / samples.size)
     alike = max(samples.size**2 / float((sizes**2.0).sum()), 2.0)
-    wider = float(stats.t.isf(alpha / 2, alike - 1) / stats.t.isf(alpha / 2, found.size - 1))
+    wider = float(stats.t.isf(alpha / 2, alike - 1) / stats.t.isf(alpha / 2, distinct.size - 1))
     return np.asarray(mean + wider * (influence - influence.mean()))
 
 

@@ -126,6 +126,12 @@ class Traffic:
         """Returns the versions to keep loaded."""
         return tuple(sorted({self.champion, self.challenger, self.ready} - {0}))
 
+    def without(self, experiment: str) -> "Traffic":
+        """Returns the traffic once the experiment is over; as it is where another one is on."""
+        if self.experiment != experiment:
+            return self
+        return replace(self, challenger=0, share=0.0, experiment="")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RouterState:
@@ -289,13 +295,7 @@ class Log:
         insert = self._dialect.insert(_stops)
         with self._writing() as connection:
             connection.execute(insert.on_conflict_do_nothing(), row)
-
-        def ended(traffic: Traffic) -> Traffic:
-            if traffic.experiment != experiment:
-                return traffic
-            return replace(traffic, challenger=0, share=0.0, experiment="")
-
-        self.change_traffic(ended)
+        self.change_traffic(lambda traffic: traffic.without(experiment))
 
     def why_stopped(self, experiment: str) -> str:
         """Returns why a router stopped an experiment; "" where none did."""

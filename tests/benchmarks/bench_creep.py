@@ -25,7 +25,7 @@ import numpy as np
 
 from pipeline.contract.params import GateParams
 from pipeline.contract.records import Champion, Night, Release, Verdict
-from pipeline.gate.chain import NIGHTS, anchor_of, chain_of, held, why_cold
+from pipeline.gate.chain import NIGHTS, anchor_of, apply_chain, chain_of, why_cold
 from pipeline.gate.judge import ACTIONS, rules_of
 from pipeline.statistics.paired import judge
 from pipeline.storage.ledger import Entry
@@ -164,7 +164,7 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
         rules = replace(rules, may_lose=chain is not None)
         result = judge(scores["challenger"], scores["champion"], rules=rules)
         assert result.effect is not None
-        verdict = held(
+        verdict = apply_chain(
             Verdict(
                 action=ACTIONS[result.status], champion=serving.version, challenger=version,
                 effect=result.effect.mean, low=result.effect.low, high=result.effect.high,

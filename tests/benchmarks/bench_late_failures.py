@@ -19,7 +19,7 @@ from pipeline.experiment.live_test import pace
 from pipeline.experiment.observations import observe
 from pipeline.experiment.ramp import step
 from pipeline.experiment.readout import Limits, guardrails
-from pipeline.serving.kill_switch import Given, KillSwitch
+from pipeline.serving.kill_switch import KillSwitch
 from pipeline.statistics.assignment import CHALLENGER, arm_of, propensity
 from pipeline.storage.traffic_log import Exposure
 from tests.benchmarks import frame
@@ -121,11 +121,7 @@ def hours_until_stopped(failure: Failure, *, seed: int) -> tuple[float, str]:
                 share, changed_at = after.share, looked_at
         exposure = _answered(visit, failure, share=share, rng=rng, number=len(shown))
         shown.append(exposure)
-        given = Given(
-            time=exposure.time, unit=exposure.unit, by_challenger=exposure.arm == CHALLENGER,
-            failed=bool(exposure.error), latency_s=exposure.latency_s,
-        )  # fmt: skip
-        if switch.stops(given, experiment="test"):
+        if switch.why_stop(exposure):
             return visit.time / HOUR_S, "kill switch"
     return float("inf"), ""
 

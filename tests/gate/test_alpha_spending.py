@@ -15,7 +15,7 @@ def tried(number: int, chance: float | None) -> Entry:
     )  # fmt: skip
     verdict = Verdict(
         action="reject", champion=1, challenger=2, effect=None, low=None, high=None, num_samples=0, reason="",
-        chance=chance,
+        false_promotion_chance=chance,
     )  # fmt: skip
     return Entry(commit=str(number), subject="", rollback=False, night=night, verdict=verdict)
 
@@ -25,7 +25,11 @@ def year_of_chances(num_nights: int, *, per_year: float = 0.5) -> list[float]:
     for number in range(num_nights):
         day = date(2026, 1, 1) + timedelta(days=number)
         past.insert(0, tried(number, chance_of(past, day=day, alpha=0.05, per_year=per_year)))
-    return [entry.verdict.chance for entry in reversed(past) if entry.verdict and entry.verdict.chance]
+    return [
+        entry.verdict.false_promotion_chance
+        for entry in reversed(past)
+        if entry.verdict and entry.verdict.false_promotion_chance
+    ]
 
 
 def test_the_first_recipe_of_a_year_has_half_of_alpha() -> None:

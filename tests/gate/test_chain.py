@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.contract.records import Anchor, Chain, Champion, Difference, Night, Release, Verdict
-from pipeline.gate.chain import MOST_DAYS, anchor_of, chain_of, held, is_spent, sentence, why_cold
+from pipeline.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_spent, sentence, why_cold
 from pipeline.statistics.level import Level
 from pipeline.storage.ledger import Entry
 
@@ -64,7 +64,7 @@ def test_many_small_losses_spend_the_margin_though_each_passes() -> None:
     past = [served(8 - number, -0.025 + 0.001 * number) for number in range(8)]
     chain = stands(-0.026, past, spread=0.1)
     assert chain.spent
-    told = held(verdict(chain=None), chain)
+    told = apply_chain(verdict(chain=None), chain)
     assert told.action == "reject"
     assert told.reason.startswith("the chain since version 1 stands at -0.02")
     assert "of the margin 0.03, which spends it; it would have been promoted: proven no worse" in told.reason
@@ -73,7 +73,7 @@ def test_many_small_losses_spend_the_margin_though_each_passes() -> None:
 def test_a_chain_that_loses_nothing_goes_on() -> None:
     chain = stands(0.001, [served(8 - number, 0.0) for number in range(8)])
     assert not chain.spent
-    assert held(verdict(), chain).action == "promote"
+    assert apply_chain(verdict(), chain).action == "promote"
 
 
 def test_only_as_many_nights_are_averaged_as_it_takes() -> None:
@@ -111,7 +111,7 @@ def test_nights_of_another_chain_are_not_counted(spoils: str) -> None:
 def test_a_changed_recipe_has_no_place_in_the_chain_and_is_the_anchor_once_it_is_proven_better() -> None:
     chain = stands(0.2, [], refresh=False)
     assert (chain.challenger, chain.spent) == (None, False)
-    told = held(verdict(low=0.05), chain)
+    told = apply_chain(verdict(low=0.05), chain)
     assert told.chain is not None
     assert told.chain.renewed == 0
 
@@ -154,4 +154,4 @@ def test_without_scores_of_the_anchor_the_chain_says_nothing() -> None:
     chain = chain_of(scores, CHAMPION, [], night=night(9), refresh=True, margin=MARGIN, alpha=0.05)
     assert chain is not None
     assert (chain.challenger, chain.level, sentence(chain)) == (None, None, "")
-    assert held(verdict(), chain).action == "promote"
+    assert apply_chain(verdict(), chain).action == "promote"
