@@ -79,7 +79,7 @@ class _Together:
         lengths = [len(sample) for sample in samples]
         self._ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._at = np.repeat(np.arange(len(samples)), lengths)
-        names = [name for name in table.columns if samples and name in samples[-1].keys]
+        names = [name for name in table.columns if any(name in sample.keys for sample in samples)]
         self._keys = {name: self._column("keys", name, np.uint64) for name in names}
         label = table.label.column if table.label else ""
         numbers = [name for name in table.columns if any(name in sample.numbers for sample in samples)]
@@ -152,14 +152,16 @@ class _Together:
         yield "rows", Figure("count", float(sample.num_rows), num=day.num(np.ones(len(sample), np.bool_)))
         if not len(sample):
             return
-        keys = {name: values[rows] for name, values in self._keys.items()}
-        numbers = {name: values[rows] for name, values in self._numbers.items()}
+        # A label that is not known yet is no column of its day, and not one of nulls.
+        keys = {name: values[rows] for name, values in self._keys.items() if name in sample.keys}
+        numbers = {name: values[rows] for name, values in self._numbers.items() if name in sample.numbers}
         yield from _of_keys(day, keys, sample, self._table)
         yield from self._of_relations(day, keys, rows)
         yield from _of_numbers(day, numbers, self._table)
         yield from _of_times(sample.hours)
         yield from _of_slices(day, keys, numbers, sample, self._table)
-        for one, other in combinations(self._paired_numbers, 2):
+        paired = [name for name in self._paired_numbers if name in numbers]
+        for one, other in combinations(paired, 2):
             yield f"{one} against {other}", _correlation(numbers[one], numbers[other])
         hashes = signature(sample, self._table)
         first = np.zeros(len(sample), dtype=np.bool_)
@@ -176,7 +178,8 @@ class _Together:
                 there = np.isfinite(logs[rows])
                 yield name, day.mean("factor", np.clip(logs[rows], -1, 1), among=there)
                 yield f"far {name}", day.share(np.abs(logs[rows]) > np.log(2), among=there)
-        for of, several in permutations(self._paired, 2):
+        paired = [name for name in self._paired if name in keys]
+        for of, several in permutations(paired, 2):
             if of in self._groups:
                 yield f"several {several} of {of}", _several(keys[of], keys[several])
 

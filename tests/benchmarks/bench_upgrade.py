@@ -83,8 +83,8 @@ def main() -> None:
         audit = frame.pipeline(home, "audit", expect=None)
         report = frame.pipeline(home, "report").stdout.split()
         same = sum(facts(home, version) == before[version] for version in versions)
-        frame.pipeline(home, "rollback", "--to", str(champion), "--reason", "back to the release before")
         print(*(f"{one.action}: {one.reason}" for one in (verdict, newest)), sep="\n")
+        frame.pipeline(home, "rollback", "--to", str(champion), "--reason", "back to the release before")
         figures = live | {
             "nights of the release before in status": float(sum(old)),
             "judged against its champion": float(verdict.champion == champion),

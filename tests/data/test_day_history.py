@@ -202,6 +202,28 @@ def test_labels_that_come_late_are_judged_when_they_are_known(
         judge(every[-1], table=late)
 
 
+def test_labels_that_are_not_known_yet_are_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns = SALES.columns | {"fraud": Int(nullable=True), "kind": Category(nullable=True)}
+    every = [FIRST + timedelta(days=number) for number in range(50)]
+    for label in ("fraud", "kind"):
+        late = Table(time="ts", columns=columns, label=Label(label, days(1)))
+        for day in every:
+            deliver(day)
+            rows = pq.read_table(part_of(day), partitioning=None)
+            for name in ("fraud", "kind"):
+                known = [1 if name == "fraud" else "a"] * len(rows)
+                values = pa.array([None] * len(rows) if day == every[-1] and name == label else known)
+                rows = rows.append_column(name, values.cast(late.schema().field(name).type))
+            pq.write_table(rows.select(list(late.columns)), part_of(day))
+        assert broken(judge(every[-1], *every[:-1], table=late)) == []
+        known, unknown = (json.loads((FIGURES / f"day={day}.json").read_text()) for day in every[-2:])
+        assert [name for name in unknown["figures"] if label in name] == []
+        assert [name for name in known["figures"] if label in name] != []
+
+
 def test_a_night_reads_its_own_rows_alone_and_finds_what_it_would_find_in_all(here: Path) -> None:
     deliver(TONIGHT)
     shutil.copytree(here, here.parent / "anew")
