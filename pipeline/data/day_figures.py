@@ -60,15 +60,24 @@ class Figure(NamedTuple):
 def figures_of(
     samples: Sequence[Sample], table: Table, wanted: Sequence[date]
 ) -> dict[date, dict[str, Figure]]:
-    """Returns the figures of the wanted days by name; `samples` are of consecutive partitions, in order."""
-    share = min((sample.share for sample in samples), default=1.0)
-    together = _Together(tuple(thinned(sample, share, table) for sample in samples), table)
-    found = {}
+    """Returns the figures of the wanted days by name; `samples` are of consecutive partitions, in order.
+
+    A day is compared with samples of one share: the smallest of its own and of those that it looks back on. A
+    later day, however large, changes nothing.
+    """
+    places: dict[float, list[int]] = {}
     for place, sample in enumerate(samples):
         if sample.day in wanted:
+            share = min(one.share for one in samples[max(0, place - WINDOW) : place + 1])
+            places.setdefault(share, []).append(place)
+    figures = {}
+    for share, of_share in places.items():
+        known = samples[: of_share[-1] + 1]
+        together = _Together(tuple(thinned(sample, share, table) for sample in known), table)
+        for place in of_share:
             own = together.of_day(place)
-            found[sample.day] = {name: figure for name, figure in own if np.isfinite(figure.value)}
-    return found
+            figures[samples[place].day] = {name: one for name, one in own if np.isfinite(one.value)}
+    return figures
 
 
 class _Together:

@@ -45,6 +45,7 @@ def selftest(
         name: (np.asarray(pairs[name][0], dtype=float), np.asarray(pairs[name][1], dtype=float))
         for name in names
     }
+    fine = _lifted(values, {**dict.fromkeys(success, rules.margin), **guardrails})
     plain = replace(rules, resamples=0)  # the bootstrap only ever makes the gate more cautious
 
     def ask(values: Mapping[str, Pair], *, refresh: bool = rules.refresh, sliced: bool = True) -> Result:
@@ -61,10 +62,10 @@ def selftest(
 
     return (
         _swapped(values, ask),
-        _permuted(values, ask, success=success, rules=rules, units=units),
-        _dropped(values, ask, min_samples=rules.min_samples),
-        _worse(values, ask, guardrails=guardrails, slices=slices or {}, min_samples=rules.min_samples),
-        _better(values, ask),
+        _permuted(values, fine, ask, success=success, rules=rules, units=units),
+        _dropped(fine, ask, min_samples=rules.min_samples),
+        _worse(fine, ask, guardrails=guardrails, slices=slices or {}, min_samples=rules.min_samples),
+        _better(fine, ask),
     )
 
 
@@ -83,6 +84,7 @@ def _swapped(values: Arrays, ask: Callable[..., Result]) -> Check:
 
 def _permuted(
     values: Arrays,
+    fine: Arrays,
     ask: Callable[..., Result],
     *,
     success: Sequence[str],
@@ -95,7 +97,6 @@ def _permuted(
     """
     rng = np.random.default_rng(0)
     edge = rules.margin if rules.refresh else 0.0
-    fine = _lifted(values)
     size = len(next(iter(values.values()))[0])
     place = np.arange(size) if units is None else np.unique(units, return_inverse=True)[1]
     promoted = 0
@@ -115,8 +116,7 @@ def _permuted(
     return Check(name="labels permuted", ok=promoted <= most, text=text)
 
 
-def _dropped(values: Arrays, ask: Callable[..., Result], *, min_samples: int) -> Check:
-    fine = _lifted(values)
+def _dropped(fine: Arrays, ask: Callable[..., Result], *, min_samples: int) -> Check:
     few = max(min_samples - 1, 0)
     for name, (ours, theirs) in fine.items():
         gone: dict[str, dict[str, Pair]] = {
@@ -134,14 +134,13 @@ def _dropped(values: Arrays, ask: Callable[..., Result], *, min_samples: int) ->
 
 
 def _worse(
-    values: Arrays,
+    fine: Arrays,
     ask: Callable[..., Result],
     *,
     guardrails: Mapping[str, float],
     slices: Mapping[str, NDArray[Any]],
     min_samples: int,
 ) -> Check:
-    fine = _lifted(values)
     for where, changed in _spoils(fine, guardrails=guardrails, slices=slices, min_samples=min_samples):
         if ask(changed).status.is_proof:
             return Check(name="made worse", ok=False, text=f"promoted though far worse {where}")
@@ -169,19 +168,23 @@ def _spoils(
             yield f"on slice {name}", {**fine, first: (lowered, theirs)}
 
 
-def _better(values: Arrays, ask: Callable[..., Result]) -> Check:
-    result = ask(_lifted(values))
+def _better(fine: Arrays, ask: Callable[..., Result]) -> Check:
+    result = ask(fine)
     text = "promoted" if result.status.is_proof else f"not promoted: {result.sentence}"
     return Check(name="made better", ok=result.status.is_proof, text=text)
 
 
-def _lifted(values: Arrays) -> Arrays:
-    """Every metric far better on every sample: by ten standard deviations, or by ten where there is none."""
+def _lifted(values: Arrays, margins: Mapping[str, float]) -> Arrays:
+    """Returns every metric far better on every sample.
+
+    That is by ten standard deviations, or by ten where there is none; and by ten margins, since two models
+    may be so alike that ten standard deviations are less than what a refresh may lose.
+    """
     lifted = {}
     for name, (ours, theirs) in values.items():
         apart = ours - theirs
         spread = float(apart.std()) or 1.0
-        lifted[name] = (theirs + (apart - apart.mean()) + 10 * spread, theirs)
+        lifted[name] = (theirs + (apart - apart.mean()) + 10 * max(spread, margins[name]), theirs)
     return lifted
 
 

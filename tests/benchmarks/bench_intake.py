@@ -44,7 +44,7 @@ PARAMS = f"""\
 source: {{use: "pipeline.data.source:Files", url: "source/{{day}}.parquet"}}
 workload: tests.benchmarks.bench_intake:Payments
 backend: pipeline.backends.local:Local
-validate: {{suite: suite.yaml}}
+validate: {{suite: suite.yaml, unusual_day: warn}}
 ingest: {{history_days: {NUM_DAYS}}}
 prepare: {{window_days: {NUM_DAYS}}}
 """

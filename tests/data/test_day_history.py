@@ -238,6 +238,15 @@ def test_a_night_reads_its_own_rows_alone_and_finds_what_it_would_find_in_all(he
     assert len([*(here / FIGURES).glob("*.npz")]) == WINDOW
 
 
+def test_a_far_larger_day_leaves_the_figures_of_those_before_it_alone(here: Path) -> None:
+    before = kept([TONIGHT - timedelta(days=1)])
+    deliver(TONIGHT, num=40_000)
+    for path in FIGURES.glob("*.json"):
+        path.unlink()
+    judge(TONIGHT, unusual_day="warn")
+    assert kept([TONIGHT - timedelta(days=1)]) == before
+
+
 def test_a_sample_that_is_torn_is_taken_anew(here: Path) -> None:
     deliver(TONIGHT)
     for path in FIGURES.glob("*.npz"):
