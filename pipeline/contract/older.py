@@ -46,7 +46,9 @@ RENTAL = {
     "machine": "machine", "num_machines": "num_machines", "region": "region", "strategy": "strategy",
     "wait_s": "max_wait_s",
 }  # fmt: skip
-LISTED = {"Plan": {"ladder": "Rung", "options": "Option"}}  # records that stand in a list of another
+# Records that stand in another one, alone or in a list.
+PARTS = {"Plan": {"ladder": "Rung", "options": "Option"}, "Verdict": {"live": "Live"}}
+GONE = {"Live": {"tuned_at"}}  # fields that no record has any more
 # Keys of params.yaml that stand in a section of their own now.
 KEYS = {
     ("prepare", "leave_out_items"): ("workload", "leave_out_items"),
@@ -156,10 +158,12 @@ def record(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         rental = {now: values[before] for before, now in RENTAL.items() if before in values}
         by_wait = "flex-start" if values.get("wait_s") else "on-demand"
         renewed = {"rental": {"strategy": "spot" if values.get("spot") else by_wait} | rental, **rest}
-    for key, listed in LISTED.get(kind, {}).items():
-        if isinstance(values.get(key), list):
-            renewed[key] = [record(listed, each) if isinstance(each, dict) else each for each in values[key]]
-    return renewed
+    for key, part in PARTS.get(kind, {}).items():
+        if isinstance(value := values.get(key), dict):
+            renewed[key] = record(part, value)
+        elif isinstance(value, list):
+            renewed[key] = [record(part, each) if isinstance(each, dict) else each for each in value]
+    return {key: value for key, value in renewed.items() if key not in GONE.get(kind, ())}
 
 
 def recipe(*, plug: str, train: str, use: str, files: Sequence[Path]) -> str:

@@ -413,7 +413,6 @@ class Live(Record):
     experiment: str
     began_at: datetime
     foretold: str  # before the first user: the smallest effect that the traffic can show
-    tuned_at: float  # users that the interval is tightest for, as pipeline/statistics/unpaired.py counts them
     share: float = 0.0  # of the challenger, at last
     num_challenger: int = 0  # users whose arm was left to chance
     num_champion: int = 0

@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.contract.units import DAY_S, HOUR_S
 from pipeline.experiment.live_score import LISTS, LiveScore, Shown
+from pipeline.experiment.looks import NUM_LOOKS, last_bound
 from pipeline.experiment.ramp import Pace, clock_by
 from pipeline.statistics import unpaired
 
@@ -48,17 +49,31 @@ def volume(exposures: Iterable[Shown], *, now: float, days: float, by: LiveScore
     )
 
 
-def forecast(before: Volume, *, pace: Pace, hours: float, alpha: float, margin: float) -> tuple[str, float]:
-    """Returns what so many hours can show, in words, and the clock that `unpaired.effect` is tuned at."""
-    clock = clock_by(pace, units_per_hour=before.users_per_hour, hours=hours)
-    if clock <= 0 or not before.sd > 0:
-        text = "no outcomes of the last days tell how much users differ, so what can be shown is not known"
-        return text, max(clock, unpaired.TUNED_AT)
-    least = unpaired.detectable(sd=before.sd, clock=clock, alpha=alpha)
+def forecast(before: Volume, *, pace: Pace, hours: float, alpha: float, margin: float) -> str:
+    """Returns what so many hours can show, in words."""
+    shares = [number / NUM_LOOKS for number in range(1, NUM_LOOKS + 1)]
+    clocks = [clock_by(pace, units_per_hour=before.users_per_hour, hours=hours * share) for share in shares]
+    known = [place for place, clock in enumerate(clocks) if clock > max([0.0, *clocks[:place]])]
+    if not known or not before.sd > 0:
+        return "no outcomes of the last days tell how much users differ, so what can be shown is not known"
+    bound = last_bound([clocks[place] for place in known], [shares[place] for place in known], alpha=alpha)
+    least = unpaired.detectable(sd=before.sd, clock=clocks[-1], alpha=alpha, bound=bound)
     text = (
         f"at {before.users_per_hour:,.0f} users an hour, as in the last {before.days:.1f} days, "
         f"{hours:.1f} hours show {least:.4f} at 80 % power"
     )
     if least > margin:
         text += f", more than the margin {margin:g}, so that it may stay inconclusive"
-    return text, clock
+    return text
+
+
+def scores_before(exposures: Iterable[Shown], *, by: LiveScore = LISTS) -> dict[str, float]:
+    """Returns the mean score of each unit that has one; of lists, that is 0 where nothing was taken."""
+    scores: dict[str, list[float]] = {}
+    for shown in exposures:
+        score = by.of([shown], until=math.inf)
+        if score is None and by.of_lists:
+            score = 0.0
+        if score is not None:
+            scores.setdefault(shown.unit, []).append(score)
+    return {unit: sum(known) / len(known) for unit, known in scores.items()}

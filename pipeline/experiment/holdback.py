@@ -18,7 +18,6 @@ from pipeline.contract.units import HOUR_S
 from pipeline.experiment import live_test
 from pipeline.experiment.observations import observe
 from pipeline.experiment.traffic import holdback_name, is_holdback, open_log, share_out
-from pipeline.statistics import unpaired
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Result, Status
 from pipeline.storage import ledger
@@ -50,7 +49,7 @@ def judge(serving: Release, params: WatchSections, *, rules: Rules, now: datetim
         by, rules = live_test.score_by(_evaluation(serving), params.gate, rules=rules)
     except (ParamsError, ReleaseError) as error:
         return Held(result=Result(status=Status.NO_DATA, sentence=str(error)), num_users=0)
-    finding = live_test.look(seen, params, rules=rules, now=now, tuned_at=unpaired.TUNED_AT, by=by)
+    finding = live_test.look(seen, params, rules=rules, now=now, by=by)
     status = Status.WORSE if finding.broken else finding.result.status
     sentence = "; ".join(finding.broken) or finding.result.sentence
     if not finding.is_trusted:

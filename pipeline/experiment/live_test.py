@@ -11,22 +11,25 @@ The experiment is named after the night, which salts the assignment. `close` end
 behind; `watch` ends one that no open night wants, or whose guardrails break between two looks of the gate.
 """
 
+import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
 from pipeline.contract.params import GateParams, LiveSections, LiveTestParams, Plug
 from pipeline.contract.records import Champion, Evaluation, Live, Night, Release, Verdict, Version
-from pipeline.contract.units import HOUR_S
+from pipeline.contract.units import DAY_S, HOUR_S
 from pipeline.experiment import forecast, ramp
 from pipeline.experiment.live_score import LEAST_MARGIN, LISTS, LiveScore, RowScore
+from pipeline.experiment.looks import Looks
 from pipeline.experiment.observations import Seen, observe
-from pipeline.experiment.readout import Decision, Finding, Limits, decide, find
+from pipeline.experiment.readout import NOTHING, Decision, Finding, Limits, decide, find
 from pipeline.experiment.traffic import end, is_holdback, move, open_log, share_out
 from pipeline.rollout.targets import endpoint
 from pipeline.statistics.paired import Rules
@@ -37,8 +40,9 @@ if TYPE_CHECKING:
 
 FOLDER = records.RUN / "live"
 DECIDED = FOLDER / "decided.json"
+BEFORE = "before.json"
 ANY_MARGIN = 0.01  # where the night's verdict on its scores has none
-HISTORY_DAYS = 7  # of traffic, from which tonight's is forecast
+HISTORY_DAYS = 7  # of traffic, from which tonight's is forecast, and what a user scores
 
 
 def judge(
@@ -110,7 +114,9 @@ def _look(
         traffic = _open(log, traffic, night, version, champion, over=now >= night.decide_until)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
     seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
-    finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at, by=by)
+    finding = look(
+        seen, params, rules=rules, now=now, looks=_looks(standing, night), before=_before(FOLDER), by=by
+    )
     decision, step = decide(
         finding,
         rules=rules,
@@ -160,9 +166,16 @@ def score_by(evaluation: Evaluation | None, params: GateParams, *, rules: Rules)
 
 
 def look(
-    seen: Seen, params: LiveSections, *, rules: Rules, now: datetime, tuned_at: float, by: LiveScore
+    seen: Seen,
+    params: LiveSections,
+    *,
+    rules: Rules,
+    now: datetime,
+    by: LiveScore,
+    looks: Looks | None = None,
+    before: Mapping[str, float] = NOTHING,
 ) -> Finding:
-    """Returns what the log of an experiment says by now."""
+    """Returns what the log of an experiment says by now; arguments as of `readout.find`."""
     limit = params.live_test
     limits = Limits(
         errors=limit.max_errors,
@@ -173,7 +186,7 @@ def look(
     )
     return find(
         seen, rules=rules, limits=limits, window_s=limit.outcome_hours * HOUR_S, now=now.timestamp(),
-        tuned_at=tuned_at, by=by,
+        looks=looks, before=before, by=by,
     )  # fmt: skip
 
 
@@ -201,7 +214,10 @@ def clean(params: LiveSections, *, now: datetime) -> str:
     rules = Rules(alpha=gate.alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
     by, rules = score_by(records.find(Evaluation, folder / records.RUN), gate, rules=rules)
     seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
-    finding = look(seen, params, rules=rules, now=now, tuned_at=standing.tuned_at, by=by)
+    finding = look(
+        seen, params, rules=rules, now=now, looks=_looks(standing, night), by=by,
+        before=_before(folder / FOLDER),
+    )  # fmt: skip
     if not finding.broken:
         return ""
     end(experiment, params)
@@ -235,7 +251,7 @@ def _may_begin(first: Verdict, params: GateParams) -> bool:
 
 def _serves(log: "Log") -> bool:
     """Returns whether a router lives, or has answered in the last days."""
-    since = time.time() - HISTORY_DAYS * 24 * HOUR_S
+    since = time.time() - HISTORY_DAYS * DAY_S
     return bool(log.routers()) or next(iter(log.exposures(None, since=since)), None) is not None
 
 
@@ -252,15 +268,31 @@ def _open(
 
 
 def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, by: LiveScore) -> Live:
-    """Returns what the traffic of the last days lets one expect of tonight's."""
+    """Returns what the traffic of the last days lets one expect of tonight's.
+
+    What users scored in these days is written beside the test, since it makes the effect less noisy.
+    """
     now = datetime.now(UTC).replace(microsecond=0)
-    since = now.timestamp() - HISTORY_DAYS * 24 * HOUR_S
+    since = now.timestamp() - HISTORY_DAYS * DAY_S
     before = forecast.volume(log.exposures(None, since=since), now=now.timestamp(), days=HISTORY_DAYS, by=by)
+    scores = forecast.scores_before(log.exposures(None, since=since), by=by)
+    records.replace_text(FOLDER / BEFORE, json.dumps(scores))
     hours = max((night.decide_until - now).total_seconds() / HOUR_S - params.live_test.outcome_hours, 0.0)
-    text, tuned_at = forecast.forecast(
+    text = forecast.forecast(
         before, pace=pace(params.live_test), hours=hours, alpha=rules.alpha, margin=rules.margin
     )
-    return Live(experiment=night.id, began_at=now, foretold=text, tuned_at=tuned_at)
+    return Live(experiment=night.id, began_at=now, foretold=text)
+
+
+def _looks(standing: Live, night: Night) -> Looks:
+    return Looks(began=standing.began_at.timestamp(), ends=night.decide_until.timestamp())
+
+
+def _before(folder: Path) -> dict[str, float]:
+    """Returns what users scored before the test, by unit; nothing where the release before began it."""
+    path = folder / BEFORE
+    scores: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    return scores
 
 
 def _standing(before: Live, finding: Finding, decision: Decision, *, share: float) -> Live:

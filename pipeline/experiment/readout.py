@@ -14,15 +14,17 @@ experiments, the effect in `gate.alpha` of them. If the arms were not as drawn, 
 data. Any other broken guardrail rejects the challenger. Lists and their users, or predictions and their
 labels, are scored by `live_score`; personal lists and items shown are of lists alone, labels of predictions.
 
-The effect is `unpaired`'s, over users whose window for outcomes is over. A user of a list without a reported
+The effect is `unpaired`'s, over users whose window for outcomes is over, less what they scored before the
+test; where the end of the test is known, at the looks that `looks` plans. A user of a list without a reported
 outcome scores 0, so that a challenger whose users report less cannot win by that. Divided by the share of
 users with an outcome, the effect is on the scale of the held-out scores, and the same margin holds. A user
 of predictions without a label is left out. Pure.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -30,15 +32,18 @@ from numpy.typing import NDArray
 
 from pipeline.contract.records import Action, Check
 from pipeline.experiment.live_score import LISTS, LiveScore, Shown
+from pipeline.experiment.looks import Looks
 from pipeline.experiment.observations import Observation, Seen
 from pipeline.experiment.ramp import Pace, Step, step
 from pipeline.statistics import e_process, quantiles, srm
 from pipeline.statistics.output_drift import witnessed
 from pipeline.statistics.paired import Rules, status_of
 from pipeline.statistics.result import Result, Status
-from pipeline.statistics.unpaired import effect
+from pipeline.statistics.unpaired import adjusted, effect
 
 Floats = NDArray[np.float64]
+NOTHING: Mapping[str, float] = MappingProxyType({})
+LEAST_FORETOLD = 0.01  # of the variance of scores, by what is known before the test, to be told
 WINDOWS = (1, 2, 4, 8, 16)  # of a user's answers that guardrails look at together
 Mode = Literal["live", "both"]
 
@@ -85,8 +90,8 @@ class Decision:
 
 
 def find(
-    seen: Seen, *, rules: Rules, limits: Limits, window_s: float, now: float, tuned_at: float,
-    by: LiveScore = LISTS,
+    seen: Seen, *, rules: Rules, limits: Limits, window_s: float, now: float, looks: Looks | None = None,
+    before: Mapping[str, float] = NOTHING, by: LiveScore = LISTS,
 ) -> Finding:  # fmt: skip
     """Returns guardrails and effect of an experiment; every log has an answer.
 
@@ -96,13 +101,17 @@ def find(
         limits: of the guardrails.
         window_s: seconds in which outcomes of a user count.
         now: seconds since 1970.
-        tuned_at: where the interval of `unpaired.effect` is tightest.
+        looks: at the effect, where the end of the test is known; None: any look counts.
+        before: what users scored before the test, by unit.
         by: what a user's score is.
     """
     num_ours, num_theirs = seen.counts()
     over = [one for one in seen.observations if one.time + window_s <= now]
     scores = [one.score(by, window_s=window_s) for one in over]
-    result, arms = _compared(over, scores, rules=rules, tuned_at=tuned_at, by=by), _as_drawn(seen)
+    arms = _as_drawn(seen)
+    result = _compared(
+        over, scores, rules=rules, window_s=window_s, now=now, looks=looks, before=before, by=by
+    )
     labels: tuple[Check, ...] = ()
     if not by.of_lists:
         over, scores = _labelled(over, scores)
@@ -220,13 +229,13 @@ def decide(
 
 def _decision(finding: Finding, *, rules: Rules, mode: Mode, done: bool, over: bool) -> Decision:
     """Returns the decision of one look; `done`: the last share was held as long as it has to be."""
-    broken, measured = "; ".join(finding.broken), finding.result.effect
+    broken, measured = "; ".join(finding.broken), finding.result.sentence
     if not finding.is_trusted:
         return Decision(action="no data", reason=f"nothing that the log says is believed: {broken}")
     if broken:
         return Decision(action="reject", reason=f"stopped by {broken}")
-    if measured is None:
-        return Decision(action="no data" if over else "wait", reason=finding.result.sentence)
+    if finding.result.effect is None:
+        return Decision(action="no data" if over else "wait", reason=measured)
     goal = f"no worse than the champion by the margin {rules.margin:g}" if rules.refresh else "better"
     proven = finding.result.status.is_proof
     if done and (proven or mode == "both"):
@@ -239,9 +248,26 @@ def _decision(finding: Finding, *, rules: Rules, mode: Mode, done: bool, over: b
 
 
 def _compared(
-    over: list[Observation], scores: list[float | None], *, rules: Rules, tuned_at: float, by: LiveScore
+    over: list[Observation],
+    scores: list[float | None],
+    *,
+    rules: Rules,
+    window_s: float,
+    now: float,
+    looks: Looks | None,
+    before: Mapping[str, float],
+    by: LiveScore,
 ) -> Result:
-    """Returns what the scores prove, the effect on the scale of users with an outcome; or NO_DATA and why."""
+    """Returns what the scores prove, the effect on the scale of users with an outcome; or NO_DATA and why.
+
+    Where looks are planned, that is what was known at the newest of them.
+    """
+    look = None
+    if looks:
+        ready, p = [one.time + window_s for one in over], _chance(over)
+        look = looks.newest(ready, p * (1 - p), now=now, alpha=rules.alpha)
+        due = [place for place, time in enumerate(ready) if look and time <= look.time]
+        over, scores = [over[place] for place in due], [scores[place] for place in due]
     arm = _arm(over)
     num_ours, num_theirs = int(arm.sum()), int((~arm).sum())
     if min(num_ours, num_theirs) < rules.min_samples:
@@ -265,14 +291,21 @@ def _compared(
     values = np.array([score or 0.0 for score in scores])
     if rare := too_rare(_arm(over), values, least=rules.min_samples):
         return Result(status=Status.NO_DATA, sentence=rare)
-    plain = effect(_arm(over), _chance(over), values, alpha=rules.alpha, tuned_at=tuned_at)
+    earlier = [before.get(one.exposures[0].unit, math.nan) for one in over]
+    values, foretold = adjusted(values, earlier, _chance(over))
+    bound = look.bound if look else None
+    plain = effect(_arm(over), _chance(over), values, alpha=rules.alpha, bound=bound)
     scaled = replace(
         plain, mean=plain.mean / rate, low=plain.low / rate, high=plain.high / rate, sd=plain.sd / rate
     )
     if not plain.sd > 0 or not math.isfinite(scaled.high - scaled.low):
         sentence = f"the scores of {plain.num_samples:,} users do not differ, or are too few for an interval"
         return Result(status=Status.NO_DATA, sentence=sentence)
-    return Result(status=status_of(scaled, rules), effect=scaled, sentence=str(scaled))
+    sentence = str(scaled)
+    if foretold >= LEAST_FORETOLD:
+        times = 1 / max(1 - foretold, LEAST_FORETOLD)
+        sentence += f", worth {times:.2f} times the users by what they scored before"
+    return Result(status=status_of(scaled, rules), effect=scaled, sentence=sentence)
 
 
 def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:

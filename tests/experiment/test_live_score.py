@@ -56,7 +56,7 @@ def stream(
 
 
 def found(log: Any, by: RowScore = BY) -> Finding:
-    return find(observe(log, window_s=60), rules=RULES, limits=LIMITS, window_s=60, now=1e9, tuned_at=500,
+    return find(observe(log, window_s=60), rules=RULES, limits=LIMITS, window_s=60, now=1e9,
                 by=by)  # fmt: skip
 
 

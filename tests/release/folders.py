@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pipeline.contract.records import (
     Champion,
     Dataset,
     Evaluation,
+    Live,
     Night,
     Plan,
     Rental,
@@ -22,6 +24,7 @@ from pipeline.contract.records import (
     Tuning,
     Version,
 )
+from pipeline.experiment.live_test import FOLDER
 from pipeline.storage import checkout, ledger
 
 OWN = Path(__file__).with_name("own")  # a team's workload: a version carries it, and not all tests
@@ -123,3 +126,14 @@ def make_evaluation(model_digest: str, **metrics: float) -> Evaluation:
         model_digest=model_digest, data_digest="d", num_samples=NUM_SAMPLES, slices=(),
         metrics={"score": 0.5, **metrics},
     )  # fmt: skip
+
+
+def halfway() -> None:
+    """Let half of the test's hours be over, so that a look at its effect is due."""
+    if standing := records.find(Live, FOLDER):
+        now, hour = datetime.now(UTC), timedelta(hours=1)
+        for record, folder in (
+            (replace(standing, began_at=now - hour), FOLDER),
+            (replace(records.read(Night), decide_until=now + hour), records.RUN),
+        ):
+            records.path_of(type(record), folder).write_text(records.dumps(record))

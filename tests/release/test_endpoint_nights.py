@@ -37,7 +37,7 @@ from tests.release.endpoints import (
     asked_for,
     until_done,
 )
-from tests.release.folders import PARAMS, make_night
+from tests.release.folders import PARAMS, halfway, make_night
 from tests.release.test_saga import Killed as KilledAtAStep
 from tests.release.test_saga import killing
 
@@ -275,6 +275,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
                 if shares[-1]:
                     wait(lambda: followed(log, there), timeout_s=10)
                     come(log, there, 60, taken=lambda answer: first_of(answer, liked))
+                    halfway()
                 else:
                     assert "has " in str(told)
                     time.sleep(0.2)

@@ -23,7 +23,7 @@ from pipeline.storage import ledger
 from pipeline.storage.traffic_log import Exposure, Log, Outcome, open_log
 from pipeline.workloads.served_rows import as_records
 from tests.release.conftest import promote_night, register_night
-from tests.release.folders import PARAMS, make_night
+from tests.release.folders import PARAMS, halfway, make_night
 from tests.release.test_live_test import held_back
 from tests.serving.homes import add_version
 from tests.serving.running import running, until
@@ -115,6 +115,7 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
             return bool(decided)
 
         until(lambda: time.time() > max(one.time for one in router.log.exposures(night.id)) + 1.8)
+        halfway()
         until(asked)
         verdict, log = decided[0], router.log
         assert verdict.action == "reject"

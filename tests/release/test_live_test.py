@@ -25,7 +25,7 @@ from pipeline.rollout import rollback
 from pipeline.storage import ledger
 from pipeline.storage.traffic_log import Log, Outcome, open_log
 from tests.release.conftest import promote_night, register_night
-from tests.release.folders import PARAMS, make_night
+from tests.release.folders import PARAMS, halfway, make_night
 from tests.serving.running import running, until
 from tests.statistics.streams import Model, exposures, users
 
@@ -98,6 +98,7 @@ def come(log: Log, number: int, challenger: Model | None = None) -> None:
         [Outcome(exposure=one.id, items=one.taken, time=one.taken_at)
          for one in shown if one.taken is not None and one.taken_at],
     )  # fmt: skip
+    halfway()
 
 
 def over() -> None:
@@ -373,6 +374,8 @@ def test_users_of_a_real_router_decide_and_the_winner_answers_them(night: Night,
             taken = shown["items"][:1] if shown["version"] == 2 or number % 2 else ["nothing of it"]
             told = {"exposure": shown["exposure"], "items": taken}
             until(lambda told=told: router.post("outcomes", told)[0] == 200)
+        time.sleep(2)  # the window of the last outcome
+        halfway()
         decided: list[Verdict] = []
 
         def asked() -> bool:
