@@ -359,8 +359,9 @@ class Judged(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveMetric(Record):
-    """The metric that users judge predictions of rows by: the first whose values are of single samples."""
+    """A metric that users judge predictions of rows by: its values are of single samples."""
 
+    name: str = ""  # with a minus where lower is better; "": made before that was kept
     use: str = ""  # import path of its class; "": none of the workload's metrics is such
     arguments: dict[str, Any] = field(default_factory=dict)
     is_first: bool = True  # of the workload's metrics
@@ -382,6 +383,7 @@ class Evaluation(Record):
     elapsed_s: float | None = None
     judged: tuple[Judged, ...] = ()  # the first decides; none where the workload scores samples by itself
     live: LiveMetric | None = None  # None: users are shown lists, which are scored by their NDCG
+    live_others: tuple[LiveMetric, ...] = ()  # the other metrics whose values are of single samples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ from pipeline.contract.workload import STATE, Workload
 from pipeline.data.features import UNIT
 from pipeline.evaluation import own_code
 from pipeline.evaluation.scores import Columns, with_prefix, write_scores
-from pipeline.evaluation.scoring import Arm, check_shape, declared, judged, live_metric, predict, score
+from pipeline.evaluation.scoring import Arm, check_shape, declared, judged, live_metrics, predict, score
 from pipeline.registry import carried_code
 from pipeline.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
 from pipeline.workloads.served_rows import serves_rows
@@ -89,11 +89,10 @@ def evaluate(
         if "champion_has_seen" not in facts:
             _add_references(arms, theirs, champion, params, registered)
     metrics = declared(workload)
-    live = LiveMetric() if serves_rows(workload) else None
+    by_row: tuple[LiveMetric, ...] = ()
     with torch.inference_mode():
         if metrics:
             columns, by_row = _judged(arms, theirs, batch_size=params.batch_size)
-            live = live and by_row
         else:
             columns = score(arms, num_samples, batch_size=params.batch_size)
             for scored in theirs.values():
@@ -114,7 +113,8 @@ def evaluate(
                    higher_is_better=one.higher_is_better)
             for number, one in enumerate(metrics)
         ),
-        live=live,
+        live=next(iter(by_row), LiveMetric()) if serves_rows(workload) else None,
+        live_others=by_row[1:] if serves_rows(workload) else (),
     )  # fmt: skip
 
 
@@ -156,8 +156,10 @@ def _add_references(
             log.warning("the %s is not compared: %s", name, error)
 
 
-def _judged(arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int) -> tuple[Columns, LiveMetric]:
-    """Returns the columns of the metrics that the challenger's workload names, and the one for users."""
+def _judged(
+    arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int
+) -> tuple[Columns, tuple[LiveMetric, ...]]:
+    """Returns the columns of the metrics that the challenger's workload names, and those for users."""
     workload, samples = arms[0].workload, arms[0].samples
     predicted = {arm.name: predict(arm, batch_size=batch_size) for arm in arms}
     for name, scored in theirs.items():
@@ -173,7 +175,7 @@ def _judged(arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int) 
     label = samples.column(workload.table.label.column) if has_label else np.zeros(len(samples))
     columns = judged(declared(workload), predicted, label)
     usual = predicted.get("champion", predicted["challenger"])
-    live = live_metric(declared(workload), usual, label, has_label=has_label)
+    live = live_metrics(declared(workload), usual, label, has_label=has_label)
     if hasattr(workload, "slices"):
         columns |= _sliced(workload, arms[0], batch_size=batch_size)
     if UNIT in samples[0]:

@@ -118,22 +118,30 @@ def judged(
     return columns
 
 
-def live_metric(
+def live_metrics(
     metrics: "Sequence[Metric]", predicted: "Mapping[str, NDArray[Any]]", label: "NDArray[Any]", *,
     has_label: bool,
-) -> LiveMetric:  # fmt: skip
-    """Returns the first metric that has values of single samples, and what these are like held out."""
+) -> tuple[LiveMetric, ...]:  # fmt: skip
+    """Returns the metrics that have values of single samples, and what these are like held out."""
+    found = []
     for number, metric in enumerate(metrics):
         values = metric.sample_values(predicted[metric.prediction], label)
         if values is None or not values.size or not np.isfinite(values).all():
             continue
         low, high = np.quantile(values, RANGE).tolist()
-        return LiveMetric(
-            use=f"{type(metric).__module__}:{type(metric).__qualname__}", arguments=dict(vars(metric)),
-            is_first=not number, has_label=has_label, low=low, high=high,
-            margin=metric.margin * abs(float(values.mean())),
-        )  # fmt: skip
-    return LiveMetric()
+        found.append(
+            LiveMetric(
+                name=metric.name if metric.higher_is_better else f"-{metric.name}",
+                use=f"{type(metric).__module__}:{type(metric).__qualname__}",
+                arguments=dict(vars(metric)),
+                is_first=not number,
+                has_label=has_label,
+                low=low,
+                high=high,
+                margin=metric.margin * abs(float(values.mean())),
+            )
+        )
+    return tuple(found)
 
 
 def _prefix(arm: str) -> str:

@@ -46,10 +46,12 @@ def judge(serving: Release, params: WatchSections, *, rules: Rules, now: datetim
     if not seen.observations:
         return None
     try:
-        by, rules = live_test.score_by(_evaluation(serving), params.gate, rules=rules)
+        evaluation = _evaluation(serving)
+        by, rules = live_test.score_by(evaluation, params.gate, rules=rules)
+        others = live_test.others_by(evaluation, params.gate)
     except (ParamsError, ReleaseError) as error:
         return Held(result=Result(status=Status.NO_DATA, sentence=str(error)), num_users=0)
-    finding = live_test.look(seen, params, rules=rules, now=now, by=by)
+    finding = live_test.look(seen, params, rules=rules, now=now, by=by, others=others)
     status = Status.WORSE if finding.broken else finding.result.status
     sentence = "; ".join(finding.broken) or finding.result.sentence
     if not finding.is_trusted:

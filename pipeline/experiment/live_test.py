@@ -14,7 +14,7 @@ behind; `watch` ends one that no open night wants, or whose guardrails break bet
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
 from pipeline.contract.params import GateParams, LiveSections, LiveTestParams, Plug
-from pipeline.contract.records import Champion, Evaluation, Live, Night, Release, Verdict, Version
+from pipeline.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Release, Verdict, Version
 from pipeline.contract.units import DAY_S, HOUR_S
+from pipeline.evaluation.metric_roles import guardrails_of, success_of
 from pipeline.experiment import forecast, ramp
 from pipeline.experiment.live_score import LEAST_MARGIN, LISTS, LiveScore, RowScore
 from pipeline.experiment.looks import Looks
 from pipeline.experiment.observations import Seen, observe
-from pipeline.experiment.readout import NOTHING, Decision, Finding, Limits, decide, find
+from pipeline.experiment.readout import NOTHING, Decision, Finding, Limits, Metric, decide, find
 from pipeline.experiment.traffic import end, is_holdback, move, open_log, share_out
 from pipeline.rollout.targets import endpoint
 from pipeline.statistics.paired import Rules
@@ -80,14 +81,16 @@ def judge(
         return replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
     try:
         by, rules = score_by(records.find(Evaluation), params.gate, rules=rules)
+        others = others_by(records.find(Evaluation), params.gate)
     except (ParamsError, ReleaseError) as error:
         return replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
     if standing is None:
         standing = _forecast(log, night, params, rules=rules, by=by)
         records.write(standing, FOLDER)
     return _look(
-        night, version, champion, params, rules=rules, by=by, first=first, standing=standing, log=log
-    )
+        night, version, champion, params, rules=rules, by=by, others=others, first=first, standing=standing,
+        log=log,
+    )  # fmt: skip
 
 
 def _look(
@@ -98,6 +101,7 @@ def _look(
     *,
     rules: Rules,
     by: LiveScore,
+    others: Sequence[Metric],
     first: Verdict,
     standing: Live,
     log: "Log",
@@ -115,8 +119,9 @@ def _look(
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
     seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(
-        seen, params, rules=rules, now=now, looks=_looks(standing, night), before=_before(FOLDER), by=by
-    )
+        seen, params, rules=rules, now=now, looks=_looks(standing, night), before=_before(FOLDER), by=by,
+        others=others,
+    )  # fmt: skip
     decision, step = decide(
         finding,
         rules=rules,
@@ -146,23 +151,58 @@ def _look(
 
 
 def score_by(evaluation: Evaluation | None, params: GateParams, *, rules: Rules) -> tuple[LiveScore, Rules]:
-    """Returns what users are scored by, and the rules with its margin, as held-out samples had it.
+    """Returns what users are scored by first, and the rules with its margin, as held-out samples had it.
 
     Raises ReleaseError where no metric of the workload has values of single samples, ParamsError where it
     cannot be imported any more.
     """
-    live = evaluation.live if evaluation else None
-    if live is None:
+    if evaluation is None or evaluation.live is None:
         return LISTS, rules
-    if not live.use:
+    if not evaluation.live.use:
         raise ReleaseError(
             "no metric of the workload has a value for a single row, by which users could be compared; name "
             "one such as LogLoss() or AbsoluteError() in its metrics, or set gate.scores: replay"
         )
+    first = _live_success(evaluation, params)[0]
+    margin = (params.margin if first.is_first else None) or first.margin or LEAST_MARGIN
+    return _row_score(first), replace(rules, margin=margin)
+
+
+def others_by(evaluation: Evaluation | None, params: GateParams) -> tuple[Metric, ...]:
+    """Returns the other metrics by which users judge: further success metrics, and guardrails.
+
+    Those of a set, such as AUC, are judged on held-out samples alone. Raises ParamsError where a metric
+    cannot be imported any more.
+    """
+    if evaluation is None or evaluation.live is None or not evaluation.live.use:
+        return ()
+    first, *success = _live_success(evaluation, params)
+    known = {one.name: one for one in (evaluation.live, *evaluation.live_others)}
+    held = [
+        (known[name], margin)
+        for name, margin in guardrails_of(params, evaluation).items()
+        if name in known and known[name] not in (first, *success)
+    ]
+    asked = [(one, one.margin or LEAST_MARGIN, False) for one in success]
+    asked += [(one, margin, True) for one, margin in held]
+    return tuple(
+        Metric(name=one.name.removeprefix("-"), by=_row_score(one), margin=margin, is_guardrail=is_guardrail)
+        for one, margin, is_guardrail in asked
+    )
+
+
+def _live_success(evaluation: Evaluation, params: GateParams) -> list[LiveMetric]:
+    """Returns the success metrics that users can judge; the first that they can where none of these is."""
+    assert evaluation.live
+    known = {one.name: one for one in evaluation.live_others}
+    known |= {evaluation.live.name: evaluation.live, "score": evaluation.live}
+    named = [known[name] for name in success_of(params, evaluation) if name in known]
+    return [one for place, one in enumerate(named) if one not in named[:place]] or [evaluation.live]
+
+
+def _row_score(live: LiveMetric) -> RowScore:
     metric = Plug(use=live.use, **live.arguments).make()
-    margin = (params.margin if live.is_first else None) or live.margin or LEAST_MARGIN
-    score = RowScore(metric=metric, has_label=live.has_label, low=live.low, high=live.high)
-    return score, replace(rules, margin=margin)
+    return RowScore(metric=metric, has_label=live.has_label, low=live.low, high=live.high)
 
 
 def look(
@@ -174,6 +214,7 @@ def look(
     by: LiveScore,
     looks: Looks | None = None,
     before: Mapping[str, float] = NOTHING,
+    others: Sequence[Metric] = (),
 ) -> Finding:
     """Returns what the log of an experiment says by now; arguments as of `readout.find`."""
     limit = params.live_test
@@ -186,7 +227,7 @@ def look(
     )
     return find(
         seen, rules=rules, limits=limits, window_s=limit.outcome_hours * HOUR_S, now=now.timestamp(),
-        looks=looks, before=before, by=by,
+        looks=looks, before=before, by=by, others=others,
     )  # fmt: skip
 
 
@@ -212,11 +253,12 @@ def clean(params: LiveSections, *, now: datetime) -> str:
     first, gate = records.find(Verdict, folder / FOLDER), params.gate
     margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
     rules = Rules(alpha=gate.alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
-    by, rules = score_by(records.find(Evaluation, folder / records.RUN), gate, rules=rules)
+    evaluation = records.find(Evaluation, folder / records.RUN)
+    by, rules = score_by(evaluation, gate, rules=rules)
     seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(
         seen, params, rules=rules, now=now, looks=_looks(standing, night), by=by,
-        before=_before(folder / FOLDER),
+        before=_before(folder / FOLDER), others=others_by(evaluation, gate),
     )  # fmt: skip
     if not finding.broken:
         return ""

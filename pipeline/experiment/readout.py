@@ -39,6 +39,7 @@ from pipeline.statistics import e_process, quantiles, srm
 from pipeline.statistics.output_drift import witnessed
 from pipeline.statistics.paired import Rules, status_of
 from pipeline.statistics.result import Result, Status
+from pipeline.statistics.together import together
 from pipeline.statistics.unpaired import adjusted, effect
 
 Floats = NDArray[np.float64]
@@ -57,6 +58,16 @@ class Limits:
     p99_s: float  # seconds that the P99 may be longer
     shift: float  # total variation distance between the items shown
     margin: float  # of the score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric by which users judge."""
+
+    name: str
+    by: LiveScore
+    margin: float  # in the metric's unit
+    is_guardrail: bool  # it must hold; else it is one of which one must be better
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +102,7 @@ class Decision:
 
 def find(
     seen: Seen, *, rules: Rules, limits: Limits, window_s: float, now: float, looks: Looks | None = None,
-    before: Mapping[str, float] = NOTHING, by: LiveScore = LISTS,
+    before: Mapping[str, float] = NOTHING, by: LiveScore = LISTS, others: Sequence[Metric] = (),
 ) -> Finding:  # fmt: skip
     """Returns guardrails and effect of an experiment; every log has an answer.
 
@@ -104,26 +115,39 @@ def find(
         looks: at the effect, where the end of the test is known; None: any look counts.
         before: what users scored before the test, by unit.
         by: what a user's score is.
+        others: metrics that users judge as well (pipeline/statistics/together.py).
     """
     num_ours, num_theirs = seen.counts()
     over = [one for one in seen.observations if one.time + window_s <= now]
-    scores = [one.score(by, window_s=window_s) for one in over]
     arms = _as_drawn(seen)
-    result = _compared(
-        over, scores, rules=rules, window_s=window_s, now=now, looks=looks, before=before, by=by
-    )
+    success: dict[str, Result] = {}
+    held: dict[str, Result] = {}
+    checks: list[Check] = []
+    num_success = 1 + sum(not one.is_guardrail for one in others)
+    for metric in (Metric(name="score", by=by, margin=limits.margin, is_guardrail=False), *others):
+        asked = replace(rules, margin=metric.margin)
+        if metric.is_guardrail:
+            asked = replace(asked, refresh=True)
+        else:
+            asked = replace(asked, alpha=rules.alpha / num_success)
+        scores = [one.score(metric.by, window_s=window_s) for one in over]
+        result = _compared(
+            over, scores, rules=asked, window_s=window_s, now=now, looks=looks, before=before, by=metric.by
+        )
+        (held if metric.is_guardrail else success)[metric.name] = result
+        checks.append(_score(over, scores, result, metric))
     labels: tuple[Check, ...] = ()
-    if not by.of_lists:
-        over, scores = _labelled(over, scores)
-        labels = (_check("labels", srm.check(_arm(over), _chance(over))),) if by.has_label else ()
+    if not by.of_lists and by.has_label:
+        labelled, _ = _labelled(over, [one.score(by, window_s=window_s) for one in over])
+        labels = (_check("labels", srm.check(_arm(labelled), _chance(labelled))),)
     return Finding(
-        result=result,
+        result=together(success, held, refresh=rules.refresh),
         arms=arms,
         checks=(
             _check("arms as drawn", arms),
             *guardrails(seen, limits=limits, window_s=window_s, now=now, of_lists=by.of_lists),
             *labels,
-            _score(over, scores, result, margin=limits.margin, by=by),
+            *checks,
         ),
         num_ours=num_ours,
         num_theirs=num_theirs,
@@ -347,13 +371,14 @@ def _labelled(
     return [over[place] for place in known], [scores[place] for place in known]
 
 
-def _score(
-    over: list[Observation], scores: list[float | None], result: Result, *, margin: float, by: LiveScore
-) -> Check:
-    """Returns the guardrail of the score: not worse by more than the margin, nor proven worse at all."""
+def _score(over: list[Observation], scores: list[float | None], result: Result, metric: Metric) -> Check:
+    """Returns a metric's guardrail: not worse by more than the margin, nor proven worse at all."""
+    if not metric.by.of_lists:
+        over, scores = _labelled(over, scores)
     values = np.array([score or 0.0 for score in scores], dtype=np.float64)
-    alarm = e_process.alarm(_arm(over), _chance(over), by.losses(values), margin=by.margin(margin))
-    check = _check("score", alarm, shown=by.in_words(*_two_means(_arm(over), values)))
+    losses, margin = metric.by.losses(values), metric.by.margin(metric.margin)
+    alarm = e_process.alarm(_arm(over), _chance(over), losses, margin=margin)
+    check = _check(metric.name, alarm, shown=metric.by.in_words(*_two_means(_arm(over), values)))
     if result.status is not Status.WORSE:
         return check
     return replace(check, ok=False, text=f"{check.text}, proven worse: {result.effect}")

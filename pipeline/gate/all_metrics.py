@@ -1,10 +1,7 @@
-"""Judges all metrics together: success metrics, guardrails, deterioration.
+"""Judges all metrics by the scores of both models on the same samples.
 
-Ship only if at least one success metric is better, none of them is worse, and every guardrail is no worse by
-more than its margin (Schultzberg, Ankargren & Franberg 2024, as at Spotify). A refresh, the champion's own
-recipe on newer data, need not be better: its success metrics are held to `rules.margin`. Since one success is
-enough, alpha is shared among the success metrics (Bonferroni); since all guardrails must hold, each keeps
-alpha whole (intersection-union). What is missing is a result with its reason, never silence. Pure.
+Which metrics have to be better and which must hold, and how their results decide together, is
+pipeline/statistics/together.py. What is missing is a result with its reason, never silence. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.statistics.paired import Rules, judge
 from pipeline.statistics.result import Result, Status
+from pipeline.statistics.together import together
 
 Pair = tuple[ArrayLike | None, ArrayLike | None]  # challenger and champion; higher is better
 
@@ -61,10 +59,6 @@ def judge_metrics(
         )
         for number, name in enumerate(success)
     }
-    effect = results[success[0]].effect
-    won = _succeeded(results, refresh=rules.refresh)
-    if not won.status.is_proof and won.status is not Status.INCONCLUSIVE:
-        return replace(won, effect=effect)
     held = {
         name: judge(
             *pairs[name],
@@ -75,36 +69,7 @@ def judge_metrics(
         )
         for name, margin in guardrails.items()
     }
-    unproven = won.status is Status.INCONCLUSIVE  # a person may be asked, but not where a guardrail is broken
-    for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):
-        for name, one in held.items():
-            if one.status is status:
-                return replace(one, effect=effect, sentence=f"guardrail {name}: {one.sentence}")
-    kept = "".join(f"; guardrail {name} holds: {one.effect}" for name, one in held.items())
-    return replace(won, effect=effect, sentence=won.sentence if unproven else won.sentence + kept)
-
-
-# In this order, a guardrail of the first status that there is decides.
-_FAILED = (Status.NO_DATA, Status.INVALID, Status.WORSE)
-_UNPROVEN = (Status.INCONCLUSIVE, Status.OPEN)
-
-
-def _succeeded(results: Mapping[str, Result], *, refresh: bool) -> Result:
-    """Returns what the success metrics say together.
-
-    None may be worse; one must be better or, of a refresh, all no worse.
-    """
-    named = [
-        replace(result, sentence=f"{name}: {result.sentence}") if len(results) > 1 else result
-        for name, result in results.items()
-    ]
-    for one in named:
-        if one.status in _FAILED:
-            return one
-    proven = [one for one in named if one.status.is_proof]
-    unproven = [one for status in (Status.OPEN, Status.INCONCLUSIVE) for one in named if one.status is status]
-    first, then = (unproven, proven) if refresh else (proven, unproven)
-    return (first or then)[0]
+    return together(results, held, refresh=rules.refresh)
 
 
 def _no(sentence: str) -> Result:

@@ -26,12 +26,12 @@ from pipeline.contract.records import (
     Champion,
     Check,
     Evaluation,
-    Judged,
     Night,
     Verdict,
     Version,
 )
 from pipeline.data.features import UNIT
+from pipeline.evaluation.metric_roles import LEAST_MARGIN, guardrails_of, success_of
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix
 from pipeline.evaluation.smoke_test import only_slow, smoke_test
 from pipeline.experiment import live_test
@@ -55,7 +55,6 @@ log = logging.getLogger(__name__)
 
 LOOKED_AT = 2 * NIGHTS  # commits of the ledger, of which some are of nights that judged nothing
 RELATIVE_MARGIN = 0.01  # of the champion's score, where neither params.yaml nor the workload has one
-LEAST_MARGIN = 1e-9  # of a champion whose score is zero
 FIRST_BASELINE = "popularity"  # what the first model must beat, where the workload has it
 ACTIONS: dict[Status, Action] = {
     Status.BETTER: "promote",
@@ -313,28 +312,6 @@ def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> Result:
         return replace(itself, sentence=f"no champion yet: {itself.sentence}")
     sentence = "no champion yet, and the workload has no baseline to beat"
     return Result(status=Status.NO_WORSE, sentence=sentence)
-
-
-def success_of(params: GateParams, evaluation: Evaluation) -> tuple[str, ...]:
-    """Returns the metrics of which one must be better: those of params.yaml, else the workload's."""
-    if params.success != ("score",) or not evaluation.judged:
-        return params.success
-    others = [one for one in evaluation.judged[1:] if one.role == "success"]
-    return ("score", *(_signed(one) for one in others))
-
-
-def guardrails_of(params: GateParams, evaluation: Evaluation) -> dict[str, float]:
-    """Returns the metrics that must hold, and what each may be worse by; params.yaml comes first."""
-    own = {
-        _signed(one): one.margin * abs(evaluation.metrics.get(f"champion/{one.name}", 1.0)) or LEAST_MARGIN
-        for one in evaluation.judged
-        if one.role == "guardrail"
-    }
-    return own | params.guardrails
-
-
-def _signed(metric: Judged) -> str:
-    return metric.name if metric.higher_is_better else f"-{metric.name}"
 
 
 def rules_of(params: GateParams, *, refresh: bool, evaluation: Evaluation | None = None) -> Rules:

@@ -11,13 +11,13 @@ from sklearn.metrics import log_loss
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import GateParams
-from pipeline.contract.records import Evaluation
-from pipeline.evaluation.scoring import live_metric
+from pipeline.contract.records import Evaluation, Judged, LiveMetric
+from pipeline.evaluation.scoring import live_metrics
 from pipeline.experiment.forecast import volume
 from pipeline.experiment.live_score import LISTS, RowScore
-from pipeline.experiment.live_test import score_by
+from pipeline.experiment.live_test import others_by, score_by
 from pipeline.experiment.observations import observe
-from pipeline.experiment.readout import Finding, Limits, find
+from pipeline.experiment.readout import Finding, Limits, Metric, find
 from pipeline.statistics.assignment import CHALLENGER
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Status
@@ -98,7 +98,7 @@ def test_the_first_metric_with_values_of_samples_decides_as_held_out_samples_hav
     draw = np.random.default_rng(0)
     chance, label = draw.random(5000), draw.integers(0, 2, 5000)
     metrics = (AUC(), Pinball(quantiles=(0.5,), margin=0.02), LogLoss())
-    live = live_metric(metrics, {"prediction": chance}, label, has_label=True)
+    live, *_ = live_metrics(metrics, {"prediction": chance}, label, has_label=True)
     assert (live.use, live.is_first) == ("pipeline.workloads.metrics:Pinball", False)
     assert live.margin == pytest.approx(0.02 * np.abs(chance - label).mean() / 2)
     assert 0 < live.low < 0.01
@@ -112,8 +112,82 @@ def test_the_first_metric_with_values_of_samples_decides_as_held_out_samples_hav
     assert by.of([shown([0.2], [1])], until=60) == pytest.approx(-0.4)
 
 
+def with_amounts(number: int, *, better: float = 0.0, worse: float = 0.0) -> list[Exposure]:
+    """Users with three rows each, and amounts that the challenger predicts with so much more error."""
+    draw, log = np.random.default_rng(number), []
+    for one in stream(number, worse=-better):
+        ours = one.arm == CHALLENGER
+        amounts = np.array(list(map(int, one.taken or ()))) + draw.normal(0, 0.2 + worse * ours, 3)
+        predicted = json.loads(one.predicted or "") | {"amount": amounts.tolist()}
+        log.append(replace(one, predicted=json.dumps(predicted)))
+    return log
+
+
+def guard(margin: float, *, is_guardrail: bool = True) -> Metric:
+    by = RowScore(metric=AbsoluteError(prediction="amount"), has_label=True, low=0.0, high=2.0)
+    return Metric(name="absolute error", by=by, margin=margin, is_guardrail=is_guardrail)
+
+
+def by_both(log: list[Exposure], other: Metric, *, refresh: bool = True) -> Finding:
+    rules = replace(RULES, refresh=refresh, margin=0.05)
+    return find(observe(log, window_s=60), rules=rules, limits=replace(LIMITS, margin=0.05), window_s=60,
+                now=1e9, by=BY, others=(other,))  # fmt: skip
+
+
+def test_a_guardrail_metric_stops_a_challenger_that_users_find_worse_by_it() -> None:
+    assert broken(found(with_amounts(2000, worse=0.6))) == []
+    finding = by_both(with_amounts(2000, worse=0.6), guard(0.05))
+    assert broken(finding) == ["absolute error"]
+    assert finding.result.status is Status.WORSE
+    assert finding.result.sentence.startswith("guardrail absolute error: ")
+
+
+def test_a_guardrail_metric_has_to_be_proven_before_a_promotion() -> None:
+    log = with_amounts(2000)
+    held = by_both(log, guard(0.05))
+    assert held.result.status is Status.NO_WORSE
+    assert "guardrail absolute error holds: " in held.result.sentence
+    unsure = by_both(log, guard(0.001))
+    assert (broken(unsure), unsure.result.status) == ([], Status.OPEN)
+    assert held.result.effect == unsure.result.effect
+
+
+def test_one_of_two_success_metrics_is_enough_if_the_other_is_not_worse() -> None:
+    other = guard(0.05, is_guardrail=False)
+    assert by_both(with_amounts(2000), other, refresh=False).result.status is Status.OPEN
+    assert by_both(with_amounts(2000, worse=-0.15), other, refresh=False).result.status is Status.BETTER
+    assert by_both(with_amounts(2000, worse=0.6), other, refresh=False).result.status is Status.WORSE
+
+
+def test_users_judge_by_the_metrics_that_params_and_workload_name() -> None:
+    draw = np.random.default_rng(0)
+    chance, label = draw.random(5000), draw.integers(0, 2, 5000)
+    metrics = (LogLoss(), AUC(role="guardrail"), AbsoluteError(role="guardrail", margin=0.05))
+    live, *more = live_metrics(metrics, {"prediction": chance}, label, has_label=True)
+    error = float(np.abs(chance - label).mean())
+    evaluation = replace(
+        make_evaluation("m"), live=live, live_others=tuple(more),
+        judged=tuple(Judged(name=one.name, role=one.role, margin=one.margin,
+                            higher_is_better=one.higher_is_better) for one in metrics),
+        metrics={"champion/absolute error": error},
+    )  # fmt: skip
+    evaluation = records.loads(Evaluation, records.dumps(evaluation), source="here")
+    (other,) = others_by(evaluation, GateParams())
+    assert (other.name, other.is_guardrail) == ("absolute error", True)
+    assert other.margin == pytest.approx(0.05 * error)
+    named = GateParams(success=("-absolute error", "score"), guardrails={"-absolute error": 0.3})
+    by, rules = score_by(evaluation, named, rules=RULES)
+    assert isinstance(by, RowScore)
+    assert by.metric.name == "absolute error"
+    assert rules.margin == pytest.approx(0.05 * error)
+    assert [(one.name, one.is_guardrail) for one in others_by(evaluation, named)] == [("log loss", False)]
+    assert others_by(replace(evaluation, live=None, live_others=()), named) == ()
+
+
 def test_where_all_metrics_are_of_sets_users_cannot_decide() -> None:
-    live = live_metric((AUC(),), {"prediction": np.array([0.1, 0.9])}, np.array([0, 1]), has_label=True)
+    chance, label = np.array([0.1, 0.9]), np.array([0, 1])
+    assert live_metrics((AUC(),), {"prediction": chance}, label, has_label=True) == ()
+    live = LiveMetric()  # as the evaluation has it then
     with pytest.raises(ReleaseError, match="no metric of the workload has a value for a single row"):
         score_by(replace(make_evaluation("m"), live=live), GateParams(), rules=RULES)
 
