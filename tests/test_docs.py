@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli, stages
-from pipeline.contract.params import Params, Plug
+from pipeline.contract.params import OwnMetricParams, Params, Plug
 from tests import architecture, docs
 
 ROOT = architecture.ROOT
@@ -179,6 +179,7 @@ def test_what_is_made_of_the_code_is_as_the_code_makes_it(page: Path) -> None:
 def test_each_key_of_params_says_what_it_is() -> None:
     for name, section in Params.model_fields.items():
         fields = {name: section} if section.annotation is Plug else section.annotation.model_fields
+        fields = {**fields, **OwnMetricParams.model_fields}
         for key, field in fields.items():
             assert (field.description or "").endswith("."), f"{name}.{key} has no text below it"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 KEYS, NUMBERS = "keys/", "numbers/"  # how the names of kept columns begin
-MOST_ROWS = 1 << 13
+MOST_ROWS = 1 << 12
 LEAST_UNITS = 100  # below which rows are drawn rather than units
 SMALL = 50  # different values that a small category may have
 SKETCH = 128  # hashes of a day's rows that are kept
@@ -145,13 +145,14 @@ def _chosen(rows: "pa.Table", table: Table) -> tuple[Any, float]:
         share /= 2
     if share == 1:
         return None, share
-    numbers = _mixed(np.arange(1, len(rows) + 1, dtype=np.uint64))
-    drawn = numbers
+    least = np.uint64(int(share * 2**64 - 1))
+    chosen = _mixed(np.arange(1, len(rows) + 1, dtype=np.uint64)) < least
     if table.unit:
-        units, _ = _hashed(rows[table.unit])
-        if len(np.unique(units)) * share >= LEAST_UNITS:
-            drawn = np.where(units == 0, numbers, _mixed(units))
-    return pa.array(drawn < np.uint64(int(share * 2**64 - 1))), share
+        codes, hashes, texts = _coded(rows[table.unit])
+        if len(texts) * share >= LEAST_UNITS:
+            of_unit = _mixed(hashes) < least
+            chosen = np.where(codes == len(texts), chosen, of_unit[codes])
+    return pa.array(chosen), share
 
 
 def thinned(sample: Sample, share: float, table: Table) -> Sample:
@@ -170,13 +171,19 @@ def thinned(sample: Sample, share: float, table: Table) -> Sample:
 
 def _hashed(values: "pa.ChunkedArray") -> "tuple[Keys, dict[int, str]]":
     """Returns a hash for each value, 0 for a null; and the text of each where they are few, else none."""
+    codes, hashes, texts = _coded(values)
+    return hashes[codes], dict(zip(map(int, hashes), texts, strict=False)) if len(texts) <= SMALL else {}
+
+
+def _coded(values: "pa.ChunkedArray") -> "tuple[NDArray[np.int64], Keys, NDArray[np.object_]]":
+    """Returns rows' places among the distinct values, a null last; the hash of each; the values."""
     import pandas as pd
 
     coded = values.combine_chunks().dictionary_encode()
     texts = np.asarray(coded.dictionary.to_pylist(), dtype=object)
     hashes = np.append(pd.util.hash_array(texts, categorize=False) | np.uint64(1), np.uint64(0))
     codes = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    return hashes[codes], dict(zip(map(int, hashes), texts, strict=False)) if len(texts) <= SMALL else {}
+    return codes, hashes, texts
 
 
 def _mixed(values: "Keys") -> "Keys":
