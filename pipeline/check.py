@@ -11,6 +11,7 @@ from pathlib import Path
 from pipeline.contract import params
 from pipeline.contract.backend import Backend
 from pipeline.contract.errors import PipelineError
+from pipeline.contract.formats import counted
 from pipeline.storage import checkout
 
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
@@ -123,9 +124,9 @@ def _router(home: Path, loaded: params.Params) -> Iterator[Finding]:
         return
     from pipeline.storage.traffic_log import existing_log
 
-    with contextlib.suppress(PipelineError):  # already reported
-        yield from _live_score(loaded.workload)
-
+    if loaded.live_test.metric is None:  # else users are scored by that
+        with contextlib.suppress(PipelineError):  # already reported
+            yield from _live_score(loaded.workload)
     try:
         log = existing_log(loaded.serving, home)
         live = log.routers() if log else ()
@@ -138,7 +139,20 @@ def _router(home: Path, loaded: params.Params) -> Iterator[Finding]:
     elif loaded.serving.endpoint:
         yield from _router_of_endpoint(loaded, loaded.serving.endpoint)
         return
+    elif loaded.live_test.observations:
+        yield _own_serving(loaded.live_test.observations)
+        return
     yield Finding(what="router", ok=bool(live), text=text)
+
+
+def _own_serving(plug: params.Plug) -> Finding:
+    """Returns whether what users of a team's own serving met can be found."""
+    try:
+        days = list(plug.make().days())
+    except PipelineError as error:
+        return Finding(what="observations", ok=False, text=f"live_test.observations: {error}")
+    newest = f", the newest of {max(days)}" if days else " yet"
+    return Finding(what="observations", ok=True, text=f"rows of {counted(len(days), 'day')}{newest}")
 
 
 def _live_score(plug: params.Plug) -> Iterator[Finding]:

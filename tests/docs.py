@@ -71,8 +71,17 @@ def _params() -> Iterator[str]:
 def _section(name: str, section: type[Section]) -> Iterator[str]:
     yield f"\n## {name}\n\n{_line(section.__doc__)}\n"
     yield "| key | default | values | what it is |\n| --- | --- | --- | --- |"
+    yield from _keys(section)
+
+
+def _keys(section: type[Section], prefix: str = "") -> Iterator[str]:
+    """A row for each key, with those of a mapping of its own below it."""
     for key, field in section.model_fields.items():
-        yield f"| `{key}` | {_default(field.default)} | {_values(field)} | {_line(field.description)} |"
+        default = "has to be given" if field.is_required() else _default(field.default)
+        yield f"| `{prefix}{key}` | {default} | {_values(field)} | {_line(field.description)} |"
+        for kind in typing.get_args(field.annotation):
+            if inspect.isclass(kind) and issubclass(kind, Section) and kind is not Plug:
+                yield from _keys(kind, f"{key}.")
 
 
 def _default(value: object) -> str:
@@ -102,7 +111,7 @@ def _kind(kind: Any) -> str:
         return f"list ({_kind(arguments[0])})"
     if origin is dict:
         return f"mapping ({_kind(arguments[1])})"
-    return TYPES[kind]
+    return TYPES.get(kind, "mapping")
 
 
 def _bounded(kind: str, bounds: list[Any]) -> str:

@@ -86,6 +86,24 @@ def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
     assert (found().ok, found().text) == (True, "1 lives: here:1")
 
 
+def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.delenv("DAYBREAK_LOG", raising=False)
+    own = "metric: {name: m, low: 0, high: 1, margin: 0.1}, observations: {use: 'pipeline.data.source:Files'"
+    own = f"gate: {{scores: live}}\nlive_test: {{{own}, url: '{tmp_path}/{{day}}.jsonl'}}}}\n"
+    (tmp_path / "params.yaml").write_text(PARAMS.format(machines="local") + own)
+
+    def found() -> Finding:
+        [finding] = check._router(tmp_path, params.load(tmp_path))
+        return finding
+
+    assert (found().what, found().ok) == ("observations", False)
+    assert "matches no file" in found().text
+    for day in ("2026-11-22", "2026-11-23"):
+        (tmp_path / f"{day}.jsonl").write_text("{}\n")
+    assert (found().ok, found().text) == (True, "rows of 2 days, the newest of 2026-11-23")
+
+
 def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     told = PARAMS.format(machines="local")

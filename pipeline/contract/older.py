@@ -182,3 +182,8 @@ def recipe(*, plug: str, train: str, use: str, files: Sequence[Path]) -> str:
     ]
     parts = (plug.replace(f'"{module}:', f'"{before}:'), train, *digests)
     return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+def holdback_name(*, serving: int, replaced: int) -> str:
+    """Returns the name of an experiment that held users back on the version before, of one promotion."""
+    return f"holdback-{serving}-{replaced}"

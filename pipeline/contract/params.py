@@ -313,6 +313,28 @@ class GateParams(Section):
     who meet one or the other; `both`: users only meet what the scores promote, and may reject it."""
 
 
+class OwnMetricParams(Section):
+    """What users are scored by where a team serves by itself."""
+
+    name: str = Field(min_length=1)
+    """Name of the metric, in sentences."""
+    low: float
+    """Lower end of the values of a user."""
+    high: float
+    """Upper end of the values of a user. Bets that stop a test early need a bounded score: values outside are
+    cut off for them."""
+    margin: float = Field(gt=0)
+    """What a refresh may be worse by, in the metric's unit."""
+    higher_is_better: bool = True
+    """Whether a higher value is better."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        return self
+
+
 class LiveTestParams(Section):
     """How users meet a challenger in a live test, and what ends the test at once."""
 
@@ -336,11 +358,24 @@ class LiveTestParams(Section):
     max_shift: float = Field(0.5, gt=0, lt=1)
     """Guardrail of a live test: total variation distance between the items that the two models show, from 0
     (the same) to 1. Raise it for a recipe that is meant to show other items."""
+    metric: OwnMetricParams | None = None
+    """What users are scored by where a team serves by itself: the metric that it reports of them. Empty: what
+    routers and endpoints log."""
+    observations: Plug | None = None
+    """Source of what users met and what came of it, where a team serves by itself:
+    `pipeline.data.source:Files` with a `url`, `pipeline.data.database:Database` with `url` and `table`, or
+    your own class. Empty: only what is posted to a router."""
 
     @model_validator(mode="after")
     def _ramp_climbs(self) -> Self:
         if list(self.ramp) != sorted(set(self.ramp)):
             raise ValueError(f"ramp {list(self.ramp)} does not climb")
+        return self
+
+    @model_validator(mode="after")
+    def _observations_are_scored(self) -> Self:
+        if self.observations and not self.metric:
+            raise ValueError("observations are not scored without metric; name it, its range and its margin")
         return self
 
 
@@ -373,8 +408,9 @@ class WatchParams(Section):
     """What to do where somebody moved the champion's alias in MLflow by hand: report it, move it back, or
     let that version serve."""
     holdback: float = Field(0, ge=0, le=0.5)
-    """Share of users who still meet the version that was replaced. Where they do better, `watch` rolls
-    back; 0: nobody is held back."""
+    """Share of users who stay with the anchor, the last version that was proven better, while refreshes of
+    it serve; after a proof, with the version that was replaced. Where they do better, `watch` rolls back; 0:
+    nobody is held back."""
 
 
 class ServingParams(Section):

@@ -9,6 +9,8 @@ of different users (`LiveMetric` in pipeline/contract/records.py). The score of 
 rows with a label, turned round where lower is better. A row without one says nothing of the model, so it is
 left out, and so is a user without any; that labels are missing in both arms alike is a guardrail.
 
+Where a team serves by itself, a user's score is the mean of the metric that it reports.
+
 Bets need a score in [0, 1] (pipeline/statistics/e_process.py). A loss has no upper end, so there it is cut
 off at the range that the champion's had on held-out samples; the effect is of the losses as they are. Pure.
 """
@@ -195,6 +197,37 @@ class RowScore:
         known = ~np.isnan(labels)
         values = self.metric.sample_values(np.array(predicted)[known], labels[known])
         return np.asarray(values[np.isfinite(values)], dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnScore(RowScore):
+    """Scores users by the values of the metric that a team reports (pipeline/experiment/own_serving.py).
+
+    A value counts whenever it was reported, as the team's exports may be hours late.
+    """
+
+    has_label: bool = True
+
+    def _values(self, shown: Shown, until: float) -> Floats:
+        return np.array([value for text in shown.taken or () if (value := reported(text)) is not None])
+
+
+def report(value: float) -> tuple[str]:
+    """Returns the value of a team's metric as the log keeps it, unlike any item or label."""
+    return (f'{{"metric": {value!r}}}',)
+
+
+def reported(text: str) -> float | None:
+    """Returns the value of a team's metric; None where it is of something else.
+
+    >>> reported(*report(0.5)), reported("22423")
+    (0.5, None)
+    """
+    try:
+        kept = json.loads(text) if text.startswith('{"metric"') else {}
+    except ValueError:
+        return None
+    return kept.get("metric")
 
 
 def _number(text: str) -> float:

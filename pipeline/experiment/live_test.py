@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.contract import records
-from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
-from pipeline.contract.params import GateParams, LiveSections, LiveTestParams, Plug
+from pipeline.contract.errors import DataError, NotYet, ParamsError, ReleaseError
+from pipeline.contract.params import GateParams, LiveSections, LiveTestParams, OwnMetricParams, Plug
 from pipeline.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Release, Verdict, Version
 from pipeline.contract.units import DAY_S, HOUR_S
 from pipeline.evaluation.metric_roles import guardrails_of, success_of
-from pipeline.experiment import forecast, ramp
-from pipeline.experiment.live_score import LEAST_MARGIN, LISTS, LiveScore, RowScore
+from pipeline.experiment import forecast, own_serving, ramp
+from pipeline.experiment.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnScore, RowScore
 from pipeline.experiment.looks import Looks
 from pipeline.experiment.observations import Seen, observe
 from pipeline.experiment.readout import NOTHING, Decision, Finding, Limits, Metric, decide, find
@@ -73,15 +73,21 @@ def judge(
         records.write(first, FOLDER)
     if not _may_begin(first, params.gate):
         return first
-    if log is None or (standing is None and not _serves(log)):
+    if log is not None and (fault := _read(log, params)):
+        if datetime.now(UTC) < night.decide_until:
+            raise NotYet(fault)
+        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {fault}")
+        return _decided(verdict, params, experiment=night.id)
+    if log is None or (standing is None and not _serves(log, params)):
         reason = (
             "no router lives and none has served for a week; start one by python -m pipeline serve, or set "
             "gate.scores: replay"
         )
         return replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
     try:
-        by, rules = score_by(records.find(Evaluation), params.gate, rules=rules)
-        others = others_by(records.find(Evaluation), params.gate)
+        evaluation, own = records.find(Evaluation), params.live_test.metric
+        by, rules = score_by(evaluation, params.gate, rules=rules, own=own)
+        others = others_by(evaluation, params.gate, own=own)
     except (ParamsError, ReleaseError) as error:
         return replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
     if standing is None:
@@ -147,15 +153,21 @@ def _look(
         reason = f"live: users cannot meet version {version.number}: {error}"
         verdict = replace(first, action="no data", inconclusive=False, reason=reason)
         return _decided(verdict, params, experiment=night.id)
-    raise NotYet(_sentence(standing, decision, step, log, traffic))
+    own = params.live_test.metric is not None
+    raise NotYet(_sentence(standing, decision, step, log, traffic, own=own))
 
 
-def score_by(evaluation: Evaluation | None, params: GateParams, *, rules: Rules) -> tuple[LiveScore, Rules]:
+def score_by(
+    evaluation: Evaluation | None, params: GateParams, *, rules: Rules, own: OwnMetricParams | None = None
+) -> tuple[LiveScore, Rules]:
     """Returns what users are scored by first, and the rules with its margin, as held-out samples had it.
 
-    Raises ReleaseError where no metric of the workload has values of single samples, ParamsError where it
-    cannot be imported any more.
+    A metric of a team's own serving comes first, with the margin that params.yaml has for it. Raises
+    ReleaseError where no metric of the workload has values of single samples, ParamsError where it cannot be
+    imported any more.
     """
+    if own is not None:
+        return OwnScore(metric=own, low=own.low, high=own.high), replace(rules, margin=own.margin)
     if evaluation is None or evaluation.live is None:
         return LISTS, rules
     if not evaluation.live.use:
@@ -168,13 +180,15 @@ def score_by(evaluation: Evaluation | None, params: GateParams, *, rules: Rules)
     return _row_score(first), replace(rules, margin=margin)
 
 
-def others_by(evaluation: Evaluation | None, params: GateParams) -> tuple[Metric, ...]:
+def others_by(
+    evaluation: Evaluation | None, params: GateParams, *, own: OwnMetricParams | None = None
+) -> tuple[Metric, ...]:
     """Returns the other metrics by which users judge: further success metrics, and guardrails.
 
-    Those of a set, such as AUC, are judged on held-out samples alone. Raises ParamsError where a metric
-    cannot be imported any more.
+    Those of a set, such as AUC, are judged on held-out samples alone; where a team serves by itself, it
+    reports one metric only. Raises ParamsError where a metric cannot be imported any more.
     """
-    if evaluation is None or evaluation.live is None or not evaluation.live.use:
+    if own is not None or evaluation is None or evaluation.live is None or not evaluation.live.use:
         return ()
     first, *success = _live_success(evaluation, params)
     known = {one.name: one for one in (evaluation.live, *evaluation.live_others)}
@@ -253,12 +267,15 @@ def clean(params: LiveSections, *, now: datetime) -> str:
     first, gate = records.find(Verdict, folder / FOLDER), params.gate
     margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
     rules = Rules(alpha=gate.alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
-    evaluation = records.find(Evaluation, folder / records.RUN)
-    by, rules = score_by(evaluation, gate, rules=rules)
+    if fault := _read(log, params):  # else users would meet the challenger unseen
+        end(experiment, params)
+        return f"ended the experiment {experiment}: {fault}; "
+    evaluation, own = records.find(Evaluation, folder / records.RUN), params.live_test.metric
+    by, rules = score_by(evaluation, gate, rules=rules, own=own)
     seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(
         seen, params, rules=rules, now=now, looks=_looks(standing, night), by=by,
-        before=_before(folder / FOLDER), others=others_by(evaluation, gate),
+        before=_before(folder / FOLDER), others=others_by(evaluation, gate, own=own),
     )  # fmt: skip
     if not finding.broken:
         return ""
@@ -291,8 +308,19 @@ def _may_begin(first: Verdict, params: GateParams) -> bool:
     return all(check.ok for check in first.checks)
 
 
-def _serves(log: "Log") -> bool:
-    """Returns whether a router lives, or has answered in the last days."""
+def _read(log: "Log", params: LiveSections) -> str:
+    """Takes in what a team's own serving has reported; returns why that cannot be read, or an empty text."""
+    try:
+        own_serving.read(log, params.live_test, now=datetime.now(UTC))
+    except (DataError, ParamsError) as error:
+        return f"what users met cannot be read: {error}"
+    return ""
+
+
+def _serves(log: "Log", params: LiveSections) -> bool:
+    """Returns whether a router lives, or users were answered in the last days, or are where a source says."""
+    if params.live_test.observations:
+        return True
     since = time.time() - HISTORY_DAYS * DAY_S
     return bool(log.routers()) or next(iter(log.exposures(None, since=since)), None) is not None
 
@@ -370,11 +398,13 @@ def _verdict(first: Verdict, decision: Decision, standing: Live, *, both: bool) 
     )
 
 
-def _sentence(standing: Live, decision: Decision, step: ramp.Step, log: "Log", traffic: "Traffic") -> str:
+def _sentence(
+    standing: Live, decision: Decision, step: ramp.Step, log: "Log", traffic: "Traffic", *, own: bool
+) -> str:
     """Says how the experiment stands, and what comes next."""
     routers = log.routers()
     faults = [router.fault for router in routers if router.fault]
-    missing = "" if routers else "; no router lives, start one by python -m pipeline serve"
+    missing = "" if routers or own else "; no router lives, start one by python -m pipeline serve"
     wrong = f"; a router says: {faults[0]}" if faults else missing
     return (
         f"{traffic.share:.0%} of users meet version {traffic.challenger}; {standing.num_challenger:,} have, "

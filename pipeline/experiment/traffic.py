@@ -2,30 +2,41 @@
 
 from typing import TYPE_CHECKING
 
+from pipeline.contract import older
 from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.contract.params import LiveSections
 from pipeline.contract.records import Release
 from pipeline.rollout.targets import endpoint
-from pipeline.storage import checkout
-from pipeline.storage.traffic_log import existing_log
+from pipeline.storage import checkout, traffic_log
+from pipeline.storage.traffic_log import existing_log, log_url
 
 if TYPE_CHECKING:
     from pipeline.storage.traffic_log import Log, Traffic
 
 
-def holdback_name(*, serving: int, replaced: int) -> str:
-    """Returns the name of the experiment that holds users back on the version before, as its salt."""
-    return f"holdback-{serving}-{replaced}"
+def holdback_name(held: int) -> str:
+    """Returns the name of the experiment that holds users back on a version, which is its salt.
+
+    It names no other version, so that the same users stay held back whatever is promoted meanwhile.
+    """
+    return f"holdback-{held}"
 
 
 def is_holdback(traffic: "Traffic") -> bool:
-    """Returns whether the experiment of the row is the hold-back of its own two versions, not a night's."""
-    return traffic.experiment == holdback_name(serving=traffic.champion, replaced=traffic.challenger)
+    """Returns whether the experiment of the row holds users back on its own challenger; it is no night's."""
+    before = older.holdback_name(serving=traffic.champion, replaced=traffic.challenger)
+    return traffic.experiment in (holdback_name(traffic.challenger), before)
 
 
 def open_log(params: LiveSections) -> "Log | None":
-    """Returns the log of serving; None where nobody has ever served from this home."""
-    return existing_log(params.serving, checkout.home())
+    """Returns the log of serving; None where nobody has ever served from this home.
+
+    It is made where users are served elsewhere, and a source says what they met.
+    """
+    home = checkout.home()
+    if params.live_test.observations:
+        return traffic_log.open_log(log_url(params.serving, home))
+    return existing_log(params.serving, home)
 
 
 def move(log: "Log", traffic: "Traffic") -> "Traffic":

@@ -12,7 +12,7 @@ from pipeline.contract.formats import counted
 from pipeline.contract.params import GateParams, WatchSections
 from pipeline.contract.records import Chain, Difference, Release, Watch
 from pipeline.experiment import holdback, live_test
-from pipeline.gate.chain import NIGHTS_PER_YEAR
+from pipeline.gate.chain import NIGHTS_PER_YEAR, anchor_of
 from pipeline.gate.judge import LOOKED_AT, rules_of
 from pipeline.registry import aliases
 from pipeline.rollout import saga
@@ -33,10 +33,10 @@ def watch(params: WatchSections) -> Watch:
     """Checks that the registry agrees with the ledger, and the champion against its predecessor.
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
-    `watch.alias_edits`. The champion is rolled back only where the version it replaced has proven better, on
-    live traffic or on the days since, or where the chain of refreshes has lost too much (`compare`). An
-    experiment that no night wants any more, or that a guardrail stops, is ended. Raises ReleaseError where
-    the ledger was lost.
+    `watch.alias_edits`. The champion is rolled back only where the version that users are held back on has
+    proven better on live traffic, or the one that it replaced on the days since, or where the chain of
+    refreshes has lost too much (`compare`). An experiment that no night wants any more, or that a guardrail
+    stops, is ended. Raises ReleaseError where the ledger was lost.
     """
     now = datetime.now(UTC)
     expect_ledger(params)
@@ -44,18 +44,21 @@ def watch(params: WatchSections) -> Watch:
     serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
-    held = holdback.judge(serving, params, rules=rules_of(params.gate, refresh=True), now=now)
-    if held and held.result.status is Status.WORSE:
+    before = _held_back(serving)
+    rules = rules_of(params.gate, refresh=True)
+    held = holdback.judge(serving, before, params, rules=rules, now=now) if before else None
+    if before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
-        rollback(params, to=serving.replaced, reason=why)
-        holdback.keep(serving, params)
+        rollback(params, to=before.version, reason=why)
+        holdback.keep(serving, None, params)
         rolled_back = _watched(
-            "rolled back", serving, f"{edit}rolled back: {why}", num_samples=held.num_users
-        )
+            "rolled back", serving, f"{edit}rolled back: {why}", num_samples=held.num_users,
+            predecessor=before.version,
+        )  # fmt: skip
         if effect is None:
             return rolled_back
         return replace(rolled_back, effect=effect.mean, low=effect.low, high=effect.high)
-    holdback.keep(serving, params)
+    holdback.keep(serving, before, params)
     edit += f"{held.result.sentence}; " if held else ""
     watched = compare(serving, ledger.history(LOOKED_AT), params.gate)
     if watched.outcome == "no data" and held:  # users have compared them
@@ -64,6 +67,21 @@ def watch(params: WatchSections) -> Watch:
         rollback(params, to=watched.predecessor, reason=watched.reason)
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
     return replace(watched, reason=f"{edit}{watched.reason}")
+
+
+def _held_back(serving: Release) -> Release | None:
+    """Returns the version that some users stay with: the anchor, or what the anchor replaced where it serves.
+
+    There is none after a rollback.
+    """
+    newest = next(iter(ledger.releases()), None)
+    if newest is None or newest.rollback or not serving.replaced:
+        return None
+    made, before = ledger.promotions(serving.version, serving.replaced)
+    anchor = anchor_of(serving, made, day=datetime.now(UTC).date()).release
+    if anchor.version != serving.version:
+        return anchor
+    return before.release if before else None
 
 
 def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watch:

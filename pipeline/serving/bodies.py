@@ -30,6 +30,23 @@ class PredictBody(BaseModel):
     )  # fmt: skip
 
 
+class AssignmentBody(BaseModel):
+    """Asks which version a user meets, where a team serves by itself."""
+
+    user: str = Field(min_length=1, max_length=MAX_NAME, examples=["17850"])
+
+
+class ObservationsBody(BaseModel):
+    """Tells what users of a team's own serving met, and what came of it."""
+
+    rows: list[dict[str, Any]] = Field(
+        min_length=1, max_length=MAX_ROWS,
+        description="user, or unit as the assignment has it; version that answered; time as ISO 8601 or "
+        "seconds since 1970; metric once it is known; error and latency_s where they are measured",
+        examples=[[{"user": "17850", "version": 4, "time": "2025-01-31T09:30:00Z", "metric": 12.5}]],
+    )  # fmt: skip
+
+
 class OutcomeBody(BaseModel):
     """Tells what came of an answer; the first that is told stays."""
 

@@ -4,15 +4,17 @@
     POST /predict   {"rows": [{...}, ...]}            predictions of each, the same id and the version
     POST /outcomes  {"exposure": ID, "items": [...]}  what the user took; answered once it is on the disk
                     {"exposure": ID, "labels": [...]} what came true of the rows
+    POST /assignment   {"user": "17850"}              which version a team's own serving is to answer by
+    POST /observations {"rows": [{...}, ...]}         what its users met, and what came of it
     GET  /health    what is loaded; 503 until something serves
     GET  /metrics   for Prometheus
     GET  /docs      these, for people; /openapi.json for programs
 
-A version answers one of the first two. A user whom the version does not know, or whom its model does not
-answer in time or at all, is shown the popular items: the exposure says so (`fallback`, `error`), and the
-user sees no error. For rows there is nothing to fall back on: the client gets a 503, and the exposure says
-why. The rows of a request are of one unit, by which the arm is drawn; a thread computes, never the event
-loop. The router uses nothing else of a workload, so it knows no workload by name.
+A version recommends or predicts. A user whom the version does not know, or whom its model does not answer in
+time or at all, is shown the popular items: the exposure says so (`fallback`, `error`), and the user sees no
+error. For rows there is nothing to fall back on: the client gets a 503, and the exposure says why. The rows
+of a request are of one unit, by which the arm is drawn; a thread computes, never the event loop. The router
+uses nothing else of a workload, so it knows no workload by name.
 """
 
 import asyncio
@@ -25,6 +27,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,9 +37,20 @@ from pydantic import BaseModel
 
 from pipeline.contract.errors import DataError, JobError
 from pipeline.contract.params import LiveTestParams, ServingParams
+from pipeline.experiment import own_serving
 from pipeline.serving.answers import Answer, Answers, Predictor
+from pipeline.serving.assigner import Assignment
 from pipeline.serving.batcher import Batcher, NoAnswer, in_a_line
-from pipeline.serving.bodies import MAX_NAME, MAX_ROWS, TOP, OutcomeBody, PredictBody, RecommendBody
+from pipeline.serving.bodies import (
+    MAX_NAME,
+    MAX_ROWS,
+    TOP,
+    AssignmentBody,
+    ObservationsBody,
+    OutcomeBody,
+    PredictBody,
+    RecommendBody,
+)
 from pipeline.serving.kill_switch import KillSwitch
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import ModelCache
@@ -50,6 +65,8 @@ BODIES: dict[str, type[BaseModel]] = {
     "recommend": RecommendBody,
     "predict": PredictBody,
     "outcomes": OutcomeBody,
+    "assignment": AssignmentBody,
+    "observations": ObservationsBody,
 }
 USED = tuple(f"/{path}" for path in BODIES)
 ID = re.compile("[0-9a-f]{32}")
@@ -87,8 +104,9 @@ class Router:
         self, log: Log | None, versions: VersionSource, params: ServingParams,
         limits: LiveTestParams | None = None,
     ) -> None:  # fmt: skip
-        self.versions, self._params = versions, params
+        self.versions, self._params, self._log = versions, params, log
         limits = limits or LiveTestParams()
+        self._metric = limits.metric
         self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
         self._metrics = Metrics()
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
@@ -110,16 +128,10 @@ class Router:
     async def recommended(self, body: dict[str, Any]) -> str:
         """Returns items for a user, as JSON; HTTPException says why there are none."""
         began = time.perf_counter()  # a slow client is not the version's fault
-        user, top = body.get("user"), body.get("top", TOP)
-        if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME:
-            raise HTTPException(422, f"user is {user!r:.50}; name one by 1 to {MAX_NAME} characters")
+        user, top = _user_of(body), body.get("top", TOP)
         if type(top) is not int or not 1 <= top <= self._params.max_top:
             raise HTTPException(422, f"top is {top!r:.50}; ask for 1 to {self._params.max_top} items")
-        now = self.versions.standing
-        if now.champion is None:
-            raise HTTPException(503, f"no version serves: {self.versions.fault}")
-        unit, arm = self.versions.draw(user, now)
-        answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
+        now, unit, arm, answers = self._drawn(user)
         if not isinstance(answers, Answers):
             raise HTTPException(404, f"version {answers.version} recommends nothing; POST rows to /predict")
         metrics = self._metrics.arms[arm]
@@ -136,6 +148,41 @@ class Router:
             fallback=answer.fallback,
         )  # fmt: skip
         return f'{{"items": {text}{shown}, "version": {answers.version}}}'
+
+    def _drawn(self, user: str) -> tuple[Standing, str, str, Answers | Predictor]:
+        """Returns what serves, the user's unit and arm, and the version that answers there."""
+        now = self.versions.standing
+        if now.champion is None:
+            raise HTTPException(503, f"no version serves: {self.versions.fault}")
+        unit, arm = self.versions.draw(user, now)
+        return now, unit, arm, now.challenger if arm == CHALLENGER and now.challenger else now.champion
+
+    async def assignment(self, receive: Receive) -> Response:
+        """Answers POST /assignment."""
+        now, unit, arm, answers = self._drawn(_user_of(await self._read(receive)))
+        drawn = Assignment(
+            unit=unit, arm=arm, version=answers.version, experiment=now.experiment, share=now.share
+        )
+        return Response(json.dumps(asdict(drawn)), media_type=JSON)
+
+    async def observations(self, receive: Receive) -> Response:
+        """Answers POST /observations, once all rows are on the disk; none is kept where one is malformed."""
+        rows = (await self._read(receive)).get("rows")
+        if self._log is None or self._metric is None:
+            raise HTTPException(
+                404, "users are not scored by rows of a team's own; name live_test.metric in params.yaml"
+            )
+        if not isinstance(rows, list) or not 0 < len(rows) <= MAX_ROWS:
+            raise HTTPException(422, f"rows is {rows!r:.50}; list 1 to {MAX_ROWS:,} rows, each an object")
+        try:
+            await asyncio.to_thread(own_serving.take_in, self._log, rows, now=datetime.now(UTC))
+        except DataError as error:
+            raise HTTPException(422, f"{error}; none of these rows is kept, send all of them again") from None
+        except JobError:
+            raise HTTPException(
+                503, "the rows are not kept, the log does not answer; send them again"
+            ) from None
+        return Response('{"kept": true}', media_type=JSON)
 
     async def predict(self, receive: Receive) -> Response:
         """Answers POST /predict."""
@@ -310,9 +357,8 @@ class ShortCut:
             await self.app(scope, receive, send)
             return
         router: Router = self.app.state.router
-        handler = {"/recommend": router.recommend, "/predict": router.predict, "/outcomes": router.outcomes}
         try:
-            response = await handler[scope["path"]](receive)
+            response = await getattr(router, scope["path"].removeprefix("/"))(receive)
         except HTTPException as error:
             response = sentence(error)
         await response(scope, receive, send)
@@ -351,6 +397,14 @@ def make_app(
 def _schema(body: type[BaseModel]) -> dict[str, Any]:
     """Returns how OpenAPI describes a request with this body."""
     return {"required": True, "content": {JSON: {"schema": body.model_json_schema()}}}
+
+
+def _user_of(body: dict[str, Any]) -> str:
+    """Returns the user that a request names; HTTPException where it names none."""
+    user = body.get("user")
+    if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME:
+        raise HTTPException(422, f"user is {user!r:.50}; name one by 1 to {MAX_NAME} characters")
+    return user
 
 
 def _unit_of(rows: list[dict[str, Any]], column: str) -> str:

@@ -47,8 +47,8 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may send requests", host
         )
     address = f"http://{host}:{listening.getsockname()[1]}"
-    log.info("Daybreak answers on %s (POST /recommend, POST /predict, POST /outcomes, GET /health, "
-             "GET /metrics, GET /docs)%s; log %s; end it by Ctrl-C",
+    log.info("Daybreak answers on %s (POST /recommend, /predict, /outcomes, /assignment, /observations; "
+             "GET /health, /metrics, /docs)%s; log %s; end it by Ctrl-C",
              address, ", token required" if token else "", traffic_log.url)  # fmt: skip
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:

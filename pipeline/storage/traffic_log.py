@@ -4,6 +4,7 @@
     predictions what it predicted of rows, by which labels are scored
     outcomes    what the user then took, or the labels of the rows; the first of an exposure stays
     traffic     one row: which versions serve, and the challenger's share; moved by compare-and-swap
+    moves       that row as each move left it, so that it is known which arm a user was in at any time
     routers     what each live router serves right now, written by its heartbeat
     endpoints   which revision of the traffic an endpoint that draws versions itself follows, and since when
 
@@ -83,6 +84,12 @@ _traffic = sa.Table(
     sa.Column("ready", sa.Integer, nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),
     sa.Column("secret", sa.String(64), nullable=False),
+)  # fmt: skip
+_moves = sa.Table(
+    "moves", _metadata,
+    sa.Column("revision", sa.Integer, primary_key=True),
+    *(sa.Column(column.name, column.type, nullable=False) for column in _traffic.columns
+      if column.name not in ("id", "revision", "secret")),
 )  # fmt: skip
 _routers = sa.Table(
     "routers", _metadata,
@@ -233,6 +240,17 @@ class Log:
                 connection.execute(self._insert(_outcomes), rows)
         return [outcome.exposure in known for outcome in outcomes]
 
+    def known(self, ids: Sequence[str]) -> dict[str, bool]:
+        """Returns the exposures among these that the log has, and whether it has their outcomes."""
+        both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
+        query = sa.select(_exposures.c.id, _outcomes.c.exposure.is_not(None)).select_from(both)
+        found: dict[str, bool] = {}
+        with self._reading() as connection:
+            for start in range(0, len(ids), MAX_ROWS):
+                some = query.where(_exposures.c.id.in_(ids[start : start + MAX_ROWS]))
+                found |= {name: has_outcome for name, has_outcome in connection.execute(some)}
+        return found
+
     def exposures(self, experiment: str | None, *, since: float = 0.0) -> Iterator[Exposure]:
         """Yields the exposures of an experiment, or of all, since a time, oldest first, with outcomes."""
         both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
@@ -258,6 +276,14 @@ class Log:
         with self._reading() as connection:
             return Traffic(**connection.execute(query).mappings().one())
 
+    def moves(self, *, since: float = 0.0) -> tuple[Traffic, ...]:
+        """Returns the traffic as it stood at a time, and as each move since then left it, oldest first."""
+        then = sa.select(sa.func.max(_moves.c.revision)).where(_moves.c.changed_at <= since)
+        first = sa.func.coalesce(then.scalar_subquery(), 0)
+        query = sa.select(_moves).where(_moves.c.revision >= first).order_by(_moves.c.revision)
+        with self._reading() as connection:
+            return tuple(Traffic(**row) for row in connection.execute(query).mappings())
+
     def set_traffic(self, traffic: Traffic) -> Traffic:
         """Sets the traffic, if it is still at the revision given; returns it with its new revision.
 
@@ -268,6 +294,8 @@ class Log:
         with self._writing() as connection:
             where = _traffic.c.revision == traffic.revision
             done = connection.execute(sa.update(_traffic).where(where).values(**asdict(moved)))
+            if done.rowcount == 1:
+                connection.execute(self._insert(_moves), asdict(moved))
         if done.rowcount != 1:
             raise ReleaseError(
                 f"the traffic is at revision {self.traffic().revision}, not at {traffic.revision}, since "
@@ -408,7 +436,10 @@ class Log:
                 connection.exec_driver_sql("SELECT pg_advisory_xact_lock(74565)")
             _metadata.create_all(connection)
             connection.execute(self._insert(_traffic), first)
-            return str(connection.execute(sa.select(_traffic.c.secret)).scalar_one())
+            row = connection.execute(sa.select(_traffic)).mappings().one()
+            # In a log of the release before, which kept no moves, what is known of them begins here.
+            connection.execute(self._insert(_moves), {column.name: row[column.name] for column in _moves.c})
+            return str(row["secret"])
 
 
 def _set_up_sqlite(connection: Any, _: object) -> None:

@@ -26,6 +26,7 @@ from tests.release.conftest import promote_night, register_night
 from tests.release.folders import PARAMS, halfway, make_night
 from tests.release.test_live_test import held_back
 from tests.serving.homes import add_version
+from tests.serving.moves import pass_time
 from tests.serving.running import running, until
 from tests.statistics.streams import exposures, users
 from tests.workloads.payments import rows_of, trained
@@ -144,6 +145,7 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
     told = held_back(params.load())
     watch.watch(told)
     assert (log.traffic().champion, log.traffic().challenger) == (2, 1)
+    pass_time(log, 300)
     come(log, 300, chance=0.35)
     found = watch.watch(told)
     assert (found.outcome, found.serving) == ("kept", 2)

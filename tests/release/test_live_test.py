@@ -26,6 +26,7 @@ from pipeline.storage import ledger
 from pipeline.storage.traffic_log import Log, Outcome, open_log
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import PARAMS, halfway, make_night
+from tests.serving.moves import pass_time
 from tests.serving.running import running, until
 from tests.statistics.streams import Model, exposures, users
 
@@ -333,6 +334,7 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
     watch.watch(watching)
     traffic = log.traffic()
     assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
+    pass_time(log, 300)
     come(log, 300)
     assert "on live traffic 2 against 1: " in watch.watch(watching).reason
     come(log, 3000, Model(hit=0.8))

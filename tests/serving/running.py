@@ -11,7 +11,7 @@ from typing import Any
 import requests
 import uvicorn
 
-from pipeline.contract.params import ServingParams
+from pipeline.contract.params import LiveTestParams, ServingParams
 from pipeline.serving import server
 from pipeline.serving.model_manager import ModelManager
 from pipeline.storage.traffic_log import Log, open_log
@@ -51,13 +51,15 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(home: Path, *, token: str = "", ready: bool = True, **told: Any) -> Iterator[Running]:
+def running(
+    home: Path, *, token: str = "", ready: bool = True, limits: LiveTestParams | None = None, **told: Any
+) -> Iterator[Running]:
     """A router for that home with these params; once it serves, unless told otherwise."""
     from pipeline.serving.router import make_app
 
     kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **told})
-    app = make_app(kept, params, name="daybreak", home=home, token=token)
+    app = make_app(kept, params, name="daybreak", home=home, token=token, limits=limits)
     listening = server.listen("127.0.0.1", 0)
     runs = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})

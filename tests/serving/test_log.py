@@ -141,10 +141,13 @@ def test_postgresql_does_all_of_it(postgres: str) -> None:
     told = [exposure(n) for n in range(1, 4)]
     assert log.write(told, [Outcome(exposure=told[1].id, items=("22423",))] * 2) == [True, True]
     assert [found.taken for found in log.exposures("a")] == [None, ("22423",), None]
+    assert log.known([told[1].id, told[2].id, "x"]) == {told[1].id: True, told[2].id: False}
     first = log.set_traffic(replace(log.traffic(), champion=3))
     with pytest.raises(ReleaseError, match="revision 1, not at 0"):
         opened[1].set_traffic(Traffic(champion=4))
     assert opened[2].traffic() == first
+    assert [moved.champion for moved in opened[3].moves()] == [0, 3]
+    assert opened[3].moves(since=first.changed_at) == (first,)
     log.beat(RouterState(id="one", champion=3, loaded=(3,)))
     log.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
     assert [found.loaded for found in opened[3].routers()] == [(3, 4)]

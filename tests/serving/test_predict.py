@@ -167,7 +167,8 @@ def test_a_challenger_meets_its_share_of_accounts(router: Running, home_of_rows:
 def test_the_page_of_documentation_has_the_requests(router: Running) -> None:
     assert "swagger" in router.get("docs").text
     paths = router.get("openapi.json").json()["paths"]
-    assert set(paths) == {"/recommend", "/predict", "/outcomes", "/health", "/metrics"}
+    told = {"/recommend", "/predict", "/outcomes", "/assignment", "/observations"}
+    assert set(paths) == {*told, "/health", "/metrics"}
     body = paths["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["rows"]["maxItems"] == 1000
 

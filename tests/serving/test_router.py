@@ -10,6 +10,7 @@ import pytest
 import requests
 import toy
 
+from pipeline.contract.params import LiveTestParams
 from pipeline.statistics.assignment import CHALLENGER, CHAMPION, arm_of
 from pipeline.storage.traffic_log import Exposure, Log
 from tests.serving.running import Running, running, until
@@ -257,3 +258,31 @@ def test_a_challenger_that_fails_is_stopped_by_the_router_itself(router: Running
     move(router, champion=2, challenger=3, share=0.5, experiment=EXPERIMENT)  # another test
     until(lambda: router.manager.standing.challenger is not None)
     assert router.log.why_stopped(EXPERIMENT) == ""
+
+
+def test_rows_of_a_teams_own_serving_are_on_the_disk_once_they_are_acknowledged(home: Path) -> None:
+    metric = {"name": "revenue", "low": 0, "high": 10, "margin": 0.1}
+    limits, now = LiveTestParams.model_validate({"metric": metric}), time.time()
+    rows = [{"user": user, "version": 2, "time": now, "metric": 1.5} for user in USERS]
+    with running(home, token="secret", limits=limits, max_body_bytes=10_000) as router:
+        told = {"headers": {"Authorization": "Bearer secret"}}
+        before = len(list(router.log.exposures("")))
+        for _ in range(2):
+            assert router.post("observations", {"rows": rows}, **told) == (200, {"kept": True})
+            assert len(list(router.log.exposures(""))) == before + len(USERS)
+        assert router.post("observations", {"rows": rows})[0] == 401
+        assert router.post("observations", {"rows": rows * 9}, **told)[0] == 413
+        for wrong, why in (
+            ({"rows": [{**rows[0], "user": "new"}, {"user": "u1"}]}, "row 2: time is None; give seconds"),
+            ({"rows": []}, "rows is []; list 1 to 1,000 rows, each an object"),
+            ({"rows": ["u1"]}, "row 1: it is 'u1'; give an object; none of these rows is kept"),
+            ({}, "rows is None"),
+        ):
+            status, answer = router.post("observations", wrong, **told)
+            assert (status, why in answer["error"]) == (422, True), answer
+        assert len(list(router.log.exposures(""))) == before + len(USERS)
+
+
+def test_without_a_metric_rows_of_a_team_are_refused(router: Running) -> None:
+    status, answer = router.post("observations", {"rows": [{"user": "u1", "version": 2, "time": 0}]})
+    assert (status, "name live_test.metric in params.yaml" in answer["error"]) == (404, True)

@@ -1,0 +1,195 @@
+"""Users who stay with the anchor while refreshes are promoted: a real ledger, MLflow and log."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.contract.params import Params
+from pipeline.contract.records import Watch
+from pipeline.experiment.observations import observe
+from pipeline.gate import watch
+from pipeline.gate.chain import anchor_of
+from pipeline.rollout import prune, rollback
+from pipeline.statistics.assignment import CHALLENGER, arm_of
+from pipeline.storage import ledger
+from pipeline.storage.traffic_log import Log, Outcome, Traffic, open_log
+from tests.release.conftest import judge_night, promote_night
+from tests.release.folders import make_night
+from tests.release.test_live_test import held_back
+from tests.serving.moves import pass_time
+from tests.serving.running import running, until
+from tests.statistics.streams import Model, exposures, users
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+NAME = "holdback-1"
+Promote = Callable[[], int]
+
+
+@pytest.fixture
+def log(home: Path) -> Log:
+    """The log of serving that the home has."""
+    return open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
+
+
+@pytest.fixture
+def promoted(home: Path, log: Log) -> Promote:
+    """Promote the next version, a refresh of the same chain; returns its number."""
+    nights: list[int] = []
+
+    def promote() -> int:
+        number = len(nights)
+        nights.append(number)
+        champion = ledger.champion_at(ledger.ledger_tip())
+        if champion:
+            made, before = ledger.promotions(champion.version, champion.replaced)
+            assert made
+            anchor = anchor_of(champion, made, day=made.night.day)
+            champion = replace(champion, anchor=anchor, predecessor=before.release if before else None)
+        os.chdir(make_night(home, number, weight=1.0, champion=champion))
+        assert judge_night().action == "promote"
+        version = promote_night().version
+        os.chdir(home)
+        return version
+
+    return promote
+
+
+def come(
+    log: Log, first: int, number: int, *, serving: Model | None = None, anchor: Model | None = None,
+) -> None:  # fmt: skip
+    """Let users come, a minute ago, as the traffic has it; the anchor answers those who are held back."""
+    traffic = log.traffic()
+    shown = [
+        replace(one, version=traffic.challenger if one.arm == CHALLENGER else traffic.champion)
+        for one in exposures(
+            np.random.default_rng(first), users(first, number), share=traffic.share, apart_s=1e-3,
+            experiment=traffic.experiment, start=time.time() - 90, champion=serving, challenger=anchor,
+        )
+    ]  # fmt: skip
+    log.write(shown, [Outcome(exposure=one.id, items=one.taken or (), time=one.time + 5) for one in shown])
+
+
+def looked(told: Params, log: Log) -> Watch:
+    """The hourly look, five minutes ago."""
+    found = watch.watch(held_back(told))
+    pass_time(log, 300)
+    return found
+
+
+def test_the_same_users_stay_with_the_anchor_over_promotions(
+    home: Path, log: Log, told: Params, promoted: Promote
+) -> None:
+    promoted()
+    held: list[set[str]] = []
+    for version in (2, 3, 4):
+        assert promoted() == version
+        looked(told, log)
+        now = log.traffic()
+        assert (now.champion, now.challenger, now.share, now.experiment) == (version, 1, 0.2, NAME)
+        come(log, 0, 500)
+        arms = {user: arm_of(user, experiment=now.experiment, share=now.share) for user in users(0, 500)}
+        held.append({user for user, arm in arms.items() if arm == CHALLENGER})
+    assert held[0] == held[1] == held[2]
+    seen = observe(log.exposures(NAME), window_s=36)
+    assert (len(seen.observations), seen.impossible) == (500, 0)
+
+
+def test_losses_that_no_promotion_shows_add_up_and_bring_the_anchor_back(
+    home: Path, log: Log, told: Params, promoted: Promote
+) -> None:
+    promoted()
+    found = None
+    for number in range(3):
+        promoted()
+        assert looked(told, log).outcome != "rolled back"
+        come(log, 10_000 * number, 1500, serving=Model(hit=0.44), anchor=Model(hit=0.5))
+        found = looked(told, log)
+        if number < 2:
+            assert found.outcome == "kept", found.reason
+    assert found
+    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 4, 1)
+    assert found.reason.startswith("rolled back: all that served since, against 1: score: ")
+    serving = ledger.champion_at(ledger.ledger_tip())
+    assert serving
+    assert serving.version == 1
+    assert (log.traffic().champion, log.traffic().experiment) == (1, "")
+
+
+def test_a_harmful_promotion_is_seen_among_users_who_came_before_it(
+    home: Path, log: Log, told: Params, promoted: Promote
+) -> None:
+    for _ in range(2):
+        promoted()
+    looked(told, log)
+    come(log, 0, 2000)
+    assert looked(told, log).outcome == "kept"
+    promoted()
+    looked(told, log)
+    come(log, 0, 2000, serving=Model(errors=0.5))
+    found = looked(told, log)
+    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 3, 1)
+    assert found.reason.startswith("rolled back: on live traffic 3 against 1: errors: ")
+
+
+def test_what_was_seen_before_a_rollback_does_not_count_after_it(
+    home: Path, log: Log, told: Params, promoted: Promote
+) -> None:
+    for _ in range(2):
+        promoted()
+    looked(told, log)
+    come(log, 0, 3000, serving=Model(hit=0.2))
+    assert looked(told, log).outcome == "rolled back"
+    assert promoted() == 3
+    found = looked(told, log)
+    assert found.outcome != "rolled back"
+    assert log.traffic().champion == 3
+
+
+def test_where_the_anchor_was_just_promoted_users_stay_with_what_it_replaced(
+    home: Path, log: Log, told: Params, promoted: Promote
+) -> None:
+    promoted()
+    assert log.traffic().experiment == ""
+    looked(told, log)
+    assert log.traffic().experiment == ""  # nothing served before
+    promoted()
+    looked(told, log)
+    assert log.traffic().experiment == NAME
+
+
+def test_a_holdback_of_the_release_before_ends_at_the_next_look(
+    home: Path, log: Log, told: Params, promoted: Promote
+) -> None:
+    for _ in range(3):
+        promoted()
+    old = Traffic(champion=3, challenger=2, share=0.2, experiment="holdback-3-2")
+    log.change_traffic(lambda now: replace(old, revision=now.revision))
+    come(log, 0, 500)
+    looked(told, log)
+    now = log.traffic()
+    assert (now.champion, now.challenger, now.experiment) == (3, 1, NAME)
+    assert list(log.exposures(NAME)) == []
+    log.change_traffic(lambda now: replace(old, revision=now.revision))
+    watch.watch(told)
+    assert (log.traffic().challenger, log.traffic().share, log.traffic().experiment) == (0, 0.0, "")
+
+
+def test_a_router_loads_the_anchor_after_what_is_not_needed_was_pruned(
+    home: Path, log: Log, told: Params, promoted: Promote
+) -> None:
+    for _ in range(4):
+        promoted()
+    keeping = told.model_copy(update={"night": told.night.model_copy(update={"keep": 1, "keep_days": 1})})
+    list(prune.prune(keeping))
+    looked(told, log)
+    assert (log.traffic().champion, log.traffic().challenger) == (4, 1)
+    with running(home) as router:
+        until(lambda: router.get("health").json()["loaded"] == [1, 4])
+        assert {router.recommend(f"u{number}")["version"] for number in range(20, 60)} == {1, 4}
+    assert rollback.rollback(told, to=1, reason="a test").version == 1
