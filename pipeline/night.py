@@ -69,36 +69,54 @@ def open(  # the verb of the stage
         raise ParamsError(
             f"--night {name!r} is not a valid name; use letters, digits, dots, dashes, underscores"
         )
-    folder = home if here else home / "nights" / name
-    opened = records.find(Night, folder / records.RUN)
-    if opened and opened.id == name:
-        os.chdir(folder)
-        if warm:
-            warm_parent.start(Path())
-        return opened
     today = datetime.now(UTC).date()
     if day and day > today:
         raise ParamsError(f"day {day} is in the future, today is {today}; ask for a day that is over")
+    folder = home if here else home / "nights" / name
+    opened = _opened(folder, name)
+    if not opened:
+        with checkout.folders_alone(home):
+            opened = _opened(folder, name) or _lay_out(
+                name, day, home=home, folder=folder, overridden=overridden, assignments=set or [],
+                trigger=trigger,
+            )  # fmt: skip
+    os.chdir(folder)
+    if warm:
+        warm_parent.start(Path())
+    return opened
+
+
+def _opened(folder: Path, name: str) -> Night | None:
+    night = records.find(Night, folder / records.RUN)
+    return night if night and night.id == name else None
+
+
+def _lay_out(
+    name: str, day: date | None, *, home: Path, folder: Path, overridden: params.Params,
+    assignments: list[str], trigger: str,
+) -> Night:  # fmt: skip
+    """Makes the folder of the night, over what a killed call left of it, changes into it, and returns it.
+
+    Its record is written last, so that a folder without one is of no night.
+    """
     _expect_ledger(overridden)
     commit = checkout.git("rev-parse", "HEAD", folder=home)
     previous = ledger.ledger_tip()
-    if here:
+    if folder == home:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
     else:
         _warn_of_changes(home)
         _worktree(home, folder, commit)
         snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
     os.chdir(folder)
-    overridden = params.override(Path(), set or [], into=Path())
+    overridden = params.override(Path(), assignments, into=Path())
     params.complete(Path())
-    if here and set:
-        log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(set))
+    if folder == home and assignments:
+        log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
     day = day or _newest_day(overridden)
     champion = _restore(previous, day)
-    if warm:
-        warm_parent.start(Path())
     now = datetime.now(UTC).replace(microsecond=0)
-    return Night(
+    night = Night(
         id=name,
         day=day,
         started_at=now,
@@ -110,6 +128,8 @@ def open(  # the verb of the stage
         previous=previous,
         cold=_why_cold(champion, day, overridden.gate),
     )
+    records.write(night)
+    return night
 
 
 def close(night: Night, params: CloseSections) -> None:

@@ -49,6 +49,11 @@ def prune(params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
 
     Raises NothingToDo after the folders of nights while a night is open, whose data nothing names yet.
     """
+    with checkout.folders_alone(checkout.home()):
+        yield from _pruned(params, dry_run=dry_run)
+
+
+def _pruned(params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
     now, commits, releases = datetime.now(UTC), ledger.commits(), ledger.releases()
     closed = {commit.night for commit in commits}
     newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))

@@ -1,10 +1,15 @@
 """Runs git, and finds the home: the checkout whose nights these are."""
 
+import logging
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError, ReleaseError
+
+log = logging.getLogger(__name__)
 
 
 def git(
@@ -33,3 +38,22 @@ def home() -> Path:
             f"{Path.cwd()} is not in a git checkout; run in a clone of the repository, or set PIPELINE_HOME"
         ) from None
     return Path(common).parent
+
+
+@contextmanager
+def folders_alone(home: Path) -> Iterator[None]:
+    """Holds the lock of the folders of nights: one process at a time makes or deletes any; others wait."""
+    from pipeline.storage.journal import Timeout, alone
+
+    path = home / "var" / "nights.lock"
+    lock = alone(path, wait=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        log.info("another process opens or prunes a night; waiting until it is done")
+        lock = alone(path)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -259,15 +259,18 @@ def _move(tree: str, parents: Sequence[str], *, expected: str, message: str) -> 
 
 
 def newest_unreachable() -> str:
-    """Returns the newest commit of a night that is on no branch any more; "" if git has none."""
+    """Returns the newest commit of a night that is on no branch any more; "" if git has none.
+
+    A commit that another one follows is not the newest, also where both are of the same second.
+    """
     words = ("fsck", "--unreachable", "--no-reflogs", "--no-progress", "--connectivity-only")
     lost = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]
     if not lost:
         return ""
-    form = "--format=%ct %H %(trailers:key=Night,valueonly,separator=%x20)"
-    shown = git("show", "-s", form, *lost, folder=home()).splitlines()
-    fields = [line.split(maxsplit=2) for line in shown]
-    nights = [(int(of[0]), of[1]) for of in fields if len(of) == 3]  # the others name no night
+    form = "--format=%ct|%H|%P|%(trailers:key=Night,valueonly,separator=%x20)"
+    fields = [line.split("|", 3) for line in git("show", "-s", form, *lost, folder=home()).splitlines()]
+    followed = {parent for _, _, parents, _ in fields for parent in parents.split()}
+    nights = [(int(at), commit) for at, commit, _, night in fields if night and commit not in followed]
     return max(nights, default=(0, ""))[1]
 
 
