@@ -74,6 +74,7 @@ def _step_in(name: str) -> None:
         )
     if name not in stages.CHAIN[1:]:
         return
+    snapshots.recover()
     from pipeline.machines.pricelist import REFRESHED
 
     prices = checkout.home() / REFRESHED

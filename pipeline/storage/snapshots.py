@@ -13,10 +13,13 @@ from ruamel.yaml import YAML
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError, JobError
+from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+LOCK = Path("dvc.lock")
+BEFORE = Path(".dvc/tmp/dvc.lock.before")  # as it was; there while DVC writes a new one
 LOCK_WAIT_S = 120.0
 PUSH_TRIES, PUSH_WAIT_S = 3, 2.0  # to the remote; the wait is doubled after each try
 
@@ -77,13 +80,44 @@ def is_current(stage: str) -> bool:
 
 def record(stage: str) -> None:
     """Puts the outputs of a stage that DVC did not run into the cache and dvc.lock."""
-    with _quiet():
+    with _quiet(), _writing():
         _waiting(lambda repo: repo.commit(stage, force=True, allow_missing=True))
+
+
+def recover() -> None:
+    """Puts dvc.lock back as it was before a call that was killed while DVC wrote it."""
+    if BEFORE.exists():
+        with alone(BEFORE.with_suffix(".lock")):
+            _put_back()
+
+
+def _put_back() -> None:
+    if not BEFORE.exists():
+        return
+    if not BEFORE.read_text():  # there was none
+        LOCK.unlink(missing_ok=True)
+        BEFORE.unlink()
+    else:
+        BEFORE.replace(LOCK)
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Keeps dvc.lock as it is until DVC has written a new one, which it does in place.
+
+    A process that is killed meanwhile leaves half a file, by which DVC would refuse every later call.
+    """
+    BEFORE.parent.mkdir(parents=True, exist_ok=True)
+    with alone(BEFORE.with_suffix(".lock")):
+        _put_back()
+        records.replace_text(BEFORE, LOCK.read_text() if LOCK.exists() else "")
+        yield
+        BEFORE.unlink(missing_ok=True)
 
 
 def holds(path: str, name: str) -> bool:
     """Returns whether the folder `path`, as dvc.lock has it, holds a file of that name."""
-    lock = YAML(typ="safe").load(Path("dvc.lock").read_text())
+    lock = YAML(typ="safe").load(LOCK.read_text())
     digests = [out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", ())
                if out["path"] == path and out["md5"].endswith(".dir")]  # fmt: skip
     cache = Path(_waiting(lambda repo: repo.cache.local.path))
@@ -101,7 +135,7 @@ def restore(paths: list[str]) -> None:
     Every byte is read and compared with dvc.lock, since DVC trusts its cache by time and size. Files that are
     damaged in the cache are fetched again if there is a remote; DataError names the files that stay damaged.
     """
-    lock = YAML(typ="safe").load(Path("dvc.lock").read_text())
+    lock = YAML(typ="safe").load(LOCK.read_text())
     outputs = [out for stage in lock["stages"].values() for out in stage.get("outs", ())]
     digests = {out["path"]: out["md5"] for out in outputs if out["path"] in paths}
     with _quiet():

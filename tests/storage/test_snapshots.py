@@ -1,11 +1,14 @@
 """Data and artifacts in a bucket: what a night leaves there, another clone has again."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ruamel.yaml
 
 from pipeline.contract.errors import DataError
 from pipeline.storage import mlflow_client, snapshots
@@ -78,6 +81,34 @@ def test_what_is_recorded_is_a_link_into_the_cache(recorded: Path) -> None:
     files = list(Path("data/raw").rglob("*.parquet"))
     assert len(files) == 2
     assert "reflink" in types or all(file.stat().st_nlink == 2 for file in files)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_process_killed_while_dvc_writes_its_lock_leaves_it_as_it_was(
+    recorded: Path, is_first: bool
+) -> None:
+    lock = Path("dvc.lock")
+    Path("data/raw/day=2026-01-02/new.parquet").write_text("1")
+    if is_first:
+        lock.unlink()
+    before = lock.read_text() if lock.exists() else None
+    if not (pid := os.fork()):
+        ruamel.yaml.YAML.dump = half_of_it  # type: ignore[method-assign]
+        snapshots.record("ingest")
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    assert lock.read_text() == "schema: '2"
+    snapshots.recover()
+    assert (lock.read_text() if lock.exists() else None) == before
+    snapshots.record("ingest")
+    assert snapshots.is_current("ingest")
+
+
+def half_of_it(yaml: Any, data: Any, stream: Any) -> None:
+    """Write as DVC does, and be killed on the way."""
+    stream.write("schema: '2")
+    stream.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def flip_a_bit(file: Path) -> None:
