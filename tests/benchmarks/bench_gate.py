@@ -2,11 +2,14 @@
 
     false promotions   of challengers that are no better, one-sided, promoted at any of 1,440 looks
     power              of challengers better by what the gate says beforehand that it can show
-    live users         the same two, of users who meet one model or the other while the traffic ramps up
+    live users         the same two, of users who meet one model or the other while the traffic ramps up, at
+                       the planned looks of a test whose end is known, and at any time
+    users needed       by the planned looks, and at any time, beside one z-test at the end, for the same
+                       power: of scores of all users, and where 3 % take anything
     units              false promotions of held-out samples that come in units, of one size or heavy-tailed,
                        and are correlated within them
     rare outcomes      false promotions and false "worse" where few users take anything, at 24 looks of a ramp
-                       and at 24 looks of a share of 1 %
+                       and at 24 looks of a share of 1 %, planned and at any time
     sample ratio       a leak of one user in a hundred at 100,000 users, and false alarms without a leak
     reference values   of four public packages, to their printed digits
 
@@ -21,6 +24,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
+from pipeline.experiment.looks import NUM_LOOKS as NUM_PLANNED
+from pipeline.experiment.looks import Looks, last_bound
 from pipeline.experiment.readout import too_rare
 from pipeline.statistics import quantiles, srm, unpaired
 from pipeline.statistics.paired import Rules, detectable, interval, judge
@@ -51,13 +56,18 @@ UNITS = [
 ]  # 0: heavy-tailed
 TAKERS = (0.01, 0.03, 0.3)
 NUM_HOURS = 24
+FEWER = np.array([1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0])  # times fewer users, of a z-test
+RARE, RARE_USERS = 0.03, 40_000
 SURE = 0.99  # of the exact test by which a cell has more false alarms than stated
 TARGETS = {
     "false promotions, horizon known": ("<=", ALPHA),
     "false promotions, no horizon": ("<=", ALPHA),
     "power at the stated effect": (">=", 0.8),
-    "false promotions, live users": ("<=", ALPHA),
-    "power at the stated effect, live users": (">=", 0.8),
+    "false promotions, live users, end known": ("<=", ALPHA),
+    "false promotions, live users, no end": ("<=", ALPHA),
+    "power at the stated effect, live users, end known": (">=", 0.8),
+    "power at the stated effect, live users, no end": (">=", 0.8),
+    "users needed / one z-test, end known": ("<=", 1.15),
     "leak found": (">=", 0.95),
     "false alarms of the ratio": ("<=", 0.001),
     "reference values that differ": ("==", 0.0),
@@ -97,15 +107,78 @@ def met(number: int, *, gain: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     return arm, stream(number) + 0.3 + np.linspace(0, 0.2, SIZE) + gain * arm
 
 
-def promoted_live(number: int, *, gain: float = 0.0) -> bool:
+def promoted_live(number: int, *, gain: float = 0.0, planned: bool) -> bool:
     """Is the challenger promoted by its users at any look?"""
     arm, scores = met(number, gain=gain)
+    if planned:
+        return any(one > 0 for one, _ in ends(arm, CHANCES, scores))
     for n in range(PER_LOOK, SIZE + 1, PER_LOOK):
         if min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples:
             continue
         if unpaired.effect(arm[:n], CHANCES[:n], scores[:n], alpha=ALPHA, tuned_at=CLOCK).low > 0:
             return True
     return False
+
+
+def ends(arm: np.ndarray, chances: np.ndarray, scores: np.ndarray) -> Iterator[tuple[float, float]]:
+    """Both ends of the interval at each planned look of a day in which users come evenly."""
+    looks = Looks(began=0.0, ends=float(NUM_PLANNED))
+    ready = np.arange(1, len(arm) + 1) / len(arm) * NUM_PLANNED
+    for hour in range(1, NUM_PLANNED + 1):
+        look = looks.newest(ready, chances * (1 - chances), now=float(hour), alpha=ALPHA)
+        n = int((ready <= look.time).sum()) if look else 0
+        if min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples:
+            continue
+        if look is None or too_rare(arm[:n], scores[:n], least=RULES.min_samples):
+            continue
+        effect = unpaired.effect(arm[:n], chances[:n], scores[:n], alpha=ALPHA, bound=look.bound)
+        yield effect.low, effect.high
+
+
+def gained(number: int, *, rare: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Arms, chances and scores of a day with a gain that one z-test at the end shows at a power of 90 %."""
+    chances = np.repeat(CHANCES, RARE_USERS // SIZE) if rare else CHANCES
+    sd = 0.5 * math.sqrt(RARE) if rare else 0.21
+    clock = float((chances * (1 - chances)).sum())
+    gain = (stats.norm.isf(ALPHA) + stats.norm.isf(0.1)) * sd / math.sqrt(clock)
+    if not rare:
+        arm, scores = met(NUM_STREAMS + number, gain=gain)
+        return arm, chances, scores
+    rng = np.random.default_rng([11, number])
+    arm = rng.random(chances.size) < chances
+    taken = rng.random(chances.size) < RARE + arm * gain / 0.5
+    return arm, chances, np.where(taken, rng.beta(2, 2, chances.size), 0.0)
+
+
+def shown(rare: bool, number: int) -> list[bool]:
+    """Is the gain shown, by planned looks, by looks at any time, and by one z-test of ever fewer users?"""
+    arm, chances, scores = gained(number, rare=rare)
+    clock = float((chances * (1 - chances)).sum())
+    found = [any(low > 0 for low, _ in ends(arm, chances, scores)), False]
+    for n in np.linspace(0, len(arm), NUM_HOURS + 1)[1:].astype(int):
+        too_few = min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples
+        if not too_few and not too_rare(arm[:n], scores[:n], least=RULES.min_samples):
+            effect = unpaired.effect(arm[:n], chances[:n], scores[:n], alpha=ALPHA, tuned_at=clock)
+            found[1] = found[1] or effect.low > 0
+    draw = np.random.default_rng([12, number]).random(len(arm))
+    z = float(stats.norm.isf(ALPHA))
+    for times in FEWER:
+        of = draw < 1 / times
+        found.append(unpaired.effect(arm[of], chances[of], scores[of], alpha=ALPHA, bound=z).low > 0)
+    return found
+
+
+def users_needed(pool: Any) -> dict[str, float]:
+    """How many times the users of a z-test show as much: where its power falls to that of the looks."""
+    figures: dict[str, float] = {}
+    for rare, of in ((False, ""), (True, f", {RARE:.0%} take")):
+        jobs = [(rare, number) for number in range(NUM_STREAMS)]
+        power = np.mean(pool.starmap(shown, jobs, 20), axis=0)
+        for ours, kind in zip(power[:2], ("end known", "no end"), strict=True):
+            times = np.interp(-ours, -np.minimum.accumulate(power[2:]), FEWER)
+            figures[f"users needed / one z-test, {kind}{of}"] = float(times)
+            figures[f"power beside it, {kind}{of}"] = float(ours)
+    return figures
 
 
 def of_units(size: int, correlation: float, number: int) -> bool:
@@ -118,7 +191,7 @@ def of_units(size: int, correlation: float, number: int) -> bool:
     return judge(values, np.zeros(units.size), rules=RULES, units=units).status.is_proof
 
 
-def of_rare(takers: float, share: float, number: int) -> tuple[bool, bool]:
+def of_rare(takers: float, share: float, planned: bool, number: int) -> tuple[bool, bool]:
     """Whether 24 looks at users of whom few take anything ever prove the challenger better, and worse.
 
     At one share, or on the ramp where it is 0; both arms are alike.
@@ -128,6 +201,9 @@ def of_rare(takers: float, share: float, number: int) -> tuple[bool, bool]:
     chances = np.full(num_users, share) if share else CHANCES
     arm = rng.random(num_users) < chances
     values = np.where(rng.random(num_users) < takers, rng.beta(2, 2, num_users), 0.0)
+    if planned:
+        found = [*ends(arm, chances, values)]
+        return any(low > 0 for low, _ in found), any(high < 0 for _, high in found)
     clock = float((chances * (1 - chances)).sum())
     better = worse = False
     for n in np.linspace(0, num_users, NUM_HOURS + 1)[1:].astype(int):
@@ -151,10 +227,12 @@ def cells(pool: Any) -> dict[str, float]:
         )
     for takers in TAKERS:
         for share, where in ((0.0, "ramp"), (0.01, "share of 1 %")):
-            jobs = [(takers, share, number) for number in range(NUM_STREAMS)]
-            both = pool.starmap(of_rare, jobs, 50)
-            found[f"false promotions, {takers:.0%} take, {where}"] = sum(better for better, _ in both)
-            found[f"false worse, {takers:.0%} take, {where}"] = sum(worse for _, worse in both)
+            for planned, kind in ((True, "end known"), (False, "no end")):
+                jobs = [(takers, share, planned, number) for number in range(NUM_STREAMS)]
+                both = pool.starmap(of_rare, jobs, 50)
+                of = f"{takers:.0%} take, {where}, {kind}"
+                found[f"false promotions, {of}"] = sum(better for better, _ in both)
+                found[f"false worse, {of}"] = sum(worse for _, worse in both)
     more = [
         name for name, count in found.items()
         if stats.binomtest(count, NUM_STREAMS, ALPHA / 2, alternative="greater").pvalue < 1 - SURE
@@ -168,9 +246,20 @@ def trial(job: tuple[str, int]) -> bool:
     """One stream: was it promoted?"""
     kind, number = job
     if kind == "live":
-        return promoted_live(number)
-    if kind == "live power":  # 0.21: the spread of scores within an hour, and their rise over the night
-        return promoted_live(number, gain=unpaired.detectable(sd=0.21, clock=CLOCK, alpha=ALPHA))
+        return promoted_live(number, planned=False)
+    if kind == "live, planned":
+        return promoted_live(number, planned=True)
+    # 0.21: the spread of scores within an hour, and their rise over the night
+    if kind == "live power":
+        gain = unpaired.detectable(sd=0.21, clock=CLOCK, alpha=ALPHA)
+        return promoted_live(number, gain=gain, planned=False)
+    if kind == "live power, planned":
+        shares = [(hour + 1) / NUM_PLANNED for hour in range(NUM_PLANNED)]
+        known = np.cumsum(CHANCES * (1 - CHANCES))
+        clocks = [float(known[round(share * SIZE) - 1]) for share in shares]
+        bound = last_bound(clocks, shares, alpha=ALPHA)
+        gain = unpaired.detectable(sd=0.21, clock=CLOCK, alpha=ALPHA, bound=bound)
+        return promoted_live(number, gain=gain, planned=True)
     if kind == "power":
         mean = detectable(sd=0.2, num_samples=SIZE, alpha=ALPHA)
         return promoted(stream(number, mean=mean), horizon=SIZE)
@@ -288,12 +377,16 @@ def main() -> None:
     """Run all streams, and hold what came out against the targets."""
     figures: dict[str, float] = {}
     names = {"horizon": "false promotions, horizon known", "none": "false promotions, no horizon",
-             "power": "power at the stated effect", "live": "false promotions, live users",
-             "live power": "power at the stated effect, live users"}  # fmt: skip
+             "power": "power at the stated effect",
+             "live": "false promotions, live users, no end",
+             "live, planned": "false promotions, live users, end known",
+             "live power": "power at the stated effect, live users, no end",
+             "live power, planned": "power at the stated effect, live users, end known"}  # fmt: skip
     with get_context("fork").Pool(2) as pool:
         for kind, name in names.items():
             jobs = [(kind, number) for number in range(NUM_STREAMS)]
             figures[name] = float(np.mean(pool.map(trial, jobs, chunksize=20)))
+        figures |= users_needed(pool)
         figures |= cells(pool)
     figures["stated effect, in sd"] = detectable(sd=1, num_samples=SIZE, alpha=ALPHA)
     figures["leak found"] = alarms(0.51, 1)

@@ -1,0 +1,220 @@
+"""Do nights that are opened at once stay whole? Two to five openers, beside what else runs in a home.
+
+Each race forks processes from one that has imported everything. They open one night, two, or one each, in a
+home with a champion, and in every second race `watch`, `audit`, `reap`, `prune` or `rollback` runs beside
+them. In every third race one of them is killed by SIGKILL on its way, and its night is opened again. Then
+each night has to be there as an undisturbed open leaves it: the same record for all its openers, and the data
+and the champion that the ledger names. Whoever opened none has to have said why in a sentence. QUICK=1 runs a
+tenth of the races.
+"""
+
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlflow.store.model_registry.sqlalchemy_store
+import mlflow.store.tracking.sqlalchemy_store  # noqa: F401  imported before the forks
+
+import pipeline.night
+import pipeline.runner  # noqa: F401
+from pipeline import cli
+from pipeline.contract import records
+from pipeline.contract.records import Night
+from tests.benchmarks import frame
+
+NUM_RACES = 20 if frame.QUICK else 200
+DAYS = ("2026-03-03", "2026-03-04")
+OTHERS = (["watch"], ["audit"], ["reap"], ["prune"], ["rollback"])
+SETS = frame.sets([*frame.SMALL, "profile.steps=2", "profile.batch_sizes=[32,64]", "gate.min_samples=5"])
+KILL_WITHIN_S = 3.0
+LONGEST_S = 180
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    status: int  # below 0: the signal
+    text: str
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it said anything but a sentence."""
+        return "Traceback" in self.text or (self.status not in (0, 99) and "Error: " not in self.text)
+
+
+class Command:
+    """A command line in a fork of this process, in the home."""
+
+    def __init__(self, words: list[str], *, home: Path, after_s: float) -> None:
+        self.words, self._output = words, home.parent / f"output-{time.monotonic_ns()}"
+        self.pid = os.fork()
+        if self.pid:
+            return
+        status = 1
+        try:
+            os.setsid()
+            with self._output.open("w") as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+            time.sleep(after_s)
+            os.chdir(home)
+            status = cli.main(words)
+        except SystemExit as exit_:
+            status = int(exit_.code or 0)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def end(self) -> Ended:
+        """Wait for it."""
+        until = time.monotonic() + LONGEST_S
+        while not (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+            if time.monotonic() > until:
+                self.kill()
+            time.sleep(0.02)
+        text = self._output.read_text() if self._output.exists() else ""
+        self._output.unlink(missing_ok=True)
+        return Ended(status=os.waitstatus_to_exitcode(found[1]), text=text)
+
+    def kill(self) -> None:
+        """SIGKILL it, and what it started."""
+        os.killpg(self.pid, signal.SIGKILL)
+
+
+def main() -> None:
+    """Run all races, each from a home as it was before."""
+    tally: Counter[str] = Counter()
+    with frame.home() as home:
+        for day in DAYS:
+            frame.pipeline(home, "night", "--day", day, *SETS)
+        os.environ["PIPELINE_HOME"] = str(home)
+        os.chdir(home)
+        logging.getLogger().handlers.clear()
+        kept = home.parent / "kept"
+        for name in (".git", "var"):
+            shutil.copytree(home / name, kept / name, symlinks=True)
+        whole = {"": undisturbed(home, "before")}
+        whole[night_of(home, "before").previous] = whole[""]
+        assert Command(["rollback"], home=home, after_s=0).end().status == 0
+        whole[""] = undisturbed(home, "after")  # whichever commit the rollback made
+        assert whole[""]["data/champion"] not in ("", contents(home, "before")["data/champion"])
+        for number in range(NUM_RACES):
+            remove(home)
+            for name in (".git", "var"):
+                shutil.rmtree(home / name)
+                shutil.copytree(kept / name, home / name, symlinks=True)
+            race(number, home, whole=whole, tally=tally)
+    frame.finish(
+        "openers",
+        {
+            "races": NUM_RACES,
+            "opened": tally["opened"],
+            "opened again after a kill": tally["killed"],
+            "refused in a sentence": tally["refused"],
+            "crashed": tally["crashed"],
+            "nights that are not whole": tally["not whole"],
+            "openers with another record": tally["unlike"],
+        },
+        {
+            "crashed": ("==", 0),
+            "nights that are not whole": ("==", 0),
+            "openers with another record": ("==", 0),
+        },
+    )
+
+
+def undisturbed(home: Path, name: str) -> dict[str, str]:
+    """Open a night alone; what it has."""
+    alone = Command(opening(name), home=home, after_s=0).end()
+    assert alone.status == 0, alone.text
+    return contents(home, name)
+
+
+def race(number: int, home: Path, *, whole: dict[str, dict[str, str]], tally: Counter[str]) -> None:
+    """One race, and what is not as promised; `whole` by the ledger's commit that a night goes on from."""
+    draw = random.Random(number)
+    num_openers, num_nights = draw.randint(2, 5), draw.choice([1, 2, 5])
+    names = [f"race-{number}-{place % num_nights}" for place in range(num_openers)]
+    commands = {
+        place: Command(opening(name), home=home, after_s=draw.random() * 0.2)
+        for place, name in enumerate(names)
+    }
+    other = Command(draw.choice(OTHERS), home=home, after_s=draw.random()) if number % 2 else None
+    if number % 3 == 0:
+        time.sleep(draw.random() * KILL_WITHIN_S)
+        commands[0].kill()
+    ended = {place: command.end() for place, command in commands.items()}
+    if number % 3 == 0 and ended[0].status < 0:
+        ended[0] = Command(opening(names[0]), home=home, after_s=0).end()
+        tally["killed"] += 1
+    beside = [other.end()] if other else []
+    count(number, [*ended.values(), *beside], tally)
+    nights: dict[str, list[object]] = {}
+    for place, one in ended.items():
+        if one.status == 0:
+            line = next(line for line in one.text.splitlines() if line.startswith('{"id"'))
+            nights.setdefault(names[place], []).append(json.loads(line))
+    for name, openers in nights.items():
+        tally["opened"] += len(openers)
+        if any(opener != openers[0] for opener in openers):
+            tally["unlike"] += 1
+            print(f"race {number}: {name} was opened as {openers}")
+        expected = whole.get(night_of(home, name).previous, whole[""])
+        if (found := contents(home, name)) != expected:
+            tally["not whole"] += 1
+            print(f"race {number}: {name} has {found}, undisturbed {expected}")
+
+
+def count(number: int, ended: list[Ended], tally: Counter[str]) -> None:
+    """Who crashed, and who refused."""
+    for one in ended:
+        if one.crashed:
+            tally["crashed"] += 1
+            print(f"race {number}: status {one.status}\n{one.text[-3000:]}")
+        elif one.status:
+            tally["refused"] += 1
+            print(f"race {number}: {one.text.strip().splitlines()[-1][:200]}")
+
+
+def opening(name: str) -> list[str]:
+    """The command that opens a night."""
+    return ["open", "--night", name, "--day", "2026-03-05", *SETS]
+
+
+def night_of(home: Path, name: str) -> Night:
+    """The record of a night."""
+    return records.read(Night, home / "nights" / name / records.RUN)
+
+
+def contents(home: Path, name: str) -> dict[str, str]:
+    """Digests of what an open leaves, and what git says of its folder."""
+    folder = home / "nights" / name
+    status = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    paths = ("data/raw", "data/clean", "data/champion", "data/arrays", "params.yaml")
+    digests = {path: records.digest(folder / path) if (folder / path).exists() else "" for path in paths}
+    return {"git": status.stdout + status.stderr, **digests}
+
+
+def remove(home: Path) -> None:
+    """Remove the folders of all nights that are not closed."""
+    for path in (home / "nights").glob("*"):
+        if path.name not in DAYS:
+            shutil.rmtree(path)
+    subprocess.run(["git", "worktree", "prune"], cwd=home, check=True)
+
+
+if __name__ == "__main__":
+    main()
