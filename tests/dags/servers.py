@@ -53,9 +53,15 @@ class Standalone:
     home: Path
 
     def up(self) -> bool:
-        """Whether its interface answers, and the DAG files have been read."""
+        """Whether the DAG files have been read and triggers are answered.
+
+        On SQLite the first trigger can fail with 500 while the DAG is still being written; so one that
+        starts nothing, a form with a wrong entry, is asked for until it is refused.
+        """
+        wrong = {"logical_date": None, "conf": {"train_hours": 0}}
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return self.ask("GET", "/api/v2/dags/retrain")[0] == 200
+            if self.ask("GET", "/api/v2/dags/retrain")[0] == 200:
+                return self.ask("POST", "/api/v2/dags/retrain/dagRuns", wrong)[0] == 400
         return False
 
     def process(self, program: str) -> int:
