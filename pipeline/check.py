@@ -2,18 +2,23 @@
 
 import contextlib
 import importlib.metadata
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.contract import params
 from pipeline.contract.backend import Backend
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.formats import counted
-from pipeline.storage import checkout
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Check, Rental
+from pipeline.storage import checkout, ledger
 
+NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
 
@@ -102,6 +107,34 @@ def _machines(home: Path, loaded: params.Params, backend: Backend) -> Finding:
     dates = [p.dated for machine in chosen for p in machine.prices if p.usd_per_hour is not None]
     days = f"; prices of {min(dates)} to {max(dates)}, python -m pipeline prices --refresh" if dates else ""
     return Finding(what="machines", ok=True, text=f"{shown}{days}")
+
+
+def rented(loaded: params.Params) -> Iterator[Check]:
+    """Runs a job of a minute on the machine that the newest plan rents, and yields what it found.
+
+    Before there is a plan, it is the first that `plan.machines` allows and the backend has.
+    """
+    from pipeline.profiling import machine_trial
+
+    backend: Backend = loaded.backend.make()
+    rental, machine = _planned(loaded, backend)
+    yield Check(name="trial", ok=True, text=f"asking for {rental}; Ctrl-C ends it")
+    folder = checkout.home() / "var" / "trials" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    yield from machine_trial.trial(rental, machine, backend, folder=folder)
+
+
+def _planned(loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
+    """Returns one of the machines that the newest plan rents, as it rents them, or the first allowed."""
+    from pipeline.planning import candidates
+
+    available = backend.machines()
+    places = {(machine.name, machine.region): machine for machine in available}
+    planned = next((entry.plan.rental for entry in ledger.history(limit=NUM_NIGHTS) if entry.plan), None)
+    if planned and (machine := places.get((planned.machine, planned.region))):
+        return replace(planned, num_machines=1), machine
+    machine = candidates.allowed(available, loaded.plan, available=available)[0]
+    strategy = candidates.strategies(machine, loaded.plan)[0]
+    return Rental(machine=machine.name, region=machine.region, strategy=strategy), machine
 
 
 def _serving(loaded: params.Params) -> Iterator[Finding]:

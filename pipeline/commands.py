@@ -207,14 +207,21 @@ def _shown(checks: Iterable[Check]) -> int:
     return 1 if failed else 0
 
 
-def check() -> int:
-    """Examine the set-up and params.yaml before anything runs."""
-    from pipeline.check import findings
+def check(*, rent: bool = False) -> int:
+    """Examine the set-up and params.yaml before anything runs.
+
+    Args:
+        rent: also run a job of a minute on the planned machine, at its price, and show its device and speed
+    """
+    from pipeline.check import findings, rented
 
     checked = list(findings())
     for finding in checked:
         print(f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {without_password(finding.text)}")
-    return 0 if all(finding.ok for finding in checked) else 1
+    failed = sum(not finding.ok for finding in checked)
+    if failed:
+        return 1
+    return _shown(rented(params.load(checkout.home()))) if rent else 0
 
 
 def report(*, night: str = "", open: bool = False) -> int:

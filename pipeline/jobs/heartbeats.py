@@ -71,6 +71,7 @@ class Heartbeats:
         if 0 < beat.end < num_samples:
             end = f"ends early, at {beat.end / num_samples:.0%}"
         return (
-            f"{beat.seen / num_samples:.0%} of {num_samples:,} samples, {beat.samples_per_s:,.0f} samples/s, "
+            f"{beat.seen / num_samples:.0%} of {num_samples:,} samples, {beat.samples_per_s:,.0f} samples/s"
+            f"{f' on {beat.device}' if beat.device else ''}, "
             f"{end}; loss {beat.loss:.4g}"
         )

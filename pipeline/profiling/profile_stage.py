@@ -15,7 +15,6 @@ job through the backend on that machine (profile_job.py).
 
 import inspect
 import logging
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,26 +24,25 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.contract import records
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.errors import DataError, JobError, NotYet, ParamsError
+from pipeline.contract.backend import Backend
+from pipeline.contract.errors import DataError, JobError, ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug, ProfileParams, ProfileSections, TrainParams
 from pipeline.contract.records import Dataset, Night, Profile, Record, Rental
 from pipeline.contract.workload import Batch, Workload
 from pipeline.machines import contention, this_machine
 from pipeline.machines.this_machine import KEPT_DISTURBED
-from pipeline.profiling import profiler
+from pipeline.profiling import profiler, short_job
 from pipeline.profiling.profiler import ARRAYS
-from pipeline.storage import checkout, jsonl, snapshots
-from pipeline.training import gpus, worker_errors
+from pipeline.storage import checkout, snapshots
 
 log = logging.getLogger(__name__)
 
 HERE = "here"  # as profile.machine
+WHAT = "the profile"
 JOBS = Path("data/work/profiles")
 SHARE = 0.02  # of the hours that a night has for training, which a profile may take
 LIMIT_S = 900.0  # of a job: to wait for a machine, start it, and measure
-POLL_S = 0.5
 MAX_CHANGE = 2  # at most so many times more or fewer samples
 ONLY_TONIGHT = "the noise scale, and whether the loss is finite: they depend on values, not on shapes"
 
@@ -234,65 +232,12 @@ def _by_job(request: Request, machine: Machine, *, name: str, backend: Backend) 
     folder = JOBS / this_machine.digest([name, text])
     if not (folder / "job.json").exists():
         records.replace_text(folder / "job.json", text)
-    place = str(folder.resolve())
-    paths = [str(Path.cwd()), os.environ.get("PYTHONPATH")]  # the night's own code comes first
-    job = Job(
-        name=folder.name,
-        module="pipeline.profiling.profile_job",
-        arguments=(place,),
-        rental=Rental(machine=machine.name),
-        folder=place,
+    job = short_job.job_of(
+        folder, Rental(machine=machine.name), module="pipeline.profiling.profile_job", machine=machine,
         timeout_s=LIMIT_S,
-        environment={
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            **gpus.environment(machine.name, machine.gpus),
-        },
-    )
-    handle = _wait_for(job, backend)
+    )  # fmt: skip
+    handle = short_job.run(job, backend, what=WHAT, otherwise=f"set profile.machine to {HERE}")
     measured = records.find(Profile, folder)
     if measured is None:
-        raise JobError(_reason(folder, logs=backend.logs(handle)))
+        raise JobError(short_job.failure(folder, what=WHAT, logs=backend.logs(handle)))
     return measured
-
-
-def _wait_for(job: Job, backend: Backend) -> str:
-    """Waits until the job has ended, and returns its handle; a job that lost its machine is submitted again.
-
-    Raises JobError, and cancels the job, where that takes longer than `LIMIT_S`.
-    """
-    until = time.monotonic() + LIMIT_S
-    handle = _submitted(job, backend, until=until)
-    try:
-        while (state := backend.state(handle)) not in ("succeeded", "failed", "refused"):
-            if time.monotonic() > until:
-                raise JobError(
-                    f"the profile on {job.rental.machine} was {state} after {LIMIT_S:.0f} s; look at "
-                    f"{backend.logs(handle)}, or set profile.machine to {HERE}"
-                )
-            if state == "preempted":
-                handle = _submitted(job, backend, until=until)
-            time.sleep(POLL_S)
-    except (JobError, KeyboardInterrupt):
-        backend.cancel(handle)
-        raise
-    return handle
-
-
-def _submitted(job: Job, backend: Backend, *, until: float) -> str:
-    """Returns the handle of the job; raises JobError where the backend does not take it in time."""
-    while True:
-        try:
-            return backend.submit(job)
-        except NotYet as error:
-            if time.monotonic() > until:
-                raise JobError(f"{error}; run profile again, or set profile.machine to {HERE}") from error
-            time.sleep(POLL_S)
-
-
-def _reason(folder: Path, *, logs: str) -> str:
-    """Returns the last error of a worker, and deletes all errors for the next run."""
-    errors = jsonl.whole(folder / worker_errors.FILE)
-    worker_errors.forget(folder)
-    if errors:
-        return str(errors[-1]["error"])
-    return f"the profile of job {folder.name} ended without a word; look at {logs}, run it again"

@@ -163,6 +163,7 @@ class Progress(Record):
     batch_size: int = 0  # of the newest update
     noise_scale: float | None = None  # of gradients, in samples; None: too few measurements
     end: int = 0  # predicted end of the run, in samples; 0: unknown
+    device: str = ""  # of all workers, `2 x NVIDIA L4`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -80,7 +81,7 @@ def main(folder: Path) -> int:
 def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngine", tuple[Epoch, ...]]:
     from pipeline.training import checkpoint, column_files, micro_batch
     from pipeline.training.checkpoint_copies import CheckpointCopies
-    from pipeline.training.devices import peak_memory_bytes
+    from pipeline.training.devices import devices, peak_memory_bytes
     from pipeline.training.engine import agreed
     from pipeline.training.trainer import Trainer
 
@@ -120,7 +121,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
 
     def report(progress: Progress) -> None:
         limit.poll()
-        _report(folder, progress)
+        _report(folder, replace(progress, device=devices()))
 
     trainer = Trainer(
         engine,

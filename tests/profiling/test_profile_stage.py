@@ -16,7 +16,7 @@ from pipeline.contract.errors import JobError, ParamsError
 from pipeline.contract.params import Params
 from pipeline.contract.records import Profile
 from pipeline.machines import this_machine
-from pipeline.profiling import profile_stage
+from pipeline.profiling import profile_stage, short_job
 from pipeline.training import gpus
 from tests.fakes import LineWorkload, ScriptedBackend, write_curve
 from tests.planning import jobs
@@ -42,7 +42,7 @@ class Measuring(ScriptedBackend):
 def _in_a_night(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(profile_stage, "POLL_S", 0.0)
+    monkeypatch.setattr(short_job, "POLL_S", 0.0)
     write_curve(Path("data/arrays"), num_samples=100)
     own = Path("code")
     own.mkdir()

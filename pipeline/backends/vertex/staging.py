@@ -30,7 +30,7 @@ from pipeline.storage.bucket import BucketFolder
 log = logging.getLogger(__name__)
 
 DOWN = ("job.json", "attempt", "end_by.json")
-PROFILE = "profile.json"  # of a profiling job
+MEASURED = ("profile.json", "machinetrial.json")  # what short jobs leave
 LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # append-only
 CODE = "code"  # on the machine, beside data/
 
@@ -118,8 +118,8 @@ def pull_results(bucket: BucketFolder, name: str, folder: Path) -> None:
         for path in paths:
             if path.rpartition("/")[2] in LINES:
                 _add_lines(folder / path.rpartition("/")[2], files.cat_file(path).decode())
-            elif path.endswith(f"/{PROFILE}"):
-                replace_text(folder / PROFILE, files.cat_file(path).decode())
+            elif path.rpartition("/")[2] in MEASURED:
+                replace_text(folder / path.rpartition("/")[2], files.cat_file(path).decode())
         results = [path for path in paths if path.endswith("/result.json")]
         if results and not (folder / "result.json").exists():
             _fetch_model(files, results[0], paths, folder)

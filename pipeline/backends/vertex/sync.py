@@ -4,7 +4,7 @@ import logging
 import threading
 from pathlib import Path
 
-from pipeline.backends.vertex.staging import LINES, PROFILE, pull_updates
+from pipeline.backends.vertex.staging import LINES, MEASURED, pull_updates
 from pipeline.storage.bucket import BucketFolder
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,9 @@ class BucketSync:
         self._over.set()
         self._thread.join()
         self.send()
-        if (self.folder / PROFILE).exists():
-            self._put(PROFILE)
+        for file in MEASURED:
+            if (self.folder / file).exists():
+                self._put(file)
         if (self.folder / "result.json").exists():
             files = self.bucket.files
             for path in sorted((self.folder / "model").rglob("*")):

@@ -1,0 +1,113 @@
+"""Tries a machine before a night depends on it: `python -m pipeline check --rent`.
+
+A short job runs on the machine that the newest plan rents, through the same backend, image and check of GPUs
+as a training job. It measures what devices the machine has and how fast they are, beside what the catalog
+says of them; so a machine that trains on its CPU, or at a fraction of its speed, is noticed for cents.
+
+The job itself is `python -m pipeline.profiling.machine_trial FOLDER`.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.contract import records
+from pipeline.contract.backend import Backend
+from pipeline.contract.errors import JobError
+from pipeline.contract.formats import dollars, duration, operations, percent, size
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Check, Record, Rental
+from pipeline.contract.units import HOUR_S
+from pipeline.profiling import short_job
+from pipeline.training import gpus, worker
+
+LIMIT_S = 900.0  # to wait for a machine, start it, and measure
+LEAST = 0.05  # share of the listed FLOP/s; a T4, which has no tensor cores for bfloat16, reaches an eighth
+WHAT = "the trial"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineTrial(Record):
+    """What a job found on its machine. Rates are of one device, per second."""
+
+    devices: str  # `2 x NVIDIA L4`
+    driver: str  # of NVIDIA, as the kernel has it; "" for none
+    torch: str
+    cuda: str  # that torch was built for; "" for none
+    flops_per_s: float  # of a large product, in the faster of float32 and bfloat16
+    copy_bytes_per_s: float  # read and written
+    elapsed_s: float  # that the process ran
+
+
+def trial(rental: Rental, machine: Machine, backend: Backend, *, folder: Path) -> tuple[Check, ...]:
+    """Runs the job, and returns what it found as checks; a failure is a check, never an exception.
+
+    `folder` is the job's own, and new.
+    """
+    records.replace_text(folder / "job.json", "{}\n")  # it needs nothing beside its code
+    job = short_job.job_of(folder, rental, module=__name__, machine=machine, timeout_s=LIMIT_S)
+    began = time.monotonic()
+    try:
+        handle = short_job.run(job, backend, what=WHAT, otherwise="name another machine in plan.machines")
+    except JobError as error:
+        return (Check(name="trial", ok=False, text=str(error)),)
+    held_s = time.monotonic() - began
+    usd = backend.usd(folder)
+    found = records.find(MachineTrial, folder)
+    cost = dollars(usd if usd is not None else held_s * (machine.price(rental.strategy) or 0.0) / HOUR_S)
+    paid = f"{cost} for {duration(held_s)} from asking to answer{'' if usd is not None else ', at most'}"
+    if found is None:
+        text = short_job.failure(folder, what=WHAT, logs=backend.logs(handle))
+        return Check(name="trial", ok=False, text=text), Check(name="cost", ok=True, text=paid)
+    return (*judged(found, machine, rental=rental), Check(name="cost", ok=True, text=paid))
+
+
+def judged(found: MachineTrial, machine: Machine, *, rental: Rental) -> Sequence[Check]:
+    """Returns checks of what the machine is, and of how fast, beside what the catalog says of it."""
+    built = f"torch {found.torch}" + (f" for CUDA {found.cuda}, driver {found.driver}" if found.cuda else "")
+    checks = [Check(name="device", ok=True, text=f"{rental} has {found.devices}; {built}")]
+    speed = f"{operations(found.flops_per_s)}FLOP/s, {size(found.copy_bytes_per_s)}/s"
+    if machine.is_tpu:
+        return checks  # only the CPU beside its chip could be measured
+    if not machine.flops_per_s:  # the machine at hand, of which nothing is listed
+        return (*checks, Check(name="speed", ok=True, text=speed))
+    share = found.flops_per_s / machine.flops_per_s
+    text = f"{speed}: {percent(share)} of the {operations(machine.flops_per_s)}FLOP/s that the catalog has"
+    if share < LEAST:
+        text += f", where at least {percent(LEAST)} is expected; name another machine in plan.machines"
+    return (*checks, Check(name="speed", ok=share >= LEAST, text=text))
+
+
+def main(folder: Path) -> None:
+    """Measures this machine, and writes the record to `folder`."""
+    worker.die_with_parent()
+    sys.excepthook = lambda kind, error, trace: worker.leave_error(folder, 0, error)
+    began = time.monotonic()
+    gpus.check()
+    import torch  # takes seconds to import
+
+    from pipeline.profiling import roofline
+    from pipeline.training.devices import device, devices
+
+    device()  # JobError where a TPU is given and cannot be used
+    measured = roofline.measure(folder)
+    count = torch.cuda.device_count()
+    records.write(
+        MachineTrial(
+            devices=f"{count} x {devices()}" if count > 1 else devices(),
+            driver=gpus.driver(),
+            torch=str(torch.__version__),
+            cuda=torch.version.cuda or "",
+            flops_per_s=max(measured.float32_flops_per_s, measured.bfloat16_flops_per_s),
+            copy_bytes_per_s=measured.copy_bytes_per_s,
+            elapsed_s=time.monotonic() - began,
+        ),
+        folder,
+    )
+
+
+if __name__ == "__main__":
+    worker.set_up_process()
+    main(Path(sys.argv[1]))
