@@ -5,7 +5,7 @@ import importlib.metadata
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,14 +92,8 @@ def _backend(home: Path, loaded: params.Params, backend: Backend) -> Iterator[Fi
 
 def _machines(home: Path, loaded: params.Params, backend: Backend) -> Finding:
     """Checks that the plan has machines to choose from here, and lists the dates of their prices."""
-    from pipeline.machines import catalog, pricelist
-    from pipeline.planning import candidates
-
     try:
-        available = backend.machines()
-        listed = (catalog.AT_HAND, *catalog.rented(home / pricelist.REFRESHED))
-        known = candidates.everything(available, listed)
-        chosen = candidates.allowed(known, loaded.plan, available=available)
+        chosen = _chosen(home, loaded, backend.machines())
     except PipelineError as error:
         return Finding(what="machines", ok=False, text=str(error))
     names = list(dict.fromkeys(machine.name for machine in chosen))
@@ -132,9 +126,19 @@ def _planned(loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
     planned = next((entry.plan.rental for entry in ledger.history(limit=NUM_NIGHTS) if entry.plan), None)
     if planned and (machine := places.get((planned.machine, planned.region))):
         return replace(planned, num_machines=1), machine
-    machine = candidates.allowed(available, loaded.plan, available=available)[0]
+    chosen = _chosen(checkout.home(), loaded, available)
+    machine = next(machine for machine in chosen if machine in available)
     strategy = candidates.strategies(machine, loaded.plan)[0]
     return Rental(machine=machine.name, region=machine.region, strategy=strategy), machine
+
+
+def _chosen(home: Path, loaded: params.Params, available: Sequence[Machine]) -> tuple[Machine, ...]:
+    """Returns the machines that a plan would choose from, of which at least one is available."""
+    from pipeline.machines import catalog, pricelist
+    from pipeline.planning import candidates
+
+    listed = (catalog.AT_HAND, *catalog.rented(home / pricelist.REFRESHED))
+    return candidates.allowed(candidates.everything(available, listed), loaded.plan, available=available)
 
 
 def _serving(loaded: params.Params) -> Iterator[Finding]:

@@ -137,3 +137,15 @@ def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
     assert "has no value of a single sample; add a metric that has, such as LogLoss()" in found.text
     assert live_score("pipeline.examples.fraud.fraud:Fraud") == []
     assert live_score("tests.fakes:LineWorkload") == []
+
+
+@pytest.mark.slow
+def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
+    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: pipeline.backends.local:Local")
+    (repository / "params.yaml").write_text(local.format(machines="local"))
+    asked, device, speed, cost = check.rented(params.load(repository))
+    assert asked.text == "asking for local; Ctrl-C ends it"
+    assert device.text.startswith("local has ")
+    assert "FLOP/s" in speed.text
+    assert cost.text.startswith("$0.00 for ")
+    assert all(one.ok for one in (asked, device, speed, cost))

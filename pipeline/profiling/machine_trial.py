@@ -56,8 +56,9 @@ def trial(rental: Rental, machine: Machine, backend: Backend, *, folder: Path) -
     held_s = time.monotonic() - began
     usd = backend.usd(folder)
     found = records.find(MachineTrial, folder)
-    cost = dollars(usd if usd is not None else held_s * (machine.price(rental.strategy) or 0.0) / HOUR_S)
-    paid = f"{cost} for {duration(held_s)} from asking to answer{'' if usd is not None else ', at most'}"
+    most_usd = held_s * (machine.price(rental.strategy) or 0.0) / HOUR_S
+    cost = dollars(usd if usd is not None else most_usd)
+    paid = f"{cost} for {duration(held_s)} from asking to answer{', at most' if usd is None and most_usd else ''}"
     if found is None:
         text = short_job.failure(folder, what=WHAT, logs=backend.logs(handle))
         return Check(name="trial", ok=False, text=text), Check(name="cost", ok=True, text=paid)
