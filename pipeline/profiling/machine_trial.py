@@ -57,8 +57,10 @@ def trial(rental: Rental, machine: Machine, backend: Backend, *, folder: Path) -
     usd = backend.usd(folder)
     found = records.find(MachineTrial, folder)
     most_usd = held_s * (machine.price(rental.strategy) or 0.0) / HOUR_S
-    cost = dollars(usd if usd is not None else most_usd)
-    paid = f"{cost} for {duration(held_s)} from asking to answer{', at most' if usd is None and most_usd else ''}"
+    at_most = ", at most" if usd is None and most_usd else ""
+    paid = (
+        f"{dollars(most_usd if usd is None else usd)} for {duration(held_s)} from asking to answer{at_most}"
+    )
     if found is None:
         text = short_job.failure(folder, what=WHAT, logs=backend.logs(handle))
         return Check(name="trial", ok=False, text=text), Check(name="cost", ok=True, text=paid)
