@@ -142,6 +142,20 @@ def same_recipe(*, reason: str) -> int:
     return 0
 
 
+def restore(*, commit: str = "", yes: bool = False) -> int:
+    """Show what a lost ledger can be brought back from, and bring it back with --yes.
+
+    Args:
+        commit: the commit that it shall end with; the one that is proposed if left out
+        yes: set the branch nights; else it is only shown
+    """
+    from pipeline.rollout.restore import restore as restores
+
+    for line in restores(params.load(checkout.home()), commit=commit, yes=yes):
+        print(line, flush=True)
+    return 0
+
+
 def audit() -> int:
     """Check ledger, aliases, DVC objects and MLflow against each other."""
     from pipeline.rollout.audit import audit as checks

@@ -135,6 +135,7 @@ def _lay_out(
 def close(night: Night, params: CloseSections) -> None:
     """Ends the night's jobs, writes it to the ledger, with a verdict whatever happened, and its report."""
     from pipeline.gate import review
+    from pipeline.rollout import ledger_copy
 
     reaper.end_night(night, params.backend)
     if params.gate.scores != "replay":
@@ -152,6 +153,7 @@ def close(night: Night, params: CloseSections) -> None:
     if ledger.ledger_tip() != before and not failure:  # else people were notified before
         notifier.refused(night, verdict, reason)
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])
+    ledger_copy.push()
     snapshots.push()
     review.show_report(night, commit=commit)
     _prune()
@@ -198,7 +200,7 @@ def _no_evidence(failure: str, *, stage: str) -> Verdict:
 def _expect_ledger(params: CloseSections) -> None:
     from pipeline.rollout import lost_ledger
 
-    lost_ledger.expect_ledger(params, always_ask_mlflow=False)
+    lost_ledger.expect_ledger(params, opens=True)
 
 
 def _newest_day(loaded: params.Params) -> date:

@@ -85,7 +85,7 @@ def empty_store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("MLFLOW_TRACKING_URI", raising=False)
                 patch.setenv("PIPELINE_HOME", str(home))
-                mlflow_client.reachable()
+                mlflow_client.create()
             fresh = shutil.copy(home / "var" / "mlflow.db", kept.with_suffix(".new"))
             Path(fresh).rename(kept)
     return kept

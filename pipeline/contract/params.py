@@ -109,6 +109,12 @@ class NightParams(Section):
     keep_days: float = Field(90, gt=0)
     """Days for which data and models of a night are kept, so that a rollback can bring them back. What serves
     and what it replaced are kept longer, the records of all nights always. Lower it to free disk."""
+    reread_nights: int = Field(7, ge=1)
+    """Nights within which every byte of DVC's cache is read again and compared with its digest: each `close`
+    reads that share of it. Raise it where reading takes too long."""
+    ledger_remote: str = Field("", pattern=r"^([^-].*)?$")
+    """Git remote, by name or URL, that `close`, `promote` and `rollback` push the ledger to; no night fails
+    because of it. Where it has what the ledger has not, `open` refuses. Empty: nothing is pushed."""
 
     @model_validator(mode="after")
     def _decide_after_training(self) -> Self:

@@ -105,3 +105,15 @@ def versions(client: "MlflowClient", name: str) -> "list[ModelVersion]":
         token = page.token
         if not token:
             return versions
+
+
+def newest_tagged(client: "MlflowClient", name: str) -> tuple[int, str] | None:
+    """Returns the newest version that a closed night tagged, and the commit of the ledger in its tag."""
+    search, token = client.search_model_versions, None
+    while True:
+        page = search(f"name = '{name}'", max_results=20, order_by=["version_number DESC"], page_token=token)
+        for one in page:
+            if one.tags.get("ledger"):
+                return int(one.version), str(one.tags["ledger"])
+        if not (token := page.token):
+            return None

@@ -1,8 +1,8 @@
 """Notifies people of what a night decided: each message is handed to the command `notify.command`.
 
-The messages are promotions, refusals, rollbacks, and questions that wait for a person, each with its reason;
-failures and missed deadlines come from Airflow's callbacks and from `python -m pipeline night`. A failure of
-the notifier is logged, and nothing else fails with it.
+The messages are promotions, refusals, rollbacks, questions that wait for a person, and alarms, each with its
+reason; failures and missed deadlines come from Airflow's callbacks and from `python -m pipeline night`. A
+failure of the notifier is logged, and nothing else fails with it.
 """
 
 import logging
@@ -66,6 +66,11 @@ def failed(night: Night, reason: str) -> None:
     """Tells that a night failed, and how to go on with it."""
     again = f"python -m pipeline night --night {night.id}"
     _try(f"Daybreak: night {night.id} failed: {reason}; go on with: {again}")
+
+
+def alarm(text: str) -> None:
+    """Tells of something that people have to look at, though no night fails because of it."""
+    _try(f"Daybreak: {text}")
 
 
 def _try(message: str) -> None:

@@ -2,105 +2,78 @@
 
 The ledger is a git branch, and a branch can be deleted or reset. Without its ledger a night would look like
 the first one, and promote its model over the one that serves without a comparison. So where MLflow's alias or
-tags, the journal of releases or a remote's branch name a champion and the ledger has none, or the commit that
-promoted MLflow's champion is not part of the ledger, `open`, `gate`, `watch` and `rollback` refuse to run and
-say how to bring the ledger back.
+tags, the journal of releases or a remote's branch know of more than the ledger has, `open`, `gate`, `watch`
+and `rollback` refuse to run, and name the command that brings the ledger back (pipeline/rollout/restore.py).
 """
 
-import contextlib
-import os
-import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import ModelSections
 from pipeline.registry import aliases
-from pipeline.rollout import saga
-from pipeline.storage import checkout, ledger
+from pipeline.rollout import ledger_copy, saga
+from pipeline.storage import ledger, mlflow_client
 from pipeline.storage.mlflow_client import session
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-REMOTE_S = 10  # the most that a remote may take to answer
 
+def expect_ledger(params: ModelSections, *, opens: bool = False) -> None:
+    """Raises ReleaseError where MLflow, a journal or a remote knows of more than the ledger has.
 
-def expect_ledger(params: ModelSections, *, always_ask_mlflow: bool = True) -> None:
-    """Raises ReleaseError where MLflow, a journal or a remote knows of a champion that the ledger does not.
-
-    With `always_ask_mlflow` off, MLflow is asked only where the ledger has no champion.
+    A night that `opens` asks MLflow only where the ledger has no champion, as `gate` asks it later; in the
+    first night it creates MLflow's database.
     """
     tip = ledger.ledger_tip()
     serving = ledger.champion_at(tip)
-    if serving is not None and not always_ask_mlflow:
-        return
-    with session() as client:
-        evidence = [*_mlflow_says(client, params.register_.name, tip, has_champion=serving is not None)]
-    remotes: dict[str, str] = {}
+    evidence = [*_remotes_say(tip)]
     if serving is None:
         evidence += _journal_says(tip)
-        remotes = {} if tip else _remotes()
-        evidence += [f"the remote {name} has the branch nights at {at[:9]}" for name, at in remotes.items()]
+    if opens and tip:
+        mlflow_client.expect_file()
+    if serving is None or not opens:
+        if not tip and opens and not evidence:
+            mlflow_client.create()
+        if tip or not mlflow_client.is_missing():
+            with session() as client:
+                evidence += _mlflow_says(client, params.register_.name, tip, has_champion=serving is not None)
     if not evidence:
         return
     if ledger.ledger_tip() != tip:  # a promotion was under way
-        expect_ledger(params, always_ask_mlflow=always_ask_mlflow)
+        expect_ledger(params, opens=opens)
         return
     has = f"ends at {tip[:9]} without it" if tip else "is gone"
     raise ReleaseError(
-        f"{'; '.join(evidence)}; but the ledger, the git branch nights, {has}; {_way_back([*remotes])}"
+        f"{'; '.join(evidence)}; but the ledger, the git branch nights, {has}; python -m pipeline "
+        f"restore shows what can be brought back; for a new start set another register.name in params.yaml"
     )
 
 
 def _mlflow_says(client: "MlflowClient", name: str, tip: str, *, has_champion: bool) -> Iterator[str]:
     number = aliases.alias(client, name)
-    if not number:
-        return
-    commit = str(aliases.existing(client, name, number).tags.get("ledger", ""))
-    if commit and tip and _is_part(commit, tip):
-        return
-    if commit or not has_champion:
+    commit = str(aliases.existing(client, name, number).tags.get("ledger", "")) if number else ""
+    if number and not ledger.is_part(commit, tip) and (commit or not has_champion):
         by = f", promoted by its commit {commit[:9]}" if commit else ""
         yield f"MLflow's alias champion names version {number} of {name}{by}"
+        return
+    newest = aliases.newest_tagged(client, name)
+    if newest and not ledger.is_part(newest[1], tip):
+        yield f"MLflow's version {newest[0]} of {name} is of the ledger's commit {newest[1][:9]}"
 
 
 def _journal_says(tip: str) -> Iterator[str]:
     journal = saga.journal()
     before = str((journal.read() or {}).get("tip", ""))
-    if before and not _is_part(before, tip):
+    if before and not ledger.is_part(before, tip):
         yield f"{journal.path} is of a release that follows commit {before[:9]}"
 
 
-def _remotes() -> dict[str, str]:
-    """Returns the newest commit of the branch at each remote that has it; skips remotes without an answer."""
-    branches = {}
-    # No night may wait for somebody to type a password.
-    unprompted = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
-    for remote in checkout.git("remote", folder=checkout.home()).splitlines():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            listed = subprocess.run(
-                ["git", "ls-remote", remote, ledger.BRANCH], cwd=checkout.home(), stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=REMOTE_S, check=False, env=unprompted | os.environ,
-            ).stdout.split()  # fmt: skip
-            branches.update({remote: listed[0]} if listed else {})
-    return branches
-
-
-def _is_part(commit: str, tip: str) -> bool:
-    command = ["git", "merge-base", "--is-ancestor", commit, tip or commit]
-    done = subprocess.run(command, cwd=checkout.home(), capture_output=True, check=False)
-    return bool(tip) and done.returncode == 0
-
-
-def _way_back(remotes: list[str]) -> str:
-    """Returns how to bring the ledger back: from the newest commit that git still has, else from a remote."""
-    newest = ledger.newest_unreachable()
-    if newest:
-        return f"bring it back with: git update-ref {ledger.BRANCH} {newest}"
-    if remotes:
-        return f"bring it back with: git fetch {remotes[0]} nights:nights"
-    return (
-        "bring the branch back from a backup or another clone, or, where this is meant to be a new start, "
-        "set another register.name in params.yaml"
-    )
+def _remotes_say(tip: str) -> Iterator[str]:
+    """Yields what a remote has and the ledger has not; without a ledger all remotes are asked."""
+    asked = [ledger_copy.configured()] if tip else ledger_copy.remotes()
+    for remote in filter(None, asked):
+        copy = ledger_copy.look(remote, tip=tip)
+        if copy.has_more:
+            yield ledger_copy.more_than_here(copy, tip)

@@ -23,7 +23,7 @@ from pipeline.registry import approval as approvals
 from pipeline.registry.lineage import tags_of
 from pipeline.registry.verdicts import show_verdict
 from pipeline.report import notifier
-from pipeline.rollout import saga
+from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.targets import release_targets
 from pipeline.storage import ledger
 from pipeline.storage.mlflow_client import session
@@ -81,6 +81,7 @@ def promote(
         aliases.tag(client, version.name, version.number, ledger=commit)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
+    ledger_copy.push()
     if now != version.number:
         raise NothingToDo(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"

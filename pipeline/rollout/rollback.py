@@ -11,7 +11,7 @@ from pipeline.contract.records import (
 )
 from pipeline.registry import aliases
 from pipeline.report import notifier
-from pipeline.rollout import saga
+from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.targets import release_targets
 from pipeline.storage import ledger
@@ -47,6 +47,7 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
         if newest.rollback and not aliases.is_settled(client, name, serving):
             log.warning("finishing the rollback to version %d that was interrupted", serving.version)
             saga.settle(targets)
+            ledger_copy.push()
             assert newest.release is not None
             return newest.release
         releases = ledger.releases()
@@ -82,6 +83,7 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
             ),
         )
         saga.run(move, targets)
+        ledger_copy.push()
         notifier.rolled_back(release, verdict.reason)
         return release
 

@@ -111,10 +111,16 @@ def ledger_tip() -> str:
 
 
 def text_at(commit: str, path: str | Path) -> str | None:
-    """Returns the text of a file in a commit, or None if it is missing."""
+    """Returns the text of a file in a commit, or None if it is missing; ReleaseError if it cannot be read."""
     try:
         return git("show", f"{commit}:{path}", folder=home()) + "\n"
-    except ReleaseError:
+    except ReleaseError as error:
+        try:
+            is_listed = git("ls-tree", "--name-only", "--full-tree", commit, "--", str(path), folder=home())
+        except ReleaseError:
+            is_listed = "the commit itself cannot be read"
+        if is_listed:
+            raise _damaged(commit, str(error)) from None
         return None
 
 
@@ -258,20 +264,53 @@ def _move(tree: str, parents: Sequence[str], *, expected: str, message: str) -> 
     return commit
 
 
-def newest_unreachable() -> str:
-    """Returns the newest commit of a night that is on no branch any more; "" if git has none.
+def is_part(commit: str, tip: str) -> bool:
+    """Returns whether `tip` is the commit or follows it; False where git has one of them not."""
+    command = ["git", "merge-base", "--is-ancestor", commit, tip]
+    done = subprocess.run(command, cwd=home(), capture_output=True, check=False)
+    return bool(commit and tip) and done.returncode == 0
 
-    A commit that another one follows is not the newest, also where both are of the same second.
+
+def commits_up_to(commit: str) -> "Sequence[Commit]":
+    """Returns the commits that a ledger which ends with this one would have, newest first."""
+    return _commits(commit)
+
+
+def lost() -> list[str]:
+    """Returns commits of nights that are on no branch any more and are followed by none, likeliest first.
+
+    First comes what the branch itself was at last, by its reflog, which is deleted with the branch; then
+    those with the most nights before them. A night that lost the race for the ledger leaves one too.
     """
     words = ("fsck", "--unreachable", "--no-reflogs", "--no-progress", "--connectivity-only")
-    lost = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]
-    if not lost:
-        return ""
+    unreachable = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]
+    if not unreachable:
+        return []
     form = "--format=%ct|%H|%P|%(trailers:key=Night,valueonly,separator=%x20)"
-    fields = [line.split("|", 3) for line in git("show", "-s", form, *lost, folder=home()).splitlines()]
+    shown = git("log", "--no-walk", form, "--stdin", folder=home(), text="\n".join(unreachable))
+    fields = [line.split("|", 3) for line in shown.splitlines()]
     followed = {parent for _, _, parents, _ in fields for parent in parents.split()}
-    nights = [(int(at), commit) for at, commit, _, night in fields if night and commit not in followed]
-    return max(nights, default=(0, ""))[1]
+    at = {commit: int(time) for time, commit, _, night in fields if night and commit not in followed}
+    try:
+        moves = git("reflog", "show", "--format=%H", BRANCH, "--", folder=home()).splitlines()
+    except ReleaseError:
+        moves = []
+    # Larger is likelier: the newest move of the branch, then the most nights, then the newest.
+    rank = {commit: len(moves) - place for place, commit in reversed([*enumerate(moves)])}
+    return sorted(at, key=lambda one: (rank.get(one, 0), len(_commits(one)), at[one]), reverse=True)
+
+
+def move_to(commit: str, *, expected: str, message: str) -> None:
+    """Lets the ledger end with this commit; ReleaseError if it does not end with `expected` any more."""
+    git("update-ref", "--create-reflog", "-m", message, BRANCH, commit, expected or _FIRST, folder=home())
+
+
+def _damaged(commit: str, message: str) -> ReleaseError:
+    where = f"commit {commit[:9]} of the ledger" if commit else "the ledger"
+    return ReleaseError(
+        f"{where} cannot be read: {' '.join(message.split())[:200]}; "
+        f"repair it with: python -m pipeline repair"
+    )
 
 
 def note(text: str, *, versions: Sequence[int], recipe: str = "") -> None:
@@ -324,8 +363,10 @@ def texts_at(commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[s
     wanted = [(number, str(path)) for number in range(len(commits)) for path in paths]
     request = "".join(f"{commits[number]}:{path}\n" for number, path in wanted)
     done = subprocess.run(
-        ["git", "cat-file", "--batch"], cwd=home(), input=request.encode(), capture_output=True, check=True
+        ["git", "cat-file", "--batch"], cwd=home(), input=request.encode(), capture_output=True, check=False
     )
+    if done.returncode:
+        raise _damaged("", done.stderr.decode())
     texts: list[dict[str, str]] = [{} for _ in commits]
     at = 0
     for number, path in wanted:

@@ -4,6 +4,9 @@ MLflow is at `$MLFLOW_TRACKING_URI`, or in a SQLite file under $PIPELINE_HOME/va
 it or, for an experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION` (a folder, gs://...).
 Each night has one MLflow run in the experiment `daybreak`, found or created by its tag `night`. A server that
 does not answer is retried for some seconds; then JobError is raised, and the stage can be run again.
+
+Only `make setup` and the first night create the SQLite file (`create`). A session never does: an empty
+registry in the place of a lost one would hide that the versions are gone.
 """
 
 import contextlib
@@ -26,6 +29,7 @@ log = logging.getLogger(__name__)
 EXPERIMENT = "daybreak"
 NUM_TRIES = 5
 FIRST_WAIT_S = 0.5  # doubled after each try
+SQLITE = b"SQLite format 3\0"  # begins each of its files
 _DEFAULTS = {  # MLflow's own retries would take minutes; ours follow
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
@@ -48,6 +52,7 @@ def session() -> Iterator["MlflowClient"]:
     import mlflow
 
     uri = tracking_uri()
+    expect_file()
     mlflow.set_tracking_uri(uri)  # artifacts are resolved by the global URI
     client = _answering(uri)
     try:
@@ -56,6 +61,39 @@ def session() -> Iterator["MlflowClient"]:
         if not _is_unreachable(error):
             raise
         raise _no_answer(uri, error, "in the middle of the stage") from error
+
+
+def create() -> str:
+    """Creates the SQLite file of MLflow where that is missing; returns what `reachable` does."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    with contextlib.suppress(OSError):  # the session reports it
+        _make_file(tracking_uri())
+    return reachable()
+
+
+def is_missing() -> bool:
+    """Returns whether MLflow is to be in a SQLite file that does not exist."""
+    path = _file(tracking_uri())
+    return path is not None and not path.exists()
+
+
+def expect_file() -> None:
+    """Raises JobError where MLflow is to be in a SQLite file that is missing, or of another kind."""
+    path = _file(tracking_uri())
+    if path is None or path.is_dir():  # SQLite says by itself that it cannot open a folder
+        return
+    if not path.exists():
+        raise JobError(
+            f"{path}, the database of MLflow, is missing; bring it back from a backup (make setup, or the "
+            f"first night, creates one in a new home)"
+        )
+    with path.open("rb") as file:
+        if (begins := file.read(len(SQLITE))) != SQLITE:
+            raise JobError(
+                f"{path}, the database of MLflow, is not a SQLite file ({path.stat().st_size:,} bytes that "
+                f"begin with {begins!r}); bring it back from a backup"
+            )
 
 
 def reachable() -> str:
@@ -126,7 +164,7 @@ def _answering(uri: str) -> "MlflowClient":
     )
 
     def ask() -> "MlflowClient":
-        _make_file(uri)
+        _expect_to_open(uri)
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
         return client
@@ -139,19 +177,24 @@ def _answering(uri: str) -> "MlflowClient":
         raise _no_answer(uri, error, f"after {NUM_TRIES} tries") from error
 
 
-def _make_file(uri: str) -> None:
-    """Creates the SQLite file whole or not at all, since MLflow cannot complete a file that is half made.
+def _file(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
-    Raises OSError if the file cannot be opened, which MLflow would only report after two minutes.
-    """
-    if not uri.startswith("sqlite:///"):
-        return
-    path = Path(uri.removeprefix("sqlite:///"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError), path.open("r+b"):
+
+def _expect_to_open(uri: str) -> None:
+    """Raises OSError if the file cannot be opened, which MLflow would only report after two minutes."""
+    if path := _file(uri):
+        path.open("r+b").close()
+
+
+def _make_file(uri: str) -> None:
+    """Creates the SQLite file whole or not at all, since MLflow cannot complete a file that is half made."""
+    path = _file(uri)
+    if path is None or path.exists():
         return
     from mlflow import MlflowClient
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mlflow-") as folder:
         fresh = Path(folder) / path.name
         MlflowClient(f"sqlite:///{fresh}").search_experiments(max_results=1)
@@ -162,9 +205,9 @@ def _make_file(uri: str) -> None:
 @functools.cache
 def _faults() -> tuple[type[BaseException], ...]:
     from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import OperationalError
+    from sqlalchemy.exc import DatabaseError
 
-    return MlflowException, OperationalError, OSError
+    return MlflowException, DatabaseError, OSError
 
 
 def _is_unreachable(error: Any) -> bool:

@@ -104,7 +104,7 @@ def make_home(folder: Path) -> Path:
     for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "DAYBREAK_TOKEN"):
         os.environ.pop(name, None)
     os.environ["PIPELINE_HOME"] = str(folder / "store")
-    mlflow_client.reachable()
+    mlflow_client.create()
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # which MLflow sets
     os.environ["PIPELINE_HOME"] = str(folder / "home")
     home = make_repository(folder / "home", store=folder / "store" / "var" / "mlflow.db")

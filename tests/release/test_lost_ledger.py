@@ -8,11 +8,12 @@ import pytest
 
 from pipeline import cli, runner
 from pipeline.contract import records
-from pipeline.contract.errors import ReleaseError
+from pipeline.contract.errors import JobError, NothingToDo, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import Evaluation, Night, Version
-from pipeline.gate import judge
+from pipeline.gate import judge, review
 from pipeline.rollout.lost_ledger import expect_ledger
+from pipeline.rollout.restore import restore
 from pipeline.storage import ledger
 
 pytestmark = [
@@ -40,13 +41,17 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
         judge.gate(*night, None, told)
     monkeypatch.chdir(home)
     assert cli.main(["watch"]) == 1
-    assert f"git update-ref {ledger.BRANCH} {lost}" in caplog.text
+    assert "python -m pipeline restore" in caplog.text
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
         runner.run("open", night="next")
     assert not (home / "nights" / "next").exists()
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
         runner.run("rollback")
-    subprocess.run(["git", "update-ref", ledger.BRANCH, lost], cwd=home, check=True)
+    assert cli.main(["restore"]) == 0
+    assert not ledger.ledger_tip()
+    assert cli.main(["restore", "--yes"]) == 0
+    assert ledger.ledger_tip() == lost
+    assert cli.main(["restore", "--yes"]) == NothingToDo.exit_status
     assert cli.main(["watch"]) == 0
     champion = ledger.champion_at(ledger.ledger_tip())
     assert champion
@@ -61,8 +66,36 @@ def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
     release(1, 1.0)
     tip = ledger.ledger_tip()
     subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
-    with pytest.raises(ReleaseError, match=f"ends at {before[:9]} without it; .* {tip}"):
+    with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
         expect_ledger(told)
+
+
+def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused(
+    home: Path, release: Any, told: Params
+) -> None:
+    release(0, 1.0)
+    before = ledger.ledger_tip()
+    release(1, 0.1)
+    commit = ledger.ledger_tip()
+    review.show_report(records.read(Night), commit=commit)  # as `close` does
+    subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
+    with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):
+        expect_ledger(told)
+
+
+def test_a_commit_that_only_mlflow_names_is_shown_and_taken_only_by_name(
+    home: Path, release: Any, told: Params
+) -> None:
+    release(0, 1.0)
+    tip = ledger.ledger_tip()
+    subprocess.run(["git", "branch", "kept", tip], cwd=home, check=True)  # so that it is not unreachable
+    subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], cwd=home, check=True)
+    with pytest.raises(ReleaseError, match=f"only MLflow names .* --commit {tip} --yes"):
+        list(restore(told, yes=True))
+    assert not ledger.ledger_tip()
+    lines = list(restore(told, commit=tip, yes=True))
+    assert ledger.ledger_tip() == tip
+    assert f"MLflow, by version 1: {tip[:9]}, night 2025-01-10" in "\n".join(lines)
 
 
 def test_a_remote_that_has_the_ledger_is_named(
@@ -73,10 +106,13 @@ def test_a_remote_that_has_the_ledger_is_named(
     subprocess.run(["git", "clone", "--quiet", "--branch", "main", str(home), str(clone)], check=True)
     monkeypatch.setenv("PIPELINE_HOME", str(clone))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")
-    with pytest.raises(ReleaseError, match="git fetch origin nights:nights"):
+    with pytest.raises(ReleaseError, match="the remote origin has the branch nights at"):
         expect_ledger(told)
-    subprocess.run(["git", "fetch", "--quiet", "origin", "nights:nights"], cwd=clone, check=True)
-    expect_ledger(told, always_ask_mlflow=False)
+    assert not (tmp_path / "another.db").exists()
+    assert "remote origin: " in "\n".join(restore(told, yes=True))
+    with pytest.raises(JobError, match=r"another[.]db, the database of MLflow, is missing"):
+        expect_ledger(told, opens=True)
+    assert not (tmp_path / "another.db").exists()
 
 
 def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(home: Path, release: Any, told: Params) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.contract.errors import JobError
 from pipeline.storage import mlflow_client
 
-MAKE = [sys.executable, "-c", "from pipeline.storage import mlflow_client; print(mlflow_client.reachable())"]
+MAKE = [sys.executable, "-c", "from pipeline.storage import mlflow_client; print(mlflow_client.create())"]
 
 
 @pytest.mark.slow
@@ -34,3 +35,22 @@ def test_a_store_behind_a_server_is_no_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     mlflow_client._make_file("http://me:secret@127.0.0.1:9")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["removed", "emptied", "overwritten", "torn"])
+def test_a_lost_database_is_one_sentence_and_is_not_created_again(repository: Path, lost: str) -> None:
+    store = repository / "var" / "mlflow.db"
+    content = store.read_bytes()
+    store.unlink()
+    if lost == "overwritten":
+        store.write_bytes(b"no database at all" * 1000)
+    elif lost == "torn":
+        store.write_bytes(content[: len(content) // 2])
+    elif lost == "emptied":
+        store.touch()
+    before = store.read_bytes() if store.exists() else None
+    with pytest.raises(JobError, match=r"mlflow[.]db.*; ") as refused, mlflow_client.session() as client:
+        client.search_registered_models()
+    assert "\n" not in str(refused.value)
+    assert (store.read_bytes() if store.exists() else None) == before

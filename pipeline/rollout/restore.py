@@ -1,0 +1,177 @@
+"""Brings a ledger back that was lost or cut back: proposes a commit, and sets the branch to it when told to.
+
+A commit may be known to git here, by the branch's reflog or as one that no branch has any more; then to a
+remote; then to MLflow, by the tag `ledger` of its newest version. The first that is known is proposed, or one
+that follows it. What MLflow alone names is shown, and taken only if a person names it: whoever can write to
+MLflow could name any commit.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pipeline.contract import records
+from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError, without_password
+from pipeline.contract.params import ModelSections
+from pipeline.registry import aliases
+from pipeline.rollout import audit, ledger_copy
+from pipeline.storage import checkout, ledger
+from pipeline.storage.mlflow_client import session
+
+log = logging.getLogger(__name__)
+
+MLFLOW = "MLflow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A commit that the ledger may end with, and what is known of it."""
+
+    commit: str
+    source: str  # who knows of it
+    night: str
+    closed: str
+    num_nights: int
+    version: int  # that serves then; 0: none
+
+    def __str__(self) -> str:
+        """Returns it as a line for a person."""
+        serves = f"version {self.version} serves" if self.version else "no version serves"
+        return (f"{self.source}: {self.commit[:9]}, night {self.night}, {self.closed}, "
+                f"{self.num_nights:,} entries, {serves}")  # fmt: skip
+
+
+def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> Iterator[str]:
+    """Yields what is known of the ledger, line by line, and sets the branch if `yes`.
+
+    Raises NothingToDo where nothing knows of more than the ledger has, and ReleaseError where a commit is not
+    one of a whole ledger or the branch has been moved meanwhile.
+
+    Args:
+        params: name of the model, whose versions MLflow has.
+        commit: that the ledger shall end with; the one that is proposed if empty.
+        yes: set the branch; else it is only shown.
+    """
+    tip = ledger.ledger_tip()
+    yield f"the ledger, the git branch nights, {_end(tip)}"
+    found = [*_here(tip), *_remotes(tip)]
+    tags = [*_tagged(params, tip)]
+    for proposal in found:
+        yield str(proposal)
+    for number, tag in tags:
+        known = _proposal(tag, f"{MLFLOW}, by version {number}")
+        yield str(known) if known else f"{MLFLOW}, by version {number}: {tag[:40]}, which git does not have"
+    if commit:
+        chosen: Proposal | None = _named(commit)
+    else:
+        chosen = _furthest(found)
+    if chosen is None and tags:
+        raise ReleaseError(
+            f"only MLflow names a commit that the ledger does not have; see that it is right and take it "
+            f"with --commit {tags[0][1][:40]} --yes, or bring the branch back from a backup or another clone"
+        )
+    if chosen is None or chosen.commit == tip:
+        raise NothingToDo("nothing knows of more than the ledger has")
+    yield from _faults(chosen.commit)
+    left_out = [one for one in (ledger.commits_up_to(tip) if tip else ())
+                if not ledger.is_part(one.id, chosen.commit)]  # fmt: skip
+    if left_out:
+        yield f"{len(left_out)} entries of today's ledger are not in it; they stay known as {tip}"
+    if not yes:
+        yield f"Set it with: python -m pipeline restore {f'--commit {commit} ' if commit else ''}--yes"
+        return
+    ledger.move_to(chosen.commit, expected=tip, message=f"restore: {chosen.source}")
+    yield f"the ledger ends at {chosen.commit[:9]} now, by {chosen.source}; run python -m pipeline watch"
+
+
+def _end(tip: str) -> str:
+    known = _proposal(tip, "") if tip else None
+    return f"ends at {str(known).removeprefix(': ')}" if known else "is gone"
+
+
+def _here(tip: str) -> Iterator[Proposal]:
+    """Yields the likeliest commit that git here knows, if it follows the ledger's end."""
+    for commit in ledger.lost():
+        known = _proposal(commit, "git here")
+        if known and (not tip or ledger.is_part(tip, commit)):
+            yield known
+            return
+
+
+def _remotes(tip: str) -> Iterator[Proposal]:
+    for remote in ledger_copy.remotes():
+        copy = ledger_copy.look(remote, tip=tip)
+        if copy.state == "no answer":
+            log.warning("%s", copy)
+        known = _proposal(copy.commit, f"remote {without_password(remote)}") if copy.has_more else None
+        if known:
+            yield known
+
+
+def _tagged(params: ModelSections, tip: str) -> Iterator[tuple[int, str]]:
+    """Yields the newest version whose tag names a commit that the ledger does not have, and the commit."""
+    try:
+        with session() as client:
+            newest = aliases.newest_tagged(client, params.register_.name)
+    except PipelineError as error:
+        log.warning("%s", error)
+        return
+    if newest and not ledger.is_part(newest[1], tip):
+        yield newest
+
+
+def _furthest(found: list[Proposal]) -> Proposal | None:
+    """Returns the first, or one further on that follows it."""
+    chosen: Proposal | None = None
+    for proposal in found:
+        if chosen is None or ledger.is_part(chosen.commit, proposal.commit):
+            chosen = proposal
+    return chosen
+
+
+def _named(commit: str) -> Proposal:
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    try:
+        whole = checkout.git(*words, folder=checkout.home())
+    except ReleaseError:
+        raise ReleaseError(
+            f"git has no commit {commit}; fetch it from a backup or another clone, or choose another --commit"
+        ) from None
+    known = _proposal(whole, "named by --commit")
+    if known is None:
+        raise ReleaseError(f"{commit} is not a commit of a night; choose another --commit")
+    return known
+
+
+def _proposal(commit: str, source: str) -> Proposal | None:
+    """Returns what git says of a commit; None where git has it not, or it is of no night."""
+    if not ledger.is_part(commit, commit):
+        return None
+    try:
+        entries = ledger.commits_up_to(commit)
+        if not entries:
+            return None
+        serving = ledger.champion_at(commit)
+    except PipelineError as error:
+        log.warning("%s is not proposed: %s", commit[:9], error)
+        return None
+    closed = datetime.fromtimestamp(entries[0].time, UTC)
+    return Proposal(
+        commit=commit, source=source, night=entries[0].night, closed=f"{closed:%Y-%m-%d %H:%M} UTC",
+        num_nights=len(entries), version=serving.version if serving else 0,
+    )  # fmt: skip
+
+
+def _faults(commit: str) -> Iterator[str]:
+    """Yields what is wrong with the releases of a ledger that ends there.
+
+    Raises ReleaseError unless all its objects are whole and its entries follow each other.
+    """
+    checkout.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", commit, folder=checkout.home())
+    commits = ledger.commits_up_to(commit)
+    texts = ledger.texts_at([one.id for one in commits], [*map(records.path_of, audit.KINDS)])
+    contents = [audit.decoded(files) for files in texts]
+    if faults := list(audit.chain_faults(commits, contents)):
+        raise ReleaseError(f"{commit[:9]} ends no whole ledger: {faults[0]}; choose another --commit")
+    yield from (f"look at this first: {fault}" for fault in audit.release_faults(commits, contents))

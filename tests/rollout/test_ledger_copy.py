@@ -1,0 +1,159 @@
+"""The ledger is pushed off the host, and is held against what was pushed."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from pipeline.contract.errors import NothingToDo, ReleaseError
+from pipeline.contract.params import Params, load
+from pipeline.rollout import ledger_copy
+from pipeline.rollout.lost_ledger import expect_ledger
+from pipeline.rollout.restore import restore
+from pipeline.storage import checkout, ledger
+from tests.conftest import PARAMS
+from tests.rollout.ledgers import close, make_home, release_of
+
+pytestmark = pytest.mark.slow
+
+
+def point_to(remote: object) -> None:
+    """Names the remote in the params of the home."""
+    key = f', ledger_remote: "{remote}"}}'
+    (checkout.home() / "params.yaml").write_text(PARAMS.replace("budget_usd: 3}", f"budget_usd: 3{key}"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of two nights whose remote is a bare repository beside it."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "home" / "var").mkdir(parents=True)
+    shutil.copy(empty_store, tmp_path / "home" / "var" / "mlflow.db")
+    home = make_home(tmp_path / "home", monkeypatch)
+    subprocess.run(["git", "init", "--quiet", "--bare", str(tmp_path / "bare")], check=True)
+    point_to(tmp_path / "bare")
+    close(2, after=close(1, after="", release=release_of(1)))
+    return home
+
+
+@pytest.fixture
+def params(home: Path) -> Params:
+    return load(home)
+
+
+def pushed(tmp_path: Path) -> str:
+    """The end of the copy."""
+    return checkout.git("for-each-ref", "--format=%(objectname)", ledger.BRANCH, folder=tmp_path / "bare")
+
+
+def test_what_is_pushed_brings_a_ledger_back_that_git_here_has_lost(
+    home: Path, params: Params, tmp_path: Path
+) -> None:
+    tip = ledger.ledger_tip()
+    copy = ledger_copy.push()
+    assert copy
+    assert copy.state == "same"
+    assert pushed(tmp_path) == tip
+    subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], check=True)
+    subprocess.run(["git", "gc", "--quiet", "--prune=now"], check=True)
+    with pytest.raises(ReleaseError, match=f"has the branch nights at {tip[:9]}; but the ledger"):
+        expect_ledger(params, opens=True)
+    lines = list(restore(params))
+    assert not ledger.ledger_tip()
+    assert f"remote {tmp_path / 'bare'}: {tip[:9]}, night 2025-01-12" in "\n".join(lines)
+    assert "2 entries" in "\n".join(lines)
+    list(restore(params, yes=True))
+    assert ledger.ledger_tip() == tip
+    with pytest.raises(NothingToDo):
+        list(restore(params, yes=True))
+
+
+def test_a_branch_that_was_cut_back_is_proposed_as_its_reflog_has_it(home: Path, params: Params) -> None:
+    tip = ledger.ledger_tip()
+    first = ledger.commits()[1].id
+    close(3, after=tip)  # loses no race: it is undone by hand, and was the newest
+    newest = ledger.ledger_tip()
+    subprocess.run(["git", "update-ref", ledger.BRANCH, first], check=True)
+    lines = list(restore(params, yes=True))
+    assert ledger.ledger_tip() == newest
+    assert lines[1].startswith(f"git here: {newest[:9]}, night 2025-01-13")
+    assert "version 1 serves" in lines[0]
+
+
+def test_a_night_that_lost_its_race_is_not_what_is_restored(home: Path, params: Params) -> None:
+    tip = ledger.ledger_tip()
+    won = close(3, after=tip)
+    subprocess.run(["git", "update-ref", ledger.BRANCH, tip], check=True)
+    close(4, after=tip)  # newer, and as long
+    subprocess.run(["git", "update-ref", ledger.BRANCH, won], check=True)
+    subprocess.run(["git", "update-ref", ledger.BRANCH, tip], check=True)
+    list(restore(params, yes=True))
+    assert ledger.ledger_tip() == won
+
+
+def test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten(
+    home: Path, params: Params, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, tip = ledger.commits()[1].id, ledger.ledger_tip()
+    ledger_copy.push()
+    subprocess.run(["git", "update-ref", ledger.BRANCH, first], check=True)
+    copy = ledger_copy.push()
+    assert copy
+    assert copy.state == "ahead"
+    with pytest.raises(ReleaseError, match=f"which follows the ledger's {first[:9]}"):
+        expect_ledger(params, opens=True)
+    close(5, after=first)  # as a ledger whose newest entry was rewritten
+    copy = ledger_copy.push()
+    assert copy
+    assert copy.state == "diverged"
+    assert pushed(tmp_path) == tip
+    assert "is not part of the ledger" in caplog.text
+    with pytest.raises(ReleaseError, match="is not part of the ledger"):
+        expect_ledger(params, opens=True)
+    assert "1 entries of today's ledger are not in it" in "\n".join(restore(params, commit=tip, yes=True))
+    assert ledger.ledger_tip() == tip
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that takes requests and never answers, and asks for a password by name."""
+    over = Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/closed"):
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", "Basic realm=git")
+                self.end_headers()
+            else:
+                over.wait()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        over.set()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("place", ["silent", "closed"])
+def test_a_remote_that_is_silent_or_asks_for_a_password_holds_no_night(
+    home: Path, silent: str, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ledger_copy, "PUSH_S", 1)
+    monkeypatch.setattr(ledger_copy, "ANSWER_S", 1)
+    point_to(f"{silent}/{place}")
+    began = time.monotonic()
+    copy = ledger_copy.push()
+    assert copy
+    assert copy.state == "no answer"
+    assert time.monotonic() - began < 30
+    assert "the ledger is not pushed" in caplog.text
+    expect_ledger(load(home), opens=True)  # the night goes on
