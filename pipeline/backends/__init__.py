@@ -1,1 +1,1 @@
-"""Where jobs run: this machine, and Vertex AI."""
+"""Where jobs run: this machine, Vertex AI, a Slurm cluster."""

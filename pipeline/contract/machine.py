@@ -51,6 +51,7 @@ class Machine:
     storage_bytes_per_s: float = 0.0  # read from the disk that the arrays are laid out on; 0: not known
     rates_source: str = ""  # of its FLOP/s, bandwidth and links
     prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
+    count: int = 0  # that there are; 0: as many as one asks for
 
     @property
     def is_local(self) -> bool:

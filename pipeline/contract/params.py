@@ -503,7 +503,8 @@ class BackendSections(Sections):
 
     backend: Plug
     """Where jobs run: `pipeline.backends.local:Local`, this machine;
-    `pipeline.backends.vertex.vertex:Vertex`, machines rented on Vertex AI; or your own class."""
+    `pipeline.backends.vertex.vertex:Vertex`, machines rented on Vertex AI;
+    `pipeline.backends.slurm.slurm:Slurm`, your own cluster; or your own class."""
 
 
 class PlanSections(ProfileSections, TrainSections, PrepareSections, BackendSections):

@@ -104,7 +104,8 @@ def _counts(
     alone = here or machine.is_tpu
     count = job.samples(num_samples, batch_size)
     num_workers = job.num_workers if here else machine.num_workers
-    for num_machines in range(1, 1 + (1 if alone else params.max_machines)):
+    most = 1 if alone else min(params.max_machines, machine.count or params.max_machines)
+    for num_machines in range(1, 1 + most):
         if num_workers * num_machines > batch_size:
             break
         rental = Rental(

@@ -20,12 +20,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.backends.ownership import home_token
 from pipeline.backends.vertex import preflight
 from pipeline.backends.vertex.client import Denied, RetryPolicy, Unreachable
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.backends.vertex.job_spec import Site
 from pipeline.backends.vertex.service import Service
-from pipeline.backends.vertex.vertex import home_token
 from pipeline.contract import params, records
 from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
 from pipeline.contract.records import Dataset, Release

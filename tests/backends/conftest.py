@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.backends import real_slurm
+
 if TYPE_CHECKING:
     from tests.backends.fake_vertex import FakeVertex
 
 ROOT = Path(__file__).parents[2]
 # What stands in the environment of every container, as an image would have it.
+MACHINES = """\
+name,device,num_devices,vcpus,memory_gb,count,options,spot_options,usd_per_hour,spot_usd_per_hour
+node,cpu,0,1,1,2,--partition=urgent,--partition=scavenge,3.60,0.36
+broken,cpu,0,1,1,1,--partition=nowhere,,,
+"""
 IMAGE = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -28,3 +35,26 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["FakeVe
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
     with FakeVertex(image=IMAGE) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_slurm.Cluster]:
+    """A Slurm cluster for all tests of a process; skips where this machine has no Slurm."""
+    if why := real_slurm.missing():
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("slurm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        with real_slurm.cluster(folder) as made:
+            yield made
+
+
+@pytest.fixture
+def cluster(
+    whole_cluster: real_slurm.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[real_slurm.Cluster]:
+    """The cluster, without jobs, and a home of its own for the nights with the file of its machines."""
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    (tmp_path / "machines.csv").write_text(MACHINES)
+    yield whole_cluster
+    whole_cluster.clear()

@@ -1,6 +1,7 @@
 """What every backend keeps: one live job per name, its end told, nothing left running.
 
-Local runs on this machine, Vertex on a service on loopback that runs each replica as a process.
+Local runs on this machine, Vertex on a service on loopback that runs each replica as a process, Slurm on a
+cluster of two nodes whose daemons run here.
 """
 
 import os
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from pipeline.backends.local import Local
+from pipeline.backends.slurm.slurm import Slurm
 from pipeline.contract.backend import Backend, Job
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import Rental
@@ -30,6 +32,7 @@ class Place:
     preempt: Callable[[str], None]
     restock: Callable[[], object]
     never: str  # handle of a job that never was
+    again: Callable[[], Backend]  # another object of the backend, as another process has
 
 
 def local(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
@@ -41,7 +44,7 @@ def local(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
         given = rented.job(tmp_path, script, machine="local", **told)
         return replace(given, environment={"PYTHONPATH": str(Path(__file__).parents[2])})
 
-    return Place(Local(), job, preempt, lambda: None, str(tmp_path / "none"))
+    return Place(Local(), job, preempt, lambda: None, str(tmp_path / "none"), Local)
 
 
 def vertex(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
@@ -57,10 +60,29 @@ def vertex(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
         return rented.job(tmp_path, script, **told)
 
     never = f"projects/p/locations/us-central1/customJobs/7 {tmp_path / 'none'}"
-    return Place(rented.vertex(service.url), job, preempt, service.market.stock.clear, never)
+    backend = rented.vertex(service.url)
+    return Place(backend, job, preempt, service.market.stock.clear, never, lambda: rented.vertex(service.url))
 
 
-@pytest.fixture(params=[local, pytest.param(vertex, marks=pytest.mark.slow)])
+def slurm(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    cluster = request.getfixturevalue("cluster")
+
+    def job(script: str = "exit 0", **told: Any) -> Job:
+        given = rented.job(tmp_path, script, **{"machine": "node", "strategy": "spot", **told})
+        return replace(given, environment={"PYTHONPATH": str(Path(__file__).parents[2])})
+
+    def preempt(handle: str) -> None:
+        cluster.take_away()
+
+    def backend() -> Backend:
+        return Slurm(machines=str(tmp_path / "machines.csv"))
+
+    return Place(backend(), job, preempt, lambda: None, f"7 {tmp_path / 'none'}", backend)
+
+
+@pytest.fixture(
+    params=[local, pytest.param(vertex, marks=pytest.mark.slow), pytest.param(slurm, marks=pytest.mark.slow)]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     made: Place = request.param(tmp_path, request)
     return made
@@ -155,7 +177,7 @@ def test_another_object_of_the_backend_tells_the_same(place):
     """A call of a stage is a process of its own: nothing is known but what is written down."""
     handle = place.backend.submit(place.job("sleep 60"))
     wait(lambda: place.backend.state(handle) == "running")
-    again = Local() if isinstance(place.backend, Local) else rented.vertex(place.backend.service.endpoint)
+    again = place.again()
     assert again.submit(place.job("sleep 60")) == handle
     assert again.state(handle) == "running"
     again.cancel(handle)

@@ -87,3 +87,26 @@ def test_a_subclass_of_vertex_is_planned_for_by_what_it_has() -> None:
 def test_where_the_backend_has_none_of_the_machines_it_is_said_what_it_has() -> None:
     with pytest.raises(PlanError, match=r"none of them; add one that it has \(rack-9\) to plan.machines"):
         planned(f"{__name__}:Cellar", "g2-standard-4")
+
+
+def test_a_file_of_own_machines_is_planned_for_by_its_prices_and_never_beyond_its_count(tmp_path):
+    Path("machines.csv").write_text(
+        "name,device,num_devices,vcpus,memory_gb,count,usd_per_hour\n"
+        "rack,L4,1,8,64,2,0.5\nshelf,T4,1,8,64,4,0.1\n"
+    )
+    backend = "{use: 'pipeline.backends.slurm.slurm:Slurm', machines: machines.csv}"
+    Path("params.yaml").write_text(
+        PARAMS.format(backend=backend, machines="rack, shelf").replace(
+            "spot: false", "spot: false, max_machines: 8"
+        )
+    )
+    plan = runner.run("plan")
+    assert isinstance(plan, Plan)
+    counts = {}
+    for option in plan.options:
+        most = max(counts.get(option.rental.machine, 0), option.rental.num_machines)
+        counts[option.rental.machine] = most
+    assert plan.rental.machine in ("rack", "shelf")
+    assert (plan.rental.region, plan.price_source) == ("", "machines.csv")
+    assert counts["rack"] <= 2
+    assert counts["shelf"] <= 4

@@ -6,8 +6,7 @@ Several machines find each other by CLUSTER_SPEC, which the service sets: the ma
 master, those of workerpool1 follow. torchrun gets nodes, place and master from there; RANK and MASTER_ADDR
 are not promised by the service.
 
-The module ends at T (seconds since 1970) at the latest, even if nobody else is alive to end it. On SIGTERM it
-has half a minute to save, and its exit status is then 143.
+The module ends at T (seconds since 1970) at the latest, even if nobody else is alive to end it.
 
 With `--bucket`, what the job needs is fetched from there first, and what it leaves is sent there
 (staging.py).
@@ -16,19 +15,16 @@ With `--bucket`, what the job needs is fetched from there first, and what it lea
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.backends import torchrun
+from pipeline.backends import node
+from pipeline.backends.node import Task
 from pipeline.backends.torchrun import Place
 
-STOP_S = 30.0  # from the request to end to the kill
 SPEC = "CLUSTER_SPEC"
 
 
@@ -55,16 +51,6 @@ def place(text: str) -> Place | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """What a machine of the job runs."""
-
-    module: str
-    arguments: tuple[str, ...]
-    num_workers: int
-    until: float  # seconds since 1970
-
-
-@dataclass(frozen=True, kw_only=True)
 class Staging:
     """Where the job fetches what it needs, and sends what it leaves."""
 
@@ -84,55 +70,16 @@ def run_staged(task: Task, staging: Staging) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     bucket = BucketFolder(url=staging.bucket)
     unpack(bucket, staging.job, root, folder)
-    node = place(os.environ.get(SPEC, ""))
-    sync = BucketSync(bucket, staging.job, folder, node=node.rank if node else 0)
+    here = place(os.environ.get(SPEC, ""))
+    sync = BucketSync(bucket, staging.job, folder, node=here.rank if here else 0)
     sync.start()
     os.chdir(root)
     paths = [str(root / CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PIPELINE_HOME": str(root)}
     arguments = (str(folder) if word == staging.folder else word for word in task.arguments)
-    status = run(replace(task, arguments=tuple(arguments)))
+    status = node.run(replace(task, arguments=tuple(arguments)), place=here)
     sync.finish()
     return status
-
-
-def run(task: Task) -> int:
-    """Runs the module to its end, or until its deadline; returns its exit status as a shell reports it."""
-    words = torchrun.command(
-        task.module,
-        task.arguments,
-        num_workers=task.num_workers,
-        place=place(os.environ.get(SPEC, "")),
-        meeting=os.environ.get("PIPELINE_ATTEMPT", "job"),
-    )
-    stopped: list[float] = []  # when it was asked to end
-    started: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, _: object) -> None:
-        stopped.append(time.time())
-        for process in started:
-            process.send_signal(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):  # before the start: else a child could be left behind
-        signal.signal(number, pass_on)
-    process = subprocess.Popen(words, env={**torchrun.threads(task.num_workers), **os.environ})
-    started.append(process)
-    if stopped:
-        process.terminate()
-    while True:
-        end = stopped[0] + STOP_S if stopped else task.until
-        try:
-            status = process.wait(min(1.0, max(0.01, end - time.time())))
-            if stopped and status:
-                return 128 + signal.SIGTERM  # whatever the module itself returns on it
-            return status if status >= 0 else 128 - status
-        except subprocess.TimeoutExpired:
-            if time.time() < end:
-                continue
-            if stopped:
-                process.kill()
-            else:
-                pass_on(signal.SIGTERM, None)
 
 
 def main(words: Sequence[str]) -> int:
@@ -153,7 +100,7 @@ def main(words: Sequence[str]) -> int:
         until=options.until,
     )
     if not options.bucket:
-        return run(task)
+        return node.run(task, place=place(os.environ.get(SPEC, "")))
     return run_staged(task, Staging(bucket=options.bucket, job=options.job, folder=options.folder))
 
 

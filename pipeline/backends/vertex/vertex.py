@@ -9,7 +9,6 @@ While the service does not answer, the journal gives the last known state, so th
 
 import json
 import logging
-import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.backends import ownership
 from pipeline.backends.vertex import billing, error_codes, preflight, staging, submission_journal
 from pipeline.backends.vertex.client import RetryPolicy, Unreachable
 from pipeline.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s, key_of, machine_of
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOME = Path("var/home")  # holds the token that tells the jobs of this home from those of others
 CONSOLE = "https://console.cloud.google.com/ai/platform"
 REFUSED = "refused"  # instead of the service's name, for a request that did not become a job
 
@@ -200,7 +199,7 @@ class Vertex(Backend):
     @cached_property
     def home(self) -> str:
         """The token of the home of the nights."""
-        return home_token()
+        return ownership.home_token()
 
     def _labels(self, job: Job, attempt: str) -> dict[str, str]:
         labels = {"night": job.night, "model": job.model, "job": job.name, "attempt": attempt}
@@ -272,36 +271,10 @@ class Vertex(Backend):
         return fault.state
 
 
-def home_token() -> str:
-    """Returns the token of the home of the nights; it is made once, and labels what belongs to this home."""
-    try:
-        path = checkout.home() / HOME
-    except ParamsError:
-        return "none"
-    if not path.exists():
-        fresh = path.with_name(f".home.{os.getpid()}")
-        replace_text(fresh, secrets.token_hex(8))
-        try:
-            os.link(fresh, path)
-        except FileExistsError:
-            log.info("another process has made %s", path)
-        fresh.unlink()
-    return path.read_text().strip()
-
-
 def _completed(job: Job, *, region: str) -> Job:
-    """Returns the job with its region, and with the night, model and end that only its job.json says."""
-    path = Path(job.folder) / "job.json"
-    recipe = json.loads(path.read_text()) if path.exists() else {}
-    until, workload = recipe.get("train_until"), recipe.get("workload", "")
-    use = workload if isinstance(workload, str) else workload["use"]
-    return replace(
-        job,
-        rental=job.rental if job.rental.region else replace(job.rental, region=region),
-        night=job.night or recipe.get("night", ""),
-        model=job.model or use.rpartition(":")[2],
-        until=job.until or (datetime.fromisoformat(until) if until else None),
-    )
+    """Returns the job with its region, and with what only its job.json says."""
+    rental = job.rental if job.rental.region else replace(job.rental, region=region)
+    return replace(ownership.completed(job), rental=rental)
 
 
 def _submission(job: Job, *, attempt: str, asked_at: datetime) -> Submission:

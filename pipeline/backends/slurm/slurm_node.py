@@ -1,0 +1,70 @@
+"""Runs the module of a job on a node of Slurm: what its batch script starts.
+
+    python -m pipeline.backends.slurm.slurm_node --until T --workers N --ended FILE -- MODULE ARGUMENTS
+
+Several nodes find each other by the variables that srun sets, and by the addresses that Slurm has of them.
+The first node writes the exit status of the job to FILE, since Slurm forgets a job minutes after its end.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipeline.backends import node
+from pipeline.backends.torchrun import Place
+from pipeline.contract.records import replace_text
+
+PORTS = range(20_000, 60_000)  # by the id of the job, since jobs may share a node
+
+
+def place(variables: Mapping[str, str]) -> Place | None:
+    """Returns the place of this node by the variables of srun; None if it is the only one."""
+    num_nodes = int(variables.get("SLURM_STEP_NUM_NODES", "1"))
+    if num_nodes == 1:
+        return None
+    names = _scontrol("show", "hostnames", variables["SLURM_STEP_NODELIST"]).split()
+    rank = int(variables["SLURM_NODEID"])
+    port = PORTS[int(variables["SLURM_JOB_ID"]) % len(PORTS)]
+    return Place(
+        num_nodes=num_nodes, rank=rank, host=_address(names[rank]), master=f"{_address(names[0])}:{port}"
+    )
+
+
+def _address(name: str) -> str:
+    """Returns the address of a node; its name where Slurm has no other."""
+    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", name, "--oneliner"))
+    return found[1] if found else name
+
+
+def _scontrol(*words: str) -> str:
+    return subprocess.run(["scontrol", *words], capture_output=True, text=True, check=True).stdout
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs what the command line says; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Run a module as one node of a job.")
+    parser.add_argument("--until", type=float, required=True, help="seconds since 1970")
+    parser.add_argument("--workers", type=int, default=0, help="by torchrun; 0: the module itself")
+    parser.add_argument("--ended", type=Path, required=True, help="file for the exit status")
+    parser.add_argument("module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(words)
+    task = node.Task(
+        module=options.module,
+        arguments=options.arguments,
+        num_workers=options.workers,
+        until=options.until,
+    )
+    here = place(os.environ)
+    status = node.run(task, place=here)
+    if here is None or here.rank == 0:
+        replace_text(options.ended, f"{status}\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

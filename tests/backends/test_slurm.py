@@ -1,0 +1,241 @@
+"""A Slurm cluster of two nodes: whatever goes wrong with calls, nodes or requests, one job, and a reason."""
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.backends.slurm import slurm_client as client
+from pipeline.backends.slurm.slurm import Slurm
+from pipeline.backends.slurm.slurm_node import PORTS, place
+from pipeline.contract import records
+from pipeline.contract.backend import Job, OutOfTime
+from pipeline.contract.errors import NotYet
+from pipeline.contract.params import Plug
+from pipeline.contract.records import Rental, Training
+from pipeline.jobs import collector, launcher, reaper
+from tests.backends import rented
+from tests.backends.rented import end, wait
+from tests.fakes import read_lines
+from tests.training import nights
+
+pytestmark = pytest.mark.slow  # Slurm looks for work each second
+
+ROOT = Path(__file__).parents[2]
+SLEEP = "sleep 60"
+
+
+@pytest.fixture
+def backend(cluster: Any, tmp_path: Path) -> Slurm:
+    return Slurm(machines=str(tmp_path / "machines.csv"))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Job]:
+    def made(script: str = SLEEP, **given: Any) -> Job:
+        asked = rented.job(tmp_path, script, **{"machine": "node", **given})
+        return replace(asked, environment={"PYTHONPATH": str(ROOT)})
+
+    return made
+
+
+def reasons(folder: Path) -> list[str]:
+    return [line["error"] for line in read_lines(folder / "job" / "errors.jsonl")]
+
+
+def num_live() -> int:
+    return sum(each.phase != "over" for each in client.listed())
+
+
+def test_while_the_controller_is_away_the_job_goes_on_as_it_was_and_no_second_one_is_made(
+    cluster, backend, job
+):
+    handle = backend.submit(job())
+    wait(lambda: backend.state(handle) == "running")
+    with cluster.away():
+        assert backend.state(handle) == "running"
+        with pytest.raises(NotYet, match="job j is not known to be taken: Slurm does not answer"):
+            backend.submit(job())
+    assert backend.submit(job()) == handle
+    assert num_live() == 1
+
+
+def test_a_job_whose_submission_was_killed_before_the_answer_is_adopted(backend, job, tmp_path):
+    handle = backend.submit(job())
+    (tmp_path / "job" / "orders.json").unlink()
+    assert backend.submit(job()) == handle
+    assert num_live() == 1
+
+
+def test_two_that_submit_at_once_get_the_same_job(backend, job):
+    with ThreadPoolExecutor(4) as pool:
+        handles = list(pool.map(lambda _: backend.submit(job()), range(4)))
+    assert len(set(handles)) == 1
+    assert num_live() == 1
+
+
+def test_a_second_job_that_came_late_is_ended_at_the_next_look(backend, job, tmp_path):
+    handle = backend.submit(job())
+    facts = next(each for each in client.listed() if each.id == handle.partition(" ")[0])
+    client.submit(
+        [f"--job-name={facts.name}", f"--comment={facts.comment}", "--time=1", "--output=/dev/null"],
+        f"#!/bin/sh\n{SLEEP}\n", environment=dict(os.environ),
+    )  # fmt: skip
+    assert num_live() == 2
+    backend.state(handle)
+    wait(lambda: num_live() == 1)
+    assert backend.submit(job()) == handle
+
+
+def test_a_machine_that_slurm_does_not_take_is_refused_with_its_own_words(backend, job, tmp_path):
+    handle = backend.submit(job(machine="broken"))
+    assert backend.state(handle) == "refused"
+    (text,) = reasons(tmp_path)
+    assert "Slurm does not take job j on broken (sbatch: error: invalid partition specified: nowhere" in text
+    assert backend.submit(job(machine="broken")) != handle  # asked anew, as the cluster may have changed
+    checks = {text.partition(":")[0]: ok for _, ok, text in backend.preflight(())}
+    assert checks == {"node": True, "broken": False}
+
+
+def test_a_job_that_can_never_run_is_refused_rather_than_waited_for(backend, job, tmp_path):
+    limited = (tmp_path / "machines.csv").read_text().replace("--partition=nowhere", "--partition=brief")
+    (tmp_path / "machines.csv").write_text(limited)
+    handle = backend.submit(job(machine="broken", timeout_s=3600))
+    assert end(backend, handle) == "refused"
+    assert "can never run on broken (PartitionTimeLimit)" in reasons(tmp_path)[-1]
+    assert num_live() == 0
+
+
+def test_a_job_that_slurm_has_forgotten_ended_as_its_first_node_has_written(cluster, backend, job, tmp_path):
+    handle = backend.submit(job("exit 0"))
+    wait(lambda: any((tmp_path / "job" / "ended").glob("*")))
+    with cluster.away():
+        shutil.rmtree(cluster.folder / "state")
+        (cluster.folder / "state").mkdir()
+    wait(cluster.is_idle)
+    assert not client.listed()
+    assert backend.state(handle) == "succeeded"
+    assert backend.submit(job("exit 1")) == handle
+
+
+def test_a_worker_that_is_killed_is_no_error_of_its_code(backend, job, tmp_path):
+    handle = backend.submit(job("kill -9 $$"))
+    assert end(backend, handle) == "preempted"
+    assert "was killed on node" in reasons(tmp_path)[-1]
+    second = backend.submit(job("exit 3"))
+    assert end(backend, second) == "failed"
+    assert "status 3, an error of its own code" in reasons(tmp_path)[-1]
+
+
+def test_what_a_job_costs_is_its_time_at_the_price_of_the_file(backend, job, tmp_path):
+    handle = backend.submit(job("sleep 2", strategy="spot"))
+    assert end(backend, handle) == "succeeded"
+    usd = backend.usd(tmp_path / "job")
+    assert 2 * 0.36 / 3600 <= usd <= 8 * 0.36 / 3600
+    assert backend.usd(tmp_path / "job") == usd  # it is over
+    assert Path(backend.logs(handle)).name == "log.txt"
+
+
+def test_a_job_of_no_open_night_is_ended_by_the_reaper(backend, job, tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "home")], check=True)
+    backend.submit(job())
+    (one,) = backend.live()
+    assert (one.job, one.night) == ("j", "2026-01-02")
+    monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
+    reaper.reap(backend=backend)
+    wait(lambda: num_live() == 0)
+
+
+def test_a_job_that_is_asked_for_after_its_time_is_not_submitted(backend, job):
+    late = replace(job(), until=datetime.now(UTC) - timedelta(hours=1))
+    with pytest.raises(OutOfTime, match="training had to end at"):
+        backend.submit(late)
+    assert num_live() == 0
+
+
+def test_whoever_submits_may_be_killed_at_any_moment(backend, job, tmp_path):
+    """SIGKILL at ten moments of a submission, then another submits: one job each time."""
+    code = (
+        "import sys, pickle; from pathlib import Path; from pipeline.backends.slurm.slurm import Slurm;"
+        f"backend = Slurm(machines={str(tmp_path / 'machines.csv')!r});"
+        "print('ready', flush=True); sys.stdin.readline();"
+        "backend.submit(pickle.loads(Path(sys.argv[1]).read_bytes()))"
+    )
+    for number in range(10):
+        asked = job(name=f"j{number}")
+        (tmp_path / "asked").write_bytes(pickle.dumps(asked))
+        words = [sys.executable, "-c", code, str(tmp_path / "asked")]
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        ) as process:
+            assert process.stdout
+            assert process.stdin
+            process.stdout.readline()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            time.sleep(0.012 * number)  # no condition: the moment is what is tried
+            process.send_signal(signal.SIGKILL)
+        handle = backend.submit(asked)
+        assert backend.submit(asked) == handle
+        backend.state(handle)
+        named = [each for each in client.listed() if each.name.endswith(f"-j{number}")]
+        assert sum(each.phase != "over" for each in named) == 1
+        backend.cancel(handle)
+
+
+def test_two_nodes_train_tonights_model_together_through_a_preemption(
+    cluster, backend, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    nights.lay_out(tmp_path)
+    night = nights.night(seconds=1800)
+    witness = tmp_path / "witness"
+    witness.mkdir()
+    workload = Plug(use="tests.backends.test_together:Witnessed", witness=str(witness))
+    params = nights.told().model_copy(update={"workload": workload})
+    rental = Rental(machine="node", num_machines=2, strategy="spot")
+    plan = replace(nights.plan(num_samples=3000), rental=rental, usd_per_hour=0.36)
+
+    def train() -> Training | None:
+        time.sleep(0.1)
+        try:
+            return launcher.train(night, nights.dataset(), plan, None, backend=backend, params=params)
+        except NotYet:
+            return None
+
+    train()
+    (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
+    wait(lambda: any((folder / "checkpoints").glob("*/manifest.json")) or train(), timeout_s=120)
+    cluster.take_away()
+    training = wait(train, timeout_s=300)
+    assert {path.name for path in witness.iterdir()} == {"worker 0 of 2", "worker 1 of 2"}
+    assert (training.num_samples, training.stopped_by) == (3000, "finished")
+    assert training.num_restarts >= 1
+    assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 3
+    assert records.digest(collector.MODEL) == training.model_digest
+    assert training.cost_usd > 0
+
+
+def test_nodes_meet_at_the_address_of_the_first(cluster):
+    variables = {
+        "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": "1",
+        "SLURM_JOB_ID": "40007",
+    }  # fmt: skip
+    second = place(variables)
+    assert second
+    assert (second.rank, second.num_nodes, second.host) == (1, 2, "127.0.0.1")
+    assert second.master == f"127.0.0.1:{PORTS[40_007 % len(PORTS)]}"
+    assert place({}) is None

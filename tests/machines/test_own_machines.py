@@ -1,0 +1,75 @@
+"""A team's own machines: what a line of its file means, and what is wrong with one."""
+
+import pytest
+
+from pipeline.contract.errors import ParamsError
+from pipeline.machines import catalog
+from pipeline.machines.own_machines import read
+
+HEAD = "name,device,num_devices,vcpus,memory_gb,count,options,usd_per_hour,spot_options,spot_usd_per_hour\n"
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str):
+        path = tmp_path / "machines.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_device_of_the_catalog_brings_its_speed_and_cpus_are_as_fast_as_they_have_cores(written):
+    a100, cpu = read(
+        written(
+            HEAD + "a100,A100 80GB,4,64,512,8,--partition=gpu --gres=gpu:4,6.00,--partition=spare,1.50\n"
+            "cpu,cpu,0,32,128,40,,,,\n"
+        )
+    )
+    known = next(machine for machine in catalog.rented() if machine.device == "A100 80GB")
+    assert a100.machine.flops_per_s == known.flops_per_s
+    assert a100.machine.device_memory_bytes == known.device_memory_bytes
+    assert (a100.machine.num_workers, a100.machine.gpus, a100.machine.count) == (4, "4 x A100 80GB", 8)
+    assert a100.words("on-demand") == ("--partition=gpu", "--gres=gpu:4")
+    assert a100.words("spot") == ("--partition=spare",)
+    assert [a100.machine.price(each) for each in ("on-demand", "spot", "flex-start")] == [6.0, 1.5, None]
+    small = next(machine for machine in catalog.rented() if machine.device == "cpu")
+    assert cpu.machine.flops_per_s == pytest.approx(32 / small.vcpus * small.flops_per_s)
+    assert cpu.machine.device_memory_bytes == cpu.machine.memory_bytes == 128_000_000_000
+    assert (cpu.machine.usd_per_hour, cpu.machine.spot) == (0.0, False)
+
+
+def test_a_device_that_the_catalog_does_not_know_says_its_speed_itself(written):
+    head = "name,device,num_devices,vcpus,memory_gb,device_memory_gb,flops_per_s,bandwidth_gb_per_s\n"
+    (own,) = read(written(head + "gaudi,Gaudi 3,8,96,1000,128,1.8e15,3700\n"))
+    assert own.machine.flops_per_s == 1.8e15
+    assert own.machine.bandwidth_bytes_per_s == 3.7e12
+    with pytest.raises(
+        ParamsError, match=r"line 2: the catalog does not know Gaudi 3; add the column flops_"
+    ):
+        read(written(head + "gaudi,Gaudi 3,8,96,1000,128,,3700\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,device\n", "lacks memory_gb and lacks num_devices and lacks vcpus; its columns are name, "),
+        (HEAD.replace("options,", "optoins,", 1), "has optoins; its columns are"),
+        (HEAD, "names no machine; write a line"),
+        (HEAD + "a,cpu,0,4,16,two,,,,\n", r"line 2: count is 'two'; write a number that is not negative"),
+        (HEAD + "a,cpu,0,4,16,1.5,,,,\n", r"line 2: count is 1\.5; write a whole number"),
+        (HEAD + "a,cpu,0,4,16,1,,-1,,\n", r"line 2: usd_per_hour is '-1'; write a number that is not neg"),
+        (HEAD + "a,cpu,0,,16,1,,,,\n", "line 2: vcpus is empty; fill it in"),
+        (HEAD + "a,L4,0,4,16,1,,,,\n", "line 2: 0 devices L4; a machine without GPUs has 0 devices cpu"),
+        (HEAD + "local,cpu,0,4,16,1,,,,\n", "line 2: the name local is taken"),
+        (HEAD + 2 * "a,cpu,0,4,16,1,,,,\n", "line 3: the name a is taken"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said_with_its_line(written, text, message):
+    with pytest.raises(ParamsError, match=message):
+        read(written(text))
+
+
+def test_a_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(ParamsError, match=r"machines\.csv, the file of your machines, is missing; write it"):
+        read(tmp_path / "machines.csv")
