@@ -384,6 +384,8 @@ class Evaluation(Record):
     judged: tuple[Judged, ...] = ()  # the first decides; none where the workload scores samples by itself
     live: LiveMetric | None = None  # None: users are shown lists, which are scored by their NDCG
     live_others: tuple[LiveMetric, ...] = ()  # the other metrics whose values are of single samples
+    days: tuple[date, ...] = ()  # held-out days that were scored; none: made before that was kept
+    seen_days: tuple[date, ...] = ()  # held-out days left out, since a model was trained on them
 
 
 @dataclass(frozen=True, kw_only=True)

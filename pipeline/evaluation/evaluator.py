@@ -4,8 +4,11 @@ Challenger and champion score the same held-out samples, batch by batch and side
 comparison downstream is paired; `data/run/scores.npy` keeps a value per sample
 (pipeline/evaluation/scores.py).
 
-A champion that was trained on a held-out day would look too good, so it is not scored: the metric
-`champion_has_seen` is 1, and the gate has no evidence. Each model is scored by the workload that its own
+A model that was trained on a held-out day would look too good on it. So both are compared on the days after
+all that either has seen, also by the weights that it began with: a champion that was refitted on the days
+that judged it has seen some of tonight's where `prepare.test_days` is above 1. Where
+no day is left, the champion is not scored: the metric `champion_has_seen` is 1, and the gate has no evidence.
+Each model is scored by the workload that its own
 model.json names; its folder must have the digest on record. A champion whose workload was edited since is
 scored by the code that its version carries, in a process of its own (pipeline/evaluation/own_code.py).
 
@@ -16,7 +19,7 @@ seen that no single night shows. A night goes on without them where they cannot 
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -42,9 +45,11 @@ from pipeline.contract.source_code import source_digest
 from pipeline.contract.workload import STATE, Workload
 from pipeline.data.features import UNIT
 from pipeline.evaluation import own_code
+from pipeline.evaluation.held_out import arrays_of, comparable_days
 from pipeline.evaluation.scores import Columns, with_prefix, write_scores
 from pipeline.evaluation.scoring import Arm, check_shape, declared, judged, live_metrics, predict, score
 from pipeline.registry import carried_code
+from pipeline.registry.row_packaging import held_out_days
 from pipeline.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
 from pipeline.workloads.served_rows import serves_rows
 
@@ -71,23 +76,27 @@ def evaluate(
 
     began = time.monotonic()
     check_digest(MODEL, training.model_digest, record="training.json")
-    samples = workload.dataset(ARRAYS, "test")
+    everything = held_out_days()
+    days = _compared_days(workload, champion) if champion else everything
+    arrays = arrays_of(days)
+    samples = workload.dataset(arrays, "test")
     num_samples = len(samples)  # type: ignore[arg-type]
     arms = [Arm(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)]
     facts: dict[str, float] = {}
     theirs: dict[str, Columns] = {}  # of versions that score by their own code
     if champion is not None:
-        check_digest(CHAMPION, champion.model_digest, record="champion.json")
-        if _last_day(CHAMPION) >= min(_test_days(), default=date.max):
+        if not days:
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
         elif champion.files_digest and not _is_todays(champion, CHAMPION):
             with own_code.fetched(champion, name=registered.name) as folder:
-                theirs["champion"] = _by_own_code(champion, folder, "champion", num_samples, params)
+                theirs["champion"] = _by_own_code(
+                    champion, folder, "champion", num_samples=num_samples, days=days, params=params
+                )
         else:
-            arms.append(_champion_arm(arms[0]))
-        if "champion_has_seen" not in facts:
-            _add_references(arms, theirs, champion, params, registered)
+            arms.append(_champion_arm(arms[0], arrays))
+        if days:
+            _add_references(arms, theirs, champion, days=days, params=params, registered=registered)
     metrics = declared(workload)
     by_row: tuple[LiveMetric, ...] = ()
     with torch.inference_mode():
@@ -99,7 +108,7 @@ def evaluate(
                 columns |= scored
             if serves_rows(workload):
                 columns |= _predicted(predict(arms[0], batch_size=params.batch_size))
-    columns |= _baselines(workload, num_samples)
+    columns |= _baselines(workload, arrays, num_samples)
     write_scores(columns, num_samples)
     return Evaluation(
         model_digest=training.model_digest,
@@ -115,13 +124,27 @@ def evaluate(
         ),
         live=next(iter(by_row), LiveMetric()) if serves_rows(workload) else None,
         live_others=by_row[1:] if serves_rows(workload) else (),
+        days=days or everything,
+        seen_days=tuple(day for day in everything if day not in (days or everything)),
     )  # fmt: skip
 
 
+def _compared_days(workload: Workload, champion: Champion) -> tuple[date, ...]:
+    """Returns the held-out days that neither challenger nor champion has seen."""
+    check_digest(CHAMPION, champion.model_digest, record="champion.json")
+    return comparable_days(workload, seen_until=max(_last_day(MODEL), _last_day(CHAMPION)))
+
+
 def _by_own_code(
-    release: Release, folder: Path, arm: str, num_samples: int, params: EvaluateParams
+    release: Release,
+    folder: Path,
+    arm: str,
+    *,
+    num_samples: int,
+    days: Sequence[date],
+    params: EvaluateParams,
 ) -> Columns:
-    columns = own_code.columns(release, folder, arm=arm, batch_size=params.batch_size)
+    columns = own_code.columns(release, folder, arm=arm, days=days, batch_size=params.batch_size)
     _check_same_samples(next(iter(columns.values())), num_samples)
     return columns
 
@@ -130,6 +153,8 @@ def _add_references(
     arms: list[Arm],
     theirs: dict[str, Columns],
     champion: Champion,
+    *,
+    days: Sequence[date],
     params: EvaluateParams,
     registered: RegisterParams,
 ) -> None:
@@ -144,14 +169,16 @@ def _add_references(
             continue
         try:
             with own_code.fetched(release, name=registered.name) as folder:
-                if _last_day(folder / carried_code.MODEL) >= min(_test_days(), default=date.max):
+                if _last_day(folder / carried_code.MODEL) >= min(days):
                     log.warning("the %s was trained on held-out days; it is not compared", name)
                     continue
                 if _is_todays(release, folder / carried_code.MODEL):
                     model = load_model(arms[0].workload, folder / carried_code.MODEL)
                     arms.append(replace(arms[0], name=name, model=model))
                 else:
-                    theirs[name] = _by_own_code(release, folder, name, len(arms[0].samples), params)
+                    theirs[name] = _by_own_code(
+                        release, folder, name, num_samples=len(arms[0].samples), days=days, params=params
+                    )
         except PipelineError as error:
             log.warning("the %s is not compared: %s", name, error)
 
@@ -210,14 +237,14 @@ def _is_todays(release: Release, model: Path) -> bool:
     return release.lineage.get("source", today) == today
 
 
-def _champion_arm(challenger: Arm) -> Arm:
+def _champion_arm(challenger: Arm, arrays: Path) -> Arm:
     """Returns the champion with today's code: its own, or a version from before digests of code."""
     ours, theirs = _facts(MODEL), _facts(CHAMPION)
     if (ours["workload"], ours["arguments"]) == (theirs["workload"], theirs["arguments"]):
         workload, samples = challenger.workload, challenger.samples
     else:
         workload = Plug(use=theirs["workload"], **theirs["arguments"]).make()
-        samples = workload.dataset(ARRAYS, "test")
+        samples = workload.dataset(arrays, "test")
         _check_same_samples(samples, len(challenger.samples))
     return Arm(name="champion", workload=workload, model=load_model(workload, CHAMPION), samples=samples)
 
@@ -230,26 +257,26 @@ def _check_same_samples(theirs: Any, num_samples: int) -> None:
         )
 
 
-def _baselines(workload: Any, num_samples: int) -> Columns:
+def _baselines(workload: Any, arrays: Path, num_samples: int) -> Columns:
     """Returns scores of simple rules: the workload's own, or the best constant for its first metric."""
     if metrics := declared(workload):
-        return _constant(workload, metrics[0])
+        return _constant(workload, arrays, metrics[0])
     if not hasattr(workload, "baselines"):
         return {}
-    baselines = workload.baselines(ARRAYS)
+    baselines = workload.baselines(arrays)
     for name, values in baselines.items():
         check_shape(f"baseline {name}", values, num_samples, workload)
     return {f"baseline/{name}": values.cpu().numpy().astype(np.float32) for name, values in baselines.items()}
 
 
-def _constant(workload: Any, metric: Any) -> Columns:
+def _constant(workload: Any, arrays: Path, metric: Any) -> Columns:
     if workload.table.label is None:
         return {}
     name = workload.table.label.column
     constant = metric.constant(workload.dataset(ARRAYS, "train").column(name))
     if constant is None:
         return {}
-    label = workload.dataset(ARRAYS, "test").column(name)
+    label = workload.dataset(arrays, "test").column(name)
     values = metric.values(np.broadcast_to(constant, (len(label), *np.shape(constant))), label)
     return {"baseline/constant": (values if metric.higher_is_better else -values).astype(np.float32)}
 
@@ -316,11 +343,3 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def _last_day(folder: Path) -> date:
     return date.fromisoformat(_facts(folder)["last_day"])
-
-
-def _test_days() -> list[date]:
-    try:
-        meta = json.loads((ARRAYS / "meta.json").read_text())
-        return [date.fromisoformat(day) for day in meta["test_days"]]
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{ARRAYS / 'meta.json'} names no test_days ({error!r}); run prepare again") from None

@@ -13,8 +13,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,15 @@ import numpy as np
 from pipeline.contract.errors import DataError, without_password
 from pipeline.contract.records import Release
 from pipeline.data import prepare
+from pipeline.evaluation.held_out import arrays_of, keep
 from pipeline.evaluation.scores import Columns
 from pipeline.evaluation.scoring import Arm, declared, predict, score
 from pipeline.registry import carried_code, packaging
-from pipeline.registry.weights import ARRAYS, load_model
+from pipeline.registry.weights import load_model
 from pipeline.storage.mlflow_client import session
 
 
-def columns(release: Release, folder: Path, *, arm: str, batch_size: int) -> Columns:
+def columns(release: Release, folder: Path, *, arm: str, days: Sequence[date], batch_size: int) -> Columns:
     """Returns the columns ARM and `ARM/METRIC`, a value per held-out sample, shape [n].
 
     Its samples are made of tonight's clean rows by its own `arrays`, or its own features and state. Of a
@@ -39,6 +41,7 @@ def columns(release: Release, folder: Path, *, arm: str, batch_size: int) -> Col
         release: the version, as the ledger has it.
         folder: its files, as `fetched`.
         arm: what it is compared as: `champion`, `anchor`, `predecessor`.
+        days: whose held-out samples are scored.
         batch_size: samples scored at once.
 
     Raises:
@@ -46,7 +49,10 @@ def columns(release: Release, folder: Path, *, arm: str, batch_size: int) -> Col
         DataError: the version's own code does not score today's samples.
     """
     out = folder.parent / "columns.npz"
-    case = {"version": str(folder), "arm": arm, "batch_size": batch_size, "out": str(out)}
+    case = {
+        "version": str(folder), "arm": arm, "days": list(map(str, days)), "batch_size": batch_size,
+        "out": str(out),
+    }  # fmt: skip
     environment = carried_code.environment()
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
@@ -84,10 +90,12 @@ def main() -> None:
     model = load_model(workload, version / carried_code.MODEL)
     batch_size = case["batch_size"]
     with torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
+        days = [date.fromisoformat(day) for day in case["days"]]
         remade = hasattr(workload, "arrays") or (declared(workload) and hasattr(workload, "features"))
         if remade:
             prepare.remake(workload, version / carried_code.MODEL, Path(scratch))
-        samples = workload.dataset(Path(scratch) if remade else ARRAYS, "test")
+            keep(days, Path(scratch))
+        samples = workload.dataset(Path(scratch) if remade else arrays_of(days), "test")
         arm = Arm(name=case["arm"], workload=workload, model=model, samples=samples)
         if declared(workload):
             found = predict(arm, batch_size=batch_size)

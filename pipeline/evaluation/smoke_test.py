@@ -28,7 +28,8 @@ from pipeline.contract.records import Champion, Check, Release, Version
 from pipeline.contract.table import Table
 from pipeline.data.features import read_clean
 from pipeline.evaluation.scores import Columns
-from pipeline.registry import carried_code, packaging, row_packaging
+from pipeline.registry import carried_code, packaging
+from pipeline.registry.row_packaging import held_out_days
 from pipeline.registry.weights import ARRAYS
 from pipeline.storage.mlflow_client import session
 from pipeline.workloads.served_rows import as_records, conformed
@@ -46,6 +47,7 @@ def smoke_test(
     params: SmokeTestParams,
     *,
     predicted: Columns | None = None,
+    arrays: Path = ARRAYS,
 ) -> tuple[Check, ...]:
     """Returns the checks of the version; none where `smoke_test.samples` is 0.
 
@@ -58,6 +60,7 @@ def smoke_test(
         scores: the trainer's own, shape [n].
         params: how many samples, and the limits.
         predicted: what the trainer's own process predicted by name, shape [n, ...], where rows are predicted.
+        arrays: folder of the samples that these are of.
     """
     if not params.samples:
         return ()
@@ -66,7 +69,7 @@ def smoke_test(
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
     try:
-        rows = _rows(chosen) if predicted else []
+        rows = _rows(chosen, arrays) if predicted else []
     except PipelineError as error:
         return (Check(name="loads", ok=False, text=str(error)),)
     # In the order of smoke_process.py.
@@ -74,11 +77,11 @@ def smoke_test(
     expected = np.concatenate(values)
     # Both processes import at the same time.
     with _process() as ours, _process() if champion else nullcontext() as theirs:
-        seen = _measured(ours, version, name=version.name, numbers=numbers, rows=rows)
+        seen = _measured(ours, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays)
         checks = tuple(judged(seen, expected, params))
         if only_slow(checks):
             with _process() as again:
-                seen = _measured(again, version, name=version.name, numbers=numbers, rows=rows)
+                seen = _measured(again, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays)
             checks = tuple(judged(seen, expected, params))
         if champion is None or theirs is None:
             return checks
@@ -92,13 +95,13 @@ def smoke_test(
     return (*checks, Check(name="rollback", ok="error" not in before, text=text))
 
 
-def _rows(chosen: NDArray[Any]) -> list[dict[str, Any]]:
+def _rows(chosen: NDArray[Any], arrays: Path) -> list[dict[str, Any]]:
     """Returns the clean rows of these held-out samples, as a client would send them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table = records.read(Table)
-    rows = pa.concat_tables([read_clean(day) for day in row_packaging.held_out_days()])
+    rows = pa.concat_tables([read_clean(day) for day in held_out_days(arrays)])
     if table.label:
         rows = rows.filter(pc.is_valid(rows[table.label.column]))
     return as_records(conformed(rows.take(chosen), table))
@@ -145,7 +148,7 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams
 
 def _measured(
     process: "subprocess.Popen[str]", wanted: Release | Version, *, name: str, numbers: list[int],
-    rows: Sequence[dict[str, Any]] = (), scored: bool = True,
+    rows: Sequence[dict[str, Any]] = (), scored: bool = True, arrays: Path = ARRAYS,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns what a clean process measured of a version, or under `error` why it measured nothing.
 
@@ -161,7 +164,7 @@ def _measured(
                 return {"unknown": True}
             case = {
                 "version": str(folder),
-                "folder": str(ARRAYS.resolve()),
+                "folder": str(arrays.resolve()),
                 "numbers": numbers,
                 "rows": rows,
                 "scored": scored,

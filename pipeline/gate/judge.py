@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
+from pipeline.contract.formats import counted
 from pipeline.contract.params import GateParams, GateSections
 from pipeline.contract.records import (
     Action,
@@ -31,6 +32,7 @@ from pipeline.contract.records import (
     Version,
 )
 from pipeline.data.features import UNIT
+from pipeline.evaluation.held_out import arrays_of
 from pipeline.evaluation.metric_roles import LEAST_MARGIN, guardrails_of, success_of
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix
 from pipeline.evaluation.smoke_test import only_slow, smoke_test
@@ -127,7 +129,7 @@ def gate(
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
-        verdict = fit_to_serve(verdict, _smoke_test(version, champion, params))
+        verdict = fit_to_serve(verdict, _smoke_test(version, champion, evaluation, params))
     show_verdict(version, verdict, answer)
     verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
     if verdict.approve_until:
@@ -175,15 +177,20 @@ def judge_scores(
         verdict = replace(verdict, checks=())
     elif verdict.action != "promote":
         return verdict
-    return fit_to_serve(verdict, _smoke_test(version, champion, params))
+    return fit_to_serve(verdict, _smoke_test(version, champion, evaluation, params))
 
 
-def _smoke_test(version: Version, champion: Champion | None, params: GateSections) -> tuple[Check, ...]:
+def _smoke_test(
+    version: Version, champion: Champion | None, evaluation: Evaluation, params: GateSections
+) -> tuple[Check, ...]:
     columns = read_scores() or {}
     predicted = with_prefix(columns, "prediction")
     if predicted and not serves_rows(params.workload.make()):
         predicted = {}  # a version of it takes the numbers of samples, and returns their scores
-    return smoke_test(version, champion, columns.get("challenger"), params.smoke_test, predicted=predicted)
+    return smoke_test(
+        version, champion, columns.get("challenger"), params.smoke_test, predicted=predicted,
+        arrays=arrays_of(evaluation.days),
+    )  # fmt: skip
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
@@ -255,10 +262,22 @@ def decide(
         low=effect.low if effect else None,
         high=effect.high if effect else None,
         num_samples=evaluation.num_samples,
-        reason=result.sentence if inconclusive else f"{why}{result.sentence}",
+        reason=f"{'' if inconclusive else why}{result.sentence}{_left_out(evaluation)}",
         inconclusive=inconclusive,
         checks=(believed, *checks) if believed else checks,
         margin=rules.margin if champion else None,
+    )
+
+
+def _left_out(evaluation: Evaluation) -> str:
+    """Returns on how many held-out days models were compared, where that is not on all, to end a sentence."""
+    if not evaluation.seen_days:
+        return ""
+    num_days = len(evaluation.days)
+    return (
+        f"; compared on {counted(num_days, 'held-out day')} of {num_days + len(evaluation.seen_days)} "
+        f"({evaluation.num_samples:,} samples), as a model was trained on days up to "
+        f"{max(evaluation.seen_days)}"
     )
 
 

@@ -5,11 +5,12 @@ called again, the outcome is the same. Its whole state is in files, `data/work/j
 the job is a digest of all its inputs.
 """
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from math import ceil
 from pathlib import Path
 from typing import Literal
@@ -99,7 +100,7 @@ def recipe_of(
         arguments=arguments,
         arrays="data/arrays",
         data_digest=dataset.digest,
-        last_day=dataset.last_day,
+        last_day=max(dataset.last_day, _last_day(CHAMPION)) if tonight.warm else dataset.last_day,
         warm_from=str(CHAMPION) if tonight.warm else "",
         warm_digest=champion.model_digest if champion and tonight.warm else "",
         seed=settings.seed,
@@ -128,6 +129,11 @@ def recipe_of(
         source_digest=source_digest(params.workload.use),
         frame_digest=frame_digest(),
     )
+
+
+def _last_day(model: Path) -> date:
+    """Returns the last day that a model has seen."""
+    return date.fromisoformat(json.loads((model / "model.json").read_text())["last_day"])
 
 
 def _until(night: Night, plan: Plan) -> datetime:

@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.contract.errors import DataError
 from pipeline.contract.table import AnyColumn, Table
 from pipeline.data.features import CLEAN, read_clean
 from pipeline.data.ingest import part_of
@@ -25,10 +26,13 @@ NUM_EXAMPLES = 5
 REQUIRED = ("pandas", "pyarrow")
 
 
-def held_out_days() -> list[date]:
-    """Returns the days that were held out tonight, in the order of their samples."""
-    meta = json.loads((ARRAYS / "meta.json").read_text())
-    return [date.fromisoformat(day) for day in meta["test_days"]]
+def held_out_days(arrays: Path = ARRAYS) -> tuple[date, ...]:
+    """Returns the held-out days of the arrays, in the order of their samples."""
+    path = arrays / "meta.json"
+    try:
+        return tuple(date.fromisoformat(day) for day in json.loads(path.read_text())["test_days"])
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} names no test_days ({error!r}); run prepare again") from None
 
 
 def past(workload: Any, folder: Path, *, day: date) -> Path | None:

@@ -106,7 +106,7 @@ class Recipe(Record):
     arguments: dict[str, Any]  # of its constructor
     arrays: str
     data_digest: str
-    last_day: date  # of the training split
+    last_day: date  # that the model has seen: of the training split, or by the weights it begins with
     warm_from: str  # folder of the model to start from; "" for a cold start
     warm_digest: str
     seed: int

@@ -1,6 +1,6 @@
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +111,21 @@ def test_a_champion_that_has_seen_the_day_proves_nothing() -> None:
     found = verdict_on({"challenger": BASE}, champion=CHAMPION, champion_has_seen=1.0)
     assert found.action == "no data"
     assert "version 3 was trained on held-out days" in found.reason
+
+
+def test_the_verdict_says_on_how_many_of_the_held_out_days_it_is() -> None:
+    days = [date(2025, 1, day) for day in range(1, 5)]
+    evaluation = replace(make_evaluation("m"), days=(days[3],), seen_days=tuple(days[:3]))
+    found = decide(
+        {"challenger": BASE + 0.5, "champion": BASE}, evaluation=evaluation, champion=CHAMPION,
+        version=make_version(4, model_digest="m", night="n"),
+        rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
+    )  # fmt: skip
+    assert found.action == "promote"
+    assert (
+        "compared on 1 held-out day of 4 (200 samples), as a model was trained on days up to 2025-01-03"
+        in (found.reason)
+    )
 
 
 def test_a_dropped_metric_fails() -> None:

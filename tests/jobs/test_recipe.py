@@ -47,10 +47,18 @@ def test_training_leaves_the_time_that_the_decision_needs(after_s, earlier_s):
 def champion() -> Champion:
     path = launcher.CHAMPION
     path.mkdir(parents=True)
-    facts = {"workload": "tests.fakes:LineWorkload", "arguments": {}}
+    facts = {"workload": "tests.fakes:LineWorkload", "arguments": {}, "last_day": "2026-01-02"}
     (path / "model.json").write_text(json.dumps(facts))
     (path / "model.safetensors").write_bytes(b"weights")
     return Champion(version=3, replaced=2, model_digest=records.digest(path))
+
+
+@pytest.mark.parametrize(("is_cold", "last_day"), [(False, date(2026, 1, 2)), (True, date(2026, 1, 1))])
+def test_a_warm_start_has_seen_what_the_weights_have_that_it_begins_with(champion, is_cold, last_day):
+    """A champion that was refitted on held-out days has seen later ones than tonight's training split has."""
+    params = nights.told(cold_every=1 if is_cold else 7)
+    made = recipe_of(nights.night(), nights.dataset(), nights.plan(), champion, params)
+    assert (bool(made.warm_from), made.last_day) == (not is_cold, last_day)
 
 
 def warm(champion: Champion | None, *, day: date = date(2026, 1, 2), **arguments) -> bool:

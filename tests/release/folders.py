@@ -39,14 +39,17 @@ NUM_SAMPLES = 200
 FIRST = date(2025, 1, 10)
 
 
-def make_arrays(folder: Path, day: date) -> None:
-    """Samples whose best weight is 1; `day` is held out."""
+def make_arrays(folder: Path, day: date, *, num_days: int = 1) -> None:
+    """Samples whose best weight is 1; `day` is held out, and those before it, with as many samples each."""
     rng = np.random.default_rng(day.toordinal())
     folder.mkdir(parents=True, exist_ok=True)
     x = rng.random(NUM_SAMPLES, dtype=np.float32)
     np.save(folder / "test_x.npy", x)
     np.save(folder / "test_y.npy", x + rng.normal(0, 0.02, NUM_SAMPLES).astype(np.float32))
-    (folder / "meta.json").write_text(json.dumps({"test_days": [day.isoformat()]}))
+    days = [(day - timedelta(days=ago)).isoformat() for ago in reversed(range(num_days))]
+    (folder / "meta.json").write_text(json.dumps({"test_days": days}))
+    if num_days > 1:
+        np.save(folder / "test_day.npy", np.repeat(days, NUM_SAMPLES // num_days))
 
 
 def make_model(

@@ -28,9 +28,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*, weight: float = 1.0, champion: float | None = None, seen: date = DAY - timedelta(2)) -> Evaluation:
-    """Evaluate a challenger of this weight against a champion of that one, trained up to `seen`."""
-    digest = make_model(Path("data/run/model"), weight, last_day=DAY - timedelta(1))
+def run(
+    *,
+    weight: float = 1.0,
+    champion: float | None = None,
+    seen: date = DAY - timedelta(2),
+    trained: date = DAY - timedelta(1),
+) -> Evaluation:
+    """Evaluate a challenger, trained up to `trained`, against a champion of that weight, up to `seen`."""
+    digest = make_model(Path("data/run/model"), weight, last_day=trained)
     served = None
     if champion is not None:
         found = make_model(Path("data/champion"), champion, last_day=seen)
@@ -100,6 +106,35 @@ def test_a_champion_that_has_seen_the_held_out_day_is_not_compared(
     assert ("champion_score" in found.metrics) is compared
     assert ("champion_has_seen" in found.metrics) is not compared
     assert ("champion" in (read_scores() or {})) is compared
+
+
+@pytest.mark.parametrize(
+    ("champion_saw", "challenger_saw", "num_left_out"),
+    [(4, 4, 0), (3, 4, 1), (4, 2, 2), (1, 3, 3), (0, 4, None)],
+)
+def test_models_are_compared_on_the_days_since_both_have_seen_one(
+    folder: Path, champion_saw: int, challenger_saw: int, num_left_out: int | None
+) -> None:
+    """Of four held-out days; numbers are how many days ago a model saw its last one."""
+    make_arrays(Path("data/arrays"), DAY, num_days=4)
+    found = run(champion=0.5, seen=DAY - timedelta(champion_saw), trained=DAY - timedelta(challenger_saw))
+    scores = read_scores()
+    assert scores is not None
+    y = np.load("data/arrays/test_y.npy")
+    left = num_left_out or 0
+    assert [len(found.seen_days), len(found.days)] == [left, 4 - left]
+    assert found.num_samples == len(scores["challenger"]) == len(y) * (4 - left) // 4
+    assert ("champion" in scores) is (num_left_out is not None) is not found.metrics.get("champion_has_seen")
+    zero = np.float32(1) - np.abs(y[len(y) * left // 4 :])
+    np.testing.assert_allclose(scores["baseline/zero"], zero, rtol=1e-6)
+
+
+def test_a_workload_that_does_not_tell_days_apart_is_not_compared_on_some_of_them(folder: Path) -> None:
+    make_arrays(Path("data/arrays"), DAY, num_days=4)
+    Path("data/arrays/test_day.npy").unlink()
+    found = run(champion=0.5, seen=DAY - timedelta(2))
+    assert found.metrics["champion_has_seen"]
+    assert found.num_samples == NUM_SAMPLES
 
 
 def test_scores_that_are_not_finite_leave_no_mean_behind(folder: Path) -> None:

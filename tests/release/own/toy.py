@@ -4,6 +4,7 @@ Online it knows the users u0 to u999, and each item that it recommends tells its
 u13 is not answered, and u14 is answered late.
 """
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -18,12 +19,16 @@ SLOW_ONCE = Path.home() / "toy-is-slow-once"  # where it is there, the first pro
 
 
 class Samples:
-    """One sample is a pair (x, y)."""
+    """One sample is a pair (x, y); where `test_day.npy` names their days, those of the held-out days."""
 
     def __init__(self, folder: Path, split: str) -> None:
         split = "test" if split == "serve" else split
-        self.x = torch.from_numpy(np.load(folder / f"{split}_x.npy"))
-        self.y = torch.from_numpy(np.load(folder / f"{split}_y.npy"))
+        x, y = np.load(folder / f"{split}_x.npy"), np.load(folder / f"{split}_y.npy")
+        if split == "test" and (folder / "test_day.npy").exists():
+            days = json.loads((folder / "meta.json").read_text())["test_days"]
+            wanted = np.isin(np.load(folder / "test_day.npy"), days)
+            x, y = x[wanted], y[wanted]
+        self.x, self.y = torch.from_numpy(x), torch.from_numpy(y)
 
     def __len__(self) -> int:
         return len(self.x)
