@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import warm_parent
-from pipeline.contract import params, records
+from pipeline.contract import clock, params, records
 from pipeline.contract.errors import (
     JobError,
     NothingToDo,
@@ -115,7 +115,8 @@ def _lay_out(
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
     day = day or _newest_day(overridden)
     champion = _restore(previous, day)
-    now = datetime.now(UTC).replace(microsecond=0)
+    booted_at = clock.read_anew()
+    now = clock.utc().replace(microsecond=0)
     night = Night(
         id=name,
         day=day,
@@ -127,6 +128,8 @@ def _lay_out(
         code_commit=commit,
         previous=previous,
         cold=_why_cold(champion, day, overridden.gate),
+        boot=clock.boot(),
+        booted_at=booted_at,
     )
     records.write(night)
     return night

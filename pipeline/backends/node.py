@@ -7,12 +7,12 @@ minute to save, and the exit status is then 143, whatever the module itself retu
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.backends import torchrun
 from pipeline.backends.torchrun import Place
+from pipeline.contract.clock import Clock
 
 STOP_S = 30.0  # from the request to end to the kill
 
@@ -39,11 +39,12 @@ def run(task: Task, *, place: Place | None = None) -> int:
         place=place,
         meeting=os.environ.get("PIPELINE_ATTEMPT", "job"),
     )
+    clock = Clock()  # that nobody sets meanwhile
     stopped: list[float] = []  # when it was asked to end
     started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: object) -> None:
-        stopped.append(time.time())
+        stopped.append(clock.now())
         for process in started:
             process.send_signal(number)
 
@@ -56,12 +57,12 @@ def run(task: Task, *, place: Place | None = None) -> int:
     while True:
         end = stopped[0] + STOP_S if stopped else task.until
         try:
-            status = process.wait(min(1.0, max(0.01, end - time.time())))
+            status = process.wait(min(1.0, max(0.01, end - clock.now())))
             if stopped and status:
                 return 128 + signal.SIGTERM
             return status if status >= 0 else 128 - status
         except subprocess.TimeoutExpired:
-            if time.time() < end:
+            if clock.now() < end:
                 continue
             if stopped:
                 process.kill()

@@ -51,6 +51,8 @@ class Night(Record):
     code_commit: str
     previous: str  # commit of the ledger that this night follows; "" before the first
     cold: str = ""  # why training begins cold, on all samples, whatever `train` says; "": it need not
+    boot: str = ""  # name of the boot of the machine that opened it, and when that was by its clock then, in
+    booted_at: float = 0.0  # seconds since 1970 (pipeline/contract/clock.py)
 
 
 @dataclass(frozen=True, kw_only=True)

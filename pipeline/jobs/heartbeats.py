@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from pipeline.jobs.outlook import Outlook, Rate, measured
@@ -17,7 +18,7 @@ class Heartbeats:
 
     def __init__(self, lines: Sequence[Mapping[str, Any]], *, moved_at: float = 0.0) -> None:
         """`moved_at`: when a heartbeat was last lost because the disk was full."""
-        self._moved_at = moved_at
+        self.moved_at = moved_at
         self.beats = [
             Progress(**{**line, "time": datetime.fromisoformat(str(line["time"]))}) for line in lines
         ]
@@ -45,14 +46,18 @@ class Heartbeats:
             alike.append(beat)
         return measured(alike[::-1])
 
-    def hang(self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float) -> str:
+    def hang(
+        self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float,
+        awake_s: float = inf,
+    ) -> str:  # fmt: skip
         """Returns a sentence that says that the job hangs, or "" if it does not.
 
         It was submitted at `asked_at` and first seen running at `run_at`; its first heartbeat may take
-        `start_s`.
+        `start_s`. This machine was awake for `awake_s` since the newest heartbeat was first seen here.
         """
         beats = self.since(asked_at)
-        quiet_s = now - max(run_at, self._moved_at, beats[-1].time.timestamp() if beats else 0.0)
+        heard_at = max(run_at, self.moved_at, beats[-1].time.timestamp() if beats else 0.0)
+        quiet_s = min(now - heard_at, awake_s)
         most_s = start_s
         if beats:
             updates = beats[-1].num_updates - beats[0].num_updates

@@ -7,7 +7,6 @@ the job is a digest of all its inputs.
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
@@ -15,6 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
+from pipeline.contract import clock as night_clock
 from pipeline.contract.backend import LIVE, Backend
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.params import TrainSections
@@ -49,7 +49,7 @@ def train(
 
     Raises NotYet while the job runs, and JobError if it cannot end with a model.
     """
-    return look_after(night, dataset, plan, champion, backend=backend, params=params, clock=time.time)
+    return look_after(night, dataset, plan, champion, backend=backend, params=params, clock=night_clock.now, awake=night_clock.awake)
 
 
 def look_after(
@@ -61,8 +61,12 @@ def look_after(
     backend: Backend,
     params: TrainSections,
     clock: Callable[[], float],
+    awake: Callable[[], float] | None = None,
 ) -> Training:
-    """Does what `train` does, with a given clock (seconds since 1970)."""
+    """Does what `train` does, by a given clock (seconds since 1970) and seconds that the machine was awake.
+
+    Without the latter, the machine never sleeps.
+    """
     recipe = recipe_of(night, dataset, plan, champion, params)
     workers, confidence = params.train.num_workers, params.plan.confidence
     first = escalation.first(plan, train_until=recipe.train_until, confidence=confidence)
@@ -83,6 +87,7 @@ def look_after(
             confidence=confidence,
             budget_usd=night.budget_usd,
             clock=clock,
+            awake=awake or clock,
         ).act()
 
 
@@ -180,7 +185,7 @@ def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float)
     return attempts.last
 
 
-def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = time.time) -> list[str]:
+def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = night_clock.now) -> list[str]:
     """Ends the jobs of the night in this folder, except the one named `but`; what they saved is kept.
 
     Returns the names of those that were cancelled and have not ended yet.

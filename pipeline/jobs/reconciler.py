@@ -9,11 +9,13 @@ failures: a job is restarted as often as it is preempted, and `MAX_RESTARTS` tim
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pipeline.contract import clock as night_clock
 from pipeline.contract import records
 from pipeline.contract.backend import LIVE, Backend, Job, OutOfTime, State
 from pipeline.contract.errors import JobError, NotYet
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 MAX_RESTARTS = 5  # of the whole job, after faults of its own
 GRACE_S = 20.0  # after train_until, for the job to end by itself
 ENDING_S = 30.0  # after that, for a cancelled job to end
+HEARD = "heard.json"  # the newest heartbeat, and when this machine first saw it
 LOCAL_START_S = 600.0  # to the first heartbeat, on a machine that is not rented
 
 
@@ -55,9 +58,11 @@ class Reconciler:
         confidence: float,
         budget_usd: float,
         clock: Callable[[], float],
+        awake: Callable[[], float],
     ) -> None:
         self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
-        self.backend, self.num_workers, self.clock = backend, num_workers, clock
+        self.backend, self.num_workers = backend, num_workers
+        self.clock, self.awake = clock, awake
         self.confidence, self.budget_usd = confidence, budget_usd
         self.deadline = recipe.train_until.timestamp()
         self.attempts = Attempts(folder)
@@ -264,11 +269,28 @@ class Reconciler:
         assert last
         return self.heartbeats.hang(
             now,
+            awake_s=self._awake_s(last.run_at),
             asked_at=last.at,
             run_at=last.run_at,
             start_s=LOCAL_START_S if last.rung.rental.is_local else 2 * steering.restart_s(self.plan),
             hang_after_s=self.recipe.hang_after_s,
         )
+
+    def _awake_s(self, run_at: float) -> float:
+        """Returns how long this machine was awake since the newest heartbeat was first seen here.
+
+        The clock of the job's machine may be another one, and a machine that wakes has heard nothing while
+        it slept. So a job is not silent before it was silent for that long here.
+        """
+        beat, path = self.heartbeats.last, self.folder / HEARD
+        newest = [run_at, self.heartbeats.moved_at, beat.num_updates if beat else 0,
+                  beat.time.isoformat() if beat else "", night_clock.boot()]  # fmt: skip
+        heard = json.loads(path.read_text()) if path.exists() else {}
+        if heard.get("newest") != newest:
+            heard = {"newest": newest, "at": self.awake()}
+            with suppress(OSError):  # as on a full disk: the next look begins to count
+                records.replace_text(path, json.dumps(heard) + "\n")
+        return self.awake() - float(heard["at"])
 
     def _give_up_if_hopeless(self) -> None:
         """Raises the worker's reason if a restart would not help; the next call counts from zero again."""

@@ -240,7 +240,7 @@ class OnVertex:
             if self.log:
                 self.log.follow(name, -1, since=0.0)  # no request counts while the split is another one
             if traffic and traffic.experiment:  # until no container acts on the row as it was before
-                time.sleep(max(0.0, traffic.changed_at + STALE_S - time.time()))
+                time.sleep(min(max(0.0, traffic.changed_at + STALE_S - time.time()), STALE_S))
             self.deployments.split(parts)
             shares = ", ".join(f"version {number} {part} %" for number, part in parts.items())
             log.info("the requests to %s are split: %s", self.model, shares)

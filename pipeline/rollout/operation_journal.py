@@ -96,7 +96,7 @@ class Operations:
         if request and request.operation:
             operation = self.deployments.operation(request.operation)
             return operation is not None and (not operation.done or not operation.code)
-        return request is not None and time.time() < request.at + self.settle_s
+        return request is not None and self._may_still_arrive(request)
 
     def start(self, name: str, parent: str, call: Callable[[], str]) -> NoReturn:
         """Starts an operation once by `call`, and raises NotYet as long as it has not ended.
@@ -133,9 +133,13 @@ class Operations:
                 adopted = Request(at=request.at, operation=operation.name)
                 self.journal.record(name, adopted)
                 return adopted
-        if time.time() < request.at + self.settle_s:
+        if self._may_still_arrive(request):
             raise NotYet(f"{self.who}: whether the request to {name} has arrived is not known yet")
         return None
+
+    def _may_still_arrive(self, request: Request) -> bool:
+        """Returns whether a request was made so lately; one that a clock set back dates later was not."""
+        return 0 <= time.time() - request.at < self.settle_s
 
     def _check(self, name: str, request: Request) -> NoReturn:
         operation = self.deployments.operation(request.operation)

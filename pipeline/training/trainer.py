@@ -7,7 +7,6 @@ now, end early) travels with the gradients, so that all workers do it at the sam
 
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -16,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from pipeline.contract import clock as night_clock
 from pipeline.contract.errors import NotFinite
 from pipeline.training import checkpoint, sample_order
 from pipeline.training.batch_schedule import BatchSchedule
@@ -59,7 +59,7 @@ class Trainer:
         block: int = 1,
         told_to_stop: Callable[[], bool],
         report: Callable[[Progress], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = night_clock.now,
         memory_bytes: Callable[[], int] = lambda: 0,
         copies: CheckpointCopies | None = None,
         executor: Executor | None = None,

@@ -26,12 +26,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import DataError, JobError, PipelineError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Epoch
@@ -65,7 +64,7 @@ def main(folder: Path) -> int:
     recipe = records.loads(Recipe, (folder / "job.json").read_text(), source=str(folder / "job.json"))
     with ExitStack() as stack:
         if rank == 0:
-            jsonl.append(folder / "starts.jsonl", {"time": datetime.now(UTC).isoformat()})
+            jsonl.append(folder / "starts.jsonl", {"time": clock.utc().isoformat()})
             stack.enter_context(_tracking(folder, recipe))
         outcome, warm, engine, epochs = _train(folder, recipe)
         stack.callback(engine.close)
@@ -218,7 +217,7 @@ def _export(
         num_updates=outcome.num_updates,
         stopped_by="finished" if outcome.stopped_by == "finished" else ended_early_by(folder, recipe),
         warm=warm,
-        ended_at=datetime.now(UTC),
+        ended_at=clock.utc(),
         epochs=epochs,
         noise_scale=outcome.noise_scale,
         device=devices(),
@@ -265,6 +264,7 @@ def _report(folder: Path, progress: Progress) -> None:
     if not jsonl.append(folder / "progress.jsonl", json.loads(records.dumps(progress))):
         with suppress(OSError):
             (folder / MOVING).touch()  # takes no space, and shows the launcher that this is not a hang
+            os.utime(folder / MOVING, (clock.now(), clock.now()))
 
 
 def _check_attempt(folder: Path) -> None:

@@ -14,8 +14,8 @@ from tests.training import nights
 NIGHT = nights.night(seconds=24 * 3600)
 
 
-def call(backend, *, night=NIGHT, plan=None, champion=None, params=None, at_s=0.0):
-    """A call so many seconds after the night has begun."""
+def call(backend, *, night=NIGHT, plan=None, champion=None, params=None, at_s=0.0, awake_s=None):
+    """A call so many seconds after the night has begun, of which this machine was awake for `awake_s`."""
     return launcher.look_after(
         night,
         nights.dataset(),
@@ -24,6 +24,7 @@ def call(backend, *, night=NIGHT, plan=None, champion=None, params=None, at_s=0.
         backend=backend,
         params=params or nights.told(),
         clock=lambda: night.started_at.timestamp() + at_s,
+        awake=None if awake_s is None else lambda: awake_s,
     )
 
 

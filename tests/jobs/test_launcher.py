@@ -115,11 +115,27 @@ def test_a_job_whose_heartbeats_find_no_room_on_the_disk_is_no_hang():
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     at = NIGHT.started_at.timestamp() + 600
     os.utime(path / MOVING, (at, at))
-    with pytest.raises(NotYet, match="starting"):
-        call(backend, at_s=600 + reconciler.LOCAL_START_S)
+    for at_s in (600, 600 + reconciler.LOCAL_START_S):
+        with pytest.raises(NotYet, match="starting"):
+            call(backend, at_s=at_s)
     assert not backend.cancelled
     with suppress(NotYet):
         call(backend, at_s=601 + reconciler.LOCAL_START_S)
+    assert backend.cancelled
+
+
+def test_a_job_that_slept_with_its_laptop_is_no_hang_until_it_is_silent_awake():
+    backend = ScriptedBackend("running")
+    for at_s in (0, 20):
+        with pytest.raises(NotYet):
+            call(backend, at_s=at_s, awake_s=at_s)
+    slept_s = 8 * 3600
+    for awake_s in (30, 20 + reconciler.LOCAL_START_S):
+        with pytest.raises(NotYet, match="starting"):
+            call(backend, at_s=awake_s + slept_s, awake_s=awake_s)
+    assert not backend.cancelled
+    with suppress(NotYet):
+        call(backend, at_s=21 + reconciler.LOCAL_START_S + slept_s, awake_s=21 + reconciler.LOCAL_START_S)
     assert backend.cancelled
 
 

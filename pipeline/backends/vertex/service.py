@@ -89,6 +89,7 @@ class Service:
     def arrived(self, submission: Submission) -> "CustomJob | None":
         """Returns the job that the submission became, once it is certain whether there is one; else None."""
         settled = datetime.fromisoformat(submission.asked_at).timestamp() + self.retry.settle_s
+        settled = min(settled, time.time() + self.retry.settle_s)  # the clock may have been set back
         pause_s = self.retry.first_pause_s / 4
         while True:
             over = time.time() >= settled  # before the search, which sees all that has arrived by then
