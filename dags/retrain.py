@@ -1,4 +1,4 @@
-"""Runs one night: a straight line of `python -m pipeline STAGE`, at 03:00 UTC or on request.
+"""Runs one night: a straight line of `python -m pipeline STAGE`, at `night.schedule` or on request.
 
 Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed. No worker is held
 while a job trains, a gate waits or an endpoint gets a version ready: those three are sensors, which give
@@ -18,6 +18,7 @@ from typing import Any
 
 import notify
 import review
+import schedule
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import (
@@ -35,11 +36,13 @@ from command_sensor import CommandSensor
 
 HOURS = 18  # Airflow's alert only; the deadline that acts is night.train_hours
 
+CRON, ZONE = schedule.of_nights(notify.HOME)
+
 UNSAID = "as in params.yaml"
 FORM = {
     "day": Param(
         None, type=["null", "string"], format="date", title="Day",
-        description="Train on the data up to this day. Empty: the newest day that has data.",
+        description="Train on the data up to this day. Empty: the newest day that is over and has data.",
     ),
     "train_hours": Param(
         None, type=["null", "number"], exclusiveMinimum=0, title="Hours to train",
@@ -73,7 +76,8 @@ FORM = {
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 TYPED = {
-    "DAY": "{{ params.day or ('' if dag_run.run_type == 'manual' else macros.ds_add(ds, -1)) }}",
+    "DAY": "{{ params.day or '' }}",
+    "DUE": "{{ '' if dag_run.run_type == 'manual' else ts }}",
     "TRAIN_HOURS": "{{ params.train_hours or '' }}",
     "BUDGET_USD": "{{ '' if params.budget_usd is none else params.budget_usd }}",
     "OBJECTIVE": f"{{{{ params.objective | replace('{UNSAID}', '') }}}}",
@@ -93,6 +97,7 @@ OPEN = " ".join(
     [
         "open --night {{ run_id | night }}",
         '${DAY:+--day "$DAY"}',
+        '${DUE:+--due "$DUE"}',
         *(f'${{{name}:+--set "{key}=${name}"}}' for name, key in ASSIGN.items()),
         '--trigger "$TRIGGER" --warm',
     ]
@@ -151,7 +156,7 @@ with DAG(
     description="Retrain tonight, judge, and promote only on proof",
     doc_md=__doc__,
     # False would begin, in Airflow 3.3, with a night of up to 2.4 hours ago: beside one started by hand.
-    schedule=CronTriggerTimetable("0 3 * * *", timezone="UTC", run_immediately=timedelta(0)),
+    schedule=CronTriggerTimetable(CRON, timezone=ZONE, run_immediately=timedelta(0)),
     catchup=False,
     max_active_runs=1,
     params=FORM,

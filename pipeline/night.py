@@ -12,11 +12,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from pipeline import warm_parent
-from pipeline.contract import clock, params, records
+from pipeline.contract import clock, days, older, params, records
 from pipeline.contract.errors import (
     JobError,
     NothingToDo,
@@ -28,6 +28,7 @@ from pipeline.contract.errors import (
 from pipeline.contract.formats import size
 from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
+from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
 from pipeline.report import notifier
@@ -43,6 +44,7 @@ def open(  # the verb of the stage
     *,
     night: str = "",
     day: date | None = None,
+    due: str = "",
     set: list[str] | None = None,
     trigger: str = "manual",
     here: bool = False,
@@ -52,7 +54,8 @@ def open(  # the verb of the stage
 
     Args:
         night: name of the night; the day if empty. A night that is open already is returned.
-        day: the day whose data is the newest; the source's newest day if empty.
+        day: the day whose data is the newest; if empty, the source's newest that is over in the table's zone.
+        due: when a schedule wanted the night, as 2025-01-31T03:00:00+00:00: its day is the newest over then.
         set: overrides of params.yaml, `section.key=value`; with `here` they stay in this folder's own.
         trigger: who started it, and why.
         here: run in this folder, uncommitted changes and all, rather than in a worktree.
@@ -62,16 +65,17 @@ def open(  # the verb of the stage
     overridden = params.override(home, set or [])
     for plug in (overridden.source, overridden.workload, overridden.backend):
         plug.find()  # rather than fail an hour later
+    now = datetime.now(UTC)
+    zone = cache(partial(_zone, overridden))
     if day is None and not (night and (home / "nights" / night).exists()):
-        day = _newest_day(overridden)
+        day = days.newest_over(zone(), at=_moment(due)) if due else _newest_day(overridden, zone, at=now)
     name = night or str(day)
     if not re.fullmatch(records.NIGHT_ID, name):
         raise ParamsError(
             f"--night {name!r} is not a valid name; use letters, digits, dots, dashes, underscores"
         )
-    today = datetime.now(UTC).date()
-    if day and day > today:
-        raise ParamsError(f"day {day} is in the future, today is {today}; ask for a day that is over")
+    if day and not days.is_over_everywhere(day, at=now):
+        days.check_over(day, zone(), at=now)
     folder = home if here else home / "nights" / name
     opened = _opened(folder, name)
     if not opened:
@@ -113,7 +117,7 @@ def _lay_out(
     params.complete(Path())
     if folder == home and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
-    day = day or _newest_day(overridden)
+    day = day or _newest_day(overridden, partial(_zone, overridden), at=datetime.now(UTC))
     champion = _restore(previous, day)
     booted_at = clock.read_anew()
     now = clock.utc().replace(microsecond=0)
@@ -206,12 +210,36 @@ def _expect_ledger(params: CloseSections) -> None:
     lost_ledger.expect_ledger(params, opens=True)
 
 
-def _newest_day(loaded: params.Params) -> date:
-    days = list(loaded.source.make().days())
-    if not days:
-        raise NothingToDo("the source has no day with data")
-    newest: date = max(days)
-    return newest
+def _newest_day(loaded: params.Params, zone: Callable[[], str], *, at: datetime) -> date:
+    """Returns the newest day that the source has and that is over; `zone` is asked only where it matters."""
+    offered: list[date] = sorted(loaded.source.make().days(), reverse=True)
+    for day in offered:
+        if days.is_over_everywhere(day, at=at) or day <= days.newest_over(zone(), at=at):
+            return day
+    if offered:
+        raise NothingToDo(f"the source has no day with data that is over in {zone()}, only {offered[0]}")
+    raise NothingToDo("the source has no day with data")
+
+
+def _zone(loaded: params.Params) -> str:
+    """Returns the zone of the table in which a day ends, as the night before has it.
+
+    So only the first night waits until the workload is imported. `ingest` looks again, by tonight's table.
+    """
+    table = ledger.read_at(ledger.ledger_tip(), Table)
+    if table is None:
+        table = getattr(older.workload(loaded.workload.make()), "table", None)
+    return table.zone if isinstance(table, Table) else "UTC"
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.min
+    if moment.tzinfo is None:
+        raise ParamsError(f"--due {text!r} is not a moment; write it as 2025-01-31T03:00:00+00:00")
+    return moment
 
 
 def _warn_of_changes(home: Path) -> None:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from pipeline import cli, runner
 from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.contract.records import Night, Release, Verdict
+from pipeline.contract.table import Table, Time
 from pipeline.storage import checkout, ledger
 
 
@@ -53,6 +54,49 @@ def test_a_night_runs_in_a_worktree_with_its_overrides_written_in(repository: Pa
 
 def test_without_a_day_the_newest_of_the_source_is_taken(repository: Path) -> None:
     assert opened(repository).day == date(2025, 1, 2)
+
+
+class Eternal:
+    """Source of every day from 2025 on, tomorrow included."""
+
+    def days(self) -> list[date]:
+        tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+        return [date(2025, 1, 1) + timedelta(days=n) for n in range((tomorrow - date(2025, 1, 1)).days + 1)]
+
+
+class OnTheDateLine:
+    """Workload whose days end 12 hours after those of UTC."""
+
+    table = Table(time="at", columns={"at": Time()}, zone="Etc/GMT+12")
+
+
+HERE = ["source=tests.test_night:Eternal", "workload=tests.test_night:OnTheDateLine"]
+
+
+@pytest.mark.parametrize(
+    ("due", "day"),
+    [
+        ("2025-03-01T11:59:00+00:00", date(2025, 2, 27)),
+        ("2025-03-01T12:00:00+00:00", date(2025, 2, 28)),
+        ("2024-12-31T23:00:00-08:00", date(2024, 12, 30)),
+    ],
+)
+def test_a_night_that_is_due_has_the_newest_day_that_was_over_where_the_data_comes_from(
+    repository: Path, due: str, day: date
+) -> None:
+    assert opened(repository, night="due", due=due, set=HERE).day == day
+
+
+def test_a_day_that_is_not_over_is_neither_taken_nor_opened(repository: Path) -> None:
+    newest = (datetime.now(UTC) - timedelta(hours=12)).date() - timedelta(days=1)
+    with pytest.raises(ParamsError, match=r"is not over in Etc/GMT\+12 until .* UTC; ask for"):
+        opened(repository, day=newest + timedelta(days=1), set=HERE)
+    assert opened(repository, set=HERE).day == newest
+
+
+def test_a_moment_without_an_offset_is_no_time_for_a_night(repository: Path) -> None:
+    with pytest.raises(ParamsError, match="is not a moment; write"):
+        opened(repository, due="2025-01-31T03:00:00", set=HERE)
 
 
 def test_what_an_open_that_was_killed_left_is_laid_anew(repository: Path) -> None:

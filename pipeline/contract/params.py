@@ -15,6 +15,7 @@ from datetime import date
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     BaseModel,
@@ -33,6 +34,7 @@ from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import replace_text
 
 FILE = Path("params.yaml")
+CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
 
 
 class Section(BaseModel):
@@ -93,8 +95,14 @@ class Plug(Section):
 
 
 class NightParams(Section):
-    """The deadline and the budget."""
+    """When a night starts, its deadline and its budget."""
 
+    schedule: str = Field("0 3 * * *", pattern=CRON)
+    """When Airflow starts a night: minute, hour, day of the month, month and weekday, as cron reads them, in
+    `time_zone`. The night trains on the newest day that is over then where the data comes from."""
+    time_zone: str = "UTC"
+    """Time zone of `schedule`, such as `America/New_York`. A day of the data ends where the `zone` of the
+    workload's table says."""
     train_hours: float = Field(18, gt=0)
     """Hours from the opening of the night to the end of training. The plan must fit into them; raise them
     where it finds no machine that is fast enough."""
@@ -115,6 +123,15 @@ class NightParams(Section):
     ledger_remote: str = Field("", pattern=r"^([^-].*)?$")
     """Git remote, by name or URL, that `close`, `promote` and `rollback` push the ledger to; no night fails
     because of it. Where it has what the ledger has not, `open` refuses. Empty: nothing is pushed."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_known(cls, zone: str) -> str:
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder, as America
+            raise ValueError("no such time zone is known; name one such as America/New_York") from None
+        return zone
 
     @model_validator(mode="after")
     def _decide_after_training(self) -> Self:

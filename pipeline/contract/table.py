@@ -139,7 +139,7 @@ class Table(Record):
             raise ParamsError(f"the table's time {self.time!r} is {kind.__name__}; declare it Time()")
         try:
             ZoneInfo(self.zone)
-        except (ZoneInfoNotFoundError, ValueError):
+        except (ZoneInfoNotFoundError, ValueError, OSError):
             raise ParamsError(
                 f"the table's zone {self.zone!r} is not known; name one such as Europe/London"
             ) from None

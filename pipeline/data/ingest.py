@@ -21,7 +21,8 @@ from pathlib import Path
 
 from pipeline.contract import records
 from pipeline.contract.data_source import Source
-from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
+from pipeline.contract.days import check_over
+from pipeline.contract.errors import DataError, JobError, NothingToDo
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
 from pipeline.contract.table import Table
@@ -47,14 +48,12 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     the batch lists the earlier days.
 
     Raises:
-        ParamsError: the night's day is in the future.
+        ParamsError: the night's day was not over when the night was opened.
         NothingToDo: the source has no rows for the night's day; nothing has been changed.
         DataError: the night's day, or a day of the history, cannot be read, or is not as the table says.
         JobError: the source cannot be reached, or the disk is full.
     """
-    today = night.started_at.date()
-    if night.day > today:
-        raise ParamsError(f"day {night.day} is in the future, today is {today}; ask for a day that is over")
+    check_over(night.day, table.zone, at=night.started_at)
     work = WORK / night.id
     moved = _finish(work)
     here = set(_days_here())

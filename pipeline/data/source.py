@@ -22,6 +22,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from pipeline.contract.days import hours_of
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.table import Table
 
@@ -32,7 +33,7 @@ PARQUET, JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")  # JSON: an 
 TEXT = (*JSON, ".csv", ".tsv")
 SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
-NO_HOUR, LAST_HOUR = -1, 23  # of a day's files
+NO_HOUR = -1  # of a day's files
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 
 
@@ -89,7 +90,8 @@ class Files:
 
     With `{hour}` in the url as well, or folders such as `day=2025-01-31/hour=07`, a day is its hours, in
     order. The newest day is not offered before its last hour, 23, is there: it may not be over. Once a later
-    day has begun it is offered as it is, and a warning names the hours that are missing.
+    day has begun it is offered as it is, and a warning names the hours that are missing. An hour that the
+    clocks of `zone` leave out is not missing, and one that they repeat is one folder.
 
     All columns are delivered. Those of parquet keep their types; those of CSV are text, of which `ingest`
     makes what the workload's table declares.
@@ -100,7 +102,8 @@ class Files:
             then in the folders above.
         columns: the table's name of a column to its name in the files, where they differ.
         cut_by: the table's name of the column whose day a row belongs to.
-        time: strptime format of `cut_by` where it is text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty.
+        time: strptime format of `cut_by` where it is text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty. `%z`
+            reads an offset.
         zone: in which a day begins, for times that have a zone; that of the table.
         delimiter: between the fields of a CSV file.
         encoding: of a CSV file.
@@ -124,6 +127,11 @@ class Files:
                 f"source.time is {time!r}, which is not a format such as %d/%m/%Y %H:%M; "
                 f"name a column under source.cut_by instead, as cut_by: {time}"
             )
+        if re.search(r"(?<!%)(?:%%)*%Z", time):
+            raise ParamsError(
+                f"source.time is {time!r}, and a zone's letters, as CST, stand for several zones; "
+                f"have offsets delivered, as -06:00, and write %z"
+            )
         self.url = url
         self.columns = dict(columns or {})
         self.cut_by, self.time, self.zone = cut_by, time, zone
@@ -142,14 +150,14 @@ class Files:
             return sorted(self._rows_by_day()[1])
         days = sorted(dated)
         hours = [file.hour for file in dated[days[-1]]]
-        return days[:-1] if hours[-1] not in (NO_HOUR, LAST_HOUR) else days
+        return days if hours[-1] in (NO_HOUR, hours_of(days[-1], self.zone)[-1]) else days[:-1]
 
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day`, in their order; DataError if they are missing or cannot be read."""
         dated = self._files_by_day()
         if dated:
             rows = self._joined([file.path for file in files]) if (files := dated.get(day)) else None
-            _warn_of_missing(day, [file.hour for file in files or ()], self.url)
+            _warn_of_missing(day, [file.hour for file in files or ()], self.url, zone=self.zone)
         else:
             all_rows, where = self._rows_by_day()
             rows = all_rows.take(where[day]) if day in where else None
@@ -292,7 +300,9 @@ class Files:
         texts = rows[self.cut_by]
         if not _is_text(texts.type):
             return rows
-        times = pc.strptime(texts, format=self.time, unit="us", error_is_null=True)
+        times = _without_overflow(
+            texts, pc.strptime(texts, format=self.time, unit="us", error_is_null=True), self.time
+        )
         if times.null_count > texts.null_count:
             first = pc.and_(times.is_null(), texts.is_valid()).index(pa.scalar(True)).as_py()
             raise pa.ArrowInvalid(
@@ -317,6 +327,24 @@ class Files:
                 column_types=dict.fromkeys(names, pa.string()), null_values=NULLS, strings_can_be_null=True
             ),
         )
+
+
+def _without_overflow(texts: pa.ChunkedArray, times: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
+    """Returns the times with null for a day that its month does not have, such as 30 February.
+
+    The reader takes it for one of the first three days of the next month.
+    """
+    early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
+    wrong = []
+    for text in pc.unique(texts.filter(early)).to_pylist():
+        try:
+            datetime.strptime(text.strip(), form)
+        except ValueError as error:
+            if "day is out of range" in str(error):
+                wrong.append(text)
+    if not wrong:
+        return times
+    return pc.if_else(pc.is_in(texts, pa.array(wrong, texts.type)), pa.scalar(None, times.type), times)
 
 
 def _read_json(data: bytes) -> pa.Table:
@@ -373,12 +401,24 @@ def _times(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedAr
             try:
                 array = array.cast(pa.timestamp("us", "UTC"))  # ISO 8601 with an offset
             except pa.ArrowInvalid:
-                raise error from None
+                raise _mixed(array) or error from None
     elif not pa.types.is_temporal(array.type) and not pa.types.is_null(array.type):
         raise pa.ArrowInvalid("a number is not a time")
     if pa.types.is_timestamp(array.type) and array.type.tz:
         array = pc.local_timestamp(array.cast(pa.timestamp(array.type.unit, zone)))
     return array.cast(kind, safe=False)
+
+
+def _mixed(texts: pa.ChunkedArray) -> pa.ArrowInvalid | None:
+    """Returns the error of times of which some have an offset; None where all have, or none has."""
+    have = pc.match_substring_regex(texts, r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")
+    one, other = (have.index(pa.scalar(value)).as_py() for value in (True, False))
+    if min(one, other) < 0:
+        return None
+    return pa.ArrowInvalid(
+        f"row {one + 1} is {texts[one].as_py()!r}, with an offset, and row {other + 1} is "
+        f"{texts[other].as_py()!r}, without"
+    )
 
 
 def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -445,9 +485,9 @@ def _hour_in(path: str) -> int:
     return int(found[1]) if found else NO_HOUR
 
 
-def _warn_of_missing(day: date, hours: Collection[int], url: str) -> None:
+def _warn_of_missing(day: date, hours: Collection[int], url: str, *, zone: str) -> None:
     """Warns of the hours of a day that were not delivered, where others were."""
-    missing = sorted(set(range(LAST_HOUR + 1)) - set(hours))
+    missing = sorted(set(hours_of(day, zone)) - set(hours))
     if missing and set(hours) - {NO_HOUR}:
         log.warning(
             "%s has no hour %s of %s; the day is taken as it is, and again once they are there, within "

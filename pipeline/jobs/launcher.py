@@ -49,7 +49,16 @@ def train(
 
     Raises NotYet while the job runs, and JobError if it cannot end with a model.
     """
-    return look_after(night, dataset, plan, champion, backend=backend, params=params, clock=night_clock.now, awake=night_clock.awake)
+    return look_after(
+        night,
+        dataset,
+        plan,
+        champion,
+        backend=backend,
+        params=params,
+        clock=night_clock.now,
+        awake=night_clock.awake,
+    )
 
 
 def look_after(

@@ -17,7 +17,28 @@ Airflow = Callable[..., Any]
 FILES = sorted((Path(__file__).parents[2] / "dags").glob("*.py"))
 
 DESCRIBE = """
-    import json, sys, time
+    import json, os, sys, time
+    from datetime import date, timedelta
+    from pathlib import Path
+    from airflow.timetables.base import TimeRestriction
+    from airflow.timetables.trigger import CronTriggerTimetable
+    import pendulum
+    def starts(home):
+        import schedule
+        ended = []
+        for text in ("", "night: {schedule: '30 2 * * *', time_zone: America/New_York}"):
+            (home / "params.yaml").write_text(text)
+            cron, zone = schedule.of_nights(home)
+            timetable = CronTriggerTimetable(cron, timezone=zone)
+            first = pendulum.datetime(2025, 3, 7, tz="UTC")
+            restriction = TimeRestriction(earliest=first, latest=None, catchup=True)
+            runs, last = [], None
+            while len(runs) < 4:
+                info = timetable.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+                runs.append(str(info.run_after)); last = info.data_interval
+            ended.append(runs)
+        (home / "params.yaml").unlink()
+        return ended
     from airflow.dag_processing.dagbag import DagBag
     from airflow.providers.standard.operators.bash import BashOperator
     from airflow.sdk import BaseSensorOperator
@@ -37,6 +58,7 @@ DESCRIBE = """
         "rollback": [bag.dags["rollback"].tasks[0].bash_command, list(bag.dags["rollback"].params)],
         "drill": [task.bash_command for task in bag.dags["drill"].tasks],
         "runs": [dag.max_active_runs, dag.catchup],
+        "schedule": starts(home=Path(os.environ["PIPELINE_HOME"])),
     }))
 """
 
@@ -68,7 +90,7 @@ def described(in_airflow: Airflow) -> Any:
 
 
 def test_dag_files_import_airflow_and_the_standard_library_only() -> None:
-    allowed = {"airflow", *sys.stdlib_module_names, *(file.stem for file in FILES)}
+    allowed = {"airflow", "yaml", *sys.stdlib_module_names, *(file.stem for file in FILES)}
     for file in FILES:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -116,6 +138,14 @@ def test_one_night_at_a_time_and_none_made_up_for(described: Any) -> None:
     assert described["form"] == [
         "day", "train_hours", "budget_usd", "objective", "spot", "plan_only", "accepted_day", "reason",
     ]  # fmt: skip
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_night_starts_by_the_schedule_and_the_zone_of_params_once_each_day_of_it(described: Any) -> None:
+    by_default, in_new_york = described["schedule"]
+    assert by_default[0][:16] == "2025-03-07 03:00"
+    assert [start[:10] for start in in_new_york] == ["2025-03-07", "2025-03-08", "2025-03-09", "2025-03-10"]
 
 
 REASON = 'it\'s "$(touch pwned)" `touch pwned`; touch pwned & {{ 1 + 1 }} ${HOME} \\ end'

@@ -204,7 +204,7 @@ def test_a_closed_day_of_the_shop_is_nothing_to_do(deliver: Deliver) -> None:
 
 
 def test_a_day_in_the_future_is_refused(deliver: Deliver) -> None:
-    with pytest.raises(ParamsError, match="is in the future, today is 2026-01-01; ask"):
+    with pytest.raises(ParamsError, match="is in the future, today is 2026-01-01 in UTC; ask"):
         ingest(night(date(2026, 1, 2)), Files("../sales/{day}.parquet"), LINES, IngestParams())
 
 

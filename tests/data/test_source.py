@@ -261,6 +261,77 @@ def test_a_day_that_may_not_be_over_is_not_offered_and_missing_hours_are_named(
     assert Files(f"{tmp_path}/in/{url}").days() == [FIRST, SECOND]
 
 
+def test_an_hour_that_clocks_leave_out_is_not_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"{tmp_path}/in/{{day}}/{{hour}}.parquet"
+    nuuk, paris = date(2025, 3, 29), date(2025, 3, 30)  # without 23, and without 2
+    for hour in range(23):
+        deliver_hour(tmp_path / "in", HOURS["{day}/{hour}.parquet"], nuuk, hour)
+    assert Files(url, zone="America/Nuuk").days() == [nuuk]
+    assert Files(url, zone="Europe/Paris").days() == []
+    for hour in set(range(24)) - {2}:
+        deliver_hour(tmp_path / "in", HOURS["{day}/{hour}.parquet"], paris, hour)
+    Files(url, zone="Europe/Paris").fetch(paris, tmp_path / "out")
+    assert not caplog.messages
+    Files(url).fetch(paris, tmp_path / "out")
+    assert f"has no hour 02 of {paris}" in caplog.text
+
+
+IN_PARIS = Table(time="at", columns={"at": Time()}, zone="Europe/Paris")
+
+
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        ("", ["2025-10-26T00:30:00Z", "2025-10-26T01:30:00+00:00", "2025-10-25T21:59:59-01:00"]),
+        (
+            "%d.%m.%Y %H:%M:%S %z",
+            ["26.10.2025 00:30:00 Z", "26.10.2025 01:30:00 +0000", "25.10.2025 21:59:59 -01:00"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_times_with_an_offset_are_the_moments_that_they_are(
+    tmp_path: Path, form: str, texts: list[str], suffix: str
+) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    lines = ["at", *texts] if suffix == "csv" else [json.dumps({"at": text}) for text in texts]
+    path.write_text("\n".join(lines) + "\n")
+    source = Files(str(path), cut_by="at", time=form, zone="Europe/Paris")
+    (day,) = source.days()
+    source.fetch(day, tmp_path / "out")
+    rows = conform(pq.read_table(tmp_path / "out" / PART), IN_PARIS, origin="the rows")
+    assert day == date(2025, 10, 26)
+    repeated = datetime(2025, 10, 26, 2, 30)  # the hour that comes twice, once by each offset
+    assert rows["at"].to_pylist() == [repeated, repeated, datetime(2025, 10, 26, 0, 59, 59)]
+
+
+@pytest.mark.parametrize(
+    ("form", "texts", "told"),
+    [
+        ("", ["2025-01-30 09:00:00", None, "2025-01-30T09:00:00Z"],
+         r"row 3 is '2025-01-30T09:00:00Z', with an offset, and row 1 is '2025-01-30 09:00:00', without"),
+        ("", ["2025-01-30 09:00:00 CST"], "row 1 is '2025-01-30 09:00:00 CST'"),
+        ("", ["2025-02-29 09:00:00"], "row 1 is '2025-02-29 09:00:00'"),
+        ("%d/%m/%Y %H:%M", ["28/2/2025 09:00", "29/2/2025 09:00", "1/3/2025 09:00"],
+         "at of row 2 is '29/2/2025 09:00', not a time as"),
+    ],
+)  # fmt: skip
+def test_a_time_that_could_be_two_moments_or_none_is_refused(
+    tmp_path: Path, form: str, texts: list[str | None], told: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["at,n", *(f"{text or ''},1" for text in texts)]) + "\n")
+    with pytest.raises(DataError, match=rf"{told}.*; "):
+        Files(str(path), cut_by="at", time=form).days()
+
+
+def test_letters_of_a_zone_are_refused_as_they_stand_for_several() -> None:
+    with pytest.raises(ParamsError, match=r"CST, stand for several zones; .* write %z"):
+        Files("rows.csv", time="%d/%m/%Y %H:%M %Z")
+
+
 def test_an_hour_that_comes_later_or_is_restated_changes_its_day_alone(tmp_path: Path) -> None:
     path = HOURS["{day}/{hour}.parquet"]
     url = f"{tmp_path}/in/{{day}}/{{hour}}.parquet"
