@@ -28,7 +28,7 @@ PURE = {
     "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
     "gate.all_metrics", "gate.selftest",
     "jobs.escalation", "jobs.heartbeats", "jobs.outlook",
-    "machines.catalog", "machines.pricelist", "machines.rates", "machines.startup",
+    "machines.catalog", "machines.fees", "machines.pricelist", "machines.rates", "machines.startup",
     "profiling.bounds", "profiling.explain", "profiling.remedies",
     "registry.approval",
     "training.batch_schedule", "training.batching", "training.learning_rate", "training.noise",

@@ -3,7 +3,23 @@
 from dataclasses import dataclass
 from datetime import date
 
+from pipeline.contract.formats import dollars
 from pipeline.contract.records import LOCAL, Strategy
+
+INFERRED = "inferred: "  # begins the source of what no list says
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What the service that runs a job adds to the price of a machine."""
+
+    usd_per_hour: float
+    source: str  # with its date
+
+    @property
+    def inferred(self) -> bool:
+        """Returns whether no list says it, so that it was concluded from what one says elsewhere."""
+        return self.source.startswith(INFERRED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,9 +29,17 @@ class Price:
     name: str
     region: str
     strategy: Strategy
-    usd_per_hour: float | None
+    usd_per_hour: float | None  # by the list of the provider, without the fee
     source: str
     dated: date
+    fee: Charge | None = None  # of the service that runs the job
+
+    @property
+    def total_usd_per_hour(self) -> float | None:
+        """Returns the price with its fee."""
+        if self.usd_per_hour is None:
+            return None
+        return self.usd_per_hour + (self.fee.usd_per_hour if self.fee else 0.0)
 
     @property
     def key(self) -> tuple[str, str, Strategy]:
@@ -25,7 +49,10 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A rented unit. Rates are per second; prices are dollars per hour, None where there is none."""
+    """A rented unit. Rates are per second; prices are dollars per hour, None where there is none.
+
+    `price` is what a job pays for it: the price with the fee of the service, and the boot disk.
+    """
 
     name: str
     machine_type: str  # the provider's
@@ -42,7 +69,7 @@ class Machine:
     spot: bool
     flex: bool
     region: str  # "" for the machine at hand
-    usd_per_hour: float | None
+    usd_per_hour: float | None  # with the fee, without the boot disk, like the next one
     spot_usd_per_hour: float | None
     source: str  # of the first of its prices that is known
     dated: date
@@ -52,6 +79,7 @@ class Machine:
     rates_source: str = ""  # of its FLOP/s, bandwidth and links
     prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
     count: int = 0  # that there are; 0: as many as one asks for
+    disk: Charge | None = None  # the boot disk, at the size that a backend rents
 
     @property
     def is_local(self) -> bool:
@@ -74,15 +102,23 @@ class Machine:
         return f"{self.num_devices} x {self.device}" if self.num_devices and not self.is_tpu else ""
 
     def price(self, strategy: Strategy) -> float | None:
-        """Returns dollars per hour, or None where it is not rented that way."""
+        """Returns what a job pays for an hour, in dollars, or None where it is not rented that way.
+
+        Plan, budget, meter and ledger all read this.
+        """
+        usd = self.usd_per_hour
         if strategy == "flex-start":
-            return self.flex_usd_per_hour if self.flex else None
-        if strategy == "spot":
-            return self.spot_usd_per_hour if self.spot else None
-        return self.usd_per_hour
+            usd = self.flex_usd_per_hour if self.flex else None
+        elif strategy == "spot":
+            usd = self.spot_usd_per_hour if self.spot else None
+        return usd if usd is None or self.disk is None else usd + self.disk.usd_per_hour
 
     def price_source(self, strategy: Strategy) -> tuple[str, date]:
-        """Returns the source of the price by that strategy, and its date."""
+        """Returns the source of the price by that strategy, with what is added to it, and its date."""
         listed = (p for p in self.prices if p.strategy == strategy and p.usd_per_hour is not None)
         price = next(listed, None)
-        return (price.source, price.dated) if price else (self.source, self.dated)
+        source, dated = (price.source, price.dated) if price else (self.source, self.dated)
+        for charge, name in ((price.fee if price else None, "its fee"), (self.disk, "its boot disk")):
+            if charge:
+                source += f"; {dollars(charge.usd_per_hour)} of it for {name}: {charge.source}"
+        return source, dated

@@ -1,9 +1,9 @@
-"""Lists the machines to choose from: `machines.csv` with the prices of `pricelist`, and the local machine.
+"""Lists the machines to choose from: `machines.csv` with the prices of `pricelist` and the fees of `fees`.
 
 Device figures are per device, as vendors state them for dense bf16; a CPU machine counts as one device with
 float32 figures assumed per core. Rates of links between devices, one way, are assumptions: `rates_source`
-names what is assumed. A machine is listed once for each region that it is offered in. `local` is the machine
-that was profiled, with the rates that the profile measured.
+names what is assumed. A machine is listed once for each region that it is offered in. A price that no fee is
+known for is not known. `local` is the machine that was profiled, with the rates that the profile measured.
 """
 
 import csv
@@ -19,7 +19,7 @@ from pathlib import Path
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.machine import Machine, Price
 from pipeline.contract.records import LOCAL, Profile, Strategy
-from pipeline.machines import pricelist
+from pipeline.machines import fees, pricelist
 
 HEADROOM = 0.10  # share of a device's memory that stays free
 PAGE_CACHE = 0.5  # share of a machine's memory, that arrays may take to stay in it once they were laid out
@@ -37,11 +37,51 @@ def _rented(refreshed: Path | None, written: int) -> tuple[Machine, ...]:
         offered.setdefault((price.name, price.region), {})[price.strategy] = price
     text = files("pipeline.machines").joinpath("machines.csv").read_text()
     rows = {row["name"]: row for row in csv.DictReader(text.splitlines())}
-    return tuple(_machine(rows[name], region, prices) for (name, region), prices in offered.items())
+    listed = {
+        place: prices["on-demand"].usd_per_hour
+        for place, prices in offered.items()
+        if "on-demand" in prices and prices["on-demand"].usd_per_hour is not None
+    }
+    return tuple(
+        _machine(rows[name], region, {
+            strategy: _with_fee(price, rows, listed) for strategy, price in prices.items()
+        })
+        for (name, region), prices in offered.items()
+    )  # fmt: skip
+
+
+def _with_fee(price: Price, rows: dict[str, dict[str, str]], listed: dict[tuple[str, str], float]) -> Price:
+    """Returns the price with the fee that was read with it, or that `fees.csv` says."""
+    if price.fee or price.usd_per_hour is None:
+        return price
+    number = int(rows[price.name]["num_devices"])
+    base = _on_demand_usd(price, rows, listed)
+    fee = fees.fee(price.name, price.region, price.strategy, num_devices=number, on_demand_usd=base)
+    return replace(price, fee=fee) if fee else replace(price, usd_per_hour=None)
+
+
+def _on_demand_usd(
+    price: Price, rows: dict[str, dict[str, str]], listed: dict[tuple[str, str], float]
+) -> float | None:
+    """Returns the machine's price on demand, that of the devices of a larger one, or its dearest elsewhere.
+
+    Small machines with H100 are not sold on demand, and have an eighth, a quarter or half of the large one.
+    """
+    if (price.name, price.region) in listed:
+        return listed[price.name, price.region]
+    series, devices = _series(price.name), int(rows[price.name]["num_devices"])
+    for (name, region), usd in listed.items():
+        if devices and region == price.region and _series(name) == series:
+            return usd * devices / int(rows[name]["num_devices"])
+    return max((usd for (name, _), usd in listed.items() if name == price.name), default=None)
+
+
+def _series(name: str) -> tuple[str, ...]:
+    return tuple(name.split("-")[:2])
 
 
 def _machine(row: dict[str, str], region: str, prices: dict[Strategy, Price]) -> Machine:
-    usd = {strategy: price.usd_per_hour for strategy, price in prices.items()}
+    usd = {strategy: price.total_usd_per_hour for strategy, price in prices.items()}
     first = next((p for p in prices.values() if p.usd_per_hour is not None), next(iter(prices.values())))
     return Machine(
         name=row["name"],

@@ -6,7 +6,7 @@ the environment and goes into a header, so that no address in a log or an error 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract.machine import Price
 from pipeline.contract.records import LOCAL
 from pipeline.machines import catalog, pricelist
 from pipeline.machines.rates import Refreshed, rates, refreshed
@@ -23,48 +24,62 @@ if TYPE_CHECKING:
 
 URL = "https://cloudbilling.googleapis.com"
 COMPUTE_ENGINE = "6F81-5844-456A"  # the service whose SKUs are machines
+VERTEX_AI = "C7E2-9256-1C43"  # the one whose SKUs are its fees, and machines on demand with them
 KEY = "CLOUD_BILLING_API_KEY"
 PAGE_SIZE = 5000
 TIMEOUT_S = (10, 60)  # to connect, to answer
 RETRIES = 3
 UNKNOWN = "not known, and not planned; python -m pipeline prices --refresh reads it"
-HEAD = ("machine", "device", "region", "rented", "$ an hour", "of", "source")
+HEAD = ("machine", "device", "region", "rented", "$ an hour", "listed", "fee", "of", "source")
 
 
 def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]:
     """Yields the catalog as lines of text: every price with its date and its source, "–" if unknown."""
-    device = {rented.name: rented.device for rented in catalog.rented()}
-    at_hand = (LOCAL, "here", "here", "owned", "0.0000", "–", "measured by the profile of the night")
-    shown = fnmatchcase(LOCAL, machine) and fnmatchcase("here", region)
-    cells = [HEAD, *([at_hand] if shown else [])] + [
-        (
-            price.name,
-            device[price.name],
-            price.region,
-            price.strategy,
-            "–" if price.usd_per_hour is None else f"{price.usd_per_hour:.4f}",
-            "–" if price.usd_per_hour is None else str(price.dated),
-            price.source if price.usd_per_hour is not None else UNKNOWN,
-        )
-        for price in pricelist.prices(kept)
-        if fnmatchcase(price.name, machine) and fnmatchcase(price.region, region)
+    at_hand = (LOCAL, "here", "here", "owned", "0.0000", "", "", "–", "measured by the profile of the night")
+    machines = [
+        each
+        for each in catalog.rented(kept)
+        if fnmatchcase(each.name, machine) and fnmatchcase(each.region, region)
     ]
+    shown = fnmatchcase(LOCAL, machine) and fnmatchcase("here", region)
+    cells: list[tuple[str, ...]] = [HEAD, *([at_hand] if shown else [])]
+    cells += [_cells(price, device=each.device) for each in machines for price in each.prices]
     if len(cells) == 1:
         raise ParamsError(f"no machine is named {machine} in {region}; leave both out to see all there are")
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
     for row in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    names = {row[0] for row in cells[1:]}
-    rates: dict[str, list[str]] = {}
-    for rented in catalog.rented():
-        devices = rates.setdefault(rented.rates_source, [])
-        if rented.name in names and rented.device not in devices:
-            devices.append(rented.device)
+    yield from _told("Vertex AI's fees are from:", (
+        (price.fee.source, each.device) for each in machines for price in each.prices if price.fee
+    ))  # fmt: skip
+    yield from _told("FLOP/s, bandwidth and links, which plans scale a profile by:", (
+        (each.rates_source, each.device) for each in machines
+    ))  # fmt: skip
     yield ""
-    yield "FLOP/s, bandwidth and links, which plans scale a profile by:"
-    for source, devices in rates.items():
-        if devices:
-            yield f"  {', '.join(devices)}: {source}"
+    yield "a job's boot disk comes on top: about $0.05 an hour for 200 GiB of pd-ssd (plan --explain)"
+
+
+def _cells(price: Price, *, device: str) -> tuple[str, ...]:
+    total, fee = price.total_usd_per_hour, price.fee
+    if total is None:
+        return (price.name, device, price.region, price.strategy, "–", "–", "–", "–", UNKNOWN)
+    fee_usd = f"{fee.usd_per_hour:.4f}{' inferred' if fee.inferred else ''}" if fee else "–"
+    return (
+        price.name, device, price.region, price.strategy,
+        f"{total:.4f}", f"{price.usd_per_hour:.4f}", fee_usd, str(price.dated), price.source,
+    )  # fmt: skip
+
+
+def _told(heading: str, sourced: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yields each source once, with the devices that it is of."""
+    devices: dict[str, dict[str, None]] = {}
+    for source, device in sourced:
+        devices.setdefault(source, {})[device] = None
+    if devices:
+        yield ""
+        yield heading
+    for source, those in devices.items():
+        yield f"  {', '.join(those)}: {source}"
 
 
 def refresh(kept: Path, *, url: str = URL) -> Refreshed:
@@ -80,7 +95,8 @@ def refresh(kept: Path, *, url: str = URL) -> Refreshed:
     if not url.startswith(("http://", "https://")):
         raise ParamsError(f"--url {url} is not an address; write it as {URL}, or leave it out")
     listed = pricelist.prices(kept)
-    result = refreshed(listed, catalog.rented(), rates(skus(url, key)), today=datetime.now(UTC).date())
+    read = rates(sku for service in (COMPUTE_ENGINE, VERTEX_AI) for sku in skus(url, key, service=service))
+    result = refreshed(listed, catalog.rented(), read, today=datetime.now(UTC).date())
     before = pricelist.read(kept.read_text(), source=str(kept)) if kept.exists() else ()
     now = {price.key: price for price in (*before, *result.accepted)}
     if now:
@@ -88,15 +104,15 @@ def refresh(kept: Path, *, url: str = URL) -> Refreshed:
     return result
 
 
-def skus(url: str, key: str) -> Iterator[dict[str, Any]]:
-    """Yields all SKUs of Compute Engine, page by page; JobError if the API does not answer as it should."""
+def skus(url: str, key: str, *, service: str) -> Iterator[dict[str, Any]]:
+    """Yields all SKUs of a service, page by page; JobError if the API does not answer as it should."""
     import requests
     from requests.adapters import HTTPAdapter
     from urllib3.util import Retry
 
     retry = Retry(total=RETRIES, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504),
                   raise_on_status=False)  # fmt: skip
-    address = f"{url.rstrip('/')}/v1/services/{COMPUTE_ENGINE}/skus"
+    address = f"{url.rstrip('/')}/v1/services/{service}/skus"
     query = {"currencyCode": "USD", "pageSize": str(PAGE_SIZE)}
     with requests.Session() as session:
         session.mount("http://", HTTPAdapter(max_retries=retry))

@@ -8,8 +8,15 @@ and per GiB of disk, each by region and by how it is rented, which only the desc
     Nvidia L4 GPU attached to Spot Preemptible VMs running in Iowa  spot
     DWS Defined Duration A2 Core running in Americas                flex-start
 
+    Vertex AI: Training/Pipelines on A3 Instance Core in Iowa       on demand on Vertex AI, its fee included
+    Vertex AI: Training/Pipelines management fee on A3 Instance Core in Iowa     its fee, rented otherwise
+
 Commitments and reservations have other descriptions and are skipped. Memory is priced per GiB and hour, disks
 per GiB and month, all else per hour. The price of TPU chips and B200 slices includes their host.
+
+Vertex AI names the parts in other cases and with other small words (`NVIDIA H100 80GB`, `A3 Instance RAM`),
+so names are compared without those. It bills no local SSDs on demand, so its fee is then the sum of its own
+SKUs less the price of Compute Engine.
 
 An implausible price is refused, and the old one kept: zero or less, spot or flex-start above on-demand, more
 than ten times the old price or less than a tenth of it, or more than any device costs (the list has
@@ -24,11 +31,11 @@ from datetime import date
 from math import isfinite
 from typing import Any
 
-from pipeline.contract.machine import Machine, Price
+from pipeline.contract.machine import Charge, Machine, Price
 from pipeline.contract.records import Strategy
+from pipeline.machines.fees import HOURS_A_MONTH
 
 SOURCE = "Cloud Billing Catalog API"
-HOURS_A_MONTH = 730  # as the provider divides
 UNITS = {"h": 1.0, "GiBy.h": 1.0, "GiBy.mo": 1 / HOURS_A_MONTH}
 GIB = 2**30
 
@@ -71,7 +78,14 @@ MARKS: tuple[tuple[Strategy, str, str], ...] = (
     ("flex-start", "DWS Defined Duration ", " attached to DWS Defined Duration VMs"),
 )
 
-Rates = Mapping[tuple[str, Strategy, str], float]  # by what, how rented, region: dollars per unit and hour
+VERTEX = re.compile(
+    r"Vertex AI: Training/Pipelines (management fee )?on (.+?)(?: running)? in ", re.IGNORECASE
+)
+ON_VERTEX, VERTEX_FEE = "on Vertex AI", "fee of Vertex AI"  # beside strategies
+SMALL_WORDS = re.compile(r"\b(?:instance|predefined|gpu|tesla)\b")
+MOST_FEE = 0.5  # largest share of the on-demand price that a fee may be
+
+Rates = Mapping[tuple[str, str, str], float]  # by what, how rented, region: dollars per unit and hour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +99,7 @@ class Refreshed:
 
 def rates(skus: Iterable[Mapping[str, Any]]) -> Rates:
     """Returns dollars per unit and hour of all SKUs that can be parsed; of two for the same, the higher."""
-    rates: dict[tuple[str, Strategy, str], float] = {}
+    rates: dict[tuple[str, str, str], float] = {}
     for sku in skus:
         read = _what(sku)
         usd = _usd_per_hour(sku) if read else None
@@ -97,12 +111,15 @@ def rates(skus: Iterable[Mapping[str, Any]]) -> Rates:
     return rates
 
 
-def _what(sku: Mapping[str, Any]) -> tuple[str, Strategy] | None:
+def _what(sku: Mapping[str, Any]) -> tuple[str, str] | None:
     """What a SKU is the price of, and how it is rented; None for commitments and the like."""
     category = sku.get("category", {})
     if category.get("usageType") not in ("OnDemand", "Preemptible"):
         return None
-    text = re.split(r" (?:running )?in ", str(sku.get("description", "")), maxsplit=1)[0]
+    description = str(sku.get("description", ""))
+    if vertex := VERTEX.match(description):
+        return _plain(vertex[2]), VERTEX_FEE if vertex[1] else ON_VERTEX
+    text = re.split(r" (?:running )?in ", description, maxsplit=1)[0]
     for strategy, before, behind in MARKS:
         if text.startswith(before) or text.endswith(behind):
             bare = text.removeprefix(before).removesuffix(behind)
@@ -125,11 +142,35 @@ def _usd_per_hour(sku: Mapping[str, Any]) -> float | None:
         return None
 
 
+def _plain(name: str) -> str:
+    """Returns the name of a part in the form that both services share.
+
+    >>> _plain("Nvidia H100 80GB GPU") == _plain("NVIDIA H100 80GB")
+    True
+    """
+    return " ".join(SMALL_WORDS.sub("", name.lower()).split())
+
+
+def fee(machine: Machine, strategy: Strategy, rates: Rates, *, on_demand_usd: float | None) -> float | None:
+    """Returns what Vertex AI adds to an hour of the machine; None if the rate of a part is missing."""
+    parts = [([_plain(n) for n in names], amount) for names, amount in _bill(machine) if names != [DISK]]
+    if strategy != "on-demand":
+        return _sum(parts, VERTEX_FEE, machine.region, rates)
+    total = _sum(parts, ON_VERTEX, machine.region, rates)
+    return None if total is None or on_demand_usd is None else total - on_demand_usd
+
+
 def usd_per_hour(machine: Machine, strategy: Strategy, rates: Rates) -> float | None:
     """Returns dollars per hour of the whole machine in its region; None if the rate of a part is missing."""
+    return _sum(_bill(machine), strategy, machine.region, rates)
+
+
+def _sum(
+    parts: Iterable[tuple[Sequence[str], float]], strategy: str, region: str, rates: Rates
+) -> float | None:
     total = 0.0
-    for names, amount in _bill(machine):
-        known = (rates.get((name, strategy, machine.region)) for name in names)
+    for names, amount in parts:
+        known = (rates.get((name, strategy, region)) for name in names)
         rate = next((usd for usd in known if usd is not None), None)
         if rate is None:
             return None
@@ -160,28 +201,54 @@ def refreshed(
     """Returns the listed prices at the provider's rates of today; implausible ones keep the old price."""
     known = {(machine.name, machine.region): machine for machine in machines}
     now = {price.key: price for price in listed}
-    accepted: list[Price] = []
+    accepted: dict[tuple[str, str, Strategy], Price] = {}
     refused: list[str] = []
     missing = 0
     # On-demand first: the others are compared with it.
     for old in sorted(listed, key=lambda price: price.strategy != "on-demand"):
         machine = known[old.name, old.region]
+        at_once = now.get((old.name, old.region, "on-demand"))
         usd = usd_per_hour(machine, old.strategy, rates)
         if usd is None:
             missing += 1
-            continue
-        at_once = now.get((old.name, old.region, "on-demand"))
-        if fault := absurd(usd, old=old, machine=machine, on_demand=at_once):
+        elif fault := absurd(usd, old=old, machine=machine, on_demand=at_once):
             kept = (
                 "none is kept" if old.usd_per_hour is None else f"{old.usd_per_hour:g} of {old.dated} is kept"
             )
             refused.append(
                 f"{old.name} in {old.region}, {old.strategy}: {usd:g} dollars an hour {fault}; {kept}"
             )
-            continue
-        now[old.key] = replace(old, usd_per_hour=usd, source=SOURCE, dated=today)
-        accepted.append(now[old.key])
-    return Refreshed(accepted=tuple(accepted), refused=tuple(refused), num_missing=missing)
+        else:
+            accepted[old.key] = now[old.key] = replace(old, usd_per_hour=usd, source=SOURCE, dated=today)
+        now[old.key], fault = _with_fee(now[old.key], machine, rates, now, today=today)
+        if fault:
+            refused.append(f"{old.name} in {old.region}, {old.strategy}: {fault}")
+        elif now[old.key].fee != old.fee:
+            accepted[old.key] = now[old.key]
+    return Refreshed(accepted=tuple(accepted.values()), refused=tuple(refused), num_missing=missing)
+
+
+def _with_fee(
+    price: Price,
+    machine: Machine,
+    rates: Rates,
+    now: Mapping[tuple[str, str, Strategy], Price],
+    *,
+    today: date,
+) -> tuple[Price, str]:
+    """Returns the price with the fee of today's list, or as it is and why the fee is implausible."""
+    at_once = now.get((price.name, price.region, "on-demand"))
+    on_demand_usd = at_once.usd_per_hour if at_once else None
+    usd = fee(machine, price.strategy, rates, on_demand_usd=on_demand_usd)
+    if usd is None or price.usd_per_hour is None:
+        return price, ""
+    base = on_demand_usd or price.usd_per_hour
+    if not 0 < usd <= MOST_FEE * base:
+        return (
+            price,
+            f"a fee of {usd:g} dollars an hour is {usd / base:.0%} of {base:g}; the fee stays as it was",
+        )
+    return replace(price, fee=Charge(usd_per_hour=usd, source=f"{SOURCE}, {today}")), ""
 
 
 def absurd(usd: float, *, old: Price, machine: Machine, on_demand: Price | None) -> str:

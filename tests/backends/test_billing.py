@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 
 from pipeline.backends.vertex.billing import Stretch, rate, usd
 from pipeline.contract.errors import ParamsError
+from pipeline.contract.machine import Charge
 from pipeline.contract.records import Rental
+from pipeline.machines import startup
 from pipeline.machines.catalog import rented
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
+FEE = 0.2 * 3.6734  # the same however it is rented
+SPOT = 1.928 + FEE
+A2 = next(machine for machine in rented() if machine.name == "a2-highgpu-1g")
 
 
 def stretch(hours: float | None = 1.0, **told: object) -> Stretch:
@@ -26,17 +31,36 @@ def cost(*stretches: Stretch, hours: float = 24.0) -> float:
 
 
 def test_an_attempt_that_was_taken_away_is_paid_like_the_others():
-    assert cost(stretch(0.5), stretch(2, num_machines=3)) == pytest.approx((0.5 + 6) * 1.928)
+    assert cost(stretch(0.5), stretch(2, num_machines=3)) == pytest.approx((0.5 + 6) * SPOT)
 
 
 def test_each_strategy_has_its_own_price():
-    assert cost(stretch(strategy="on-demand")) == pytest.approx(3.6734)
-    assert cost(stretch(strategy="flex-start")) == pytest.approx(2.0204)
+    assert cost(stretch(strategy="on-demand")) == pytest.approx(3.6734 + FEE)
+    assert cost(stretch(strategy="flex-start")) == pytest.approx(2.0204 + FEE)
 
 
 def test_the_queue_costs_nothing_and_what_still_runs_is_paid_until_now():
     assert cost(replace(stretch(), started=None)) == 0
-    assert cost(stretch(None), hours=2) == pytest.approx(2 * 1.928)
+    assert cost(stretch(None), hours=2) == pytest.approx(2 * SPOT)
+
+
+def test_the_start_up_that_is_planned_is_paid_from_the_request_at_the_earliest():
+    planned_s = startup.wait(A2, num_bytes=0).start_s
+    hour = stretch(1)
+    long_ago, just_now = START - timedelta(hours=3), START - timedelta(seconds=planned_s / 2)
+    assert cost(replace(hour, asked=long_ago)) == pytest.approx((1 + planned_s / 3600) * SPOT)
+    assert cost(replace(hour, asked=just_now)) == pytest.approx((1 + planned_s / 7200) * SPOT)
+    assert cost(replace(hour, asked=START + timedelta(seconds=1))) == pytest.approx(SPOT)  # clocks differ
+
+
+def test_the_meter_and_the_plan_read_the_same_price():
+    disk = Charge(usd_per_hour=0.05, source="a list, 2026-11-22")
+    known = [replace(machine, disk=disk) for machine in rented()]
+    for machine in known:
+        for strategy in ("on-demand", "spot", "flex-start"):
+            if machine.price(strategy) is not None:
+                rental = Rental(machine=machine.name, region=machine.region, strategy=strategy)
+                assert rate(rental, known=known) == machine.price(strategy)
 
 
 def test_a_machine_without_a_price_is_not_free():

@@ -122,7 +122,7 @@ def _way(
     if machine.device.startswith("TPU") and machine.num_devices > 1:
         return None  # the trainer drives one chip a job
     workers = train.num_workers if is_here else max(1, machine.num_devices)
-    alone = is_here or (strategy == "spot" and machine.device.startswith("TPU"))
+    alone = is_here or machine.device.startswith("TPU")
     if usd_per_hour is None or (number > 1 and alone) or workers * number > batch_size:
         return None
     samples = job["dataset"].num_samples

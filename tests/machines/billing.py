@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
-SERVICE = "/v1/services/6F81-5844-456A/skus"
+COMPUTE_ENGINE, VERTEX_AI = "6F81-5844-456A", "C7E2-9256-1C43"
 
 
 def sku(
@@ -26,7 +26,7 @@ def sku(
     units = int(usd)
     number = f"{zlib.crc32(description.encode()):08X}"
     return {
-        "name": f"services/6F81-5844-456A/skus/{number}",
+        "name": f"services/{COMPUTE_ENGINE}/skus/{number}",
         "skuId": number,
         "description": description,
         "category": {
@@ -66,6 +66,7 @@ class Billing:
     """What the server knows, how it behaves, and what it was asked."""
 
     skus: list[dict[str, Any]]
+    vertex_skus: list[dict[str, Any]] = field(default_factory=list)
     key: str = "a-key"
     page_size: int = 3
     failures: list[int] = field(default_factory=list)  # statuses of the next answers
@@ -79,15 +80,18 @@ class Billing:
         if self.failures:
             return self.failures.pop(0), b'{"error": {"code": 503, "message": "try again"}}'
         parts = urlparse(path)
-        if parts.path != SERVICE:
+        listed = {f"/v1/services/{COMPUTE_ENGINE}/skus": self.skus,
+                  f"/v1/services/{VERTEX_AI}/skus": self.vertex_skus}  # fmt: skip
+        if parts.path not in listed:
             return 404, b'{"error": {"code": 404, "message": "no such service"}}'
         if key != self.key:
             return 400, b'{"error": {"code": 400, "message": "API key not valid. Please pass a valid key."}}'
         if self.body is not None:
             return 200, self.body
         first = int(parse_qs(parts.query).get("pageToken", ["0"])[0])
-        page: dict[str, Any] = {"skus": self.skus[first : first + self.page_size]}
-        more = first + self.page_size < len(self.skus)
+        skus = listed[parts.path]
+        page: dict[str, Any] = {"skus": skus[first : first + self.page_size]}
+        more = first + self.page_size < len(skus)
         page["nextPageToken"] = str(first + self.page_size) if more else ""
         return 200, json.dumps(page).encode()
 

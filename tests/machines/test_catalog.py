@@ -51,8 +51,9 @@ def test_small_h100_machines_are_not_rented_on_demand():
 
 def test_there_are_several_regions_and_each_has_cpu_machines_to_fall_back_on():
     regions = {machine.region for machine in MACHINES}
-    assert len(regions) == 7
-    for region in regions:
+    only_tpus = {"us-east1", "us-south1", "asia-northeast1"}
+    assert len(regions) == 7 + len(only_tpus)
+    for region in regions - only_tpus:
         assert any(m.region == region and m.device == "cpu" and m.usd_per_hour for m in MACHINES)
 
 
@@ -73,7 +74,9 @@ def test_where_a_price_comes_from_is_told_for_each_way_of_renting():
     machine = next(m for m in MACHINES if m.name == "a2-highgpu-1g" and m.region == "us-central1")
     assert machine.price_source("spot")[1] == date(2026, 7, 30)
     assert machine.price_source("flex-start") == (
-        "public notes on the Cloud Billing Catalog: SKUs of DWS Defined Duration A2", date(2026, 8, 2),
+        "public notes on the Cloud Billing Catalog: SKUs of DWS Defined Duration A2; "
+        "$0.73 of it for its fee: inferred: 8 x A100 are said to cost 35.26 on Vertex AI in us-central1, "
+        "20 % more than on Compute Engine, 2026-11-22", date(2026, 8, 2),
     )  # fmt: skip
 
 
@@ -131,6 +134,23 @@ def test_a_machine_of_another_region_is_told_with_where_it_is():
 
 def test_an_unknown_region_is_told_with_the_known_ones():
     with pytest.raises(
-        ParamsError, match=r"plan.regions names mars, of which nothing is known; choose among asia-southeast1"
+        ParamsError,
+        match=r"plan.regions names mars, of which nothing is known; choose among asia-northeast1, asia-s",
     ):
         choose(["zz-*"], regions=["us-central1", "mars"], machines=MACHINES)
+
+
+def test_every_price_has_a_fee_and_it_is_the_same_however_a_machine_is_rented():
+    for machine in MACHINES:
+        priced = [price for price in machine.prices if price.usd_per_hour is not None]
+        assert all(price.fee and price.fee.usd_per_hour > 0 for price in priced), machine.name
+        not_on_demand = {price.fee.usd_per_hour for price in priced if price.strategy != "on-demand"}
+        assert len(not_on_demand) <= 1
+
+
+def test_the_share_of_a_small_machine_is_that_of_its_devices_and_of_one_not_sold_here_its_dearest():
+    usd = {(m.name, m.region): m.prices[0].fee.usd_per_hour for m in MACHINES if m.prices[0].fee}
+    assert usd["a3-highgpu-2g", "us-east4"] == pytest.approx(0.15 * 88.5558 / 4)
+    spot = next(p for m in MACHINES for p in m.prices if p.key == ("a3-ultragpu-8g", "us-east4", "spot"))
+    assert spot.fee.usd_per_hour == pytest.approx(0.15 * 8 * 11.4934)
+    assert spot.fee.inferred

@@ -17,6 +17,21 @@ CHIPS = [
     sku("TpuV5e attached to Spot Preemptible VMs running in Iowa", 0.3, usage="Preemptible"),
     sku("TPU7x running in Americas", 12.0, group="TPU"),
 ]
+L4 = [
+    sku("Nvidia L4 GPU running in Americas", 0.56, group="GPU"),
+    sku("G2 Instance Core running in Americas", 0.025),
+    sku("G2 Instance Ram running in Americas", 0.003, unit="GiBy.h"),
+]
+L4_ON_VERTEX = [
+    sku("Vertex AI: Training/Pipelines on NVIDIA L4 in Iowa", 0.67),
+    sku("Vertex AI: Training/Pipelines on G2 Instance Core in Iowa", 0.029),
+    sku("Vertex AI: Training/Pipelines on G2 Instance RAM in Iowa", 0.0034, unit="GiBy.h"),
+    sku("Vertex AI: Training/Pipelines management fee on NVIDIA L4 in Iowa", 0.07),
+    sku("Vertex AI: Training/Pipelines management fee on G2 Instance Core in Iowa", 0.004),
+    sku("Vertex AI: Training/Pipelines Management fee on G2 Instance RAM in Iowa", 0.0005, unit="GiBy.h"),
+    sku("Vertex AI: Online/Batch Prediction management fee on NVIDIA L4 in Iowa", 7.0),
+    sku("Vertex AI: Training/Pipelines on SSD backed PD Capacity", 0.1955, unit="GiBy.mo"),
+]
 V6E = ("ct6e-standard-1t", "us-central1", "on-demand")
 
 
@@ -36,12 +51,13 @@ def test_prices_are_read_page_by_page_and_go_before_the_shipped_ones(home):
     assert price(kept, V6E).usd_per_hour == 2.7
     with serving(Billing(skus=CHIPS, page_size=2)) as api:
         found = prices.refresh(kept, url=api.url)
-    assert len(api.asked) == 3
-    assert len(found.accepted) == 10  # v6e on-demand and spot, v5e spot, in three sizes; TPU7x
+    assert len(api.asked) == 3 + 1  # of Compute Engine and Vertex AI
+    # v6e on-demand and spot, v5e spot, in three sizes; TPU7x; all in us-central1
+    assert len(found.accepted) == 10
     assert price(kept, V6E).usd_per_hour == 2.5
     assert price(kept, V6E).source == "Cloud Billing Catalog API"
     machine = next(m for m in rented(kept) if (m.name, m.region) == V6E[:2])
-    assert (machine.usd_per_hour, machine.spot_usd_per_hour) == (2.5, 0.6)
+    assert (machine.usd_per_hour, machine.spot_usd_per_hour) == pytest.approx((2.5 * 1.15, 0.6 + 0.15 * 2.5))
 
 
 def test_what_was_refused_keeps_its_old_price_and_is_told(home, caplog):
@@ -61,12 +77,12 @@ def test_what_was_refused_keeps_its_old_price_and_is_told(home, caplog):
 
 def test_a_price_in_a_region_where_the_machine_is_not_offered_does_not_offer_it(home):
     kept = home / pricelist.REFRESHED
-    elsewhere = sku("TpuV6e running in Dallas", 2.0, regions=("us-south1", "us-central1"), group="TPU")
+    elsewhere = sku("TpuV6e running in Dallas", 2.0, regions=("asia-south1", "us-central1"), group="TPU")
     with serving(Billing(skus=[elsewhere])) as api:
         prices.refresh(kept, url=api.url)
-    assert {p.region for p in pricelist.prices(kept) if p.name == V6E[0]} == {"us-central1"}
-    kept.write_text(kept.read_text() + "a2-highgpu-1g,us-south1,on-demand,0.01,somebody,2026-11-21\n")
-    assert rented(kept) and not [m for m in rented(kept) if m.region == "us-south1"]
+    assert "asia-south1" not in kept.read_text()
+    kept.write_text(kept.read_text() + "a2-highgpu-1g,asia-south1,on-demand,0.01,somebody,2026-11-21,,\n")
+    assert rented(kept) and not [m for m in rented(kept) if m.region == "asia-south1"]
 
 
 def test_a_second_look_keeps_what_only_the_first_one_told(home):
@@ -144,9 +160,7 @@ def test_the_list_shows_every_price_with_its_date_and_source(home, capsys):
     assert "  cpu: assumed per core; not measured" in lines[at:]
     assert cli.main(["prices", "--machine", "tpu*"]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "on-demand  –          –   not known, and not planned; python -m pipeline prices --refresh" in shown
-    )
+    assert "on-demand  –          –       –    –   not known, and not planned; python -m pipeline" in shown
 
 
 def test_a_machine_that_nobody_knows_is_told(home, caplog):
@@ -183,3 +197,56 @@ def test_a_file_of_other_columns_is_told(home):
 def test_prices_survive_their_file():
     text = pricelist.as_table(pricelist.prices())
     assert tuple(pricelist.read(text, source="it")) == pricelist.prices()
+
+
+def test_a_fee_is_shown_with_its_source_and_what_is_only_inferred_is_marked(home, capsys):
+    assert cli.main(["prices", "--machine", "a3-highgpu-8g", "--region", "us-*1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    cells = [line.split()[2:8] for line in lines[1:7]]
+    assert cells[0] == ["us-central1", "on-demand", "101.0074", "88.4900", "12.5174", "2026-07-30"]
+    assert cells[2] == ["us-central1", "flex-start", "51.4951", "38.3201", "13.1750", "2025-08-15"]
+    assert cells[3] == ["us-west1", "on-demand", "101.7635", "88.4900", "13.2735", "inferred"]
+    assert "  H100: inferred: 15 % are listed for A3 in us-central1, 2026-11-22" in lines
+
+
+def test_fees_are_read_from_the_list_of_vertex_and_replace_those_that_were_inferred(home):
+    kept = home / pricelist.REFRESHED
+    with serving(Billing(skus=L4, vertex_skus=L4_ON_VERTEX, page_size=2)) as api:
+        found = prices.refresh(kept, url=api.url)
+    assert not found.refused
+    fees = {p.key: p.fee for m in rented(kept) for p in m.prices}
+    spot, on_demand = (fees["g2-standard-4", "us-central1", way] for way in ("spot", "on-demand"))
+    assert spot.usd_per_hour == pytest.approx(0.07 + 4 * 0.004 + 16 * 0.0005)
+    assert on_demand.usd_per_hour == pytest.approx(
+        0.67 + 4 * 0.029 + 16 * 0.0034 - (0.56 + 4 * 0.025 + 16 * 0.003)
+    )
+    assert not spot.inferred and "Cloud Billing Catalog API, 20" in spot.source
+    assert fees["g2-standard-4", "us-east4", "spot"].inferred
+    kept_keys = [price.key for price in pricelist.read(kept.read_text(), source="it")]
+    assert kept_keys == [price.key for price in found.accepted]
+
+
+def test_a_fee_that_cannot_be_is_refused_and_the_fee_stays(home):
+    kept = home / pricelist.REFRESHED
+    dear = [{**sku("Vertex AI: Training/Pipelines management fee on TpuV6e in Iowa", 700.0)}]
+    with serving(Billing(skus=[], vertex_skus=dear)) as api:
+        found = prices.refresh(kept, url=api.url)
+    assert found.refused[0] == (
+        "ct6e-standard-1t in us-central1, spot: a fee of 700 dollars an hour is 25926% of 2.7; "
+        "the fee stays as it was"
+    )
+    assert not found.accepted
+
+
+def test_a_home_of_the_release_before_goes_on_with_its_prices_and_gets_the_fees(home):
+    kept = home / "prices.csv"
+    kept.write_text(
+        "name,region,strategy,usd_per_hour,source,dated\n"
+        "g2-standard-4,us-central1,on-demand,0.8,Cloud Billing Catalog API,2026-11-20\n"
+    )
+    machine = next(m for m in rented(kept) if (m.name, m.region) == ("g2-standard-4", "us-central1"))
+    assert machine.usd_per_hour == pytest.approx(0.8 * 1.15)
+    assert machine.price_source("on-demand")[0] == (
+        "Cloud Billing Catalog API; $0.12 of it for its fee: inferred: 15 % are listed for A3 in "
+        "us-central1, 2026-11-22"
+    )

@@ -68,7 +68,9 @@ def test_disks_that_come_with_a_machine_are_told_by_the_month_and_counted_by_the
     machine = find("a2-ultragpu-1g")
     expected = 3.93 + 0.37932 + 170 * 0.3604 / 85 + 375 * 0.08 / 730
     assert usd_per_hour(machine, "on-demand", told) == pytest.approx(expected)
-    assert expected == pytest.approx(machine.usd_per_hour, rel=1e-3)  # the shipped one, of another source
+    assert expected == pytest.approx(
+        machine.prices[0].usd_per_hour, rel=1e-3
+    )  # the shipped one, of another source
 
 
 def test_chips_and_slices_come_with_their_host_and_are_spot_by_their_description():
@@ -106,16 +108,16 @@ def test_what_can_be_true_is_accepted_with_its_date_and_source():
     [
         ("TpuV6e running in Iowa", 700.0,
          "ct6e-standard-1t in us-central1, on-demand: 700 dollars an hour is 259 times "
-         "the 2.7 of 2026-05-20; 2.7 of 2026-05-20 is kept"),
+         "the 2.7 of 2026-11-22; 2.7 of 2026-11-22 is kept"),
         ("TpuV6e running in Iowa", -2.7,
          "ct6e-standard-1t in us-central1, on-demand: -2.7 dollars an hour is not a valid price; "
-         "2.7 of 2026-05-20 is kept"),
+         "2.7 of 2026-11-22 is kept"),
         ("TpuV6e running in Iowa", 0.0,
          "ct6e-standard-1t in us-central1, on-demand: 0 dollars an hour is not a valid price; "
-         "2.7 of 2026-05-20 is kept"),
+         "2.7 of 2026-11-22 is kept"),
         ("TpuV6e attached to Spot Preemptible VMs running in Iowa", 2.9,
          "ct6e-standard-1t in us-central1, spot: 2.9 dollars an hour is above the 2.7 of on-demand; "
-         "0.514 of 2026-05-20 is kept"),
+         "0.544 of 2026-11-22 is kept"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_true_is_refused_in_a_sentence_and_the_old_price_kept(description, usd, sentence):

@@ -301,8 +301,9 @@ def test_flex_start_counts_the_longest_wait_and_bills_none_of_it():
         "on-demand",
     )
     assert found.expected_s == pytest.approx(at_once.expected_s + 7200)
-    assert found.expected_usd == pytest.approx(at_once.expected_usd * 2.0204 / 3.6734)
-    assert (found.usd_per_hour, str(found.price_dated)) == (2.0204, "2026-08-02")
+    assert found.expected_usd == pytest.approx(at_once.expected_usd * (2.0204 / 3.6734 + 0.2) / 1.2)
+    assert found.usd_per_hour == pytest.approx(2.0204 + 0.2 * 3.6734)  # with the fee
+    assert str(found.price_dated) == "2026-08-02"
     assert found.ladder[0].rental.strategy == "on-demand"  # what is rented at once is there to fall back on
     assert found.portions[0].name == "wait, at most"
 

@@ -24,6 +24,7 @@ TORUS = re.compile(r"^(?:ct\dp|tpu\dx)-")  # chips joined in three dimensions
 TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
 MIB = 1 << 20
+HYPERDISK_ONLY = ("a3-ultragpu-", "a4-", "g4-", "ct6e-", "tpu7x-")  # machines that take no pd-ssd
 PD_SSD_BASE, PD_SSD_PER_GIB = 240, 0.48  # MiB/s, of any disk and for each GiB
 PD_SSD_MOST = ((16, 1200), (8, 800), (0, 240))  # MiB/s, of machines with at least so many cores
 # Variables that have a meaning on this machine only.
@@ -160,7 +161,7 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
 
 def boot_disk(machine: Machine) -> str:
     """Returns the type of the machine's boot disk, where arrays are laid out."""
-    return "hyperdisk-balanced" if machine.name.startswith(("a4-", "g4-")) else "pd-ssd"
+    return "hyperdisk-balanced" if machine.name.startswith(HYPERDISK_ONLY) else "pd-ssd"
 
 
 def disk_bytes_per_s(machine: Machine, *, disk_gb: int) -> float:

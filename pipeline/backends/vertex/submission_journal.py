@@ -37,7 +37,10 @@ class Submission(Record):
     @property
     def stretch(self) -> Stretch:
         """The time that machines were rented for, and is paid for."""
-        return Stretch(rental=self.rental, started=_time(self.started_at), ended=_time(self.ended_at))
+        return Stretch(
+            rental=self.rental, asked=_time(self.asked_at), started=_time(self.started_at),
+            ended=_time(self.ended_at),
+        )  # fmt: skip
 
 
 class SubmissionJournal:

@@ -21,14 +21,21 @@ from typing import TYPE_CHECKING
 from pipeline.backends import ownership
 from pipeline.backends.vertex import billing, error_codes, preflight, staging, submission_journal
 from pipeline.backends.vertex.client import RetryPolicy, Unreachable
-from pipeline.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s, key_of, machine_of
+from pipeline.backends.vertex.job_spec import (
+    Site,
+    boot_disk,
+    custom_job,
+    disk_bytes_per_s,
+    key_of,
+    machine_of,
+)
 from pipeline.backends.vertex.service import ALIVE, STATES, NoQuota, Service, state_name
 from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal, stretches
 from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State, label
 from pipeline.contract.errors import JobError, NotYet, ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import replace_text
-from pipeline.machines import catalog, pricelist
+from pipeline.machines import catalog, fees, pricelist
 from pipeline.storage import checkout
 from pipeline.storage.bucket import BucketFolder
 
@@ -178,13 +185,17 @@ class Vertex(Backend):
             return None
 
     def machines(self) -> Sequence[Machine]:
-        """Returns the machines on offer, with the newest prices."""
+        """Returns the machines on offer, with the newest prices, and the boot disk of a job."""
         try:
             rented = catalog.rented(checkout.home() / pricelist.REFRESHED)
         except ParamsError:  # outside a home
             rented = catalog.rented()
         return tuple(
-            replace(machine, storage_bytes_per_s=disk_bytes_per_s(machine, disk_gb=self.site.disk_gb))
+            replace(
+                machine,
+                storage_bytes_per_s=disk_bytes_per_s(machine, disk_gb=self.site.disk_gb),
+                disk=fees.boot_disk(boot_disk(machine), machine.region, size_gib=self.site.disk_gb),
+            )
             for machine in rented
         )
 
