@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pipeline import dvc_file
 from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.formats import one_line
 from pipeline.contract.table import AnyColumn, Float, Int, Table
 from pipeline.storage.checkout import git
 
@@ -127,18 +128,23 @@ def _class_name(name: str) -> str:
 
 def module_text(found: "Survey", name: str) -> str:
     """Returns the team's module: the table as found, and a model for its kind of label."""
-    label = _label(found.table)
+    label = _literal(_label(found.table))
     kinds = {type(column).__name__ for column in found.table.columns.values()} | {"Label", "Table"}
     late = found.table.label is not None and bool(found.table.label.ripe_after)
     names = [*sorted(kinds), *(["days"] if late else [])]
-    body = (BINARY if found.binary else NUMBER).replace("LABEL", label)
+    body = (BINARY if found.binary else NUMBER).replace('"LABEL"', label)
     imports, methods = body.split("# ---\n")
     return (
-        f'"""Predicts {label}; written by `python -m pipeline init`, and yours from now on."""\n\n'
+        f'"""Predicts {label[1:-1]}; written by `python -m pipeline init`, and yours from now on."""\n\n'
         f"{imports.replace('# TABLE', _import('pipeline.contract.table', names))}"
         f"class {_class_name(name)}(TableWorkload):\n"
         f"{_table_text(found.table)}{methods}"
     )
+
+
+def _literal(name: str) -> str:
+    """Returns a name of the data as a string of Python: what it holds ends no string, and is not run."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _label(table: Table) -> str:
@@ -153,16 +159,16 @@ def _import(module: str, names: list[str]) -> str:
 
 
 def _table_text(table: Table) -> str:
-    columns = "".join(f"            {json.dumps(name)}: {_code(of)},\n" for name, of in table.columns.items())
-    unit = f"        unit={json.dumps(table.unit)},\n" if table.unit else ""
+    columns = "".join(f"            {_literal(name)}: {_code(of)},\n" for name, of in table.columns.items())
+    unit = f"        unit={_literal(table.unit)},\n" if table.unit else ""
     label = table.label
     assert label is not None
     after = label.ripe_after.total_seconds() / 86_400
     ripe = f", ripe_after=days({after:g})" if after else ""
     return (
-        f"    table = Table(\n        time={json.dumps(table.time)},\n{unit}"
+        f"    table = Table(\n        time={_literal(table.time)},\n{unit}"
         f"        columns={{\n{columns}        }},\n"
-        f"        label=Label({json.dumps(label.column)}{ripe}),\n    )\n"
+        f"        label=Label({_literal(label.column)}{ripe}),\n    )\n"
     )
 
 
@@ -368,12 +374,12 @@ def _rounded_up(value: float) -> float:
 
 def readme_text(found: "Survey", name: str, *, title: str) -> str:
     """Returns half a page on what is here and what to do next."""
-    label = _label(found.table)
+    label = one_line(_label(found.table)).replace("`", "'")
     left_out = ""
     if found.left_out:
         left_out = (
             f"\nLeft out, as they are null in all rows or of a type that no table has: "
-            f"{', '.join(found.left_out)}.\n"
+            f"{', '.join(f'`{one_line(name)}`' for name in found.left_out)}.\n"
         )
     return f"""\
 # {title}

@@ -1,4 +1,4 @@
-"""Formats numbers for people: one function a kind, the same on every page and in the terminal.
+"""Formats numbers and words for people: one function a kind, the same on every page and in the terminal.
 
 An unknown number is an en dash; the minus is a true minus sign, so that columns of figures line up.
 """
@@ -8,6 +8,15 @@ from datetime import datetime
 
 NONE = "–"
 _DURATIONS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
+
+
+def one_line(text: str) -> str:
+    r"""Returns words that came from elsewhere on one line, without characters that steer a terminal or a log.
+
+    >>> one_line("late\r\n\nServes: 7\x1b[2J")
+    'late Serves: 7 [2J'
+    """
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def count(number: float | None) -> str:

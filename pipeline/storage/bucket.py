@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipeline.contract.errors import DataError
@@ -85,9 +85,10 @@ class BucketFolder:
         shutil.rmtree(fresh, ignore_errors=True)
         files = self.files
         for name, (size, md5) in listed.items():
-            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            files.get_file(self.at("things", thing, name), str(fresh / name))
-            if not _is(fresh / name, size, md5):
+            path = inside(fresh, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.get_file(self.at("things", thing, name), str(path))
+            if not _is(path, size, md5):
                 raise DataError(
                     f"{self.url}/things/{thing}/{name} is not what was sent; remove that folder, "
                     f"and run train again, which sends it again"
@@ -95,6 +96,16 @@ class BucketFolder:
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh.rename(folder)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Returns the path in a folder of a name that a bucket gives; DataError where it would lead out of it."""
+    parts = PurePosixPath(name).parts
+    if not parts or parts[0] == "/" or ".." in parts:
+        raise DataError(
+            f"the bucket names {name!r}, which leads out of {folder}; see who writes to the bucket"
+        )
+    return folder / name
 
 
 def _md5(path: Path) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from pipeline.contract import older, records
 from pipeline.contract.errors import DataError, ReleaseError
+from pipeline.contract.formats import one_line
 from pipeline.contract.records import (
     Approval,
     Batch,
@@ -224,7 +225,7 @@ def commit_night(night: Night, *, message: str, folder: Path = Path(), release: 
     parents = [night.previous] * bool(night.previous) + [night.code_commit]
     decided = release or records.find(Release, folder / records.RUN)
     trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
-    return _move(tree, parents, expected=night.previous, message=f"{message}\n\n{trailers}")
+    return _move(tree, parents, expected=night.previous, subject=message, trailers=trailers)
 
 
 def commit_rollback(
@@ -240,7 +241,7 @@ def commit_rollback(
         _put(release, verdict, index=index)
         tree = git("write-tree", folder=home(), index=index)
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"
-    return _move(tree, [expected_tip], expected=expected_tip, message=f"{message}\n\n{trailers}")
+    return _move(tree, [expected_tip], expected=expected_tip, subject=message, trailers=trailers)
 
 
 def _put(*optional: Record | None, index: Path) -> None:
@@ -251,11 +252,14 @@ def _put(*optional: Record | None, index: Path) -> None:
         git("update-index", "--add", "--cacheinfo", entry, folder=home(), index=index)
 
 
-def _move(tree: str, parents: Sequence[str], *, expected: str, message: str) -> str:
+def _move(tree: str, parents: Sequence[str], *, expected: str, subject: str, trailers: str) -> str:
+    """Makes the commit and moves the branch to it; its subject, in which people's words are, is one line."""
+    subject = one_line(subject)
+    message = f"{subject}\n\n{trailers}"
     flags = [word for parent in parents for word in ("-p", parent)]
     commit = git(*_identity(), "commit-tree", tree, *flags, "-F", "-", folder=home(), text=message)
     try:
-        git("update-ref", "-m", message.splitlines()[0], BRANCH, commit, expected or _FIRST, folder=home())
+        git("update-ref", "-m", subject, BRANCH, commit, expected or _FIRST, folder=home())
     except ReleaseError as error:
         raise ReleaseError(
             f"another night moved the ledger from {expected[:9] or 'nothing'} first ({error}); "
@@ -344,10 +348,13 @@ def _commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
     trailers = [f"%(trailers:key={key},valueonly,separator=%x20)" for key in keys]
     count = [] if limit is None else [f"--max-count={limit}"]
     form = "%x00".join(["%H", "%P", "%ct", "%s", *trailers])
-    lines_of_log = git("log", "--first-parent", *count, f"--format={form}", tip, folder=home())
+    # Apart by NUL, which no commit can hold: a subject may have characters that Python takes for line ends.
+    listed = git("log", "-z", "--first-parent", *count, f"--format={form}", tip, folder=home())
+    fields = listed.removesuffix("\0").split("\0")
+    num = 4 + len(trailers)
     commits = []
-    for line in lines_of_log.splitlines():
-        commit, parents, time, subject, night, rollback, serves = line.split("\0")
+    for start in range(0, len(fields), num):
+        commit, parents, time, subject, night, rollback, serves = fields[start : start + num]
         if not night:  # the first night's only parent is a code commit, which names no night
             break
         made = Commit(

@@ -25,7 +25,7 @@ from typing import Any
 
 from pipeline.contract.errors import DataError
 from pipeline.contract.records import digest, replace_text
-from pipeline.storage.bucket import BucketFolder
+from pipeline.storage.bucket import BucketFolder, inside
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def unpack(bucket: BucketFolder, name: str, root: Path, folder: Path) -> None:
     if text is None:
         raise DataError(f"{bucket.url} has no jobs/{name}; run train again, which sends it")
     for path, name_of in json.loads(text).items():
-        bucket.bring_thing(name_of, root / path)
+        bucket.bring_thing(name_of, inside(root, path))
     if (root / CODE / "code.zip").exists():
         with zipfile.ZipFile(root / CODE / "code.zip") as packed:
             packed.extractall(root / CODE)
@@ -132,7 +132,7 @@ def _fetch_model(files: Any, result: str, paths: list[str], folder: Path) -> Non
     shutil.rmtree(fresh, ignore_errors=True)
     for path in paths:
         if path.startswith(model):
-            target = fresh / path.removeprefix(model)
+            target = inside(fresh, path.removeprefix(model))
             target.parent.mkdir(parents=True, exist_ok=True)
             files.get_file(path, str(target))
     text = files.cat_file(result).decode()
