@@ -13,6 +13,7 @@ that asks is skipped. The answer goes to `python -m pipeline approve`, which dec
 # try, which archives nothing, and a run that was taken for failed starts only after its exit has long been
 # read.
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,6 +49,11 @@ ANSWER_COMMAND = (
 )
 
 
+def plain(text: str) -> str:
+    """Returns words as Markdown that shows them as they are: what data or people say makes no markup."""
+    return re.sub(r"([\\`*\[|])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
+
+
 def question(run_id: str) -> str:
     """Returns the question to a person, in Markdown."""
     verdict = notify.record_of(run_id, "verdict")
@@ -55,7 +61,7 @@ def question(run_id: str) -> str:
         return "Nobody is asked."
     until = datetime.fromisoformat(verdict["approve_until"])
     lines = [
-        f"The gate says **{verdict['action']}**: {verdict['reason']}.",
+        f"The gate says **{verdict['action']}**: {plain(verdict['reason'])}.",
         f"Without an answer until {until:%Y-%m-%d %H:%M} UTC the champion stays.",
     ]
     if verdict["inconclusive"]:
@@ -63,7 +69,10 @@ def question(run_id: str) -> str:
     if version := notify.record_of(run_id, "version"):
         page = f"{notify.MLFLOW_UI}/#/models/{version['name']}/versions/{version['number']}"
         lines.append(f"What it rests on: [version {version['number']} in MLflow]({page})")
-    checks = [f"| {c['name']} | {'ok' if c['ok'] else 'failed'} | {c['text']} |" for c in verdict["checks"]]
+    checks = [
+        f"| {plain(c['name'])} | {'ok' if c['ok'] else 'failed'} | {plain(c['text'])} |"
+        for c in verdict["checks"]
+    ]
     table = "\n".join(["| looked at | | what was seen |", "| --- | --- | --- |", *checks]) if checks else ""
     return "\n\n".join([*lines, table])
 

@@ -31,7 +31,9 @@ NIGHT_HELP = "the night in whose folder the stage runs; the current folder if le
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_Plain("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[shown])
     for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # our own errors say when a retry gives up
@@ -52,6 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+class _Plain(logging.Formatter):
+    """Leaves out what would steer a terminal: a message may hold what data or people say."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
 
 
 def _run(words: list[str], *, command: str, in_night: str = "", **options: typing.Any) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import NothingToDo, ParamsError, without_password
+from pipeline.contract.formats import one_line
 from pipeline.contract.records import Check
 from pipeline.report import notifier
 from pipeline.storage import checkout, ledger
@@ -88,7 +89,7 @@ def why(version: int) -> int:
     from pipeline.rollout import provenance
 
     for name, text in provenance.why(version):
-        print(f"{name:9} {text}")
+        print(f"{name:9} {one_line(text)}")
     return 0
 
 
@@ -216,7 +217,7 @@ def _shown(checks: Iterable[Check]) -> int:
     """Prints checks as they come; returns 1 if one of them failed."""
     failed = 0
     for check in checks:
-        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {check.text}", flush=True)
+        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)
         failed += not check.ok
     return 1 if failed else 0
 

@@ -15,6 +15,8 @@ import errno
 import re
 from pathlib import Path
 
+from pipeline.contract.formats import one_line
+
 
 class PipelineError(Exception):
     """A fault that the user can fix; its text is shown without a traceback."""
@@ -91,7 +93,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def sentence(error: Exception) -> str:
     """Returns an exception as a sentence; its class is named only where the text is not our own."""
     if isinstance(error, PipelineError):
-        return without_password(str(error))
+        return without_password(one_line(str(error)))
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"the disk is full ({error.filename or Path.cwd()}); free some space and run this again"
     return without_password(f"{type(error).__name__}: {error}")

@@ -21,9 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.contract.days import hours_of
 from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.formats import size
 from pipeline.contract.table import Table
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ TEXT = (*JSON, ".csv", ".tsv")
 SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 NO_HOUR = -1  # of a day's files
+LEAST_BYTES = 4  # of a value in memory, about
+MOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # of a file, unpacked
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 
 
@@ -108,6 +112,9 @@ class Files:
         delimiter: between the fields of a CSV file.
         encoding: of a CSV file.
         storage: options of the fsspec file system; credentials belong in the environment.
+        links: follow links of a local folder that lead out of it, as those of git-annex do; who may write to
+            the folder could else have any file read that the pipeline may read.
+        max_gb: what a file may hold at most, unpacked; a quarter of this machine's memory if 0.
     """
 
     def __init__(
@@ -121,6 +128,8 @@ class Files:
         delimiter: str = ",",
         encoding: str = "utf8",
         storage: Mapping[str, Any] | None = None,
+        links: bool = False,
+        max_gb: float = 0,
     ) -> None:
         if time and "%" not in time:
             raise ParamsError(
@@ -136,6 +145,7 @@ class Files:
         self.columns = dict(columns or {})
         self.cut_by, self.time, self.zone = cut_by, time, zone
         self.delimiter, self.encoding = delimiter, encoding
+        self.links, self.max_bytes = links, int(max_gb * 1e9) or MOST_BYTES
         try:
             self._system, self._root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
@@ -270,14 +280,18 @@ class Files:
         """The rows of one file, under the table's names."""
         origin = self.url if path == self._root else path
         parquet = path.endswith(PARQUET)
+        self._expect_file(path)
         try:
             with self._system.open(path, "rb", compression=None if parquet else "infer") as file:
                 if parquet:
-                    rows = pq.ParquetFile(file).read()
-                elif path.removesuffix(".gz").endswith(JSON):
-                    rows = _read_json(file.read())
+                    delivered = pq.ParquetFile(file)
+                    self._expect_room(_num_bytes(delivered), origin)
+                    rows = delivered.read()
                 else:
-                    rows = self._read_csv(file.read())
+                    data = file.read(self.max_bytes + 1)
+                    self._expect_room(len(data), origin)
+                    is_json = path.removesuffix(".gz").endswith(JSON)
+                    rows = _read_json(data) if is_json else self._read_csv(data)
             rows = self._renamed(rows)
             if self.time and self.cut_by in rows.column_names:
                 rows = self._parsed(rows)
@@ -288,6 +302,31 @@ class Files:
         except (OSError, EOFError, UnicodeError) as error:
             raise DataError(f"{origin} cannot be read: {error}; check its permissions and contents") from None
         return rows
+
+    def _expect_file(self, path: str) -> None:
+        """Raises DataError where a local path is a device or a pipe, or a link that leads out of the folder.
+
+        The one file that the url names may be a link, as params.yaml says that it is to be read.
+        """
+        if not isinstance(self._system, LocalFileSystem) or not Path(path).exists():
+            return
+        if not Path(path).is_file():
+            raise DataError(f"{path} is not a file but a pipe, a device or a folder; move it away")
+        root = Path(re.split(r"[*?\[{]", self._root)[0])
+        folder = root if root.is_dir() else root.parent
+        led_to = Path(path).resolve()
+        if path != self._root and not self.links and not led_to.is_relative_to(folder.resolve()):
+            raise DataError(
+                f"{path} is a link that leads out of {folder}, to {led_to}; have the file itself delivered, "
+                f"or set source.links: true, if all who write to the folder may read what this user reads"
+            )
+
+    def _expect_room(self, num_bytes: int, origin: str) -> None:
+        if num_bytes > self.max_bytes:
+            raise DataError(
+                f"{origin} holds more than {size(self.max_bytes)} of rows, unpacked, which may not fit into "
+                f"memory; look who made it, have it delivered in smaller files, or raise source.max_gb"
+            )
 
     def _renamed(self, rows: pa.Table) -> pa.Table:
         """The rows under the table's names; a column whose name another one takes is left out."""
@@ -345,6 +384,13 @@ def _without_overflow(texts: pa.ChunkedArray, times: pa.ChunkedArray, form: str)
     if not wrong:
         return times
     return pc.if_else(pc.is_in(texts, pa.array(wrong, texts.type)), pa.scalar(None, times.type), times)
+
+
+def _num_bytes(file: pq.ParquetFile) -> int:
+    """Returns about what the rows of a file take: a million equal values may be written as two numbers."""
+    facts = file.metadata
+    packed = sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
+    return int(max(packed, facts.num_rows * facts.num_columns * LEAST_BYTES))
 
 
 def _read_json(data: bytes) -> pa.Table:

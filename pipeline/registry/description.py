@@ -5,8 +5,10 @@ replaced by a rollback. The part below the rule is written once, when the versio
 artifacts of the run by their address, so the interval is a picture (tried with 3.17).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
+from pipeline.contract.formats import one_line
 from pipeline.contract.records import (
     Approval,
     Champion,
@@ -45,7 +47,7 @@ def describe(
     against = f"version {champion.version}" if champion else "none yet"
     lasted = "inside" if training.elapsed_s <= plan.interval[1] else "above"
     parts = [
-        f"Night **{night.id}** ({night.trigger}), newest day {night.day}, "
+        f"Night **{night.id}** ({plain(night.trigger)}), newest day {night.day}, "
         f"{evaluation.num_samples:,} held-out samples. Champion: {against}. "
         f"[The night's report](#/experiments/0/runs/{run_id}/artifacts/{REPORT}).",
         _table(["metric", "challenger", "champion"], _metrics(evaluation.metrics)),
@@ -64,7 +66,7 @@ def describe(
         f"({plan.interval[0]:,.0f} to {plan.interval[1]:,.0f} s). Budget ${night.budget_usd:,.2f}.",
         f"Bottleneck: {explain(profile)}" if profile else "",
         f"Data: {dataset.num_samples:,} training samples, {dataset.first_day} to {dataset.last_day}.",
-        _table(["made of", ""], [[name, f"`{value}`"] for name, value in lineage.items() if value]),
+        _table(["made of", ""], [[name, _code(value)] for name, value in lineage.items() if value]),
     ]
     return AWAITED + RULE + "\n\n".join(part for part in parts if part)
 
@@ -82,20 +84,23 @@ def with_verdict(
     if not rule:  # a version of an earlier form
         rest = description.partition("\n\n")[2]
     words, needs_answer = approvals.words(verdict, approval, over=over), verdict.approve_until is not None
-    said = f" **Version {verdict.challenger} {' '.join(words.split())}.**" if needs_answer else ""
+    said = f" **Version {verdict.challenger} {plain(words)}.**" if needs_answer else ""
     if needs_answer and approval is None and not over:
         said += (
             f" Answer in Airflow, task `review` of the night, or by "
             f"`python -m pipeline approve --night {version.night} --reason TEXT [--reject]`."
         )
     parts = [
-        f"**Verdict: {verdict.action}.** {' '.join(verdict.reason.split())}.{said}",
+        f"**Verdict: {verdict.action}.** {plain(verdict.reason)}.{said}",
         f"![effect](get-artifact?path={INTERVAL}&run_uuid={version.run_id})"
         if verdict.effect is not None
         else "",
         _table(
             ["looked at", "", "what was seen"],
-            [[check.name, "ok" if check.ok else "**failed**", check.text] for check in verdict.checks],
+            [
+                [plain(check.name), "ok" if check.ok else "**failed**", plain(check.text)]
+                for check in verdict.checks
+            ],
         ),
         " ".join(in_the_long_run(verdict)),
         _in_live(verdict.live) if verdict.live else "",
@@ -131,7 +136,7 @@ def _in_live(live: Live) -> str:
     return (
         f"**On live traffic:** {live.num_challenger:,} users met the challenger (at last {live.share:.0%} of "
         f"the traffic) and {live.num_champion:,} the champion; effect on the score {effect}; guardrails "
-        f"{'broken: ' + ', '.join(broken) if broken else 'held'}. Foretold: {live.foretold}."
+        f"{'broken: ' + plain(', '.join(broken)) if broken else 'held'}. Foretold: {plain(live.foretold)}."
     )
 
 
@@ -142,7 +147,16 @@ def _device(training: Training) -> str:
 def with_first(description: str, paragraph: str) -> str:
     """Returns the page with another first paragraph."""
     _, _, rest = description.partition("\n\n")
-    return f"{' '.join(paragraph.split())}\n\n{rest}"
+    return f"{paragraph}\n\n{rest}"
+
+
+def plain(text: str) -> str:
+    r"""Returns words as Markdown that shows them as they are: what data or people say makes no markup.
+
+    >>> print(plain("<img src=x> ![see](//evil) **Verdict: promote.**\n\n---"))
+    &lt;img src=x> !\[see](//evil) \*\*Verdict: promote.\*\* ---
+    """
+    return re.sub(r"([\\`*\[])", r"\\\1", one_line(text)).replace("<", "&lt;")
 
 
 def _metrics(metrics: Mapping[str, float]) -> Iterable[list[str]]:
@@ -151,18 +165,22 @@ def _metrics(metrics: Mapping[str, float]) -> Iterable[list[str]]:
         if name.startswith(("champion", "anchor", "predecessor")):
             continue
         champion = metrics.get("champion_score" if name == "score" else f"champion/{name}")
-        yield [name, f"{value:.4f}", "" if champion is None else f"{champion:.4f}"]
+        yield [plain(name), f"{value:.4f}", "" if champion is None else f"{champion:.4f}"]
 
 
 def _slices(evaluation: Evaluation) -> Iterable[list[str]]:
     for part in evaluation.slices:
         champion = "" if part.champion_score is None else f"{part.champion_score:.4f}"
-        yield [part.name, f"{part.num_samples:,}", f"{part.score:.4f}", champion]
+        yield [plain(part.name), f"{part.num_samples:,}", f"{part.score:.4f}", champion]
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("`", "'") + "`"
 
 
 def _table(header: list[str], rows: Iterable[list[str]]) -> str:
     """Returns a Markdown table, or "" without rows."""
-    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    lines = [" | ".join(one_line(cell).replace("|", "\\|") for cell in row) for row in rows]
     if not lines:
         return ""
     return "\n".join(

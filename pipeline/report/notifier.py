@@ -29,8 +29,13 @@ def tell(message: str) -> bool:
         subprocess.run(
             command, shell=True, input=message, text=True, check=True, timeout=LIMIT_S, stdout=STDERR
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        log.error("the notifier failed: %s; look at notify.command in params.yaml", error)
+    except subprocess.CalledProcessError as error:  # without the command, whose address may be a secret
+        log.error("the notifier ended with exit status %d; look at notify.command in params.yaml",
+                  error.returncode)  # fmt: skip
+        return False
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = f"took more than {LIMIT_S} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+        log.error("the notifier failed: it %s; look at notify.command in params.yaml", why)
         return False
     return True
 

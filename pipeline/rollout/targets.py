@@ -68,7 +68,7 @@ class Alias:
         if tip and tip[0].rollback:
             verdict = ledger.read_at(tip[0].id, Verdict)
             reason = verdict.reason if verdict else "rolled back"
-            self._write_first_paragraph(release, f"**Verdict:** {reason}")
+            self._write_first_paragraph(release, f"**Verdict:** {description.plain(reason)}")
 
     def shown(self) -> int:
         """Returns the version under the alias; 0 where there is none."""

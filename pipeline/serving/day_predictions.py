@@ -115,8 +115,25 @@ def _predicted(served: ServedRows, rows: "pa.Table") -> "pa.Table":
     return pa.table(columns)
 
 
+def _without_formulas(table: "pa.Table") -> "pa.Table":
+    """Returns the table with a quote before text that a spreadsheet would run, as `=cmd|'/c calc'!A0`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for number, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            texts = table[field.name]
+            runs = pc.match_substring_regex(texts, r"^\s*(=|[+@-].*[(|!])")
+            quoted = pc.binary_join_element_wise("'", texts, "")
+            table = table.set_column(number, field, pc.if_else(runs, quoted, texts))
+    return table
+
+
 def write(table: "pa.Table", to: str) -> None:
-    """Writes a file of parquet or CSV to a URL, whole or not at all; ParamsError or JobError says why not."""
+    """Writes a file of parquet or CSV to a URL, whole or not at all; ParamsError or JobError says why not.
+
+    Text that a spreadsheet would take for a formula has a quote before it in CSV.
+    """
     import fsspec
     import pyarrow as pa
     import pyarrow.csv
@@ -126,7 +143,7 @@ def write(table: "pa.Table", to: str) -> None:
     buffer = io.BytesIO()
     try:
         if to.endswith(".csv"):
-            pyarrow.csv.write_csv(table, buffer)
+            pyarrow.csv.write_csv(_without_formulas(table), buffer)
         else:
             pq.write_table(table, buffer, compression="zstd")
     except pa.ArrowInvalid as error:

@@ -89,7 +89,7 @@ def test_what_a_notifier_prints_is_not_on_standard_output(
 def test_a_notifier_that_fails_stops_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'exit 3'}}\n")
     assert not notifier.tell("hello")
-    assert "the notifier failed: Command 'exit 3' returned" in caplog.text
+    assert "the notifier ended with exit status 3; look at notify.command" in caplog.text
 
 
 def test_after_a_rollback_board_status_and_report_show_it(
