@@ -1,1 +1,1 @@
-"""Where jobs run: this machine, Vertex AI, a Slurm cluster."""
+"""Where jobs run: this machine, Vertex AI, a Slurm cluster, a Kubernetes cluster."""

@@ -521,7 +521,8 @@ class BackendSections(Sections):
     backend: Plug
     """Where jobs run: `pipeline.backends.local:Local`, this machine;
     `pipeline.backends.vertex.vertex:Vertex`, machines rented on Vertex AI;
-    `pipeline.backends.slurm.slurm:Slurm`, your own cluster; or your own class."""
+    `pipeline.backends.slurm.slurm:Slurm` and `pipeline.backends.kubernetes.kubernetes:Kubernetes`, your own
+    cluster; or your own class."""
 
 
 class PlanSections(ProfileSections, TrainSections, PrepareSections, BackendSections):

@@ -11,6 +11,7 @@ import pytest
 from tests.backends import real_slurm
 
 if TYPE_CHECKING:
+    from tests.backends.fake_cluster import FakeCluster
     from tests.backends.fake_vertex import FakeVertex
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,11 @@ MACHINES = """\
 name,device,num_devices,vcpus,memory_gb,count,options,spot_options,usd_per_hour,spot_usd_per_hour
 node,cpu,0,1,1,2,--partition=urgent,--partition=scavenge,3.60,0.36
 broken,cpu,0,1,1,1,--partition=nowhere,,,
+"""
+PODS = """\
+name,device,num_devices,vcpus,memory_gb,count,options,spot_options,usd_per_hour,spot_usd_per_hour
+node,cpu,0,2,4,2,pool=main,pool=spot spot=true,3.60,0.36
+nowhere,cpu,0,2,4,2,pool=none,,,
 """
 IMAGE = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
@@ -58,3 +64,18 @@ def cluster(
     (tmp_path / "machines.csv").write_text(MACHINES)
     yield whole_cluster
     whole_cluster.clear()
+
+
+@pytest.fixture
+def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["FakeCluster"]:
+    """A cluster on loopback with two nodes, and a home of its own with the file of its machines."""
+    from tests.backends.fake_cluster import FakeCluster
+
+    (tmp_path / "machines.csv").write_text(PODS)
+    (tmp_path / "cluster").mkdir()
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    with FakeCluster(tmp_path / "cluster", image=IMAGE) as made:
+        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig))
+        made.add_node("a", labels={"pool": "main"})
+        made.add_node("b", labels={"pool": "spot", "spot": "true"}, taints=("spot",))
+        yield made

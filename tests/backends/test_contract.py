@@ -1,7 +1,7 @@
 """What every backend keeps: one live job per name, its end told, nothing left running.
 
-Local runs on this machine, Vertex on a service on loopback that runs each replica as a process, Slurm on a
-cluster of two nodes whose daemons run here.
+Local runs on this machine, Vertex on a service on loopback that runs each replica as a process, Kubernetes
+on an API server on loopback whose pods are processes, Slurm on a cluster of two nodes whose daemons run here.
 """
 
 import os
@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from pipeline.backends.kubernetes.kubernetes import Kubernetes
 from pipeline.backends.local import Local
 from pipeline.backends.slurm.slurm import Slurm
 from pipeline.contract.backend import Backend, Job
@@ -80,8 +81,29 @@ def slurm(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     return Place(backend(), job, preempt, lambda: None, f"7 {tmp_path / 'none'}", backend)
 
 
+def kubernetes(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    cluster = request.getfixturevalue("kubernetes")
+
+    def job(script: str = "exit 0", **told: Any) -> Job:
+        return rented.job(tmp_path, script, **{"machine": "node", **told})
+
+    def preempt(handle: str) -> None:
+        cluster.disrupt(handle.partition(" ")[0])
+
+    def backend() -> Backend:
+        return Kubernetes(image="eu.example/trainer:1", machines=str(tmp_path / "machines.csv"))
+
+    never = f"daybreak-0-7 {tmp_path / 'none'}"
+    return Place(backend(), job, preempt, lambda: None, never, backend)
+
+
 @pytest.fixture(
-    params=[local, pytest.param(vertex, marks=pytest.mark.slow), pytest.param(slurm, marks=pytest.mark.slow)]
+    params=[
+        local,
+        pytest.param(vertex, marks=pytest.mark.slow),
+        pytest.param(slurm, marks=pytest.mark.slow),
+        pytest.param(kubernetes, marks=pytest.mark.slow),
+    ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     made: Place = request.param(tmp_path, request)

@@ -59,7 +59,7 @@ class Staging:
     folder: str  # of the job, as its arguments name it
 
 
-def run_staged(task: Task, staging: Staging) -> int:
+def run_staged(task: Task, staging: Staging, *, here: Place | None) -> int:
     """Runs the module on a machine that has to fetch the night from the bucket; returns its exit status."""
     from pipeline.backends.vertex.staging import CODE, unpack
     from pipeline.backends.vertex.sync import BucketSync
@@ -70,7 +70,6 @@ def run_staged(task: Task, staging: Staging) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     bucket = BucketFolder(url=staging.bucket)
     unpack(bucket, staging.job, root, folder)
-    here = place(os.environ.get(SPEC, ""))
     sync = BucketSync(bucket, staging.job, folder, node=here.rank if here else 0)
     sync.start()
     os.chdir(root)
@@ -82,8 +81,8 @@ def run_staged(task: Task, staging: Staging) -> int:
     return status
 
 
-def main(words: Sequence[str]) -> int:
-    """Runs what the command line says; returns the exit status."""
+def main(words: Sequence[str], *, here: Place | None) -> int:
+    """Runs what the command line says, in that place among the job's machines; returns the exit status."""
     parser = argparse.ArgumentParser(description="Run a module as one machine of a job.")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970")
     parser.add_argument("--workers", type=int, default=0, help="by torchrun; 0: the module itself")
@@ -100,9 +99,10 @@ def main(words: Sequence[str]) -> int:
         until=options.until,
     )
     if not options.bucket:
-        return node.run(task, place=place(os.environ.get(SPEC, "")))
-    return run_staged(task, Staging(bucket=options.bucket, job=options.job, folder=options.folder))
+        return node.run(task, place=here)
+    staging = Staging(bucket=options.bucket, job=options.job, folder=options.folder)
+    return run_staged(task, staging, here=here)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], here=place(os.environ.get(SPEC, ""))))

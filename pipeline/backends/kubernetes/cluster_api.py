@@ -1,0 +1,149 @@
+"""Talks to a cluster by the official client, in plain values: Jobs, pods, services, secrets, nodes.
+
+Nothing is decided here but what an answer means: that the cluster is out of reach, that it has an object of
+that name already, that it does not allow it.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+CALL_S = (5.0, 30.0)  # to connect, and for the answer
+RAW: dict[str, Any] = {"_request_timeout": CALL_S, "_preload_content": False}
+BUSY = frozenset((408, 429, 500, 502, 503, 504))  # HTTP statuses that another try may not get
+
+
+class ClusterUnreachable(Exception):
+    """The cluster does not answer now."""
+
+
+class ClusterRefused(Exception):
+    """The cluster answers, and does not do what it was asked for; the text is its own."""
+
+
+class ClusterApi:
+    """One namespace of a cluster."""
+
+    def __init__(self, *, namespace: str, context: str = "") -> None:
+        """Keeps the names; `context` is of the kubeconfig; if empty, the pod's own or the current."""
+        self.namespace, self._context = namespace, context
+
+    def jobs(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Returns the Jobs with these labels, oldest first."""
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        jobs = self._listed(self._batch.list_namespaced_job, label_selector=selector)
+        return sorted(jobs, key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
+
+    def pods(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Returns the pods with these labels."""
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        return self._listed(self._core.list_namespaced_pod, label_selector=selector)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Returns the nodes of the cluster."""
+        return list(self._whole(lambda: self._core.list_node(**RAW))["items"])
+
+    def create_job(self, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Creates a Job and returns it; None where there is one of that name."""
+        return self._created(self._batch.create_namespaced_job, manifest)
+
+    def create_service(self, manifest: Mapping[str, Any]) -> None:
+        """Creates a service, unless there is one of that name."""
+        self._created(self._core.create_namespaced_service, manifest)
+
+    def create_secret(self, manifest: Mapping[str, Any]) -> None:
+        """Creates a secret, unless there is one of that name."""
+        self._created(self._core.create_namespaced_secret, manifest)
+
+    def delete_job(self, name: str) -> None:
+        """Deletes a Job with its pods; no error if it is gone."""
+
+        def call() -> Any:
+            return self._batch.delete_namespaced_job(
+                name, self.namespace, propagation_policy="Foreground", **RAW
+            )
+
+        self._whole(call, unless=404)
+
+    def may(self, verb: str, resource: str, *, group: str = "") -> bool:
+        """Returns whether this account may do that in the namespace."""
+        asked = {"spec": {"resourceAttributes": {
+            "namespace": self.namespace, "verb": verb, "resource": resource, "group": group,
+        }}}  # fmt: skip
+        call = self._authorization.create_self_subject_access_review
+        return bool(self._whole(lambda: call(asked, **RAW))["status"]["allowed"])
+
+    @cached_property
+    def _client(self) -> Any:
+        from kubernetes import client, config
+        from kubernetes.config.config_exception import ConfigException
+
+        try:
+            if not self._context:
+                try:
+                    config.load_incluster_config()  # type: ignore[no-untyped-call]
+                    return client.ApiClient()
+                except ConfigException:
+                    pass
+            return config.new_client_from_config(  # type: ignore[no-untyped-call]
+                config_file=os.environ.get("KUBECONFIG"), context=self._context or None
+            )
+        except (ConfigException, OSError) as error:
+            raise ClusterUnreachable(f"no kubeconfig leads to it: {error}") from None
+
+    @cached_property
+    def _batch(self) -> Any:
+        from kubernetes import client
+
+        return client.BatchV1Api(self._client)
+
+    @cached_property
+    def _core(self) -> Any:
+        from kubernetes import client
+
+        return client.CoreV1Api(self._client)
+
+    @cached_property
+    def _authorization(self) -> Any:
+        from kubernetes import client
+
+        return client.AuthorizationV1Api(self._client)
+
+    def _listed(self, call: Callable[..., Any], **arguments: str) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self._whole(lambda: call(self.namespace, **RAW, **arguments))["items"]
+        return listed
+
+    def _created(self, call: Callable[..., Any], manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+        return self._whole(
+            lambda: call(self.namespace, dict(manifest), **RAW), unless=409
+        ) or None  # fmt: skip
+
+    def _whole(self, call: Callable[[], Any], *, unless: int = 0) -> dict[str, Any]:
+        """Returns the JSON of the answer; an empty one at the HTTP status `unless`.
+
+        The client's own classes are left out, since they refuse what a newer or older cluster says.
+        """
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            answer: dict[str, Any] = json.loads(call().data)
+            return answer
+        except ApiException as error:
+            if error.status == unless:
+                return {}
+            if not error.status or error.status in BUSY:
+                raise ClusterUnreachable(_said(error)) from None
+            raise ClusterRefused(_said(error)) from None
+        except (HTTPError, OSError) as error:
+            raise ClusterUnreachable(" ".join(str(error).split())[:200]) from None
+
+
+def _said(error: Any) -> str:
+    """Returns the sentence of the API's status object, or what HTTP has."""
+    try:
+        return str(json.loads(error.body)["message"])[:300]
+    except (ValueError, TypeError, KeyError):
+        return f"HTTP status {error.status} {error.reason}"

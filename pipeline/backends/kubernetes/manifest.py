@@ -1,0 +1,163 @@
+"""Builds what a cluster gets for a job: an Indexed Job, a headless service, a secret with its environment.
+
+The pods of a Job are its machines. Each has a stable name behind the service, by which those of several find
+each other. A disruption (preemption, eviction, a drained node) ends the Job, as the launcher decides what
+comes next, and is told from an error of the user's code by the conditions of the pod. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.contract.backend import Job
+from pipeline.contract.machine import Machine
+
+WORKER = "worker"  # the container
+GPU = "nvidia.com/gpu"
+QUEUE = "kueue.x-k8s.io/queue-name"
+ENTRYPOINT = ("python", "-m", "pipeline.backends.kubernetes.pod_entrypoint")
+GRACE_S = 60  # from SIGTERM to SIGKILL, for a last checkpoint
+KEPT_S = 2 * 86_400  # that an ended Job stays, so that a look the next day sees why it ended
+SHARE = 0.9  # of a node's cores and memory, as the system of the node takes its part
+OF_A_JOB, OF_AN_INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where jobs run and under which account: the settings of the backend in params.yaml."""
+
+    namespace: str
+    image: str
+    service_account: str = ""
+    queue: str = ""  # a LocalQueue of Kueue; jobs are then created suspended, and Kueue admits them
+    bucket: str = ""  # URL for staging
+
+
+def indexed_job(
+    job: Job, machine: Machine, *, name: str, staged: str, selector: Mapping[str, str], site: Site,
+    labels: Mapping[str, str], annotations: Mapping[str, str], left_s: float, until: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the Job.
+
+    Args:
+        job: what runs.
+        machine: what it runs on, `job.rental.num_machines` times.
+        name: of the Job, unique to this attempt.
+        staged: name of the job in the bucket, the same for all attempts.
+        selector: labels of the nodes; pods tolerate taints of the same keys, and of GPUs.
+        site: the settings of the backend.
+        labels: by which it is found.
+        annotations: what a person may want to know.
+        left_s: how long it may run, in seconds; the cluster ends it then.
+        until: when the module ends by itself, in seconds since 1970.
+    """
+    count = job.rental.num_machines
+    spec: dict[str, Any] = {
+        "completions": count,
+        "parallelism": count,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": max(1, int(left_s)),
+        "ttlSecondsAfterFinished": KEPT_S,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                },
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": WORKER, "operator": "NotIn", "values": [0]},
+                },
+            ]
+        },
+        "template": {
+            "metadata": {"labels": dict(labels)},
+            "spec": _pod(job, machine, name=name, staged=staged, selector=selector, site=site, until=until),
+        },
+    }
+    marked = dict(labels)
+    if site.queue:
+        spec["suspend"] = True
+        marked[QUEUE] = site.queue
+    metadata = {"name": name, "labels": marked, "annotations": dict(annotations)}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _pod(
+    job: Job, machine: Machine, *, name: str, staged: str, selector: Mapping[str, str], site: Site,
+    until: float,
+) -> dict[str, Any]:  # fmt: skip
+    asked: dict[str, str] = {
+        "cpu": f"{int(1000 * SHARE * machine.vcpus)}m",
+        "memory": str(int(SHARE * machine.memory_bytes)),
+    }
+    if machine.num_devices:
+        asked[GPU] = str(machine.num_devices)
+    words = ["--until", str(until), "--workers", str(job.num_workers)]
+    if site.bucket:
+        words += ["--bucket", site.bucket, "--job", staged, "--folder", job.folder]
+    container: dict[str, Any] = {
+        "name": WORKER,
+        "image": site.image,
+        "command": list(ENTRYPOINT),
+        "args": [*words, "--", job.module, *job.arguments],
+        "envFrom": [{"secretRef": {"name": name}}],
+        "resources": {"requests": asked, "limits": asked},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    taints = dict.fromkeys([*selector, *([GPU] if machine.num_devices else [])])
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "subdomain": name,
+        "terminationGracePeriodSeconds": GRACE_S,
+        "automountServiceAccountToken": False,
+        "nodeSelector": dict(selector),
+        "tolerations": [{"key": key, "operator": "Exists"} for key in taints],
+        "containers": [container],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+    }
+    if site.service_account:
+        pod |= {"serviceAccountName": site.service_account, "automountServiceAccountToken": True}
+    return pod
+
+
+def service(name: str, *, labels: Mapping[str, str], owner: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the headless service that gives pods names; it is deleted with its Job."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "labels": dict(labels), "ownerReferences": [dict(owner)]},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # workers meet before any of them is ready
+            "selector": {OF_A_JOB: name},
+        },
+    }
+
+
+def secret(
+    name: str, environment: Mapping[str, str], *, labels: Mapping[str, str], owner: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the secret with the environment of the job, since an address may hold a password."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "labels": dict(labels), "ownerReferences": [dict(owner)]},
+        "type": "Opaque",
+        "stringData": dict(environment),
+    }
+
+
+def owner_of(name: str, uid: str) -> dict[str, Any]:
+    """Returns the reference that ties an object to the Job."""
+    return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "blockOwnerDeletion": False}
+
+
+def chosen(words: Sequence[str]) -> dict[str, str]:
+    """Returns the labels of nodes that `KEY=VALUE` words name.
+
+    >>> chosen(["cloud.google.com/gke-accelerator=nvidia-l4"])
+    {'cloud.google.com/gke-accelerator': 'nvidia-l4'}
+    """
+    return dict(word.partition("=")[::2] for word in words)

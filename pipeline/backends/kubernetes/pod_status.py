@@ -1,0 +1,120 @@
+"""Says what a Job does, and why it ended, from its status and that of its pods. Pure.
+
+Everything is read from fields with fixed words: conditions of the Job, conditions of pods, reasons and exit
+codes of containers. The sentences beside them are shown, never read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from pipeline.contract.backend import State
+
+Cause = Literal[
+    "done", "suspended", "unschedulable", "no image", "starting", "running", "disrupted", "out of memory",
+    "overtime", "killed", "error", "gone",
+]  # fmt: skip
+# Reasons of a container that waits for what will not come by itself.
+STUCK = frozenset(
+    ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError")
+)
+STATES: dict[Cause, State] = {
+    "done": "succeeded", "suspended": "queued", "unschedulable": "queued", "no image": "queued",
+    "starting": "queued", "running": "running", "disrupted": "preempted", "out of memory": "failed",
+    "overtime": "preempted", "killed": "preempted", "error": "failed", "gone": "preempted",
+}  # fmt: skip
+LOST = ("Evicted", "NodeLost", "Shutdown")  # reasons of a pod that lost its node
+SIGNALS = 128  # exit statuses above it are signals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What was seen of a Job."""
+
+    cause: Cause
+    text: str = ""  # the cluster's own words
+    since: datetime | None = None  # when that began, where the cluster says so
+    status: int | None = None  # exit status of the first container that failed
+
+    @property
+    def state(self) -> State:
+        """The state that a backend reports for it."""
+        return STATES[self.cause]
+
+
+def seen(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
+    """Returns what the objects say, as the API gives them."""
+    conditions = _true(job)
+    if "Complete" in conditions or "SuccessCriteriaMet" in conditions:
+        return Seen(cause="done")
+    if failed := conditions.get("Failed") or conditions.get("FailureTarget"):
+        return _failed(failed, pods)
+    if "Suspended" in conditions or (job["spec"].get("suspend")):
+        return Seen(cause="suspended", text=conditions.get("Suspended", {}).get("message", ""))
+    for pod in pods:
+        for container in _containers(pod):
+            waiting = container.get("state", {}).get("waiting", {})
+            if waiting.get("reason") in STUCK:
+                text = f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+                return Seen(cause="no image", text=text, since=moment(pod["metadata"]["creationTimestamp"]))
+        for condition in pod.get("status", {}).get("conditions", ()):
+            if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+                since = moment(condition.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
+                return Seen(cause="unschedulable", text=condition.get("message", ""), since=since)
+    running = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded")]
+    whole = len(running) >= job["spec"]["completions"]
+    return Seen(cause="running" if whole else "starting")
+
+
+def _failed(condition: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
+    text = str(condition.get("message", ""))
+    ended = [each.get("state", {}).get("terminated") or {} for pod in pods for each in _containers(pod)]
+    disrupted = [found for pod in pods if (found := _true(pod).get("DisruptionTarget"))]
+    if condition.get("reason") == "DeadlineExceeded":
+        return Seen(cause="overtime", text=text)
+    if any(each.get("reason") == "OOMKilled" for each in ended):
+        return Seen(cause="out of memory", text=text)
+    if disrupted or any(pod.get("status", {}).get("reason") in LOST for pod in pods):
+        first = disrupted[0] if disrupted else {}
+        said = f"{first.get('reason', '')}: {first.get('message', '')}" if first else text
+        return Seen(cause="disrupted", text=said)
+    statuses = [int(each["exitCode"]) for each in ended if each.get("exitCode")]
+    own = [status for status in statuses if status <= SIGNALS]  # the others were ended because of it
+    if own:
+        return Seen(cause="error", text=text, status=own[0])
+    if not pods:  # they went with their node
+        return Seen(cause="gone", text=text)
+    return Seen(cause="killed", text=text, status=statuses[0] if statuses else None)
+
+
+def times(
+    job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]
+) -> tuple[datetime | None, datetime | None]:
+    """Returns from when to when nodes were held: the first container's start, the end of the Job."""
+    started = [
+        moment(at)
+        for pod in pods
+        for each in _containers(pod)
+        for state in ("running", "terminated")
+        if (at := each.get("state", {}).get(state, {}).get("startedAt"))
+    ]
+    conditions = _true(job)
+    over = next((conditions[kind] for kind in ("Complete", "Failed") if kind in conditions), {})
+    ended = job.get("status", {}).get("completionTime") or over.get("lastTransitionTime")
+    return min(started, default=None), moment(ended) if ended else None
+
+
+def _true(thing: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Returns the conditions that hold, by type."""
+    conditions = thing.get("status", {}).get("conditions") or ()
+    return {condition["type"]: condition for condition in conditions if condition["status"] == "True"}
+
+
+def _containers(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return pod.get("status", {}).get("containerStatuses") or ()
+
+
+def moment(text: str) -> datetime:
+    """Returns a time of the API."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -1,0 +1,278 @@
+"""A cluster on loopback: whatever goes wrong with calls, nodes or queues, one Job, and a reason."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.backends.kubernetes import kubernetes as backend_module
+from pipeline.backends.kubernetes import pod_status
+from pipeline.backends.kubernetes.kubernetes import Kubernetes
+from pipeline.backends.kubernetes.manifest import QUEUE
+from pipeline.contract import records
+from pipeline.contract.backend import Job, OutOfTime
+from pipeline.contract.errors import NotYet
+from pipeline.contract.params import Params, Plug
+from pipeline.contract.records import Rental, Training
+from pipeline.jobs import collector, launcher, reaper
+from tests.backends import rented
+from tests.backends.rented import end, wait
+from tests.fakes import read_lines
+from tests.training import nights
+
+pytestmark = pytest.mark.slow  # the client takes seconds to import
+
+ROOT = Path(__file__).parents[2]
+SLEEP = "sleep 60"
+
+
+@pytest.fixture
+def made(kubernetes: Any, tmp_path: Path) -> Callable[..., Kubernetes]:
+    def make(**given: Any) -> Kubernetes:
+        asked = {"image": "eu.example/trainer:1", "machines": str(tmp_path / "machines.csv"), **given}
+        return Kubernetes(**asked)
+
+    return make
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Job]:
+    def make(script: str = SLEEP, **given: Any) -> Job:
+        return rented.job(tmp_path, script, **{"machine": "node", **given})
+
+    return make
+
+
+def name_of(handle: str) -> str:
+    return handle.partition(" ")[0]
+
+
+def reasons(folder: Path) -> list[str]:
+    return [line["error"] for line in read_lines(folder / "job" / "errors.jsonl")]
+
+
+@pytest.mark.parametrize("how", ["refuse", "busy", "cut before", "cut after"])
+@pytest.mark.parametrize("kind", ["jobs", "secrets"])
+def test_whatever_becomes_of_a_call_there_is_one_job_and_it_runs(kubernetes, made, job, tmp_path, how, kind):
+    with kubernetes.troubled(how, kind=kind):
+        try:
+            made().submit(job("exit 0"))
+        except NotYet as error:
+            assert "is not known to be taken: the cluster does not answer" in str(error)
+    handle = made().submit(job("exit 0"))
+    assert end(made(), handle) == "succeeded"
+    assert len(kubernetes.objects["jobs"]) == 1
+    assert made().submit(job("exit 1")) == handle
+
+
+def test_while_the_cluster_is_away_the_last_known_state_counts(kubernetes, made, job):
+    handle = made().submit(job())
+    wait(lambda: made().state(handle) == "running")
+    with kubernetes.away():
+        assert made().state(handle) == "running"
+        with pytest.raises(NotYet, match="the cluster does not answer"):
+            made().submit(job())
+    assert made().submit(job()) == handle
+    assert len(kubernetes.live()) == 1
+
+
+def test_a_job_whose_journal_was_lost_is_adopted(kubernetes, made, job, tmp_path):
+    handle = made().submit(job())
+    (tmp_path / "job" / "orders.json").unlink()
+    assert made().submit(job()) == handle
+    assert len(kubernetes.live()) == 1
+
+
+def test_two_that_submit_at_once_get_the_same_job(kubernetes, made, job):
+    with ThreadPoolExecutor(4) as pool:
+        handles = list(pool.map(lambda _: made().submit(job()), range(4)))
+    assert len(set(handles)) == 1
+    assert len(kubernetes.live()) == 1
+
+
+def test_each_way_a_job_may_end_has_its_word(kubernetes, made, job, tmp_path):
+    def after(name: str, act: Callable[[str], None], script: str = SLEEP) -> tuple[str, str]:
+        handle = made().submit(job(script, name=name))
+        wait(lambda: made().state(handle) == "running")
+        act(name_of(handle))
+        return end(made(), handle), reasons(tmp_path)[-1]
+
+    state, text = after("a", kubernetes.disrupt)
+    assert state == "preempted"
+    assert "was disrupted on node (PreemptionByScheduler: it makes room" in text
+    state, text = after("b", lambda name: kubernetes.disrupt(name, reason="EvictionByEvictionAPI"))
+    assert (state, "EvictionByEvictionAPI" in text) == ("preempted", True)
+    state, text = after("c", kubernetes.lose_node)
+    assert (state, "DeletionByPodGC" in text) == ("preempted", True)
+    state, text = after("d", kubernetes.run_out_of_memory)
+    assert state == "failed"
+    assert "ran out of the memory of node" in text
+    assert read_lines(tmp_path / "job" / "errors.jsonl")[-1]["final"]
+    handle = made().submit(job("exit 3", name="e"))
+    assert end(made(), handle) == "failed"
+    assert "status 3, an error of its own code (Container worker for pod team/" in reasons(tmp_path)[-1]
+    handle = made().submit(job("kill -9 $$", name="f"))
+    assert end(made(), handle) == "preempted"
+
+
+def test_a_machine_that_no_node_is_like_is_refused_after_the_wait(kubernetes, made, job, tmp_path):
+    patient, impatient = made(), made(wait_minutes=0)
+    handle = patient.submit(job(machine="nowhere"))
+    wait(lambda: kubernetes.objects["pods"])
+    time.sleep(1.1)  # times of the API are whole seconds
+    assert patient.state(handle) == "queued"
+    assert end(impatient, handle) == "refused"
+    assert "no node takes job j on nowhere (0/2 nodes are available" in reasons(tmp_path)[-1]
+    wait(lambda: not kubernetes.live())
+
+
+def test_an_image_that_cannot_be_pulled_is_a_final_error(kubernetes, made, job, tmp_path, monkeypatch):
+    monkeypatch.setattr(backend_module, "IMAGE_S", 0.0)
+    backend = made(image="eu.example/missing:1")
+    handle = backend.submit(job())
+    assert end(backend, handle) == "failed"
+    assert (
+        "cannot start (ImagePullBackOff: Back-off pulling image eu.example/missing:1)"
+        in reasons(tmp_path)[-1]
+    )
+    assert read_lines(tmp_path / "job" / "errors.jsonl")[-1]["final"]
+
+
+def test_a_quota_that_is_used_up_refuses_the_machine_and_the_next_is_asked_for(
+    kubernetes, made, job, tmp_path
+):
+    kubernetes.quota = 0
+    handle = made().submit(job())
+    assert made().state(handle) == "refused"
+    assert "exceeded quota: team" in reasons(tmp_path)[-1]
+    kubernetes.quota = None
+    again = made().submit(job())
+    assert again != handle
+    assert len(kubernetes.live()) == 1
+
+
+def test_a_queue_of_kueue_admits_a_job_when_it_is_its_turn(kubernetes, made, job):
+    backend = made(queue="team-a")
+    handle = backend.submit(job("exit 0"))
+    (suspended,) = kubernetes.live()
+    assert suspended["metadata"]["labels"][QUEUE] == "team-a"
+    assert backend.state(handle) == "queued"
+    assert not kubernetes.objects["pods"]
+    kubernetes.admit(name_of(handle))
+    assert end(backend, handle) == "succeeded"
+
+
+def test_spot_goes_to_the_nodes_of_its_options_and_tolerates_their_taint(kubernetes, made, job):
+    handle = made().submit(job(strategy="spot"))
+    wait(lambda: made().state(handle) == "running")
+    (pod,) = kubernetes.objects["pods"].values()
+    assert pod["spec"]["nodeSelector"] == {"pool": "spot", "spot": "true"}
+
+
+def test_the_environment_of_a_job_is_in_a_secret_that_goes_with_it(kubernetes, made, job):
+    asked = replace(job("test ${#TOKEN} = 6"), environment={"TOKEN": "hidden"})
+    handle = made().submit(asked)
+    assert end(made(), handle) == "succeeded"
+    (standing,) = kubernetes.objects["jobs"].values()
+    assert "hidden" not in str(standing)
+    live = made().submit(job(name="other"))
+    assert len(kubernetes.objects["secrets"]) == 2
+    made().cancel(live)
+    wait(lambda: len(kubernetes.objects["secrets"]) == 1)
+
+
+def test_what_a_job_costs_is_its_time_at_the_price_of_the_file(made, job, tmp_path):
+    handle = made().submit(job("sleep 2", strategy="spot"))
+    assert end(made(), handle) == "succeeded"
+    usd = made().usd(tmp_path / "job")
+    assert 1 * 0.36 / 3600 <= usd <= 8 * 0.36 / 3600
+    assert made().logs(handle) == (
+        f"kubectl logs --namespace default --selector batch.kubernetes.io/job-name={name_of(handle)}"
+    )
+
+
+def test_a_job_of_no_open_night_is_ended_by_the_reaper(kubernetes, made, job, tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "home")], check=True)
+    made().submit(job())
+    (one,) = made().live()
+    assert (one.job, one.night) == ("j", "2026-01-02")
+    monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
+    reaper.reap(backend=made())
+    wait(lambda: not kubernetes.live())
+
+
+def test_check_says_what_the_account_may_not_do(kubernetes, made):
+    assert [ok for _, ok, _ in made(bucket="file:///tmp/b").preflight(())] == [True]
+    kubernetes.forbidden = {"create jobs", "list pods"}
+    ((_, ok, text),) = made(bucket="file:///tmp/b").preflight(())
+    assert not ok
+    assert "this account may not create jobs, list pods in namespace default; give it a role" in text
+    with kubernetes.away():
+        ((_, ok, text),) = made(bucket="file:///tmp/b").preflight(())
+    assert not ok
+    assert "does not answer" in text
+
+
+def test_a_job_that_is_asked_for_after_its_time_is_not_submitted(kubernetes, made, job):
+    late = replace(job(), until=datetime.now(UTC) - timedelta(hours=1))
+    with pytest.raises(OutOfTime, match="training had to end at"):
+        made().submit(late)
+    assert not kubernetes.objects["jobs"]
+
+
+def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
+    failed = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "DeadlineExceeded",
+        "message": "Job was active longer",
+    }
+    job = {"spec": {"completions": 1}, "status": {"conditions": [failed]}}
+    assert pod_status.seen(job, []).state == "preempted"
+    assert pod_status.seen(job, []).cause == "overtime"
+
+
+def test_two_pods_train_tonights_model_together_through_a_preemption_by_way_of_a_bucket(
+    kubernetes, made, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "night").mkdir()
+    nights.lay_out(tmp_path / "night")
+    bucket, witness = f"file://{tmp_path}/bucket", tmp_path / "witness"
+    witness.mkdir()
+    kubernetes.add_node("c", labels={"pool": "spot", "spot": "true"}, taints=("spot",))
+    given = nights.told()
+    train_params = given.train.model_copy(update={"checkpoints": f"{bucket}/checkpoints"})
+    workload = Plug(use="tests.backends.test_together:Witnessed", witness=str(witness))
+    params: Params = given.model_copy(update={"workload": workload, "train": train_params})
+    night = nights.night(seconds=1800)
+    rental = Rental(machine="node", num_machines=2, strategy="spot")
+    plan = replace(nights.plan(num_samples=3000), rental=rental, usd_per_hour=0.36)
+    backend = made(bucket=bucket)
+
+    def train() -> Training | None:
+        time.sleep(0.1)
+        try:
+            return launcher.train(night, nights.dataset(), plan, None, backend=backend, params=params)
+        except NotYet:
+            return None
+
+    train()
+    wait(lambda: any((tmp_path / "bucket").rglob("heads/*.json")) or train(), timeout_s=300)
+    (standing,) = kubernetes.live()
+    kubernetes.disrupt(standing["metadata"]["name"])
+    training = wait(train, timeout_s=300)
+    assert {path.name for path in witness.iterdir()} == {"worker 0 of 2", "worker 1 of 2"}
+    assert (training.num_samples, training.stopped_by) == (3000, "finished")
+    assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 3
+    assert records.digest(collector.MODEL) == training.model_digest
+    assert len(kubernetes.objects["jobs"]) >= 2
+    assert not kubernetes.live()
+    assert training.cost_usd > 0
