@@ -2,8 +2,8 @@
 
 Requests are held against the published schemas (package kubernetes-validate), names are unique, label
 selectors select, a Job's controller does what the documentation of Indexed Jobs says: pods by index, failure
-policy, deadline, suspension. A pod that no node fits stays unschedulable, a container that dies tells its exit
-code. Pods of several see each other by their names: each process has an /etc/hosts of its own.
+policy, deadline, suspension. A pod that no node fits stays unschedulable, a container that dies tells its
+exit code. Pods of several see each other by their names: each process has an /etc/hosts of its own.
 """
 
 import base64

@@ -274,5 +274,5 @@ def test_two_pods_train_tonights_model_together_through_a_preemption_by_way_of_a
     assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 3
     assert records.digest(collector.MODEL) == training.model_digest
     assert len(kubernetes.objects["jobs"]) >= 2
-    assert not kubernetes.live()
+    wait(lambda: not kubernetes.live())
     assert training.cost_usd > 0
