@@ -185,6 +185,22 @@ def prune(*, dry_run: bool = False) -> int:
     return 0
 
 
+def erase(*, unit: str, yes: bool = False) -> int:
+    """Erase all rows of a person or an account, wherever they are kept, and name what learned from them.
+
+    Args:
+        unit: as the rows have it in the column that the workload's table calls its unit
+        yes: do it; without it, only what would go is shown
+    """
+    from pipeline.erasure.erase import erase as erases
+
+    for line in erases(unit, params.load(checkout.home()), dry_run=not yes):
+        print(f"{'' if yes else 'would erase: '}{line}", flush=True)
+    if not yes:
+        print("Nothing is changed; add --yes to do it.")
+    return 0
+
+
 def serve(*, host: str = "", port: int = -1) -> int:
     """Answer users with the champion, and with a challenger where the gate lets it, until Ctrl-C.
 

@@ -32,7 +32,7 @@ from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
 from pipeline.report import notifier
-from pipeline.storage import checkout, ledger, snapshots
+from pipeline.storage import checkout, erasures, ledger, snapshots
 
 log = logging.getLogger(__name__)
 
@@ -275,6 +275,7 @@ def _restore(previous: str, day: date) -> Champion | None:
     lock = ledger.text_at(previous, "dvc.lock") if previous else None
     if lock is None:
         return champion
+    lock = erasures.now_of_lock(lock)
     if champion:
         lock = snapshots.lock_champion(lock, champion.model_digest)
     records.replace_text(Path("dvc.lock"), lock)
@@ -298,7 +299,9 @@ def _with_chain(champion: Champion, day: date) -> Champion:
 def _why_cold(champion: Champion | None, day: date, gate: params.GateParams) -> str:
     from pipeline.gate import chain
 
-    return chain.why_cold(champion, ledger.history(chain.NIGHTS), day=day, when_spent=gate.when_spent)
+    erased = erasures.of_version(champion.version) if champion else ""
+    past = ledger.history(chain.NIGHTS)
+    return erased or chain.why_cold(champion, past, day=day, when_spent=gate.when_spent)
 
 
 def _prune() -> None:

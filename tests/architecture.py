@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (
     "contract", "statistics", "storage", "machines", "spot", "simulation", "data", "training", "workloads",
     "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation", "report", "rollout",
-    "experiment", "gate", "serving",
+    "experiment", "gate", "serving", "erasure",
 )  # fmt: skip
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (

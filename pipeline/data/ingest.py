@@ -15,9 +15,10 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from datetime import date, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.contract import records
 from pipeline.contract.data_source import Source
@@ -27,7 +28,10 @@ from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
 from pipeline.contract.table import Table
 from pipeline.data.source import PART, conform, write_partition
-from pipeline.storage import known_digests
+from pipeline.storage import erasures, known_digests
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     they are all in. Where the table has other columns than before, all days are fetched again; a day that is
     no longer delivered keeps its rows, with nulls in nullable columns that are new. Days after the night's
     never come in. A late day that cannot be read is left for the next night, with a warning. `late_days` of
-    the batch lists the earlier days.
+    the batch lists the earlier days. Rows of units that were erased (pipeline/erasure/erase.py) stay out.
 
     Raises:
         ParamsError: the night's day was not over when the night was opened.
@@ -127,13 +131,14 @@ def _fetch(
 
     fetched: dict[date, str] = {}
     left_out: set[str] = set()
+    erased = erasures.units()
     silent = len(days) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
     try:
         for day in tqdm(days, desc="ingest", unit="day", disable=silent):
             part = part_of(day, work)
             try:
                 source.fetch(day, part.parent)
-                left_out |= _conform(day, part, table, absent_is_null=day in outdated)
+                left_out |= _conform(day, part, table, erased=erased, absent_is_null=day in outdated)
             except DataError as error:
                 if first or day == tonight:
                     raise
@@ -149,7 +154,7 @@ def _fetch(
             part = part_of(day, work)
             part.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(part_of(day), part)
-            _conform(day, part, table, absent_is_null=True)
+            _conform(day, part, table, erased=erased, absent_is_null=True)
             fetched[day] = records.digest(part)
     except BaseException as error:
         _clear(work)
@@ -164,15 +169,29 @@ def _fetch(
     return fetched
 
 
-def _conform(day: date, part: Path, table: Table, *, absent_is_null: bool) -> set[str]:
+def _conform(
+    day: date, part: Path, table: Table, *, erased: Container[str] | None, absent_is_null: bool
+) -> set[str]:
     """Writes a fetched part again, in the columns and types of the table; returns the other columns."""
     import pyarrow.parquet as pq
 
     rows = pq.read_table(part, partitioning=None)
     if len(rows):  # a day without rows has no columns to speak of
-        origin = f"the source's {day}"
-        write_partition(conform(rows, table, origin=origin, absent_is_null=absent_is_null), part.parent)
+        kept = conform(rows, table, origin=f"the source's {day}", absent_is_null=absent_is_null)
+        write_partition(without(kept, table.unit, erased) if erased else kept, part.parent)
     return set(rows.column_names) - set(table.columns)
+
+
+def without(rows: "pa.Table", column: str, units: Container[str]) -> "pa.Table":
+    """Returns the rows whose unit, as text, is not among these; all where there is no such column."""
+    import pyarrow as pa
+
+    if column not in rows.column_names:
+        return rows
+    named = rows[column].cast(pa.string()).combine_chunks().dictionary_encode()
+    gone = pa.array([unit in units for unit in named.dictionary.to_pylist()], pa.bool_())
+    is_gone = gone.take(named.indices).fill_null(False)  # a row without a unit stays
+    return rows.filter(pa.compute.invert(is_gone))
 
 
 def _finish(work: Path) -> dict[date, str]:

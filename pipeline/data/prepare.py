@@ -110,6 +110,26 @@ def remake(workload: Any, model: Path, folder: Path) -> None:
     shutil.copy(ARRAYS / "meta.json", folder)
 
 
+def make_again(dataset: Dataset, night: Night, sections: PrepareSections) -> None:
+    """Makes the arrays of a closed night from what its clean partitions are now, with the window it had.
+
+    Only those of the whole window, which users are answered from: the others are made by the next night.
+    """
+    workload = older.workload(sections.workload.make())
+    if not hasattr(workload, "arrays"):
+        shutil.rmtree(ARRAYS, ignore_errors=True)
+        return
+    here = partitions(CLEAN)
+    window = Window(
+        train=tuple(day for day in here if dataset.first_day <= day <= dataset.last_day),
+        test=tuple(
+            day for day in here
+            if dataset.last_day < day <= night.day and is_ripe(workload.table, day, by=night.day)
+        ),
+    )  # fmt: skip
+    _whole_window(workload, window, here, sections)
+
+
 def partitions(folder: Path) -> list[date]:
     """Returns the days that have a partition in the folder, in order."""
     return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))

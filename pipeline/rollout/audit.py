@@ -18,7 +18,7 @@ from pipeline.contract.records import Approval, Check, Night, Release, Verdict, 
 from pipeline.registry import aliases
 from pipeline.rollout import saga
 from pipeline.rollout.targets import release_targets
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, erasures, ledger
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
@@ -47,6 +47,10 @@ def audit(params: Params) -> Iterator[Check]:
     left = saga.journal().path.exists()
     text = "a release was interrupted; run watch" if left else "no release is unfinished"
     yield Check(name="journal", ok=not left, text=text)
+    if known := erasures.erasures():
+        left = erasures.journal().path.exists()
+        text = "one was interrupted; run erase again" if left else f"all {len(known)} are done"
+        yield Check(name="erasures", ok=not left, text=text)
     with session() as client:
         name = params.register_.name
         serving = ledger.champion_at(ledger.ledger_tip())
@@ -136,8 +140,10 @@ def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
     """Checks that the cache has the files that dvc.lock of the newest nights names, those in folders too."""
     cache = checkout.home() / ".dvc" / "cache" / "files" / "md5"
     wanted: dict[str, str] = {}
+    changes = erasures.changed()
     for commit, text in locks:
-        for stage in (YAML(typ="safe").load(text) or {}).get("stages", {}).values():
+        lock = YAML(typ="safe").load(erasures.now_of_lock(text, changes)) or {}
+        for stage in lock.get("stages", {}).values():
             for out in stage.get("outs", ()):
                 if "md5" in out and not out["path"].endswith(".json"):  # records are in git
                     wanted.setdefault(out["md5"], f"{out['path']} of {commit.night}")

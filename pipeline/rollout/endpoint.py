@@ -32,7 +32,7 @@ from pipeline.contract.records import Dataset, Release
 from pipeline.registry import aliases, packaging
 from pipeline.rollout.operation_journal import OperationJournal, Operations
 from pipeline.statistics.assignment import STALE_S
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, erasures, ledger
 from pipeline.storage.bucket import BucketFolder
 from pipeline.storage.traffic_log import read_url
 
@@ -293,7 +293,7 @@ class OnVertex:
             uri = f"models:/{self.model}/{number}"
             bucket.send_thing(packaging.fetch(uri, release, into=Path(scratch)), thing)
         environment = {
-            "MODEL_DIGEST": release.model_digest, "FILES_DIGEST": release.files_digest,
+            "MODEL_DIGEST": release.model_digest, "FILES_DIGEST": erasures.now(release.files_digest),
             "MODEL_VERSION": str(number), "NIGHT": release.night,
             "ENDPOINT": self.deployments.endpoint, "LOG_FROM": self.config.log,
             "SERVING": params.load(checkout.home()).serving.model_dump_json(include=LIMITS),

@@ -6,7 +6,7 @@ files that the answer needs are read, all by one `git cat-file`, since there is 
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -72,7 +72,11 @@ def why(number: int) -> list[tuple[str, str]]:
     return [
         *_made_of(entry),
         *_judged(entry),
-        *(("by hand", str(note)) for note in ledger.notes() if number in note.versions),
+        *(
+            ("erased" if note.erasure else "by hand", str(note))
+            for note in ledger.notes()
+            if number in note.versions
+        ),
         ("served", "; ".join(_served(number, commits)) or "never"),
         ("ledger", entry.commit),
     ]
@@ -106,6 +110,19 @@ def who_used(what: str) -> list[Use]:
         serves = serving is not None and serving.version == version != 0
         uses.append(Use(night=night["id"], day=night["day"], version=version, how=how, serves=serves))
     return uses
+
+
+def learned_from(days: Collection[date]) -> list[int]:
+    """Returns the numbers of the versions whose training days have any of these among them, in order."""
+    commits = [commit for commit in ledger.commits() if not commit.rollback]
+    paths = [str(records.path_of(kind)) for kind in (Dataset, Version)]
+    numbers = set()
+    for files in ledger.texts_at([commit.id for commit in commits], paths):
+        if len(files) == len(paths):
+            dataset, version = (json.loads(files[path]) for path in paths)
+            if any(dataset["first_day"] <= str(day) <= dataset["last_day"] for day in days):
+                numbers.add(int(version["number"]))
+    return sorted(numbers)
 
 
 def _how_day(texts: dict[str, str], day: date) -> str:

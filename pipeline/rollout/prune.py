@@ -26,7 +26,7 @@ from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Champion, Night
 from pipeline.registry import aliases
 from pipeline.rollout.rollback import promotion_of, steps_back
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, erasures, ledger
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
@@ -57,8 +57,9 @@ def _pruned(params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
     now, commits, releases = datetime.now(UTC), ledger.commits(), ledger.releases()
     closed = {commit.night for commit in commits}
     newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))
-    yield _worktrees(closed - set(newest[: params.night.keep]), dry_run=dry_run)
-    if opened := _open_nights(closed, now):
+    names = closed - set(newest[: params.night.keep]) | _half_made()
+    yield _worktrees(names, dry_run=dry_run)
+    if opened := open_nights(closed, now):
         raise NothingToDo(f"no data is pruned while night {opened[0]} is open; run prune once it is closed")
     since = now - timedelta(days=params.night.keep_days)
     kept = needed(
@@ -108,19 +109,25 @@ def _anchor(commits: Sequence[Commit]) -> int | None:
     return champion.anchor.release.version if champion and champion.anchor else None
 
 
-def _open_nights(closed: set[str], now: datetime) -> list[str]:
+def open_nights(closed: set[str], now: datetime) -> list[str]:
     """Returns the nights here that are not in the ledger, and may still be decided."""
-    folders = sorted((checkout.home() / "nights").glob("*"))
+    folders = [*sorted((checkout.home() / "nights").glob("*")), checkout.home()]
     nights = [records.find(Night, folder / records.RUN) for folder in folders]
     return [night.id for night in nights if night and night.id not in closed and night.decide_until > now]
+
+
+def _half_made() -> set[str]:
+    """Returns the folders that an `open` which was killed left: the record of a night is written last."""
+    folders = (checkout.home() / "nights").glob("*")
+    return {folder.name for folder in folders if not records.path_of(Night, folder / records.RUN).exists()}
 
 
 def _worktrees(names: Iterable[str], *, dry_run: bool) -> Freed:
     home = checkout.home()
     folders = [home / "nights" / name for name in names if (home / "nights" / name).exists()]
     num_bytes = sum(_size(folder) for folder in folders)
-    for folder in folders if not dry_run else ():
-        checkout.git("worktree", "remove", "--force", str(folder), folder=home)
+    if not dry_run:
+        checkout.remove_worktrees(home, folders)
     return Freed(what="folders of nights", num=len(folders), num_bytes=num_bytes)
 
 
@@ -134,7 +141,8 @@ def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
     texts = [files[LOCK] for files in ledger.texts_at([one.id for one in kept], [LOCK]) if LOCK in files]
     texts += [path.read_text() for path in (home / LOCK, *home.glob(f"nights/*/{LOCK}")) if path.exists()]
     wanted: set[str] = set()
-    for digest in {digest for text in set(texts) for digest in _outputs(text)}:
+    changes = erasures.changed()
+    for digest in {digest for text in set(texts) for digest in outputs(erasures.now_of_lock(text, changes))}:
         wanted.add(digest)
         listing = cache / digest[:2] / digest[2:]
         try:
@@ -150,7 +158,8 @@ def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
     return Freed(what="files of DVC's cache", num=len(unneeded), num_bytes=num_bytes)
 
 
-def _outputs(lock: str) -> list[str]:
+def outputs(lock: str) -> list[str]:
+    """Returns the digests of what the stages of a dvc.lock wrote."""
     stages: dict[str, Any] = (YAML(typ="safe").load(lock) or {}).get("stages", {})
     return [out["md5"] for stage in stages.values() for out in stage.get("outs", ()) if "md5" in out]
 

@@ -21,7 +21,7 @@ from pipeline.data.prepare import partitions
 from pipeline.registry import aliases, carried_code, packaging
 from pipeline.registry.weights import load_rows
 from pipeline.serving.loading import recorded
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, jsonl, ledger
 from pipeline.storage.bucket import options
 from pipeline.storage.mlflow_client import session
 from pipeline.workloads.served_rows import ServedRows, conformed, serves_rows
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMS = (".parquet", ".csv")
+WRITTEN = Path("var/predictions.jsonl")  # in the home: where files of predictions were written
 
 
 def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
@@ -64,6 +65,8 @@ def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
     if not len(rows):
         raise DataError(f"{clean} has no row of {day}; look at data/quarantine")
     served = replace(served, days=partitions(clean), read=read)
+    at = to if "://" in to else str(Path(to).absolute())
+    jsonl.add(home / WRITTEN, {"to": at, "day": str(day)})  # before it is there: an erasure knows of each
     write(_predicted(served, rows), to)
     return number, len(rows)
 

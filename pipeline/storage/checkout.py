@@ -2,8 +2,9 @@
 
 import logging
 import os
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,10 +16,13 @@ log = logging.getLogger(__name__)
 def git(
     *arguments: str, folder: Path | None = None, index: Path | None = None, text: str | None = None
 ) -> str:
-    """Returns the output of a git command, stripped; ReleaseError with git's own message if it fails."""
+    """Returns the output of a git command, stripped; ReleaseError with git's own message if it fails.
+
+    What a branch names is on the disk before the branch is moved; by git's default only the branch would be.
+    """
     environment = {**os.environ, **({"GIT_INDEX_FILE": str(index)} if index else {})}
     done = subprocess.run(
-        ["git", *arguments],
+        ["git", "-c", "core.fsync=committed,loose-object", *arguments],
         cwd=folder, env=environment, input=text, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -38,6 +42,13 @@ def home() -> Path:
             f"{Path.cwd()} is not in a git checkout; run in a clone of the repository, or set PIPELINE_HOME"
         ) from None
     return Path(common).parent
+
+
+def remove_worktrees(home: Path, folders: Iterable[Path]) -> None:
+    """Removes worktrees, also those of which a killed call left only a part, which git refuses to remove."""
+    for folder in folders:
+        shutil.rmtree(folder)
+    git("worktree", "prune", folder=home)
 
 
 @contextmanager

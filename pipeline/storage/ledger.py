@@ -95,6 +95,7 @@ class Note:
     text: str
     versions: Sequence[int]  # that it is about
     recipe: str = ""  # that a person declared to be the one these versions were made by
+    erasure: dict[str, Any] | None = None  # what was erased (pipeline/storage/erasures.py)
 
     def __str__(self) -> str:
         return f"{self.at}: {self.text}"
@@ -317,11 +318,14 @@ def _damaged(commit: str, message: str) -> ReleaseError:
     )
 
 
-def note(text: str, *, versions: Sequence[int], recipe: str = "") -> None:
+def note(
+    text: str, *, versions: Sequence[int], recipe: str = "", erasure: dict[str, Any] | None = None
+) -> None:
     """Attaches a sentence about these versions to the newest commit, without moving the branch."""
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    line = json.dumps(asdict(Note(at=at, text=" ".join(text.split()), versions=versions, recipe=recipe)))
-    git(*_identity(), "notes", f"--ref={NOTES}", "append", "-m", line, ledger_tip(), folder=home())
+    made = Note(at=at, text=" ".join(text.split()), versions=versions, recipe=recipe, erasure=erasure)
+    words = ("notes", f"--ref={NOTES}", "append", "-F", "-", ledger_tip())
+    git(*_identity(), *words, folder=home(), text=json.dumps(asdict(made)))
 
 
 def notes() -> list[Note]:

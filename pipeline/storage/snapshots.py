@@ -254,3 +254,12 @@ def _quiet() -> Iterator[None]:
     """Sends the messages of DVC to standard error, since only the record belongs on standard output."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
+
+
+@contextlib.contextmanager
+def remote(folder: Path) -> Iterator[Any]:
+    """Yields the objects of DVC's default remote, by the settings of a repository; None if it names none."""
+    from dvc.repo import Repo
+
+    with _quiet(), Repo(str(folder)) as repo:
+        yield repo.cloud.get_remote_odb() if repo.config["core"].get("remote") else None

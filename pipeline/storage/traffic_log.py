@@ -375,6 +375,24 @@ class Log:
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(old)))
             return connection.execute(sa.delete(_exposures).where(_exposures.c.time < before)).rowcount
 
+    def erase(self, user: str, *, dry_run: bool = False) -> int:
+        """Removes all that a user met and did; returns the number of exposures."""
+        theirs = _exposures.c.unit == self.unit_of(user)
+        ids = sa.select(_exposures.c.id).where(theirs)
+        if dry_run:
+            with self._reading() as connection:
+                return connection.execute(sa.select(sa.func.count()).where(theirs)).scalar_one()
+        with self._writing() as connection:
+            if self._is_sqlite:  # else the rows would stay in the file until something is written over them
+                connection.exec_driver_sql("PRAGMA secure_delete = ON")
+            for table in (_outcomes, _predictions):
+                connection.execute(sa.delete(table).where(table.c.exposure.in_(ids)))
+            num = connection.execute(sa.delete(_exposures).where(theirs)).rowcount
+        if self._is_sqlite:
+            with self._reading() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        return num
+
     @property
     def _dialect(self) -> Any:
         """The SQLAlchemy dialect that has `insert ... on conflict` of this database."""

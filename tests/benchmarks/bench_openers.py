@@ -2,7 +2,7 @@
 
 Each race forks processes from one that has imported everything. They open one night, two, or one each, in a
 home with a champion, and in every second race `watch`, `audit`, `reap`, `prune` or `rollback` runs beside
-them. In every third race one of them is killed by SIGKILL on its way, and its night is opened again. Then
+them, in every tenth all of these at once. In every third race one of them is killed by SIGKILL on its way, and its night is opened again. Then
 each night has to be there as an undisturbed open leaves it: the same record for all its openers, and the data
 and the champion that the ledger names. Whoever opened none has to have said why in a sentence. QUICK=1 runs a
 tenth of the races.
@@ -150,7 +150,8 @@ def race(number: int, home: Path, *, whole: dict[str, dict[str, str]], tally: Co
         place: Command(opening(name), home=home, after_s=draw.random() * 0.2)
         for place, name in enumerate(names)
     }
-    other = Command(draw.choice(OTHERS), home=home, after_s=draw.random()) if number % 2 else None
+    beside = OTHERS if number % 10 == 9 else [draw.choice(OTHERS)] if number % 2 else []
+    others = [Command(words, home=home, after_s=draw.random()) for words in beside]
     if number % 3 == 0:
         time.sleep(draw.random() * KILL_WITHIN_S)
         commands[0].kill()
@@ -158,8 +159,7 @@ def race(number: int, home: Path, *, whole: dict[str, dict[str, str]], tally: Co
     if number % 3 == 0 and ended[0].status < 0:
         ended[0] = Command(opening(names[0]), home=home, after_s=0).end()
         tally["killed"] += 1
-    beside = [other.end()] if other else []
-    count(number, [*ended.values(), *beside], tally)
+    count(number, [*ended.values(), *(other.end() for other in others)], tally)
     nights: dict[str, list[object]] = {}
     for place, one in ended.items():
         if one.status == 0:

@@ -180,3 +180,22 @@ def test_nothing_is_deleted_where_a_list_of_files_is_lost(home: Path) -> None:
     listing.write_text("torn")
     assert [one.num for one in prune(sections(keep_days=35))][1] == 0
     assert cached() == before
+
+
+@pytest.mark.slow
+def test_what_a_killed_open_or_prune_left_of_a_folder_is_removed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session() as client:
+        client.create_registered_model(NAME)
+    for days_ago in (3, 2):
+        close(days_ago, monkeypatch)
+    closed, half = f"{datetime.now(UTC).date() - timedelta(days=3)}", "half"
+    for name in (closed, half):
+        checkout.git("worktree", "add", "--detach", str(repository / "nights" / name), "HEAD")
+    (
+        repository / "nights" / closed / ".git"
+    ).unlink()  # as `git worktree remove` leaves it where it is killed
+    list(prune(sections(keep_days=35)))
+    assert not list((repository / "nights").iterdir())
+    assert len(checkout.git("worktree", "list").splitlines()) == 1

@@ -1,0 +1,242 @@
+"""Erases a unit: all rows of a person, an account, out of a home, in steps that may be killed at any line.
+
+1. The partitions without the rows are added to DVC's cache and the remote; nothing names them yet.
+2. A note beside the ledger says what each digest becomes, and that the unit's rows stay out: from now on
+   nights are opened without them.
+3. What holds the rows goes: old objects, folders of nights, files of versions in MLflow, samples that are
+   kept, the log of serving, files of predictions.
+
+Each step finds by itself what is left to do, so that a call after a kill ends where an undisturbed one does.
+`var/erasure.json` is there from the first step until the last, for `audit`. What cannot be taken back, the
+weights of versions that learned from the rows, is named and tagged, and the next night trains anew.
+"""
+
+import io
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from pipeline.contract import older, params, records
+from pipeline.contract.errors import ParamsError, PipelineError, ReleaseError, sentence
+from pipeline.contract.params import Params
+from pipeline.contract.records import Dataset, Night
+from pipeline.data import prepare
+from pipeline.data.ingest import without
+from pipeline.data.source import PART
+from pipeline.erasure import cached_rows, version_rows
+from pipeline.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
+from pipeline.registry import aliases
+from pipeline.rollout import provenance, saga
+from pipeline.rollout.prune import open_nights
+from pipeline.serving import day_predictions
+from pipeline.storage import checkout, erasures, jsonl, ledger
+from pipeline.storage.bucket import options
+from pipeline.storage.mlflow_client import session
+from pipeline.storage.traffic_log import existing_log
+
+log = logging.getLogger(__name__)
+
+BEGUN = Path("data/work/erasing")  # in a folder whose rows go: its arrays are still those of before
+
+
+def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+    """Erases the rows of a unit, and yields a sentence for each kind of thing that they were in.
+
+    A dry run yields the same sentences, and changes nothing.
+
+    Raises:
+        ParamsError: the workload's table names no unit.
+        ReleaseError: a night is open, or a release was interrupted.
+    """
+    column = older.workload(loaded.workload.make()).table.unit
+    if not column:
+        raise ParamsError(
+            "the table of the workload has no unit, so that it is not known whose a row is; name the column "
+            "that says it, unit= of the Table"
+        )
+    home = checkout.home()
+    with checkout.folders_alone(home):
+        _expect_quiet()
+        if not dry_run:
+            erasures.journal().write({"at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"})
+        yield from _rows(unit, column, loaded, dry_run=dry_run)
+        days = {day for one in _erasures_of(unit) for day in one.days}
+        yield from _folders(home, column, unit, days, dry_run=dry_run)
+        yield from _serving(home, column, unit, loaded, dry_run=dry_run)
+        if not dry_run:
+            erasures.journal().remove()
+
+
+def _expect_quiet() -> None:
+    closed = {commit.night for commit in ledger.commits()}
+    if opened := open_nights(closed, datetime.now(UTC)):
+        raise ReleaseError(f"night {opened[0]} is open and has the rows; erase once it is closed")
+    if saga.journal().path.exists():
+        raise ReleaseError("a release was interrupted; run watch, then erase again")
+
+
+def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+    """Steps 1 and 2, and of step 3 the objects and the versions."""
+    name = loaded.register_.name
+    with cached_rows.opened(dry_run=dry_run) as objects, session() as client:
+        found = cached_rows.find(objects, column=column, unit=unit)
+        carried = list(version_rows.changed(client, name, column=column, unit=unit))
+        days = sorted(found.days)
+        learned = provenance.learned_from([date.fromisoformat(day) for day in days])
+        span = f", {days[0]} to {days[-1]}" if days else ""
+        yield f"{found.num_rows:,} rows of {len(days)} days{span}, as nights recorded them"
+        if not dry_run:
+            _note(unit, found, learned, carried)
+            learned = sorted({number for one in _erasures_of(unit) for number in one.versions})
+            keep, ever = cached_rows.wanted(objects)
+            num = objects.remove_all_but(keep, named=ever)
+            yield f"{num:,} objects of DVC's cache that held them, or were made of them"
+            for change in carried:
+                version_rows.replace(client, name, change)
+        else:
+            yield f"{len(found.digests):,} objects of DVC's cache that hold them, or were made of them"
+        if carried:
+            yield f"files of versions {', '.join(str(one.number) for one in carried)} in MLflow"
+        if not dry_run:
+            have = {int(version.version) for version in aliases.versions(client, name)}
+            today = f"{datetime.now(UTC):%Y-%m-%d}"
+            for number in have & set(learned):
+                text = f"{today}: it learned from rows that were erased; train another version"
+                if version_rows.ERASED not in aliases.existing(client, name, number).tags:
+                    aliases.tag(client, name, number, **{version_rows.ERASED: text})
+    if learned:
+        yield f"learned from them: versions {', '.join(map(str, learned))}; the next night trains anew"
+
+
+def _note(
+    unit: str, found: cached_rows.Found, learned: list[int], carried: list[version_rows.Changed]
+) -> None:
+    """Writes what changes beside the ledger, unless a killed call did."""
+    known = erasures.changed()
+    digests = found.digests | {one.before: one.after for one in carried if one.before not in known}
+    if not digests and _erasures_of(unit):
+        return
+    if not ledger.ledger_tip():
+        raise ReleaseError("no night was closed yet, so that there is no ledger to write to; delete the data")
+    erasure = erasures.by(
+        unit, erasures.make_key(), num_rows=found.num_rows, days=sorted(found.days), digests=digests,
+        versions=learned,
+    )  # fmt: skip
+    log.info("%s", erasures.note(erasure))
+
+
+def _erasures_of(unit: str) -> list[erasures.Erasure]:
+    key = erasures.read_key()
+    if key is None:
+        return []
+    return [one for one in erasures.erasures() if one.unit == erasures.hash_of(unit, key)]
+
+
+def _folders(home: Path, column: str, unit: str, days: set[str], *, dry_run: bool) -> Iterator[str]:
+    """Removes the folders of nights but the newest, which users are answered from; that is rewritten."""
+    folders = [home / "nights" / commit.night for commit in ledger.commits()]
+    newest = next((folder for folder in folders if folder.exists()), None)
+    others = [folder for folder in sorted((home / "nights").glob("*")) if folder != newest]
+    if others:
+        yield f"{len(others):,} folders of nights, as prune would; the ledger and MLflow keep their records"
+    if not dry_run:
+        checkout.remove_worktrees(home, others)
+    for folder in filter(None, (newest, home)):
+        parts = [part for path in ROWS for part in (folder / path).glob(f"day=*/{PART}")]
+        held = [part for part in parts if _holds(part, column, unit)]
+        if held:
+            yield f"{len(held):,} partitions in {folder}"
+        if not dry_run and (held or (folder / BEGUN).exists()):
+            _rewrite(folder, held, days, column=column, unit=unit)
+
+
+def _holds(part: Path, column: str, unit: str) -> bool:
+    import pyarrow.parquet as pq
+
+    if column not in pq.read_schema(part).names:
+        return False
+    rows = pq.read_table(part, columns=[column], partitioning=None)
+    return len(without(rows, column, {unit})) < len(rows)
+
+
+def _rewrite(folder: Path, held: list[Path], days: set[str], *, column: str, unit: str) -> None:
+    """Rewrites the partitions of a folder, and makes its arrays anew."""
+    import pyarrow.parquet as pq
+
+    days = days | {part.parent.name[4:] for part in held}
+    (folder / BEGUN).parent.mkdir(parents=True, exist_ok=True)
+    (folder / BEGUN).touch()
+    for path in (folder / FIGURES).glob("day=*"):
+        if path.stem[4:] in days:
+            path.unlink()
+    for part in held:
+        left = without(pq.read_table(part, partitioning=None), column, {unit})
+        if not len(left):
+            shutil.rmtree(part.parent)
+            continue
+        unfinished = part.with_name(f".{part.name}")
+        unfinished.write_bytes(cached_rows.parquet(left))
+        unfinished.replace(part)  # the entry, as the file may be a link into the cache
+    if (lock := folder / LOCK).exists():
+        records.replace_text(lock, erasures.now_of_lock(lock.read_text()))
+    for name in ("ingest", "arrays"):
+        shutil.rmtree(folder / "data" / "work" / name, ignore_errors=True)
+    _make_arrays_again(folder)
+    (folder / BEGUN).unlink()
+
+
+def _make_arrays_again(folder: Path) -> None:
+    """Makes the arrays that users are answered from; without them the next night brings others."""
+    night, dataset = records.find(Night, folder / records.RUN), records.find(Dataset, folder / records.RUN)
+    try:
+        if night and dataset:
+            with chdir(folder):
+                prepare.make_again(dataset, night, params.load(folder))
+            return
+    except (PipelineError, OSError, ValueError) as error:
+        log.warning(
+            "the arrays of %s are gone, and come again with the next night: %s", folder, sentence(error)
+        )
+    shutil.rmtree(folder / ARRAYS, ignore_errors=True)
+
+
+def _serving(home: Path, column: str, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+    """Removes samples that are kept, what the log of serving has, and lines of files of predictions."""
+    columns = list((home / "var" / "columns").glob("*"))
+    if columns:
+        yield f"{len(columns):,} files of parsed samples"
+    for path in columns if not dry_run else ():
+        path.unlink(missing_ok=True)
+    if serving := existing_log(loaded.serving, home):
+        try:
+            yield f"{serving.erase(unit, dry_run=dry_run):,} exposures in the log of serving"
+        finally:
+            serving.close()
+    written = {line["to"]: None for line in jsonl.whole(home / day_predictions.WRITTEN)}
+    for to in written:
+        if num := _predictions(to, column, unit, dry_run=dry_run):
+            yield f"{num:,} predictions in {to}"
+
+
+def _predictions(to: str, column: str, unit: str, *, dry_run: bool) -> int:
+    """Rewrites a file of predictions; returns how many are of the unit, 0 where the file is gone."""
+    import fsspec
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    try:
+        with fsspec.open(to, "rb", **options(to)) as file:
+            content = io.BytesIO(file.read())
+    except FileNotFoundError:
+        return 0
+    as_text = pyarrow.csv.ConvertOptions(column_types={column: pa.string()})
+    is_csv = to.endswith(".csv")
+    rows = pyarrow.csv.read_csv(content, convert_options=as_text) if is_csv else pq.read_table(content)
+    left = without(rows, column, {unit})
+    if len(left) < len(rows) and not dry_run:
+        day_predictions.write(left, to)
+    return len(rows) - len(left)

@@ -1,0 +1,194 @@
+"""A person's rows go, from real homes of the shop and of a table: git, DVC with a remote, MLflow, a log."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import cli
+from pipeline.contract import params
+from pipeline.contract.errors import DataError, ReleaseError
+from pipeline.data.ingest import ingest
+from pipeline.erasure.erase import erase
+from pipeline.rollout import provenance
+from pipeline.rollout.audit import audit
+from pipeline.serving import day_predictions
+from pipeline.storage import erasures, ledger
+from pipeline.storage.traffic_log import Exposure, existing_log, open_log
+from tests.erasure import homes
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore"),  # of the libraries of whole stages
+]
+DAY = date(2026, 3, 3)
+KEY = "ab" * 32
+
+
+@pytest.fixture
+def fraud(repository: Path, tmp_path: Path) -> Path:
+    """Two nights of the fraud example, the first of which promoted a version; DVC has a remote."""
+    remote = tmp_path / "remote"
+    (repository / ".dvc" / "config").write_text(
+        f"[core]\n    analytics = false\n    remote = copy\n['remote \"copy\"']\n    url = {remote}\n"
+    )
+    homes.begin(repository, homes.FRAUD)
+    homes.run_night(repository, DAY, with_version=True)
+    homes.run_night(repository, DAY + timedelta(days=1))
+    return repository
+
+
+@pytest.fixture
+def shop(repository: Path) -> Path:
+    """A night of the default shop."""
+    homes.begin(repository, homes.SHOP)
+    homes.run_night(repository, DAY)
+    return repository
+
+
+def erased(unit: str, *, dry_run: bool = False) -> list[str]:
+    return list(erase(unit, params.load(), dry_run=dry_run))
+
+
+def faults() -> list[str]:
+    return [f"{one.name}: {one.text}" for one in audit(params.load()) if not one.ok]
+
+
+def test_an_account_goes_from_every_place_and_all_goes_on(
+    fraud: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit, other = homes.units(fraud, "account", DAY)[:2]
+    kept = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
+    day_predictions.write_day(DAY, str(fraud / "predicted.csv"))
+    log = open_log(f"sqlite:///{fraud / 'var' / 'serving.db'}")
+    for number, name in enumerate((unit, other)):
+        log.expose(
+            Exposure(id=str(number), time=1, experiment="", unit=log.unit_of(name), arm="champion", version=1,
+                     share=0, propensity=1, items=(), latency_s=0, predicted='{"prediction": [0.5]}')
+        )  # fmt: skip
+    log.close()
+    before, tip = homes.places_of(unit, fraud), ledger.ledger_tip()
+    assert {path.split("/")[0] for path in before} >= {".dvc", "nights", "var", "predicted.csv"}
+    in_remote = len(list((tmp_path / "remote").rglob("*.*")))
+    standing = homes.standing(fraud)
+    assert cli.main(["erase", "--unit", unit]) == 0
+    assert "would erase: " in capsys.readouterr().out
+    assert homes.standing(fraud) == standing
+    lines = " ".join(erased(unit))
+    assert "versions 1 in MLflow" in lines and "1 exposures" in lines and "predictions in" in lines
+    assert homes.places_of(unit, fraud) == []
+    assert all(unit not in homes._text(path) for path in (tmp_path / "remote").rglob("*") if path.is_file())
+    assert in_remote and any((tmp_path / "remote").rglob("*.dir"))
+    assert ledger.ledger_tip() == tip  # nothing of the ledger itself is rewritten
+    (note,) = erasures.erasures()
+    assert note.versions == [1] and note.num_rows and str(DAY) in note.days
+    assert homes.places_of(other, fraud)
+    left = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
+    assert left.equals(kept.filter(pq.pa.compute.not_equal(kept["account"], unit)))  # type: ignore[attr-defined]
+    serving = existing_log(params.load().serving, fraud)
+    assert serving and [one.id for one in serving.exposures(None)] == ["1"]
+    serving.close()
+    assert faults() == []
+    assert ("erased", str(ledger.notes()[0])) in provenance.why(1)
+    day_predictions.write_day(DAY, str(fraud / "again.csv"))  # the version is fetched and verified
+    # The next night has neither these rows nor their arrays, and trains anew; the source still has the rows.
+    night = homes.run_night(fraud, DAY + timedelta(days=2))
+    assert night.cold.startswith("rows that version 1 learned from were erased")
+    assert homes.places_of(unit, fraud) == []
+    assert faults() == []
+    assert "could not" not in caplog.text
+
+
+def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(shop: Path) -> None:
+    unit = homes.units(shop, "customer", DAY)[0]
+    assert any("customers.parquet" in path for path in homes.places_of(unit, shop))
+    erased(unit)
+    assert homes.places_of(unit, shop) == []
+    folder = shop / "nights" / str(DAY) / "data" / "arrays"
+    workload = params.load().workload.make()
+    assert unit not in workload.dataset(folder, "serve").customers
+    assert faults() == []
+    with pytest.raises(StopIteration):
+        next(shop.glob("nights/*/data/work/erasing"))
+
+
+def test_a_night_that_is_open_refuses_and_a_key_that_is_lost_stops_ingest(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = homes.units(shop, "customer", DAY)[0]
+    from pipeline import runner
+
+    night = runner.run("open", day=DAY + timedelta(days=1))
+    os.chdir(shop)
+    with pytest.raises(ReleaseError, match=f"night {DAY + timedelta(days=1)} is open"):
+        erased(unit)
+    shutil.rmtree(shop / "nights" / str(DAY + timedelta(days=1)))
+    erased(unit)
+    (shop / erasures.KEY).rename(shop / "var" / "elsewhere")
+    loaded = params.load()
+    with pytest.raises(DataError, match=r"1 units were erased, and .*erasure.key.* is missing; put it back"):
+        ingest(night, loaded.source.make(), loaded.workload.make().table, loaded.ingest)  # type: ignore[arg-type]
+
+
+def killed_at(line: int, work: Callable[[], object]) -> tuple[bool, int]:
+    """Whether a fork that does the work was killed at that line of the erasure; how many lines it ran."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal count
+            if "/pipeline/erasure/" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                count += 1
+                if count == line:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            work()
+            sys.settrace(None)
+            os.write(writer, str(count).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        text = told.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0, int(text or 0)
+
+
+def test_killed_at_any_line_and_called_again_it_ends_the_same(fraud: Path, tmp_path: Path) -> None:
+    unit = homes.units(fraud, "account", DAY)[0]
+    (fraud / erasures.KEY).write_text(KEY)
+    kept = tmp_path / "kept"
+    shutil.copytree(fraud, kept, symlinks=True)
+
+    def put_back() -> None:
+        os.chdir(tmp_path)
+        shutil.rmtree(fraud)
+        shutil.copytree(kept, fraud, symlinks=True)
+        os.chdir(fraud)
+
+    killed, num_lines = killed_at(0, lambda: erased(unit))
+    assert not killed and num_lines > 100
+    whole = homes.standing(fraud)
+    for share in (0.05, 0.3, 0.6, 0.8, 0.93, 0.97, 0.985, 0.995):
+        put_back()
+        killed, _ = killed_at(int(num_lines * share), lambda: erased(unit))
+        assert killed
+        assert [one for one in faults() if not one.startswith(("erasures", "DVC"))] == []
+        erased(unit)
+        assert homes.standing(fraud) == whole, share
+        assert homes.places_of(unit, fraud) == []
