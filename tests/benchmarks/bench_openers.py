@@ -2,10 +2,10 @@
 
 Each race forks processes from one that has imported everything. They open one night, two, or one each, in a
 home with a champion, and in every second race `watch`, `audit`, `reap`, `prune` or `rollback` runs beside
-them, in every tenth all of these at once. In every third race one of them is killed by SIGKILL on its way, and its night is opened again. Then
-each night has to be there as an undisturbed open leaves it: the same record for all its openers, and the data
-and the champion that the ledger names. Whoever opened none has to have said why in a sentence. QUICK=1 runs a
-tenth of the races.
+them, in every tenth all of these at once. In every third race one of them is killed by SIGKILL on its way,
+and its night is opened again. Then each night has to be there as an undisturbed open leaves it: the same
+record for all its openers, and the data and the champion that the ledger names. Whoever opened none has to
+have said why in a sentence. QUICK=1 runs a tenth of the races.
 """
 
 import json

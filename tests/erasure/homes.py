@@ -4,7 +4,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from datetime import date, timedelta
+from datetime import date
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from pipeline.data.source import PART, write_partition
 from pipeline.examples.fraud.payments import Payments
 from pipeline.examples.shop.simulated_shop import Shop
 from pipeline.registry.weights import ARRAYS, MODEL
-from pipeline.storage import checkout, ledger, snapshots
+from pipeline.storage import ledger, snapshots
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import make_evaluation
 
@@ -153,11 +153,15 @@ def units(home: Path, column: str, day: date) -> list[str]:
 
 def places_of(name: str, home: Path) -> list[str]:
     """Every file and object of git in the home that has the name, whatever its form."""
-    found = [str(path.relative_to(home)) for path in sorted(home.rglob("*"))
-             if path.is_file() and not path.is_symlink() and name in _text(path)]  # fmt: skip
     batch = ["git", "cat-file", "--batch-all-objects", "--batch"]
     objects = subprocess.run(batch, cwd=home, capture_output=True, check=True).stdout
-    return found + ["an object of git"] * (name.encode() in objects)
+    return files_with(name, home) + ["an object of git"] * (name.encode() in objects)
+
+
+def files_with(name: str, folder: Path) -> list[str]:
+    """Every file below the folder that has the name, whatever its form."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    return [str(path.relative_to(folder)) for path in files if name in _text(path)]
 
 
 def _text(path: Path) -> str:
@@ -176,7 +180,10 @@ def _arrays(content: bytes) -> str:
     except (ValueError, OSError):
         return ""
     values = [loaded[key] for key in loaded.files] if hasattr(loaded, "files") else [loaded]
-    return " ".join(str(value.tolist()) for value in values if value.dtype.kind in "US")
+    values = [value for value in values if isinstance(value, np.ndarray)]
+    return " ".join(
+        str(value.tolist()) for value in values if getattr(value, "dtype", np.dtype("f8")).kind in "US"
+    )
 
 
 def standing(home: Path) -> dict[str, str]:
@@ -194,11 +201,3 @@ def standing(home: Path) -> dict[str, str]:
         "tags": str(tags),
         "left": str(sorted(path.name for path in (home / "var").iterdir())),
     }
-
-
-def days_before(day: date, number: int) -> date:
-    return day - timedelta(days=number)
-
-
-def commits(home: Path) -> str:
-    return checkout.git("log", "--format=%H", "nights", "--", folder=home)

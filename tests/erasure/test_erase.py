@@ -4,16 +4,18 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import cli
+from pipeline import cli, runner
 from pipeline.contract import params
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.data.ingest import ingest
@@ -23,6 +25,7 @@ from pipeline.rollout.audit import audit
 from pipeline.serving import day_predictions
 from pipeline.storage import erasures, ledger
 from pipeline.storage.traffic_log import Exposure, existing_log, open_log
+from tests.conftest import make_repository
 from tests.erasure import homes
 
 pytestmark = [
@@ -31,28 +34,79 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of the libraries of whole stages
 ]
 DAY = date(2026, 3, 3)
-KEY = "ab" * 32
 
 
-@pytest.fixture
-def fraud(repository: Path, tmp_path: Path) -> Path:
+class Kept:
+    """A home as it was made, which each test begins with; its paths are part of what git and MLflow keep."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.kept = home, home.parent / "kept"
+        shutil.copytree(home.parent, self.kept, symlinks=True)
+
+    def put_back(self) -> Path:
+        """Begin anew; MLflow's database stays the file that processes have open."""
+        os.chdir(self.kept)
+        for path in sorted(self.home.parent.rglob("*"), reverse=True):
+            if path.is_relative_to(self.kept) or path == self.kept or path.name == "mlflow.db":
+                continue
+            if path.is_symlink() or not path.is_dir():
+                path.unlink()
+            elif not any(path.iterdir()):
+                path.rmdir()
+        shutil.copytree(self.kept, self.home.parent, symlinks=True, dirs_exist_ok=True)
+        os.chdir(self.home)
+        return self.home
+
+
+@contextmanager
+def made(folder: Path, store: Path, make: Callable[[Path], None]) -> Iterator[Kept]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        home = make_repository(folder / "home", store=store)
+        patch.setenv("PIPELINE_HOME", str(home))
+        patch.chdir(home)
+        make(home)
+        yield Kept(home)
+
+
+@pytest.fixture(scope="module")
+def fraud_home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Kept]:
     """Two nights of the fraud example, the first of which promoted a version; DVC has a remote."""
-    remote = tmp_path / "remote"
-    (repository / ".dvc" / "config").write_text(
-        f"[core]\n    analytics = false\n    remote = copy\n['remote \"copy\"']\n    url = {remote}\n"
-    )
-    homes.begin(repository, homes.FRAUD)
-    homes.run_night(repository, DAY, with_version=True)
-    homes.run_night(repository, DAY + timedelta(days=1))
-    return repository
+
+    def make(home: Path) -> None:
+        remote = home.parent / "remote"
+        text = f"[core]\n    analytics = false\n    remote = copy\n['remote \"copy\"']\n    url = {remote}\n"
+        (home / ".dvc" / "config").write_text(text)
+        homes.begin(home, homes.FRAUD)
+        homes.run_night(home, DAY, with_version=True)
+        homes.run_night(home, DAY + timedelta(days=1))
+
+    with made(tmp_path_factory.mktemp("fraud"), empty_store, make) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="module")
+def shop_home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Kept]:
+    """A night of the default shop."""
+
+    def make(home: Path) -> None:
+        homes.begin(home, homes.SHOP)
+        homes.run_night(home, DAY)
+
+    with made(tmp_path_factory.mktemp("shop"), empty_store, make) as kept:
+        yield kept
 
 
 @pytest.fixture
-def shop(repository: Path) -> Path:
-    """A night of the default shop."""
-    homes.begin(repository, homes.SHOP)
-    homes.run_night(repository, DAY)
-    return repository
+def fraud(fraud_home: Kept, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_HOME", str(fraud_home.home))
+    return fraud_home.put_back()
+
+
+@pytest.fixture
+def shop(shop_home: Kept, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_HOME", str(shop_home.home))
+    return shop_home.put_back()
 
 
 def erased(unit: str, *, dry_run: bool = False) -> list[str]:
@@ -64,7 +118,7 @@ def faults() -> list[str]:
 
 
 def test_an_account_goes_from_every_place_and_all_goes_on(
-    fraud: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    fraud: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unit, other = homes.units(fraud, "account", DAY)[:2]
     kept = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
@@ -78,7 +132,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     log.close()
     before, tip = homes.places_of(unit, fraud), ledger.ledger_tip()
     assert {path.split("/")[0] for path in before} >= {".dvc", "nights", "var", "predicted.csv"}
-    in_remote = len(list((tmp_path / "remote").rglob("*.*")))
+    remote = homes.files_with(unit, fraud.parent / "remote")
     standing = homes.standing(fraud)
     assert cli.main(["erase", "--unit", unit]) == 0
     assert "would erase: " in capsys.readouterr().out
@@ -86,14 +140,13 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     lines = " ".join(erased(unit))
     assert "versions 1 in MLflow" in lines and "1 exposures" in lines and "predictions in" in lines
     assert homes.places_of(unit, fraud) == []
-    assert all(unit not in homes._text(path) for path in (tmp_path / "remote").rglob("*") if path.is_file())
-    assert in_remote and any((tmp_path / "remote").rglob("*.dir"))
+    assert remote and not homes.files_with(unit, fraud.parent / "remote")
     assert ledger.ledger_tip() == tip  # nothing of the ledger itself is rewritten
     (note,) = erasures.erasures()
     assert note.versions == [1] and note.num_rows and str(DAY) in note.days
     assert homes.places_of(other, fraud)
     left = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
-    assert left.equals(kept.filter(pq.pa.compute.not_equal(kept["account"], unit)))  # type: ignore[attr-defined]
+    assert left.equals(kept.filter(pc.not_equal(kept["account"], unit)))  # type: ignore[attr-defined]
     serving = existing_log(params.load().serving, fraud)
     assert serving and [one.id for one in serving.exposures(None)] == ["1"]
     serving.close()
@@ -105,7 +158,6 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert night.cold.startswith("rows that version 1 learned from were erased")
     assert homes.places_of(unit, fraud) == []
     assert faults() == []
-    assert "could not" not in caplog.text
 
 
 def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(shop: Path) -> None:
@@ -117,16 +169,11 @@ def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(sh
     workload = params.load().workload.make()
     assert unit not in workload.dataset(folder, "serve").customers
     assert faults() == []
-    with pytest.raises(StopIteration):
-        next(shop.glob("nights/*/data/work/erasing"))
+    assert not list(shop.glob("nights/*/data/work/erasing"))
 
 
-def test_a_night_that_is_open_refuses_and_a_key_that_is_lost_stops_ingest(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_that_is_open_refuses_and_a_key_that_is_lost_stops_ingest(shop: Path) -> None:
     unit = homes.units(shop, "customer", DAY)[0]
-    from pipeline import runner
-
     night = runner.run("open", day=DAY + timedelta(days=1))
     os.chdir(shop)
     with pytest.raises(ReleaseError, match=f"night {DAY + timedelta(days=1)} is open"):
@@ -169,26 +216,22 @@ def killed_at(line: int, work: Callable[[], object]) -> tuple[bool, int]:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0, int(text or 0)
 
 
-def test_killed_at_any_line_and_called_again_it_ends_the_same(fraud: Path, tmp_path: Path) -> None:
+def test_killed_at_any_line_and_called_again_it_ends_the_same(fraud: Path, fraud_home: Kept) -> None:
     unit = homes.units(fraud, "account", DAY)[0]
-    (fraud / erasures.KEY).write_text(KEY)
-    kept = tmp_path / "kept"
-    shutil.copytree(fraud, kept, symlinks=True)
 
     def put_back() -> None:
-        os.chdir(tmp_path)
-        shutil.rmtree(fraud)
-        shutil.copytree(kept, fraud, symlinks=True)
-        os.chdir(fraud)
+        fraud_home.put_back()
+        (fraud / erasures.KEY).write_text("ab" * 32)
 
+    put_back()
     killed, num_lines = killed_at(0, lambda: erased(unit))
     assert not killed and num_lines > 100
     whole = homes.standing(fraud)
-    for share in (0.05, 0.3, 0.6, 0.8, 0.93, 0.97, 0.985, 0.995):
+    for share in (0.3, 0.6, 0.9, 0.97, 0.99):
         put_back()
         killed, _ = killed_at(int(num_lines * share), lambda: erased(unit))
         assert killed
-        assert [one for one in faults() if not one.startswith(("erasures", "DVC"))] == []
         erased(unit)
         assert homes.standing(fraud) == whole, share
         assert homes.places_of(unit, fraud) == []
+        assert faults() == []
