@@ -29,7 +29,8 @@ from pipeline.data.source import PART
 from pipeline.erasure import cached_rows, version_rows
 from pipeline.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
 from pipeline.registry import aliases
-from pipeline.rollout import provenance, saga
+from pipeline.rollout import ledger_copy, provenance, saga
+from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.prune import open_nights
 from pipeline.serving import day_predictions
 from pipeline.storage import checkout, erasures, jsonl, ledger
@@ -59,6 +60,7 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
         )
     home = checkout.home()
     with checkout.folders_alone(home):
+        expect_ledger(loaded)
         _expect_quiet()
         if not dry_run:
             erasures.journal().write({"at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"})
@@ -126,6 +128,7 @@ def _note(
         versions=learned,
     )  # fmt: skip
     log.info("%s", erasures.note(erasure))
+    ledger_copy.push()
 
 
 def _erasures_of(unit: str) -> list[erasures.Erasure]:
@@ -139,7 +142,7 @@ def _folders(home: Path, column: str, unit: str, days: set[str], *, dry_run: boo
     """Removes the folders of nights but the newest, which users are answered from; that is rewritten."""
     folders = [home / "nights" / commit.night for commit in ledger.commits()]
     newest = next((folder for folder in folders if folder.exists()), None)
-    others = [folder for folder in sorted((home / "nights").glob("*")) if folder != newest]
+    others = [path for path in sorted((home / "nights").glob("*")) if path.is_dir() and path != newest]
     if others:
         yield f"{len(others):,} folders of nights, as prune would; the ledger and MLflow keep their records"
     if not dry_run:

@@ -30,7 +30,15 @@ NUM_SHOWN = 3  # faults of each check
 
 
 def audit(params: Params) -> Iterator[Check]:
-    """Yields one check after the other; MLflow comes last, since it may not answer."""
+    """Yields one check after the other; MLflow comes last, since it may not answer.
+
+    A release that is being made meanwhile is waited for, as half of it would look like a fault.
+    """
+    with saga.journal().alone():
+        yield from _checks(params)
+
+
+def _checks(params: Params) -> Iterator[Check]:
     commits = ledger.commits()
     yield _objects()
     texts = ledger.texts_at([commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])

@@ -118,7 +118,7 @@ def open_nights(closed: set[str], now: datetime) -> list[str]:
 
 def _half_made() -> set[str]:
     """Returns the folders that an `open` which was killed left: the record of a night is written last."""
-    folders = (checkout.home() / "nights").glob("*")
+    folders = (path for path in (checkout.home() / "nights").glob("*") if path.is_dir())
     return {folder.name for folder in folders if not records.path_of(Night, folder / records.RUN).exists()}
 
 

@@ -117,6 +117,57 @@ def faults() -> list[str]:
     return [f"{one.name}: {one.text}" for one in audit(params.load()) if not one.ok]
 
 
+def killed_at(line: int, work: Callable[[], object]) -> tuple[bool, int]:
+    """Whether a fork that does the work was killed at that line of the erasure; how many lines it ran."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal count
+            if "/pipeline/erasure/" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                count += 1
+                if count == line:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            work()
+            sys.settrace(None)
+            os.write(writer, str(count).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        text = told.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0, int(text or 0)
+
+
+def test_killed_at_any_line_and_called_again_it_ends_the_same(fraud: Path, fraud_home: Kept) -> None:
+    unit = homes.units(fraud, "account", DAY)[0]
+
+    def put_back() -> None:
+        fraud_home.put_back()
+        (fraud / erasures.KEY).write_text("ab" * 32)
+
+    put_back()
+    killed, num_lines = killed_at(0, lambda: erased(unit))
+    assert not killed and num_lines > 100
+    whole = homes.standing(fraud)
+    for share in (0.3, 0.6, 0.9, 0.97, 0.99):
+        put_back()
+        killed, _ = killed_at(int(num_lines * share), lambda: erased(unit))
+        assert killed
+        erased(unit)
+        assert homes.standing(fraud) == whole, share
+        assert homes.places_of(unit, fraud) == []
+        assert faults() == []
+
+
 def test_an_account_goes_from_every_place_and_all_goes_on(
     fraud: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,54 +235,3 @@ def test_a_night_that_is_open_refuses_and_a_key_that_is_lost_stops_ingest(shop: 
     loaded = params.load()
     with pytest.raises(DataError, match=r"1 units were erased, and .*erasure.key.* is missing; put it back"):
         ingest(night, loaded.source.make(), loaded.workload.make().table, loaded.ingest)  # type: ignore[arg-type]
-
-
-def killed_at(line: int, work: Callable[[], object]) -> tuple[bool, int]:
-    """Whether a fork that does the work was killed at that line of the erasure; how many lines it ran."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        count = 0
-
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal count
-            if "/pipeline/erasure/" not in frame.f_code.co_filename:
-                return None
-            if event == "line":
-                count += 1
-                if count == line:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        try:
-            work()
-            sys.settrace(None)
-            os.write(writer, str(count).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as told:
-        text = told.read()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0, int(text or 0)
-
-
-def test_killed_at_any_line_and_called_again_it_ends_the_same(fraud: Path, fraud_home: Kept) -> None:
-    unit = homes.units(fraud, "account", DAY)[0]
-
-    def put_back() -> None:
-        fraud_home.put_back()
-        (fraud / erasures.KEY).write_text("ab" * 32)
-
-    put_back()
-    killed, num_lines = killed_at(0, lambda: erased(unit))
-    assert not killed and num_lines > 100
-    whole = homes.standing(fraud)
-    for share in (0.3, 0.6, 0.9, 0.97, 0.99):
-        put_back()
-        killed, _ = killed_at(int(num_lines * share), lambda: erased(unit))
-        assert killed
-        erased(unit)
-        assert homes.standing(fraud) == whole, share
-        assert homes.places_of(unit, fraud) == []
-        assert faults() == []

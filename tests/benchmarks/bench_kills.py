@@ -1,0 +1,280 @@
+"""Does a night end the same whatever is killed in it? SIGKILLs in each stage and command, in two examples.
+
+A home of the shop and one of the fraud example have two nights, each of which promoted a version. From there
+a third night is run stage by stage, and then `rollback`, `watch`, `audit`, `prune` and `erase`; first
+undisturbed, then, in the home as it was before, with each of them killed again and again at a random moment
+of the time that it took, and at last run to its end. SIGKILL goes to all processes of the home, training
+among them. Each command is a fork of this process, which has imported everything, so that most of what is
+killed is work. Both ends must be the same: the same bytes of data and model, verdict, entries of the
+ledger, versions, objects in DVC's cache and files in the home, none more; no process; and an audit without a
+fault. The seeds are fixed. QUICK=1 kills each command twice, and in the shop alone.
+"""
+
+import logging
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import great_expectations  # noqa: F401  imported before the forks, as all below
+import pyarrow.parquet as pq
+
+import pipeline.night
+import pipeline.runner  # noqa: F401
+from pipeline import cli, stages
+from pipeline.contract import records
+from pipeline.contract.records import Training, Verdict
+from pipeline.storage import erasures, ledger
+from tests.benchmarks import frame
+from tests.benchmarks.bench_interrupted import processes_in
+
+KILLS = 2 if frame.QUICK else 16  # of each command
+LONGEST_S = 600
+NIGHT = "third"
+KEPT = (".git", ".dvc", "nights", "var")
+SHOP = [*frame.SMALL, "profile.steps=2", "profile.batch_sizes=[32,64]", "gate.min_samples=5"]
+FRAUD = [
+    "source.start=2026-01-25", "source.today=2026-03-06", "source.rows_per_day=1600",
+    "source.num_accounts=300", "source.fraud_share=0.05", "ingest.history_days=24", "profile.steps=2",
+    "profile.batch_sizes=[64]", "smoke_test.samples=20", "train.epochs=1",
+]  # fmt: skip
+BEGIN = """\
+git init -q && git config user.name Bench && git config user.email bench@example.org
+dvc init --quiet && python -m pipeline.dvc_file
+printf '__pycache__/\\n/nights/\\n/var/\\n/data/*\\n!/data/expectations.yaml\\n' > .gitignore
+git add --all && git commit -q -m Begin
+"""
+# What differs from run to run by its nature: names, times, logs and what git keeps.
+NOT_COMPARED = re.compile(
+    r"(^|/)(\.git|__pycache__|logs?|jobs|digests|docs|passes|tmp|profiles|machines)(/|$)|\.lock$|\.log$"
+)
+
+
+def main() -> None:
+    """Kill what can be killed in the nights of both examples."""
+    tally: Counter[str] = Counter()
+    began = time.monotonic()
+    for example in ("shop",) if frame.QUICK else ("shop", "fraud"):
+        with home_of(example) as (home, sets, unit_column):
+            trial(home, sets, column=unit_column, tally=tally)
+    frame.finish(
+        "kills",
+        {
+            "kills": tally["kills"],
+            "calls that ended before they were killed": tally["early"],
+            "minutes": (time.monotonic() - began) / 60,
+            "ends that differ": tally["differ"],
+            "faults of audit": tally["faults"],
+            "processes left": tally["processes"],
+        },
+        {
+            "ends that differ": ("==", 0),
+            "faults of audit": ("==", 0),
+            "processes left": ("==", 0),
+        },
+    )
+
+
+@contextmanager
+def home_of(example: str) -> Iterator[tuple[Path, list[str], str]]:
+    """A home with two nights, the assignments of its nights, and the column of its unit."""
+    os.environ.pop("PIPELINE_HOME", None)
+    if example == "shop":
+        with frame.home() as home:
+            for day in ("2026-03-02", "2026-03-03"):
+                frame.pipeline(home, "night", "--day", day, *frame.sets(SHOP))
+            yield home, SHOP, "customer"
+        return
+    folder = Path(tempfile.mkdtemp(prefix="daybreak-"))
+    try:
+        home = folder / "home"
+        shutil.copytree(frame.ROOT / "pipeline" / "examples" / example, home)
+        environment = {**frame.environment(home), "PYTHONPATH": str(frame.ROOT)}
+        os.environ["PYTHONPATH"] = str(frame.ROOT)
+        subprocess.run(["bash", "-euc", BEGIN], cwd=home, env=environment, check=True)
+        for day in ("2026-03-02", "2026-03-03"):
+            frame.pipeline(home, "night", "--day", day, *frame.sets(FRAUD))
+        yield home, FRAUD, "account"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def trial(home: Path, sets: list[str], *, column: str, tally: Counter[str]) -> None:
+    """Run the third night and the commands twice, undisturbed and killed, and compare."""
+    os.environ["PIPELINE_HOME"] = str(home)
+    logging.getLogger().handlers.clear()
+    (home / erasures.KEY).write_text("ab" * 32)  # else each run would make its own
+    kept = home.parent / "kept"
+    kept.mkdir()
+    for name in KEPT:
+        subprocess.run(["cp", "-a", home / name, kept / name], check=True)
+    unit = a_unit(home, column)
+    commands = [(["open", "--night", NIGHT, "--day", "2026-03-04", *frame.sets(sets)], home)]
+    for name in stages.CHAIN[1:]:
+        words = [name, "--wait"] if stages.STAGES[name].waits else [name]
+        commands.append((words, home / "nights" / NIGHT))
+    promoted = ledger.champion_at(ledger.ledger_tip())
+    assert promoted is not None and promoted.replaced
+    for words in (["rollback", "--to", str(promoted.replaced)], ["watch"], ["audit"], ["prune"],
+                  ["erase", "--unit", unit, "--yes"]):  # fmt: skip
+        commands.append((words, home))
+    took, undisturbed = [], {}
+    for words, folder in commands:
+        begun = time.monotonic()
+        run_to_the_end(words, folder)
+        took.append(time.monotonic() - begun)
+        if words[0] in ("close", "erase"):
+            undisturbed[words[0]] = outcome(home)
+    for name in KEPT:
+        shutil.rmtree(home / name)
+        subprocess.run(["cp", "-a", kept / name, home / name], check=True)
+    draw = random.Random(len(sets))
+    for (words, folder), seconds in zip(commands, took, strict=True):
+        for _ in range(KILLS):
+            kill(words, folder, home, after_s=draw.random() * seconds, tally=tally)
+        run_to_the_end(words, folder)
+        print(f"{words[0]:9} {seconds:5.1f} s undisturbed, {tally['kills']} kills so far", flush=True)
+        if words[0] in undisturbed:
+            compare(words[0], outcome(home), undisturbed[words[0]], tally)
+    tally["faults"] += bool(status_of(["audit"], home))
+    tally["processes"] += len(processes_in(home))
+
+
+def started(words: list[str], folder: Path) -> int:
+    """A fork of this process that runs a command in a folder; its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.setsid()
+        with output_of(words).open("w") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        status = cli.main(words)
+    except SystemExit as exit_:
+        status = int(exit_.code or 0)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def output_of(words: list[str]) -> Path:
+    """Where the output of a command goes, beside the home."""
+    return Path(os.environ["PIPELINE_HOME"]).parent / f"output-{words[0]}"
+
+
+def status_of(words: list[str], folder: Path) -> int:
+    """Run a command; its exit status."""
+    pid, until = started(words, folder), time.monotonic() + LONGEST_S
+    while not (found := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    return os.waitstatus_to_exitcode(found[1])
+
+
+def run_to_the_end(words: list[str], folder: Path) -> None:
+    """Run a command, which must end well, or with nothing to do."""
+    status = status_of(words, folder)
+    if status not in (0, 99):
+        text = output_of(words).read_text()
+        raise RuntimeError(f"{words[0]} ended with {status}:\n{text[-3000:]}")
+
+
+def kill(words: list[str], folder: Path, home: Path, *, after_s: float, tally: Counter[str]) -> None:
+    """Start a command, and SIGKILL it and all of its processes after a time."""
+    if not folder.exists():  # of a night that no `open` has laid out yet
+        folder = home
+    pid, until = started(words, folder), time.monotonic() + after_s
+    while time.monotonic() < until:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            tally["early"] += 1
+            return
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    while left := processes_in(home):
+        for process in left:
+            process.send_signal(signal.SIGKILL)
+        time.sleep(0.01)
+    tally["kills"] += 1
+
+
+def a_unit(home: Path, column: str) -> str:
+    """A unit that has rows."""
+    [*_, part] = sorted(home.glob("nights/*/data/clean/day=*/part.parquet"))
+    counts = pq.read_table(part, partitioning=None)[column].to_pandas().value_counts()
+    return str(counts.index[0])
+
+
+def outcome(home: Path) -> dict[str, Any]:
+    """What the home came to."""
+    folder = home / "nights" / NIGHT
+    verdict = records.read(Verdict, folder / records.RUN)
+    entries = ledger.history()
+    cache = home / ".dvc" / "cache" / "files" / "md5"
+    return {
+        "ledger": [(entry.night.id, entry.rollback) for entry in entries],
+        "served": entries[0].serving and entries[0].serving.version,
+        "alias": alias(home),
+        "verdict": (verdict.action, verdict.effect),
+        "model": records.read(Training, folder / records.RUN).model_digest,
+        **{
+            path: records.digest(folder / "data" / path) if (folder / "data" / path).exists() else ""
+            for path in ("raw", "clean", "quarantine", "arrays")
+        },
+        "erased": [(one.unit, one.num_rows, len(one.digests), one.versions) for one in erasures.erasures()],
+        "cache": sorted(f"{path.parent.name}{path.name}" for path in cache.glob("??/*")),
+        "jobs": len(list((folder / "data/work/jobs").glob("*/job.json"))),
+        "files": sorted(names(home)),
+    }
+
+
+def names(home: Path) -> set[str]:
+    """Files of the home by their names, without those that differ by their nature."""
+    found = set()
+    for name in ("nights", "var"):
+        for path in (home / name).rglob("*"):
+            relative = path.relative_to(home).as_posix()
+            if path.is_file() and not NOT_COMPARED.search(relative):
+                found.add(re.sub(r"[0-9a-f]{32}", "#", relative))
+    return found
+
+
+def alias(home: Path) -> int:
+    """The version that MLflow's alias names, asked in a process of its own."""
+    code = "import sys, pathlib; from tests.benchmarks import frame; "
+    code += f"print(frame.champion_of(pathlib.Path({str(home)!r})))"
+    return int(subprocess.check_output([sys.executable, "-c", code], cwd=frame.ROOT, text=True).split()[-1])
+
+
+def compare(name: str, found: dict[str, Any], expected: dict[str, Any], tally: Counter[str]) -> None:
+    """Count and show what is not the same."""
+    for key, value in expected.items():
+        if found[key] == value:
+            continue
+        tally["differ"] += 1
+        if isinstance(value, list):
+            more, fewer = ([one for one in a if one not in b][:5] for a, b in
+                           ((found[key], value), (value, found[key])))  # fmt: skip
+            print(f"after {name}: {key} has more {more}, fewer {fewer}", flush=True)
+        else:
+            print(f"after {name}: {key} is {found[key]}, undisturbed {value}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
