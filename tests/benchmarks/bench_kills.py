@@ -224,15 +224,18 @@ def a_unit(home: Path, column: str) -> str:
 def outcome(home: Path) -> dict[str, Any]:
     """What the home came to."""
     folder = home / "nights" / NIGHT
-    verdict = records.read(Verdict, folder / records.RUN)
+    verdict, trained = (
+        records.find(Verdict, folder / records.RUN),
+        records.find(Training, folder / records.RUN),
+    )
     entries = ledger.history()
     cache = home / ".dvc" / "cache" / "files" / "md5"
     return {
         "ledger": [(entry.night.id, entry.rollback) for entry in entries],
         "served": entries[0].serving and entries[0].serving.version,
         "alias": alias(home),
-        "verdict": (verdict.action, verdict.effect),
-        "model": records.read(Training, folder / records.RUN).model_digest,
+        "verdict": verdict and (verdict.action, verdict.effect),
+        "model": trained and trained.model_digest,
         **{
             path: records.digest(folder / "data" / path) if (folder / "data" / path).exists() else ""
             for path in ("raw", "clean", "quarantine", "arrays")
