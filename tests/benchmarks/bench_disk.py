@@ -1,4 +1,4 @@
-"""Does the disk of a home grow without end? Thirty nights of a small shop, each pruned at its end.
+"""Does the disk of a home grow without end? Sixty nights of a small shop, each pruned at its end.
 
 `night.keep_days` is five seconds here, so that all may be pruned but the three newest nights (`night.keep`),
 what serves and what a rollback brings back. What a night then adds to the home must come to little more than
@@ -24,7 +24,7 @@ from pipeline.rollout.rollback import promotion_of, steps_back
 from pipeline.storage import ledger
 from tests.benchmarks import frame
 
-NUM_NIGHTS = 6 if frame.QUICK else 30
+NUM_NIGHTS = 6 if frame.QUICK else 60
 FIRST = date(2026, 1, 12)
 KEPT = ["night.keep_days=0.00006", "night.keep=3"]
 # A night for each day, and some promoted, few as the samples are; the smoke test leaves nothing on the disk.
