@@ -34,7 +34,7 @@ RUN uv pip install --group serving -c constraints.txt
 FROM build AS build-airflow
 COPY pipeline/__init__.py pipeline/
 # The dependencies only: the code is the checkout that PIPELINE_HOME mounts, one commit per night.
-RUN uv pip install '.[gcp,postgres]' -c constraints.txt && uv pip uninstall daybreak
+RUN uv pip install '.[gcp,login,postgres]' -c constraints.txt && uv pip uninstall daybreak
 
 FROM python:${PYTHON} AS run
 # git: the ledger. g++: torch.compile writes C++ and calls it. Not pinned, as above.
@@ -43,7 +43,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ git libg
     && rm -rf /var/lib/apt/lists/*
 ARG UID=1000
 RUN useradd --create-home --uid "$UID" daybreak \
-    && install --directory --owner daybreak /airflow /daybreak
+    && install --directory --owner daybreak /airflow /daybreak /login
 ENV PATH=/opt/venv/bin:$PATH PIPELINE_HOME=/daybreak
 USER $UID
 WORKDIR /daybreak

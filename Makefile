@@ -21,7 +21,8 @@ export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/dags
 export AIRFLOW__CORE__LOAD_EXAMPLES := False
 export AIRFLOW__CORE__PARALLELISM := 4
 export AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION := False
-export AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS := True
+export AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS := admin:admin
+export AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE := $(AIRFLOW_HOME)/passwords.json
 export AIRFLOW__API__HOST := 127.0.0.1
 export AIRFLOW__API__PORT := $(AIRFLOW_PORT)
 export AIRFLOW__API__BASE_URL := http://127.0.0.1:$(AIRFLOW_PORT)
@@ -63,6 +64,11 @@ $(AIRFLOW_HOME)/ready: .venv/ready
 	  || { tail -5 $(VAR)/setup.log; exit 1; }
 	touch $@
 
+# Made here, readable by its owner alone, since Airflow would write the one that it makes into its log as well.
+$(AIRFLOW_HOME)/passwords.json:
+	@mkdir -p $(@D)
+	@umask 077; python3 -c 'import json, secrets; print(json.dumps({"admin": secrets.token_urlsafe(16)}))' > $@
+
 night: setup ## one night through Airflow, in this terminal: [DAY=2026-11-20]
 	@! (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT)) 2> /dev/null || { echo "Airflow is up on port $(AIRFLOW_PORT) and" \
 	  "would run the tasks a second time; trigger the night there, or make down first"; exit 1; }
@@ -87,7 +93,7 @@ export PROGRESS
 nights: setup ## nights in a row without Airflow: FROM=2011-09-01 TO=2011-09-30 [SOURCE='{use: module:Class, ...}']
 	python -m pipeline nights --first $(FROM) --last $(TO) $(if $(SOURCE),--set 'source=$(SOURCE)')
 
-up: setup ## start, and keep up, Airflow (schedule, trigger form), MLflow and the router that answers users, on loopback
+up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedule, trigger form), MLflow and the router that answers users, on loopback
 	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT) $(SERVING_PORT); do \
 	  ! (exec 3<>/dev/tcp/127.0.0.1/$$port) 2> /dev/null || { \
 	    echo "port $$port is taken; stop what listens there (make down), or choose others:" \
@@ -102,7 +108,8 @@ up: setup ## start, and keep up, Airflow (schedule, trigger form), MLflow and th
 	    python -m pipeline.airflow_health --wait 60 || { echo "Stop all with make down"; exit 1; }; \
 	    echo " up"; \
 	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
-	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (models: daybreak)"; \
+	    echo "         user admin, password in $(AIRFLOW_HOME)/passwords.json"; \
+	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (models: daybreak; no login: whoever is on this machine may write)"; \
 	    if (exec 3<>/dev/tcp/127.0.0.1/$(SERVING_PORT)) 2> /dev/null; then \
 	      echo "Serving  http://127.0.0.1:$(SERVING_PORT)/health  (POST /recommend, POST /outcomes)"; \
 	    else echo "Serving  is not up: $$(tail -1 $(VAR)/serving.log)"; fi; \

@@ -152,14 +152,6 @@ def test_each_image_is_of_a_pinned_one_and_runs_as_somebody_who_is_not_root() ->
         assert place.get("build", {}).get("target", "airflow") in stages
 
 
-def test_compose_starts_every_service_again_that_ends() -> None:
-    services = YAML(typ="safe").load((ROOT / "compose.yaml").read_text())["services"]
-    again = {name: service["restart"] for name, service in services.items()}
-    assert again.pop("airflow-migrate") == "on-failure"  # it is done once
-    assert set(again.values()) == {"unless-stopped"}
-    assert {f"airflow-{name}" for name in ("api", "scheduler", "dag-processor", "triggerer")} < set(again)
-
-
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_an_image_takes_a_part_of_the_dependencies_in_versions_that_ran(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]

@@ -187,3 +187,8 @@ def recipe(*, plug: str, train: str, use: str, files: Sequence[Path]) -> str:
 def holdback_name(*, serving: int, replaced: int) -> str:
     """Returns the name of an experiment that held users back on the version before, of one promotion."""
     return f"holdback-{serving}-{replaced}"
+
+
+def is_counted(exposure: str) -> bool:
+    """Returns whether the id of an exposure is a router's prefix and a count, which names no user."""
+    return exposure[16] == "0"

@@ -13,6 +13,7 @@ import importlib.util
 from collections.abc import Iterator
 from datetime import date
 from io import StringIO
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -454,7 +455,15 @@ class ServingParams(Section):
     """Bytes that a request may have; a request for predictions has up to 1,000 rows."""
     max_requests_per_s: float = Field(1000, ge=0)
     """Requests a second that one address may send; 0: any number. All users behind a proxy are one
-    address."""
+    address, unless `trusted_proxies` names it."""
+    max_connections_per_address: int = Field(250, ge=1)
+    """Connections that one address may hold at once; one more takes the place of one that waits. Of those
+    behind a trusted proxy, requests that are not answered yet."""
+    headers_timeout_s: float = Field(5, gt=0)
+    """Seconds that the headers of a request may take to come."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies, such as `10.0.0.0/8`, whose `X-Forwarded-For` says for whom a request
+    is; empty: the header is not read, and the address that connects counts."""
     keep_users: int = Field(100_000, ge=1)
     """Users whose answers are kept in memory, for each version. Lower it to save memory."""
     keep_days: float = Field(90, gt=0)
@@ -462,6 +471,18 @@ class ServingParams(Section):
     endpoint: Plug | None = None
     """Class of an endpoint that serves users: `pipeline.rollout.endpoint:Endpoint` for Vertex AI; empty:
     only the routers serve."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_addresses(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            try:
+                ip_network(proxy)
+            except ValueError:
+                raise ValueError(
+                    f"{proxy} is not an address or a network; write one such as 10.0.0.7 or 10.0.0.0/8"
+                ) from None
+        return proxies
 
 
 class NotifyParams(Section):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 TOP = 20  # items, if a request does not say
 MAX_NAME = 200  # characters of a user or an item
 MAX_ROWS = 1_000  # of a request
+MAX_NESTING = 20  # objects and lists within each other; a row may hold a list of objects
 
 
 class RecommendBody(BaseModel):
@@ -51,5 +52,6 @@ class OutcomeBody(BaseModel):
     """Tells what came of an answer; the first that is told stays."""
 
     exposure: str = Field(pattern="^[0-9a-f]{32}$", description="the id that came with the answer")
+    user: Any = Field(None, description="whom the answer was for, or what its rows have as their unit")
     items: list[str] | None = Field(None, description="codes of the items that were taken")
     labels: list[float | bool | str | None] | None = Field(None, description="of the rows, in their order")

@@ -1,8 +1,9 @@
 """Limits what a client may ask of a router: bytes per request, requests per second, and only with the token.
 
 This is plain ASGI around the app, since it handles every request. A token bucket per client holds one
-second's requests and refills at that rate; the buckets of the most recent clients are kept. /health needs no
-token, so that monitoring works without one.
+second's requests and refills at that rate; the buckets of the most recent clients are kept. They are asked
+before anything else is done. /health and /metrics have buckets of their own, so that monitoring goes on
+beside a client that sends too much; /health needs no token, so that monitoring works without one.
 """
 
 import hmac
@@ -20,6 +21,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 MAX_CLIENTS = 10_000
+MONITORED = ("/health", "/metrics")
 
 
 class Buckets:
@@ -48,7 +50,7 @@ class Limits:
 
     def __init__(self, app: App, *, max_body_bytes: int, max_requests_per_s: float, token: str) -> None:
         self.app, self._max_body_bytes = app, max_body_bytes
-        self._buckets = Buckets(max_requests_per_s)
+        self._buckets, self._monitoring = Buckets(max_requests_per_s), Buckets(max_requests_per_s)
         self._expected = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -56,12 +58,13 @@ class Limits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        buckets = self._monitoring if scope["path"] in MONITORED else self._buckets
+        if not buckets.take((scope["client"] or ("",))[0]):
+            await refuse(send, 429, "too many requests a second; retry in a second")
+            return
         headers = dict(scope["headers"])
         if not self._trusts(headers) and scope["path"] != "/health":
             await refuse(send, 401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
-            return
-        if not self._buckets.take((scope["client"] or ("",))[0]):
-            await refuse(send, 429, "too many requests a second; retry in a second")
             return
         if not headers.get(b"content-length", b"0").isdigit():
             await refuse(send, 400, "content-length is not a number; send one")
@@ -88,11 +91,13 @@ class Limits:
         return not self._expected or hmac.compare_digest(given, self._expected)
 
 
-async def refuse(send: Send, status: int, why: str) -> None:
-    """Sends an error of this status, with the reason as JSON."""
+async def refuse(send: Send, status: int, why: str, *, close: bool = False) -> None:
+    """Sends an error of this status, with the reason as JSON; the connection ends with it if `close`."""
     body = json.dumps({"error": why}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if close:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

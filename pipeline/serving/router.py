@@ -2,8 +2,9 @@
 
     POST /recommend {"user": "17850", "top": 20}      items, the exposure's id and the version
     POST /predict   {"rows": [{...}, ...]}            predictions of each, the same id and the version
-    POST /outcomes  {"exposure": ID, "items": [...]}  what the user took; answered once it is on the disk
-                    {"exposure": ID, "labels": [...]} what came true of the rows
+    POST /outcomes  {"exposure": ID, "user": "17850", "items": [...]}  what the user took; answered once it is
+                                                      on the disk
+                    {"exposure": ID, "user": UNIT, "labels": [...]}    what came true of the rows
     POST /assignment   {"user": "17850"}              which version a team's own serving is to answer by
     POST /observations {"rows": [{...}, ...]}         what its users met, and what came of it
     GET  /health    what is loaded; 503 until something serves
@@ -19,10 +20,8 @@ uses nothing else of a workload, so it knows no workload by name.
 
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
-import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -43,6 +42,7 @@ from pipeline.serving.assigner import Assignment
 from pipeline.serving.batcher import Batcher, NoAnswer, in_a_line
 from pipeline.serving.bodies import (
     MAX_NAME,
+    MAX_NESTING,
     MAX_ROWS,
     TOP,
     AssignmentBody,
@@ -51,6 +51,7 @@ from pipeline.serving.bodies import (
     PredictBody,
     RecommendBody,
 )
+from pipeline.serving.exposure_ids import ID, ExposureIds
 from pipeline.serving.kill_switch import KillSwitch
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import ModelCache
@@ -69,8 +70,11 @@ BODIES: dict[str, type[BaseModel]] = {
     "observations": ObservationsBody,
 }
 USED = tuple(f"/{path}" for path in BODIES)
-ID = re.compile("[0-9a-f]{32}")
-
+UNKNOWN = (
+    "there is no such exposure of this user; give the id that came with the answer, and as user whom it \
+was for, or the unit of its rows"
+)
+TOO_DEEP = f"the body is nested more than {MAX_NESTING} deep; send what /docs describes"
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +116,7 @@ class Router:
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
         self._predicting = ThreadPoolExecutor(1, thread_name_prefix="predicting")
         self.has_log = log is not None
-        self._prefix, self._count = secrets.token_hex(8), itertools.count()  # ids in order are quick to index
+        self._ids = ExposureIds(log.exposure_key if log else secrets.token_bytes(32))
 
     def close(self) -> None:
         """Writes what waits to the log, and ends the threads."""
@@ -144,8 +148,8 @@ class Router:
             items = items[:top]
             text = json.dumps(items)
         shown = self._expose(
-            now, unit=unit, arm=arm, version=answers.version, items=items, began=began, error=error,
-            fallback=answer.fallback,
+            now, user=user, unit=unit, arm=arm, version=answers.version, items=items, began=began,
+            error=error, fallback=answer.fallback,
         )  # fmt: skip
         return f'{{"items": {text}{shown}, "version": {answers.version}}}'
 
@@ -203,7 +207,8 @@ class Router:
         if now.champion is None:
             raise HTTPException(503, f"no version serves: {self.versions.fault}")
         column = now.champion.unit if isinstance(now.champion, Predictor) and one_unit else ""
-        unit, arm = self.versions.draw(_unit_of(rows, column) or secrets.token_hex(8), now)
+        user = _unit_of(rows, column)
+        unit, arm = self.versions.draw(user or secrets.token_hex(8), now)
         answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
         if not isinstance(answers, Predictor):
             raise HTTPException(404, f"version {answers.version} predicts no rows; POST a user to /recommend")
@@ -220,7 +225,7 @@ class Router:
             log.exception("version %d does not predict %d rows", answers.version, len(rows))
             error = in_a_line(raised)
         shown = self._expose(
-            now, unit=unit, arm=arm, version=answers.version, items=(), began=began, error=error,
+            now, user=user, unit=unit, arm=arm, version=answers.version, items=(), began=began, error=error,
             predicted=kept,
         )  # fmt: skip
         if error:
@@ -228,13 +233,13 @@ class Router:
         return f'{{"predictions": {text}{shown}, "version": {answers.version}}}'
 
     def _expose(
-        self, now: Standing, *, unit: str, arm: str, version: int, items: tuple[str, ...], began: float,
-        error: str, fallback: bool = False, predicted: str | None = None,
+        self, now: Standing, *, user: str, unit: str, arm: str, version: int, items: tuple[str, ...],
+        began: float, error: str, fallback: bool = False, predicted: str | None = None,
     ) -> str:  # fmt: skip
         """Logs and counts an answer; returns its exposure's id as a part of the answer's JSON."""
         latency_s = time.perf_counter() - began
         exposure = Exposure(
-            id=f"{self._prefix}{next(self._count):016x}", time=time.time(), experiment=now.experiment,
+            id=self._ids.make(user), time=time.time(), experiment=now.experiment,
             unit=unit, arm=arm, version=version, share=now.share,
             propensity=propensity(arm, now.share), items=items,
             latency_s=latency_s, error=error, fallback=fallback, predicted=predicted,
@@ -269,6 +274,9 @@ class Router:
             items = _texts_of(body["labels"])
         if not isinstance(items, list) or not all(isinstance(i, str) and len(i) <= MAX_NAME for i in items):
             raise HTTPException(422, f"items is {items!r:.50}; list the codes of the items that were taken")
+        if not self._ids.belongs(exposure, _text(body.get("user"))):
+            self._metrics.unknown.inc()
+            raise HTTPException(404, UNKNOWN)
         try:
             async with asyncio.timeout(self._params.timeout_s):
                 outcome = Outcome(exposure=exposure, items=tuple(items))
@@ -284,7 +292,7 @@ class Router:
             ) from None
         if not known:
             self._metrics.unknown.inc()
-            raise HTTPException(404, "there is no such exposure; give the id that came with the answer")
+            raise HTTPException(404, UNKNOWN)
         self._metrics.outcomes.inc()
         return '{"kept": true}'
 
@@ -340,9 +348,25 @@ async def read(receive: Receive, *, within_s: float) -> dict[str, Any]:
         raise HTTPException(408, f"the body took more than {within_s:g} s") from None
     except ValueError:
         raise HTTPException(400, "the body is not JSON; send an object") from None
+    except RecursionError:
+        raise HTTPException(400, TOO_DEEP) from None
     if not isinstance(document, dict):
         raise HTTPException(400, "the body is not a JSON object; send one")
+    if body.count(b"[") + body.count(b"{") > MAX_NESTING and _is_too_deep(document):
+        raise HTTPException(400, TOO_DEEP)
     return document
+
+
+def _is_too_deep(document: dict[str, Any]) -> bool:
+    level: list[Any] = [document]
+    for _ in range(MAX_NESTING):
+        level = [
+            value for one in level for value in (one.values() if isinstance(one, dict) else one)
+            if isinstance(value, dict | list)
+        ]  # fmt: skip
+        if not level:
+            return False
+    return True
 
 
 class ShortCut:

@@ -1,21 +1,27 @@
 """Runs a router as one process: uvicorn around the app, on loopback unless `--host` says otherwise."""
 
 import contextlib
+import functools
 import logging
 import os
+import resource
 import socket
 import sys
+from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import JobError
-from pipeline.contract.params import Params
+from pipeline.contract.params import Params, ServingParams
 from pipeline.serving.loading import expect_online
 from pipeline.storage import checkout
 from pipeline.storage.traffic_log import log_url, open_log
 
+if TYPE_CHECKING:
+    import uvicorn
+
 log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-MAX_CONNECTIONS = 1000
+OTHER_FILES = 256  # that a router has open beside its connections: its log, the models, libraries
 SWITCH_S = 0.001  # how long a thread computes before the event loop has its turn; Python's own is 5 ms
 
 
@@ -38,10 +44,6 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     app = make_app(
         traffic_log, settings, name=params.register_.name, home=home, token=token, limits=params.live_test
     )
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=10,
-    )  # fmt: skip
     if host not in LOOPBACK and not token:
         log.warning(
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may send requests", host
@@ -53,10 +55,35 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         with contextlib.suppress(KeyboardInterrupt):  # everything is written and closed by then
-            uvicorn.Server(config).run(sockets=[listening])
+            uvicorn.Server(config(app, settings)).run(sockets=[listening])
     finally:
         traffic_log.close()
         listening.close()
+
+
+def config(app: Any, params: ServingParams) -> "uvicorn.Config":
+    """Returns how uvicorn serves the app of a router."""
+    import uvicorn
+
+    from pipeline.serving.connections import Connection, Connections
+
+    protocol: Any = functools.partial(Connection, Connections(params, max_connections=_room()))
+    return uvicorn.Config(
+        app, http=protocol, ws="none", log_config=None, access_log=False, server_header=False,
+        proxy_headers=False, timeout_graceful_shutdown=10,
+    )  # fmt: skip
+
+
+def _room() -> int:
+    """Returns how many connections this process may hold, once it may open as many files as it can."""
+    from pipeline.serving.connections import MAX_CONNECTIONS
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + OTHER_FILES
+    if resource.RLIM_INFINITY != soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft - OTHER_FILES)
 
 
 def listen(host: str, port: int) -> socket.socket:

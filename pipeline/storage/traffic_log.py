@@ -5,7 +5,7 @@
     outcomes    what the user then took, or the labels of the rows; the first of an exposure stays
     traffic     one row: which versions serve, and the challenger's share; moved by compare-and-swap
     moves       that row as each move left it, so that it is known which arm a user was in at any time
-    routers     what each live router serves right now, written by its heartbeat
+    routers     what each live router serves right now, written by its heartbeat, at the database's time
     endpoints   which revision of the traffic an endpoint that draws versions itself follows, and since when
 
 It is the only channel between gate, saga and routers, for any number of routers. It is a SQLite file in WAL
@@ -212,6 +212,11 @@ class Log:
         """Returns the unit of a user: a hash of the name, keyed by this log's own secret."""
         return blake2b(user.encode(errors="surrogatepass"), key=self._secret, digest_size=8).hexdigest()
 
+    @property
+    def exposure_key(self) -> bytes:
+        """Returns the key that binds the ids of exposures to their users, the same for all routers."""
+        return blake2b(key=self._secret, digest_size=32, person=b"exposure ids").digest()
+
     def expose(self, exposure: Exposure) -> None:
         """Records an exposure."""
         self.write([exposure], [])
@@ -333,16 +338,15 @@ class Log:
         return why or ""
 
     def beat(self, state: RouterState) -> None:
-        """Records the state of a router, as of now."""
-        row = {**asdict(state), "loaded": json.dumps(state.loaded), "seen_at": time.time()}
-        insert = self._dialect.insert(_routers)
-        same = insert.on_conflict_do_update(index_elements=["id"], set_=row)
+        """Records the state of a router, as of now by the clock of the database."""
+        row = {**asdict(state), "loaded": json.dumps(state.loaded), "seen_at": self._now}
+        insert = self._dialect.insert(_routers).values(row)
         with self._writing() as connection:
-            connection.execute(same, row)
+            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=row))
 
     def routers(self, *, within_s: float = ALIVE_S) -> tuple[RouterState, ...]:
         """Returns the live routers, by id."""
-        query = sa.select(_routers).where(_routers.c.seen_at > time.time() - within_s).order_by(_routers.c.id)
+        query = sa.select(_routers).where(_routers.c.seen_at > self._now - within_s).order_by(_routers.c.id)
         with self._reading() as connection:
             rows = connection.execute(query).mappings().all()
         return tuple(RouterState(**{**row, "loaded": tuple(json.loads(row["loaded"]))}) for row in rows)
@@ -363,7 +367,7 @@ class Log:
 
     def leave(self, router: str) -> None:
         """Removes a router that ends, and those whose heartbeat ended long ago."""
-        gone = (_routers.c.id == router) | (_routers.c.seen_at < time.time() - 100 * ALIVE_S)
+        gone = (_routers.c.id == router) | (_routers.c.seen_at < self._now - 100 * ALIVE_S)
         with self._writing() as connection:
             connection.execute(sa.delete(_routers).where(gone))
 
@@ -392,6 +396,14 @@ class Log:
             with self._reading() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         return num
+
+    @property
+    def _now(self) -> sa.ColumnElement[float]:
+        """Seconds since 1970 by the clock of the database, so that no router is judged by its own."""
+        now = "(julianday('now') - 2440587.5) * 86400.0"
+        if not self._is_sqlite:
+            now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
+        return sa.literal_column(f"({now})", sa.Double)
 
     @property
     def _dialect(self) -> Any:

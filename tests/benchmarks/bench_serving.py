@@ -290,7 +290,7 @@ def report(url: str, number: int, told: dict[str, str]) -> None:
             shown: dict[str, Any] = session.post(
                 f"{url}/recommend", json={"user": str(number), "top": 5}, timeout=30
             ).json()
-            body = {"exposure": shown["exposure"], "items": shown["items"][:1]}
+            body = {"exposure": shown["exposure"], "user": str(number), "items": shown["items"][:1]}
             if session.post(f"{url}/outcomes", json=body, timeout=30).status_code == 200:
                 told[shown["exposure"]] = shown["items"][0]
 

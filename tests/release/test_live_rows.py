@@ -106,8 +106,8 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
         for row, label in payments(300):
             status, told = router.post("predict", {"rows": [row]})
             assert status == 200
-            until(lambda told=told, label=label: router.post(
-                "outcomes", {"exposure": told["exposure"], "labels": [label]})[0] == 200)  # fmt: skip
+            outcome = {"exposure": told["exposure"], "user": row["account"], "labels": [label]}
+            until(lambda outcome=outcome: router.post("outcomes", outcome)[0] == 200)
         decided: list[Verdict] = []
 
         def asked() -> bool:

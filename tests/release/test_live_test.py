@@ -374,7 +374,7 @@ def test_users_of_a_real_router_decide_and_the_winner_answers_them(night: Night,
         for number in range(300):
             shown = router.recommend(f"u{100 + number}")
             taken = shown["items"][:1] if shown["version"] == 2 or number % 2 else ["nothing of it"]
-            told = {"exposure": shown["exposure"], "items": taken}
+            told = {"exposure": shown["exposure"], "user": f"u{100 + number}", "items": taken}
             until(lambda told=told: router.post("outcomes", told)[0] == 200)
         time.sleep(2)  # the window of the last outcome
         halfway()

@@ -61,7 +61,7 @@ def running(
     params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **told})
     app = make_app(kept, params, name="daybreak", home=home, token=token, limits=limits)
     listening = server.listen("127.0.0.1", 0)
-    runs = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    runs = uvicorn.Server(server.config(app, params))
     thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
     thread.start()
     until(lambda: runs.started)

@@ -102,7 +102,9 @@ def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, 
     answers, kept, scores, mixed = ask(
         make_version(tmp_path), str(log.url),
         [{"user": "u1", "top": 2}, {"user": "stranger", "top": 1}],
-        lambda found: [{"exposure": found[0][0]["exposure"], "items": ["0.5/u1/1"]}],
+        lambda found: [
+            {"exposure": found[0][0]["exposure"], "user": "u1", "items": ["0.5/u1/1"]}
+        ],
         [{"sample": 3}, {"sample": 0}],
         [{"user": 7}, {"user": "u2", "top": 1}],
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """The log on SQLite, and on a real PostgreSQL where one is installed."""
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,25 @@ def test_routers_live_as_long_as_they_are_heard_of(log: Log) -> None:
     assert [found.fault for found in log.routers()] == ["version 4: no"]
 
 
+def is_seen_with_a_clock_that_is_off(log: Log, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether routers whose own clocks are hours off are seen as long as they are heard of."""
+    real = time.time
+    for off_s in (-3600.0, 3600.0):
+        monkeypatch.setattr(time, "time", lambda off_s=off_s: real() + off_s)
+        log.beat(RouterState(id=f"clock {off_s:+g}"))
+        log.leave("nobody")
+    monkeypatch.setattr(time, "time", real)
+    seen = log.routers()
+    assert all(abs(router.seen_at - real()) < 60 for router in seen)
+    for router in seen:
+        log.leave(router.id)
+    return [router.id for router in seen] == ["clock +3600", "clock -3600"]
+
+
+def test_routers_are_judged_by_the_clock_of_the_log(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_seen_with_a_clock_that_is_off(log, monkeypatch)
+
+
 def test_old_exposures_are_removed_with_their_outcomes(log: Log) -> None:
     log.write([exposure(n) for n in (1, 2, 3)], [Outcome(exposure=exposure(n).id, items=()) for n in (1, 3)])
     assert log.forget(before=2.5) == 2
@@ -129,7 +149,7 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_postgresql_does_all_of_it(postgres: str) -> None:
+def test_postgresql_does_all_of_it(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Log] = []
     threads = [threading.Thread(target=lambda: opened.append(open_log(postgres))) for _ in range(4)]
     for thread in threads:
@@ -152,6 +172,7 @@ def test_postgresql_does_all_of_it(postgres: str) -> None:
     log.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
     assert [found.loaded for found in opened[3].routers()] == [(3, 4)]
     log.leave("one")
+    assert is_seen_with_a_clock_that_is_off(log, monkeypatch)
     assert log.forget(before=2.5) == 2
     for each in opened:
         each.close()

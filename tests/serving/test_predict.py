@@ -77,7 +77,9 @@ def test_rows_are_predicted_as_the_model_does(router: Running, home_of_rows: Pat
     assert found.unit == router.log.unit_of("a3")
     assert found.latency_s > 0
     labels = [0, 1.5, None, "late"]
-    assert router.post("outcomes", {"exposure": told["exposure"], "labels": labels}) == (200, {"kept": True})
+    assert router.post("outcomes", {"exposure": told["exposure"], "labels": labels})[0] == 404
+    outcome = {"exposure": told["exposure"], "user": "a3", "labels": labels}
+    assert router.post("outcomes", outcome) == (200, {"kept": True})
     assert kept(router.log, told["exposure"], "").taken == ("0", "1.5", "null", '"late"')
     assert router.get("health").json()["champion"] == 1
 

@@ -1,5 +1,6 @@
 """A real router on loopback, in front of a real registry."""
 
+import json
 import threading
 import time
 from dataclasses import replace
@@ -60,15 +61,37 @@ def test_a_user_who_is_not_known_sees_what_is_popular(router: Running) -> None:
 
 def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> None:
     shown = router.recommend("u8")
-    told = {"exposure": shown["exposure"], "items": [shown["items"][1], "another"]}
+    told = {"exposure": shown["exposure"], "user": "u8", "items": [shown["items"][1], "another"]}
     assert router.post("outcomes", told) == (200, {"kept": True})
     assert router.post("outcomes", {**told, "items": []}) == (200, {"kept": True})
     assert kept(router.log, shown["exposure"], "").taken == ("2/u8/1", "another")
     status, answer = router.post("outcomes", {**told, "exposure": "0" * 32})
     assert (status, answer["error"]) == (
         404,
-        "there is no such exposure; give the id that came with the answer",
+        "there is no such exposure of this user; give the id that came with the answer, and as user whom it "
+        "was for, or the unit of its rows",
     )
+
+
+def test_only_the_user_who_saw_an_exposure_can_tell_its_outcome(router: Running) -> None:
+    first, second = (router.recommend(user)["exposure"] for user in ("u8", "u9"))
+    assert first[:8] <= second[:8]  # in order of time
+    assert len({first[8:16], second[8:16]}) == 2
+    for wrong in (
+        {"exposure": first, "user": "u9"}, {"exposure": first}, {"exposure": first[:-1] + "x"},
+        {"exposure": first, "user": ["u8"]}, {"exposure": second[:22] + first[22:], "user": "u8"},
+    ):  # fmt: skip
+        assert router.post("outcomes", {"items": [], **wrong})[0] in (404, 422), wrong
+    assert kept(router.log, first, "").taken is None
+    assert router.post("outcomes", {"exposure": first, "user": "u8", "items": []})[0] == 200
+
+
+def test_exposures_of_the_release_before_take_their_outcomes_without_a_user(router: Running) -> None:
+    shown = kept(router.log, router.recommend("u8")["exposure"], "")
+    counted = replace(shown, id="113d7b8750b57cae" + f"{7:016x}")
+    router.log.expose(counted)
+    assert router.post("outcomes", {"exposure": counted.id, "items": ["a"]}) == (200, {"kept": True})
+    assert kept(router.log, counted.id, "").taken == ("a",)
 
 
 @pytest.mark.parametrize(("path", "body", "status", "why"), [
@@ -79,6 +102,7 @@ def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> N
     ("recommend", {"user": "u1", "top": 101}, 422, "ask for 1 to 100 items"),
     ("recommend", {"user": "u1", "top": True}, 422, "ask for 1 to 100 items"),
     ("recommend", ["u1"], 400, "not a JSON object"),
+    ("predict", {"rows": [json.loads("[" * 30 + "]" * 30)]}, 400, "nested more than 20 deep"),
     ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),
     ("outcomes", {"exposure": "\ud800" * 32, "items": []}, 422, "exposure is '"),
     ("outcomes", {"exposure": "0" * 32, "items": "22423"}, 422, "items is '22423'"),
@@ -102,6 +126,9 @@ def test_a_body_that_does_not_say_its_size_is_limited_as_it_comes(router: Runnin
     answer = requests.post(f"{router.url}/recommend", data=body(), timeout=30)
     assert (answer.status_code, "more than 1,000,000 bytes" in answer.json()["error"]) == (413, True)
     assert requests.post(f"{router.url}/recommend", data=b"no JSON", timeout=30).status_code == 400
+    deep = b'{"user": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    answer = requests.post(f"{router.url}/recommend", data=deep, timeout=30)
+    assert (answer.status_code, "nested more than 20 deep" in answer.json()["error"]) == (400, True)
     assert router.get("recommend").status_code == 405
     assert router.get("nothing").status_code == 404
 
@@ -218,6 +245,19 @@ def test_who_asks_needs_the_token_and_keeps_to_the_rate(home: Path) -> None:
                 for _ in range(30)
             ]
         assert 429 in {answer.status_code for answer in asked}
+        assert router.get("health").status_code == 200  # it has a rate of its own
+
+
+def test_where_a_token_is_set_outcomes_come_from_its_holders_only(home: Path) -> None:
+    with running(home, token="sesame", ready=False) as router:
+        right = {"headers": {"Authorization": "Bearer sesame"}}
+        until(lambda: router.manager.standing.champion)
+        shown = router.post("recommend", {"user": "u1"}, **right)[1]["exposure"]
+        for told in ({"items": ["a"]}, {"labels": [1]}):
+            outcome = {"exposure": shown, "user": "u1", **told}
+            assert router.post("outcomes", outcome)[0] == 401
+        assert kept(router.log, shown, "").taken is None
+        assert router.post("outcomes", outcome, **right) == (200, {"kept": True})
 
 
 def test_a_model_that_is_late_is_not_waited_for(home: Path) -> None:

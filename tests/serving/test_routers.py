@@ -1,6 +1,7 @@
 """Routers that live follow promotions and rollbacks, or stop them with all as it was."""
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,8 +75,10 @@ def test_a_router_that_cannot_load_a_version_stops_it_before_anything_is_moved(l
 def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routers, "LOAD_S", 0.1)
     monkeypatch.setattr(routers, "SHOW_S", 0.1)
-    target = Routers(ANY, "daybreak", log)
-    log.beat(RouterState(id="one", champion=3, loaded=(3,)))
+    target, now = Routers(ANY, "daybreak", log), time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now - 11)  # its own clock is behind, which makes it no less alive
+        log.beat(RouterState(id="one", champion=3, loaded=(3,)))
     with pytest.raises(ReleaseError, match=r"not every router has loaded version 4 after 0.1 s: one has not"):
         target.prepare(Release(version=4, replaced=3))
     with pytest.raises(ReleaseError, match=r"not every router serves version 4 after 0.1 s: one has not"):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -16,17 +17,20 @@ from pipeline import cli
 from pipeline.serving import server
 from pipeline.storage.traffic_log import open_log
 from tests.release.folders import OWN
+from tests.release.test_smoke_test import places_of
 from tests.serving.running import until
 
 ROOT = Path(__file__).parents[2]
+CANARY = "-".join(("canary", "1701", "router"))  # in no file: a version carries the code of its tests
 
 
 @contextmanager
-def started(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def started(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`python -m pipeline serve` for that home, once it answers users, and its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "serve", "--port", "0"], cwd=ROOT,
-        env={**os.environ, "PIPELINE_HOME": str(home), "PYTHONPATH": str(OWN), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PIPELINE_HOME": str(home), "PYTHONPATH": str(OWN), "OMP_NUM_THREADS": "1",
+             **more},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -47,14 +51,34 @@ def test_what_was_acknowledged_outlives_a_kill(home: Path) -> None:
 
     with started(home) as (process, url):
         shown = [post(url, "recommend", {"user": f"u{number}"}).json()["exposure"] for number in range(20)]
-        for exposure in shown:
-            assert post(url, "outcomes", {"exposure": exposure, "items": ["one"]}).status_code == 200
+        for number, exposure in enumerate(shown):
+            outcome = {"exposure": exposure, "user": f"u{number}", "items": ["one"]}
+            assert post(url, "outcomes", outcome).status_code == 200
         process.send_signal(signal.SIGKILL)
         process.wait()
     log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     kept = {told.id: told.taken for told in log.exposures("")}
     assert [kept[exposure] for exposure in shown] == [("one",)] * 20
     log.close()
+
+
+@pytest.mark.slow
+def test_no_secret_of_the_router_is_in_its_answers_its_log_or_its_home(home: Path) -> None:
+    names = ("DAYBREAK_TOKEN", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY", "POSTGRES_PASSWORD")
+    with started(home, **dict.fromkeys(names, CANARY)) as (process, url):
+        said = [requests.get(f"{url}/health", timeout=30).text]
+        for token in (CANARY, "wrong"):
+            told: dict[str, Any] = {"headers": {"Authorization": f"Bearer {token}"}, "timeout": 30}
+            said += [
+                requests.get(f"{url}/{path}", **told).text for path in ("metrics", "docs", "openapi.json")
+            ]
+            for body in ({"user": "u1"}, {"user": "u13"}, {"rows": [{}]}, {"user": 7}):
+                for path in ("recommend", "predict", "outcomes", "assignment"):
+                    said.append(requests.post(f"{url}/{path}", json=body, **told).text)
+        process.send_signal(signal.SIGINT)
+        log = process.communicate(timeout=60)[1]
+    assert CANARY not in "".join(said) + log
+    assert places_of(CANARY, home) == []
 
 
 def test_a_workload_that_does_not_serve_online_is_refused_in_a_sentence(

@@ -1,0 +1,146 @@
+"""Connections that never end their headers, too many of one address, and proxies, on a real router."""
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from pydantic import ValidationError
+
+from pipeline.contract.params import ServingParams
+from pipeline.serving import connections
+from pipeline.serving.connections import MAX_HEADER_BYTES, Connections, address_of
+from tests.serving.running import Running, running, until
+
+HALF = b"POST /recommend HTTP/1.1\r\nHost: router\r\nX-"
+ELSEWHERE = "127.0.0.2"  # an address of loopback that nobody else connects from
+
+
+@contextlib.contextmanager
+def held(router: Running, number: int, sent: bytes = HALF, *, source: str = ELSEWHERE) -> Iterator[list[Any]]:
+    """Connections from that address that have sent no more than this."""
+    host, _, port = router.url.removeprefix("http://").partition(":")
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(number):
+            one = socket.create_connection((host, int(port)), timeout=30, source_address=(source, 0))
+            found.append(stack.enter_context(contextlib.closing(one)))
+            with contextlib.suppress(ConnectionError):  # the router may have closed it again
+                one.sendall(sent)
+        yield found
+
+
+def answer_of(connection: socket.socket) -> tuple[int, str]:
+    """Status and body of what the router says before it closes; 0 where it closes without a word."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while more := connection.recv(65_536):
+            said += more
+    head, _, body = said.partition(b"\r\n\r\n")
+    return (int(head.split()[1]), json.loads(body)["error"]) if head else (0, "")
+
+
+@pytest.mark.slow
+def test_half_open_connections_of_one_address_leave_the_router_to_the_others(home: Path) -> None:
+    with running(home, max_connections_per_address=20, headers_timeout_s=1) as router:
+        with held(router, 300) as ours:
+            for _ in range(20):
+                assert router.recommend("u1")["items"]
+            assert (router.get("health").status_code, router.get("metrics").status_code) == (200, 200)
+            # Whoever shares the address is let in as well: one that waits makes room.
+            session = requests.Session()
+            session.get_adapter("http://").poolmanager.connection_pool_kw["source_address"] = (ELSEWHERE, 0)
+            with session:
+                assert session.get(f"{router.url}/health", timeout=30).status_code == 200
+            assert answer_of(ours[-1]) == (408, "headers took more than 1 s; send them at once")
+            assert {answer_of(one)[0] for one in ours[:20]} == {0}
+        assert router.recommend("u1")["items"]
+
+
+@pytest.mark.slow
+def test_headers_that_trickle_or_never_end_are_cut_off(home: Path) -> None:
+    with running(home, headers_timeout_s=0.5) as router:
+        with held(router, 1, b"GET /health HTTP/1.1\r\nX: " + b"x" * 3 * MAX_HEADER_BYTES) as (endless,):
+            assert answer_of(endless) in (
+                (431, "the headers have more than 65,536 bytes; send less"),
+                (0, ""),
+            )
+        with held(router, 1, b"\r\n\r\n") as (empty,):
+            assert answer_of(empty)[0] == 408
+        with held(router, 1, b"GET /health HTTP/1.1\r\n\r\n" + HALF) as (second,):
+            until(lambda: second.recv(65_536).endswith(b"}"))
+            assert answer_of(second)[0] in (0, 408)  # uvicorn's own limit for idle connections is 5 s
+
+
+@pytest.mark.slow
+def test_behind_a_trusted_proxy_requests_count_for_the_address_that_is_forwarded(home: Path) -> None:
+    def half_a_body(forwarded: str) -> bytes:
+        return (f"POST /recommend HTTP/1.1\r\nHost: router\r\nX-Forwarded-For: {forwarded}\r\n"
+                "Content-Length: 20\r\n\r\n{").encode()  # fmt: skip
+
+    def ask(forwarded: str) -> int:
+        headers = {"X-Forwarded-For": forwarded}
+        answer = requests.post(f"{router.url}/recommend", json={"user": "u1"}, headers=headers, timeout=30)
+        return answer.status_code
+
+    proxied = {"max_connections_per_address": 2, "trusted_proxies": ("127.0.0.0/8",)}
+    with running(home, **proxied) as router, contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(held(router, 1))  # a proxy may hold any number
+        # The client of the second made up the address before its own; what the proxy adds is the last one.
+        for forwarded in ("192.0.2.7", "198.51.100.1, 192.0.2.7, 127.0.0.9"):
+            stack.enter_context(held(router, 1, half_a_body(forwarded)))
+        until(lambda: ask("192.0.2.7") == 429)
+        assert (ask("192.0.2.8"), ask("192.0.2.7, 192.0.2.8")) == (200, 200)
+        stack.close()
+        until(lambda: ask("192.0.2.7") == 200)
+    with running(home, max_connections_per_address=2, max_requests_per_s=1) as router:  # no proxy is trusted
+        assert [ask("192.0.2.7"), ask("192.0.2.8")] == [200, 429]
+
+
+@pytest.mark.slow
+def test_once_all_places_are_taken_the_address_that_holds_most_makes_room(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 12)
+    few_each = {"max_connections_per_address": 6, "headers_timeout_s": 60}
+    with running(home, **few_each) as router, contextlib.ExitStack() as stack:
+        few = stack.enter_context(held(router, 1, source="127.0.0.9"))
+        for source in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):
+            stack.enter_context(held(router, 6, source=source))
+        for _ in range(10):
+            assert router.get("health").status_code == 200  # a new connection each
+        few[0].settimeout(0.1)
+        with pytest.raises(TimeoutError):  # it is still open
+            few[0].recv(1)
+
+
+def test_addresses_of_one_host_are_one() -> None:
+    assert address_of("2001:db8::5:7") == address_of("2001:db8::1") == "2001:db8::/64"
+    assert address_of("::ffff:192.0.2.7") == address_of("192.0.2.7") == "192.0.2.7"
+    assert address_of("x" * 200) == "x" * 100
+
+
+def test_a_client_cannot_say_for_whom_a_request_is() -> None:
+    held = Connections(ServingParams(trusted_proxies=("10.0.0.1", "192.168.0.0/16")))
+
+    def forwarded(*values: bytes) -> str:
+        return held.forwarded_for([(b"host", b"x"), *((b"x-forwarded-for", value) for value in values)])
+
+    assert forwarded(b"1.2.3.4, 5.6.7.8, 192.168.3.3") == "5.6.7.8"
+    assert forwarded(b"1.2.3.4", b" 5.6.7.8 ,10.0.0.1") == "5.6.7.8"
+    assert [forwarded(), forwarded(b""), forwarded(b"10.0.0.1")] == ["", "", ""]
+    assert [held.is_proxy(host) for host in ("10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2", "")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_proxy_that_is_no_address_is_refused_in_a_sentence() -> None:
+    with pytest.raises(
+        ValidationError, match=r"proxy\.example is not an address or a network; write one such"
+    ):
+        ServingParams(trusted_proxies=("proxy.example",))

@@ -1,0 +1,109 @@
+"""MLflow behind its login, as compose.yaml starts it: who may write, who may read, who may do nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from mlflow.exceptions import MlflowException
+
+from pipeline.contract.errors import JobError
+from pipeline.storage import mlflow_client, mlflow_reader
+from tests.dags.servers import environment, free_port, server
+from tests.test_compose import COMPOSE
+
+ADMIN = ("admin", "-".join(("canary", "5150", "registry")))
+READER = "only to read it"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of an MLflow with a login; its log is `mlflow.log` in the current folder of its process."""
+    pytest.importorskip("flask_wtf", reason="MLflow's login needs Daybreak's extra `login`")
+    folder = tmp_path_factory.mktemp("registry")
+    settings = COMPOSE["configs"]["mlflow_login"]["content"]
+    login = folder / "login.ini"
+    login.write_text(
+        settings.replace("postgresql+psycopg2://mlflow@postgres/mlflow", f"sqlite:///{folder}/login.db")
+    )
+    url = f"http://127.0.0.1:{free_port()}"
+    call = [
+        "mlflow",
+        "server",
+        "--app-name=basic-auth",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        url.rpartition(":")[2],
+    ]
+    given = environment(folder) | {
+        "MLFLOW_BACKEND_STORE_URI": f"sqlite:///{folder}/mlflow.db",
+        "MLFLOW_ARTIFACTS_DESTINATION": str(folder / "artifacts"),
+        "MLFLOW_AUTH_CONFIG_PATH": str(login),
+        "MLFLOW_AUTH_ADMIN_USERNAME": ADMIN[0],
+        "MLFLOW_AUTH_ADMIN_PASSWORD": ADMIN[1],
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": "of a test",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+
+    def up() -> bool:
+        try:
+            return requests.get(f"{url}/health", timeout=5).ok
+        except requests.RequestException:
+            return False
+
+    with server([*call, "--workers", "1"], given=given, folder=folder, up=up):
+        yield url
+
+
+def log_in(patch: pytest.MonkeyPatch, url: str, name: str, password: str) -> None:
+    patch.setenv("MLFLOW_TRACKING_URI", url)
+    patch.setenv("MLFLOW_TRACKING_USERNAME", name)
+    patch.setenv("MLFLOW_TRACKING_PASSWORD", password)
+
+
+@pytest.mark.slow
+def test_who_holds_the_password_writes_and_a_router_only_reads(
+    registry: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry)
+    assert (
+        requests.get(f"{registry}/api/2.0/mlflow/experiments/search?max_results=1", timeout=30).status_code
+        == 401
+    )
+    monkeypatch.setattr(mlflow_client, "NUM_TRIES", 1)
+    log_in(monkeypatch, registry, ADMIN[0], "password1234")
+    with pytest.raises((JobError, MlflowException)) as refused:
+        mlflow_client.run_of("2026-11-24")
+    assert "password1234" not in str(refused.value)
+
+    log_in(monkeypatch, registry, *ADMIN)
+    run = mlflow_client.run_of("2026-11-24")
+    (tmp_path / "facts.json").write_text("{}")
+    with mlflow_client.session() as client:
+        client.log_artifact(run, str(tmp_path / "facts.json"))
+        client.create_registered_model("daybreak")
+        client.create_model_version("daybreak", f"runs:/{run}/facts.json", run)
+        assert ADMIN[1] not in str(client.get_run(run).to_dictionary())
+
+    for password in ("another one before", READER):  # it is there the second time
+        mlflow_reader.make_reader(registry, admin=ADMIN, password=password)
+    log_in(monkeypatch, registry, mlflow_reader.NAME, READER)
+    with mlflow_client.session() as client:
+        assert client.get_model_version("daybreak", "1").run_id == run
+        assert Path(client.download_artifacts(run, "facts.json", str(tmp_path))).read_text() == "{}"
+        for write in (
+            lambda: client.set_registered_model_alias("daybreak", "champion", "1"),
+            lambda: client.set_model_version_tag("daybreak", "1", "model_digest", "forged"),
+            lambda: client.log_artifact(run, str(tmp_path / "facts.json")),
+            lambda: client.set_tag(run, "night", "another"),
+        ):
+            with pytest.raises(MlflowException, match=r"Permission denied|403"):
+                write()
+    with pytest.raises(JobError, match="refuses the account reader"):
+        mlflow_reader.make_reader(registry, admin=(mlflow_reader.NAME, READER), password="mine alone now")
+    said = "".join(capfd.readouterr()) + caplog.text
+    assert ADMIN[1] not in said
+    assert READER not in said
