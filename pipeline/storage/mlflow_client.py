@@ -13,6 +13,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,8 @@ def session() -> Iterator["MlflowClient"]:
     try:
         yield client
     except _faults() as error:
+        if _is_refused(error):
+            raise _refusal(uri) from error
         if not _is_unreachable(error):
             raise
         raise _no_answer(uri, error, "in the middle of the stage") from error
@@ -172,6 +175,8 @@ def _answering(uri: str) -> "MlflowClient":
     try:
         return attempts(ask)
     except _faults() as error:
+        if _is_refused(error):
+            raise _refusal(uri) from error
         if not _is_unreachable(error):
             raise
         raise _no_answer(uri, error, f"after {NUM_TRIES} tries") from error
@@ -212,12 +217,26 @@ def _faults() -> tuple[type[BaseException], ...]:
 
 def _is_unreachable(error: Any) -> bool:
     """Whether the connection failed, rather than the request."""
-    if not isinstance(error, _faults()):
+    if not isinstance(error, _faults()) or _is_refused(error):
         return False
     message = str(error)
     refused = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE" or "API request to" in message
     is_request = hasattr(error, "error_code")
     return refused if is_request else True
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether MLflow has a login, and this account may not do that, or there is none."""
+    if getattr(error, "error_code", "") == "PERMISSION_DENIED":
+        return True
+    return re.search("failed with error code 40[13]|40[13] Client Error", str(error)) is not None
+
+
+def _refusal(uri: str) -> JobError:
+    return JobError(
+        f"MLflow at {without_password(uri)} has a login and refuses this account; "
+        f"set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to one that may do this"
+    )
 
 
 def _no_answer(uri: str, error: BaseException, when: str) -> JobError:

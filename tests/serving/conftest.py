@@ -48,7 +48,7 @@ def router(home_of_all: Path) -> Iterator[Running]:
             found.log.change_traffic(lambda now: Traffic(revision=now.revision))
             until(lambda: found.get("health").status_code == 200)
             yield found
-            found.log.change_traffic(lambda now: Traffic(revision=now.revision))  # other modules share the home
+            found.log.change_traffic(lambda now: Traffic(revision=now.revision))  # others share it
 
 
 def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
