@@ -20,22 +20,22 @@ SECRET = re.compile(r"\{secret (\w+)\}")
 def filled(environment: Mapping[str, str], *, folder: Path) -> dict[str, str]:
     """Returns the environment with its secrets in place; ParamsError names one that is not there."""
 
-    def text_of(name: str, variable: str) -> str:
-        path = folder / name
-        try:
-            text = path.read_text().strip()
-        except OSError as error:
-            raise ParamsError(
-                f"{variable} needs the secret {name}, and {path} cannot be read: {error.strerror}; make it"
-            ) from None
-        if not text:
-            raise ParamsError(f"{variable} needs the secret {name}, and {path} is empty; write it there")
-        return text
+    def put_in(variable: str, value: str) -> str:
+        return SECRET.sub(lambda found: _text_of(folder / found[1], variable), value)
 
-    return {
-        variable: SECRET.sub(lambda found, variable=variable: text_of(found[1], variable), value)
-        for variable, value in environment.items()
-    }
+    return {variable: put_in(variable, value) for variable, value in environment.items()}
+
+
+def _text_of(path: Path, variable: str) -> str:
+    try:
+        text = path.read_text().strip()
+    except OSError as error:
+        raise ParamsError(
+            f"{variable} needs the secret {path.name}, and {path} cannot be read: {error.strerror}; make it"
+        ) from None
+    if not text:
+        raise ParamsError(f"{variable} needs the secret {path.name}, and {path} is empty; write it there")
+    return text
 
 
 def main(words: Sequence[str]) -> None:
