@@ -1,9 +1,10 @@
 """Ends jobs that cost money though no open night needs them: at `close`, and by `reap` each hour.
 
-A job belongs to an open night: one whose folder is here, whose deadline to decide has not passed, and that
-has not been closed since the job was made. (A closed night may be resumed: its new jobs are its own.) All
-others are orphans: of a process that was killed before it could record its submission, of a night whose
-`close` could not reach the service, of a folder that was removed.
+A night has one job of a name: of two, which a lost reply or two hosts can make, the younger goes, even if
+nobody looks after them. A job belongs to an open night: one whose folder is here, whose deadline to decide
+has not passed, and that has not been closed since the job was made. (A closed night may be resumed: its new
+jobs are its own.) All others are orphans: of a process that was killed before it could record its submission,
+of a night whose `close` could not reach the service, of a folder that was removed.
 """
 
 import logging
@@ -33,8 +34,15 @@ class Standing:
 
 
 def orphans(jobs: Iterable[LiveJob], nights: Mapping[str, Standing], *, now: datetime) -> list[LiveJob]:
-    """Returns the jobs that belong to no open night; `nights` by their labels."""
-    return [job for job in jobs if not _wanted(job, nights.get(label(job.night)), now=now)]
+    """Returns the jobs that belong to no open night, and all but the oldest of a name; `nights` by labels."""
+    oldest: set[tuple[str, str]] = set()
+    lost = []
+    for job in sorted(jobs, key=lambda job: (job.created_at, job.handle)):
+        if (job.night, job.job) in oldest or not _wanted(job, nights.get(label(job.night)), now=now):
+            lost.append(job)
+        else:
+            oldest.add((job.night, job.job))
+    return lost
 
 
 def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:

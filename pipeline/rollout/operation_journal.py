@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import NoReturn
 
-from pipeline.backends.vertex.client import Denied, Throttled
+from pipeline.backends.vertex.client import Denied, NotDone
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.storage.journal import Journal
@@ -112,7 +112,7 @@ class Operations:
         self.journal.record(name, request)
         try:
             operation = call()
-        except (Throttled, Denied) as error:
+        except (NotDone, Denied) as error:
             self.journal.remove(name)
             if isinstance(error, Denied) and error.status != HTTPStatus.CONFLICT:
                 raise

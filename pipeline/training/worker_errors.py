@@ -46,6 +46,11 @@ def hopeless(folder: Path) -> bool:
     return any(line["final"] and line["attempt"] == _own()[0] for line in jsonl.whole(folder / FILE))
 
 
+def has_failed(folder: Path, *, attempt: str) -> bool:
+    """Returns whether a worker of that start of the job recorded an error."""
+    return any(line["attempt"] == attempt and line["rank"] >= 0 for line in jsonl.whole(folder / FILE))
+
+
 def final(folder: Path) -> str:
     """Returns the newest error that a retry does not fix; "" if there is none."""
     errors = [str(line["error"]) for line in jsonl.whole(folder / FILE) if line["final"]]

@@ -32,6 +32,7 @@ class FakeVertex:
         self.projects = {"p"}
         self.calls: list[str] = []
         self.trouble: Callable[[str], Trouble | None] = lambda method: None
+        self.late: list[Callable[[], Any]] = []  # requests that were cut and act later
         self.lock = threading.RLock()
         self.closing = threading.Event()
         self._scratch = tempfile.TemporaryDirectory(prefix="fake-vertex-")
@@ -94,6 +95,11 @@ class FakeVertex:
             yield
         finally:
             self.trouble = lambda method: None
+
+    def let_late_ones_act(self) -> None:
+        """The requests that were cut, and were only on their way, arrive."""
+        while self.late:
+            self.late.pop(0)()
 
     # What the transports ask
 

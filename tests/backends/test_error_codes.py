@@ -88,6 +88,45 @@ def test_what_a_replica_printed_is_not_taken_for_the_service_s_word(ended, kind,
         assert (found.kind, found.state) == (kind, state), message
 
 
+OUTPUT = (
+    'File "/app/shop/stockout.py", line 7, in forecast',
+    "OSError: [Errno 122] Disk quota exceeded: '/tmp/arrays'",
+    "TypeError: bloom_filter() got an unexpected keyword, preempted",
+    "TimeoutError: the read timed out; permission denied; image not found; out of memory",
+)
+
+
+@pytest.mark.parametrize("printed", OUTPUT)
+@pytest.mark.parametrize(
+    ("code", "failed", "state", "kind"),
+    [
+        (3, False, "failed", "user error"),
+        (9, True, "failed", "user error"),
+        (13, True, "failed", "user error"),  # its workers say that it was theirs
+        (13, False, "preempted", "internal"),
+        (8, True, "preempted", "preempted"),  # a machine that was lost, whatever a worker met before
+    ],
+)
+def test_of_a_job_that_ran_no_word_counts(printed, code, failed, state, kind):
+    for message in (printed, f"Job failed. {printed}", f"Job failed.\n{printed}"):
+        found = classify(ASKED, state="FAILED", code=code, message=message, ran=True, failed=failed)
+        assert (found.state, found.kind) == (state, kind), message
+
+
+@pytest.mark.parametrize("printed", OUTPUT)
+def test_before_a_job_ran_only_the_first_line_of_the_service_counts(printed):
+    found = classify(ASKED, state="FAILED", code=8, message=f"{STOCKOUT}\n{printed}", ran=False)
+    assert found.kind == "stock-out"
+    found = classify(ASKED, state="FAILED", code=3, message=f"Invalid command.\n{printed}", ran=False)
+    assert found.kind == "user error"
+
+
+def test_the_reason_of_a_termination_counts_where_the_exit_status_says_nothing():
+    for reason, kind in (("OOMKilled", "out of memory"), ("Preempted", "preempted"), ("Error", "user error")):
+        message = f"{EXITED} 1. Termination reason: {reason}. \nTraceback ..."
+        assert classify(ASKED, state="FAILED", code=3, message=message, ran=True).kind == kind
+
+
 def test_an_invalid_argument_is_no_matter_of_capacity_whatever_its_words():
     found = classify(ASKED, state="FAILED", code=3, message="Unknown image shop/stockout:1", ran=False)
     assert found.state == "failed"
@@ -96,7 +135,8 @@ def test_an_invalid_argument_is_no_matter_of_capacity_whatever_its_words():
 def test_no_two_causes_say_the_same():
     told = [
         (8, STOCKOUT, False), (8, STOCKOUT, True), (8, QUOTA, False), (3, "exited with 1", True),
-        (3, "low on memory", True), (5, "", False), (7, "", False), (13, "", True), (4, "", True),
+        (3, "Replicas low on memory: workerpool0-0.", True), (5, "", False),
+        (7, "", False), (13, "", True), (4, "", True),
     ]  # fmt: skip
     texts = [classify(ASKED, state="FAILED", code=c, message=m, ran=r).text for c, m, r in told]
     nexts = [text.partition("; ")[2] for text in texts]

@@ -50,15 +50,23 @@ def test_a_job_of_a_night_that_is_just_being_opened_is_left_alone():
     assert orphans([young], {}, now=NOW) == []
 
 
+def test_of_two_jobs_of_a_name_the_younger_goes():
+    nights = {"n": Standing(until=NOW + HOUR), "m": Standing(until=NOW + HOUR)}
+    younger = replace(live_job(hours_ago=0.5), handle="younger")
+    others = [live_job(), live_job("m"), live_job(name="another")]
+    assert orphans([younger, *others], nights, now=NOW) == [younger]
+
+
 moments = st.integers(-48, 48).map(lambda hours: NOW + hours * HOUR)
 standings = st.builds(Standing, until=moments, closed_at=st.none() | moments)
 
 
 @given(st.dictionaries(st.sampled_from("abc"), standings), st.lists(st.sampled_from("abcd")))
 def test_no_orphan_lives_in_a_night_that_was_never_closed_and_has_time(nights, jobs):
-    found = orphans([live_job(night) for night in jobs], nights, now=NOW)
+    live = [live_job(night, name=f"j{number}") for number, night in enumerate(jobs)]
+    found = orphans(live, nights, now=NOW)
     assert all(one.night not in nights or nights[one.night] != Standing(until=NOW + HOUR) for one in found)
-    left = [one for one in map(live_job, jobs) if one not in found]
+    left = [one for one in live if one not in found]
     assert all(nights[one.night].until >= NOW for one in left)
 
 

@@ -1,5 +1,6 @@
 """Vertex AI on loopback: whatever goes wrong with calls, capacity or machines, one job, and a reason."""
 
+import contextlib
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from pipeline.backends.vertex.client import RetryPolicy
 from pipeline.backends.vertex.submission_journal import SubmissionJournal, stretches
 from pipeline.contract.errors import JobError, NotYet
+from pipeline.storage import jsonl
 from tests.backends.rented import QUICK, end, job, vertex, wait
 from tests.fakes import read_lines
 
@@ -90,6 +92,74 @@ def test_of_two_live_jobs_of_a_name_the_younger_is_ended(service, tmp_path):
     service.custom.create_custom_job(job_service.CreateCustomJobRequest(parent=parent, custom_job=twin))
     assert backend.submit(job(tmp_path, SLEEP)) == handle
     assert [running.job.name for running in service.live()] == [handle.partition(" ")[0]]
+
+
+def test_a_request_that_lands_after_its_retry_did_is_ended_at_the_next_look_and_paid(service, tmp_path):
+    backend = vertex(service.url)
+    with service.troubled(cut("late"), method="create_custom_job"):
+        handle = backend.submit(job(tmp_path, SLEEP))
+    wait(lambda: backend.state(handle) == "running")
+    service.let_late_ones_act()
+    assert len(service.live()) == 2
+    assert backend.state(handle) == "running"
+    assert [running.job.name for running in service.live()] == [handle.partition(" ")[0]]
+    kept, late = SubmissionJournal(tmp_path / "job").submissions()
+    assert (kept.token, kept.state, late.state) == (late.token, "running", "preempted")
+    assert stretches(tmp_path / "job")[1].ended
+    assert backend.submit(job(tmp_path, SLEEP)) == handle
+
+
+def test_of_two_hosts_that_submit_at_once_one_look_leaves_one_job_and_both_look_after_it(service, tmp_path):
+    both = threading.Barrier(2)
+    service.trouble = lambda method: both.wait(30) and None if method == "create_custom_job" else None
+    handles: dict[str, str] = {}
+
+    def submit(host: str) -> None:
+        handles[host] = vertex(service.url).submit(job(tmp_path / host, SLEEP))
+
+    hosts = [threading.Thread(target=submit, args=(host,)) for host in "ab"]
+    for host in hosts:
+        host.start()
+    for host in hosts:
+        host.join()
+    service.trouble = lambda method: None
+    assert len(service.live()) == 2
+    oldest = min(service.jobs.values(), key=lambda running: running.job.create_time).job.name
+    younger = next(host for host in "ab" if not handles[host].startswith(f"{oldest} "))
+    assert vertex(service.url).state(handles[younger]) == "preempted"
+    assert [running.job.name for running in service.live()] == [oldest]
+    again = vertex(service.url).submit(job(tmp_path / younger, SLEEP))
+    assert again == f"{oldest} {tmp_path / younger / 'job'}"
+    assert vertex(service.url).state(again) in ("queued", "running")
+    of_the_oldest = service.jobs[oldest].job.labels["attempt"]
+    assert (tmp_path / younger / "job" / "attempt").read_text() == of_the_oldest
+
+
+@pytest.mark.parametrize(("reason", "num_jobs"), [("ABORTED", 1), ("ALREADY_EXISTS", 0)])
+def test_a_conflict_is_retried_where_the_service_asks_for_it(service, tmp_path, reason, num_jobs):
+    conflict = cut("refuse", status=409, reason=reason, message="Another request is in progress.")
+    with service.troubled(conflict, method="create_custom_job"), contextlib.suppress(JobError):
+        vertex(service.url).submit(job(tmp_path, SLEEP))
+    assert len(service.jobs) == num_jobs
+    over_grpc = vertex(f"grpc://{service.grpc.address}")
+    with service.troubled(cut("refuse", status=409), method="create_custom_job"):
+        over_grpc.submit(job(tmp_path / "grpc", SLEEP, name="grpc"))
+    assert len(service.jobs) == num_jobs + 1
+
+
+def test_a_worker_s_own_error_is_told_from_a_fault_of_the_service(service, tmp_path):
+    backend = vertex(service.url)
+    handles = {name: backend.submit(job(tmp_path / name, SLEEP, name=name)) for name in ("own", "theirs")}
+    wait(lambda: all(backend.state(handle) == "running" for handle in handles.values()))
+    (attempt,) = (each.attempt for each in SubmissionJournal(tmp_path / "own" / "job").submissions())
+    line = {"attempt": attempt, "restart": "0", "rank": 1, "error": "KeyError: 'stockout'", "final": False}
+    jsonl.append(tmp_path / "own" / "job" / "errors.jsonl", line)
+    for running in service.live():
+        running.tell("lose")
+    assert {name: end(backend, handle) for name, handle in handles.items()} == {
+        "own": "failed",
+        "theirs": "preempted",
+    }
 
 
 def test_while_the_service_is_away_the_state_is_as_last_heard(service, tmp_path):

@@ -53,8 +53,8 @@ class Unreachable(JobError):
     """The service did not answer, or not in time; it may have carried out the request all the same."""
 
 
-class Throttled(Unreachable):
-    """The service refused the request by its rate limit, and has done nothing."""
+class NotDone(Unreachable):
+    """The service refused the request for now and has done nothing: by its rate limit, or ABORTED."""
 
 
 class Denied(JobError):
@@ -145,7 +145,11 @@ class Client:
             return call(timeout=self.retry.call_s, retry=None, **request)
         except exceptions.TooManyRequests as error:
             if not is_device_quota(_message(error)):
-                raise Throttled(self._unreachable(error)) from None
+                raise NotDone(self._unreachable(error)) from None
+            raise self._denied(error) from None
+        except exceptions.Conflict as error:
+            if _is_aborted(error):  # another request changed the same thing
+                raise NotDone(self._unreachable(error)) from None
             raise self._denied(error) from None
         except (exceptions.ServerError, exceptions.RetryError, RequestException) as error:
             raise Unreachable(self._unreachable(error)) from None
@@ -180,6 +184,17 @@ class Client:
             f"look at backend in params.yaml, and at what python -m pipeline check says"
         )
         return Denied(text, status=int(error.code or 0), message=message)
+
+
+def _is_aborted(error: "GoogleAPICallError") -> bool:
+    """Returns whether a 409 is google.rpc's ABORTED, which asks for a retry, and not ALREADY_EXISTS."""
+    from google.api_core.exceptions import Aborted
+
+    try:
+        answer = error.response.json()
+    except (AttributeError, ValueError):  # by gRPC, which has a class for it
+        return isinstance(error, Aborted)
+    return isinstance(answer, dict) and answer.get("error", {}).get("status") == "ABORTED"
 
 
 def credentials(endpoint: str) -> Any:

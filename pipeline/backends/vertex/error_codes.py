@@ -1,10 +1,18 @@
 """Classifies why a job on Vertex AI ended or never began, and says what to do.
 
-The service reports a state, a code (google.rpc.Code) and a sentence. Codes are ambiguous: 8 is a quota that
-is used up as well as a region without machines, and 3 an exception of the user as well as memory that ran
-out; so known sentences are matched. The output of a replica may follow the sentence: its traceback can hold
-any word (a file named stockout.py), so that part is never read. The exit status of a replica takes precedence
-over words, and an invalid argument (3) is never a lack of capacity.
+The service reports a state, a code (google.rpc.Code) and a message, and puts a replica's own output into the
+message: its traceback can hold any word (a file named stockout.py, `Disk quota exceeded`, `bloom_filter`). So
+the cause is read from structure, in this order:
+
+1. the state: EXPIRED and CANCELLED say all;
+2. how a replica ended, which the service says in sentences of a fixed form: its exit status, the reason of
+   its termination, or that it was low on memory;
+3. the code, where it has one meaning: 8 (used up) is a lack of machines or of quota before the job ran, and a
+   machine that was taken away after; 4 is time;
+4. errors that the job's own workers have recorded (training/worker_errors.py): then it is its code;
+5. the words of the service's own sentence, up to its first line break, and only before the job ran: what was
+   not found, or not allowed; and which of the two a code 8 is;
+6. the code.
 """
 
 import re
@@ -19,32 +27,29 @@ Kind = Literal[
     "preempted", "cancelled", "overtime", "internal",
 ]  # fmt: skip
 
-# Patterns in the sentence, and the kind they mean; the first match counts.
-SIGNS: tuple[tuple[Kind, str], ...] = (
-    (
-        "stock-out",
-        r"resources are insufficient|stockout|stock.?out|resource_pool_exhausted|not enough resources",
-    ),
-    ("quota", r"quota"),
-    ("expired", r"max.?wait|wait duration|did not obtain"),
-    ("out of memory", r"low on memory|out of memory|out-of-memory|\boom"),
-    ("preempted", r"preempt"),
-    ("user error", r"exited with"),
-    ("no such thing", r"not found|does not exist|no such|imagepullbackoff|failed to pull|cannot pull"),
-    ("not allowed", r"permission|denied|unauthorized|forbidden"),
-    ("overtime", r"timed? ?out|timeout"),
+EXITED = re.compile(
+    r"exited with a non-zero (?:exit )?(?:status|code)(?: of)?:? (\d+)(?:\.?\s*Termination reason: (\w+))?",
+    re.IGNORECASE,
 )
-CAPACITY: frozenset[Kind] = frozenset(("stock-out", "quota", "expired", "preempted"))
-INVALID_ARGUMENT = 3
-EXITED = re.compile(r"non-zero (?:exit )?(?:status|code)(?: of)?:? (\d+)\b", re.IGNORECASE)
+LOW_ON_MEMORY = re.compile(
+    r"^(?:The )?Replicas? (?:workerpool\d+-\d+ )?(?:ran out-of-memory|low on memory)\b", re.I
+)
 # 137 is SIGKILL, as for memory; 143: ended on SIGTERM by entrypoint.py. Others: user error.
 STATUSES: dict[int, Kind] = {137: "out of memory", 143: "overtime"}
-REASON = re.compile(r"\.?\s*Termination reason: \w+", re.IGNORECASE)
+REASONS: dict[str, Kind] = {"oomkilled": "out of memory", "preempted": "preempted", "evicted": "preempted"}
+ENDS: dict[str, Kind] = {"EXPIRED": "expired", "CANCELLED": "cancelled"}
+USED_UP = 8
+STOCK_OUT = r"insufficient|stock.?out|resource_pool_exhausted|not (?:have )?enough resources"
+BEFORE_IT_RAN: tuple[tuple[Kind, str], ...] = (
+    ("no such thing", r"not found|does not exist|no such|imagepullbackoff|failed to pull|cannot pull"),
+    ("not allowed", r"permission|denied|unauthorized|forbidden"),
+)
 TRACEBACK = "Traceback (most recent call last)"
 CODES: dict[int, Kind] = {
     1: "cancelled", 3: "user error", 4: "overtime", 5: "no such thing", 7: "not allowed", 8: "quota",
     9: "user error", 10: "internal", 13: "internal", 14: "internal", 16: "not allowed",
 }  # fmt: skip
+AMBIGUOUS = frozenset((3, 9, 10, 13, 14))  # an argument or the user's code; a fault of either side
 STATES: dict[Kind, State] = {
     "stock-out": "refused", "quota": "refused", "expired": "refused",
     "no such thing": "failed", "not allowed": "failed", "user error": "failed", "out of memory": "failed",
@@ -82,44 +87,45 @@ class Fault:
         return self.kind in FINAL
 
 
-def classify(request: Request, *, state: str, code: int, message: str, ran: bool) -> Fault:
+def classify(
+    request: Request, *, state: str, code: int, message: str, ran: bool, failed: bool = False
+) -> Fault:
     """Returns the fault behind the end of a job.
 
     `state` is the service's (FAILED, EXPIRED, CANCELLED), `ran` whether its command was ever started: a
     stock-out before it is a lack of capacity, a stock-out after it a spot machine that was preempted and
-    could not be replaced in six attempts.
+    could not be replaced in six attempts. `failed`: workers of this attempt have recorded errors.
     """
-    kind = _kind(state=state, code=code, message=message)
-    if kind == "stock-out" and ran:
-        kind = "preempted"
+    kind = _kind(state=state, code=code, message=message, ran=ran, failed=failed)
     return Fault(kind=kind, text=_sentence(kind, request, message=" ".join(message.split())))
 
 
-def _kind(*, state: str, code: int, message: str) -> Kind:
-    if state == "EXPIRED":
-        return "expired"
-    if state == "CANCELLED":
-        return "cancelled"
-    said = _own_words(message)
-    exited = EXITED.search(said)
-    if exited and int(exited[1]) in STATUSES:
-        return STATUSES[int(exited[1])]
-    for kind, sign in SIGNS:
-        if kind in CAPACITY and code == INVALID_ARGUMENT:
-            continue
-        if re.search(sign, said, re.IGNORECASE):
-            return kind
-    return "user error" if exited else CODES.get(code, "internal")
+def _kind(*, state: str, code: int, message: str, ran: bool, failed: bool) -> Kind:
+    if state in ENDS:
+        return ENDS[state]
+    said = message.partition(TRACEBACK)[0].strip().partition("\n")[0]
+    if replica := _of_a_replica(said):
+        return replica
+    if code == USED_UP:
+        return "preempted" if ran else "stock-out" if re.search(STOCK_OUT, said, re.IGNORECASE) else "quota"
+    if code in CODES and code not in AMBIGUOUS:
+        return CODES[code]
+    if failed:
+        return "user error"
+    signs = () if ran else BEFORE_IT_RAN
+    told = (kind for kind, sign in signs if re.search(sign, said, re.IGNORECASE))
+    return next(told, CODES.get(code, "internal"))
 
 
-def _own_words(message: str) -> str:
-    """Returns what the service says itself, without what a replica printed."""
-    said = message.partition(TRACEBACK)[0]
+def _of_a_replica(said: str) -> Kind | None:
+    """Returns what the service says of how a replica ended; None if it says nothing of one."""
+    if LOW_ON_MEMORY.match(said):
+        return "out of memory"
     exited = EXITED.search(said)
     if exited is None:
-        return said
-    reason = REASON.match(said, exited.end())
-    return said[: reason.end() if reason else exited.end()]
+        return None
+    by_status = STATUSES.get(int(exited[1]))
+    return by_status or REASONS.get((exited[2] or "").lower()) or "user error"
 
 
 def is_device_quota(message: str) -> bool:

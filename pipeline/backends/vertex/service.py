@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from pipeline.backends.vertex.client import Client, Denied, RetryPolicy, Throttled, Unreachable
+from pipeline.backends.vertex.client import Client, Denied, NotDone, RetryPolicy, Unreachable
 from pipeline.backends.vertex.submission_journal import Submission
 from pipeline.contract.backend import State, label
 from pipeline.contract.errors import JobError
@@ -74,17 +74,24 @@ class Service:
             if not token:
                 return
 
-    def standing(self, name: str, *, home: str, regions: Iterable[str]) -> "CustomJob | None":
-        """Returns the job of that name that has succeeded or is alive; of two alive it ends the younger."""
+    def standing(
+        self, name: str, *, home: str, regions: Iterable[str]
+    ) -> "tuple[CustomJob | None, list[CustomJob]]":
+        """Returns the job of that name that has succeeded, or else the oldest that is alive, and the others.
+
+        The others were alive, and are ended: there are some where a lost request became a job late, or two
+        hosts submitted at once. All who look keep the same one.
+        """
         jobs = [job for region in sorted(regions) for job in self.find(region, job=name, daybreak=home)]
         done = [job for job in jobs if state_name(job) == "SUCCEEDED"]
         alive = sorted((job for job in jobs if state_name(job) in ALIVE), key=_age)
         kept = (done or alive)[:1]
+        ended = []
         for extra in alive:
             if extra not in kept:
                 log.warning("job %s exists twice; ending %s", name, extra.name)
-                self.end(extra.name)
-        return kept[0] if kept else None
+                ended.append(self.end(extra.name) or extra)
+        return kept[0] if kept else None, ended
 
     def arrived(self, submission: Submission) -> "CustomJob | None":
         """Returns the job that the submission became, once it is certain whether there is one; else None."""
@@ -118,7 +125,7 @@ class Service:
                     raise NoQuota(error.message) from None
                 raise
             except Unreachable as error:
-                if not isinstance(error, Throttled) and (job := self._late(submission)):
+                if not isinstance(error, NotDone) and (job := self._late(submission)):
                     return job
                 pause_s = next(pauses, None)
                 if pause_s is None:

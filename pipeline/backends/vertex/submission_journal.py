@@ -24,7 +24,7 @@ FILE = "orders.json"
 class Submission(Record):
     """One request for machines."""
 
-    attempt: str  # token, a label of the job
+    attempt: str  # token, a label of the job; a space and a number behind it for a second job of the token
     job: str
     rental: Rental
     asked_at: str  # ISO; of the last request
@@ -33,6 +33,11 @@ class Submission(Record):
     started_at: str = ""
     ended_at: str = ""
     reason: str = ""  # why it ended
+
+    @property
+    def token(self) -> str:
+        """The attempt as the job and its workers know it."""
+        return self.attempt.partition(" ")[0]
 
     @property
     def stretch(self) -> Stretch:
@@ -77,6 +82,20 @@ class SubmissionJournal:
             return None
         changed = replace(before, **changes)  # type: ignore[arg-type]
         return changed if changed == before else self.put(changed)
+
+    def adopt(self, resource: str, submission: Submission) -> Submission:
+        """Records the job of the service that the submission became, and returns it as it is recorded.
+
+        A request whose reply was lost may become a second job beside the one of its retry: that is a
+        submission of its own, as it costs its own money.
+        """
+        if known := self.of(resource):
+            return known
+        before = next((each for each in self.submissions() if each.attempt == submission.attempt), submission)
+        if not before.resource:
+            return self.put(replace(before, resource=resource))
+        attempt = f"{submission.attempt} {resource.rpartition('/')[2]}"
+        return self.put(replace(submission, attempt=attempt, resource=resource))
 
     def pending(self, job: str) -> Submission | None:
         """Returns the newest submission of the job, if it is not known what came of it."""

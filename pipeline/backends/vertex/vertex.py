@@ -2,7 +2,9 @@
 
 A submission is written down before the service gets the request (submission_journal.py), with a token that
 becomes a label of the job. A retry, after a kill or a lost reply, first looks for the job by its labels and
-attaches to it. A handle is the service's name of the job, a space, and the folder of the job.
+attaches to it. A request may still become a job after its retry did, and two hosts may submit at once: each
+look at a job looks for others of its name, and ends all but the oldest. A handle is the service's name of the
+job, a space, and the folder of the job.
 
 While the service does not answer, the journal gives the last known state, so that a night goes on and ends.
 """
@@ -34,10 +36,11 @@ from pipeline.backends.vertex.submission_journal import Submission, SubmissionJo
 from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State, label
 from pipeline.contract.errors import JobError, NotYet, ParamsError
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import replace_text
+from pipeline.contract.records import Rental, replace_text
 from pipeline.machines import catalog, fees, pricelist
 from pipeline.storage import checkout
 from pipeline.storage.bucket import BucketFolder
+from pipeline.training import worker_errors
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import CustomJob
@@ -93,7 +96,7 @@ class Vertex(Backend):
         with journal.alone():
             before = journal.pending(job.name)
             regions = {job.rental.region, *([before.rental.region] if before else [])}
-            custom = self.service.standing(job.name, home=self.home, regions=regions)
+            custom, ended = self.service.standing(job.name, home=self.home, regions=regions)
             if custom is None and before:
                 custom = self.service.arrived(before)
             if custom is None:
@@ -110,12 +113,29 @@ class Vertex(Backend):
                     custom = self.service.make(request, submission)
                 except NoQuota as error:
                     return self._refused(journal, submission, str(error))
-            attempt = custom.labels["attempt"]
-            if journal.change(attempt, resource=custom.name) is None:  # the journal was lost
-                submission = _submission(job, attempt=attempt, asked_at=custom.create_time)
-                journal.put(submission)
-                journal.change(attempt, resource=custom.name)
+            kept = self._adopt(journal, custom, name=job.name, rental=job.rental)
+            replace_text(journal.folder / "attempt", kept.token)  # another host may have submitted it
+            for extra in ended:
+                self._record_extra(journal, extra, name=job.name, rental=job.rental)
             return f"{custom.name} {journal.folder}"
+
+    def _adopt(
+        self, journal: SubmissionJournal, custom: "CustomJob", *, name: str, rental: Rental
+    ) -> Submission:
+        attempt, asked_at = custom.labels["attempt"], custom.create_time.isoformat()
+        return journal.adopt(
+            custom.name, Submission(attempt=attempt, job=name, rental=rental, asked_at=asked_at)
+        )
+
+    def _record_extra(
+        self, journal: SubmissionJournal, extra: "CustomJob", *, name: str, rental: Rental
+    ) -> None:
+        """Records a second job of that name, which was ended, so that it is paid for."""
+        submission = self._adopt(journal, extra, name=name, rental=rental)
+        ended_at = _iso(extra.end_time) or datetime.now(UTC).isoformat()
+        journal.change(
+            submission.attempt, state="preempted", started_at=_iso(extra.start_time), ended_at=ended_at
+        )
 
     def state(self, handle: str) -> State:
         """Returns what the job is doing.
@@ -139,7 +159,25 @@ class Vertex(Backend):
                 state,
             )
             return state
+        if job and state_name(job) in ALIVE:
+            job = self._alone(journal, job)
         return self._record(journal, job) if job else "preempted"
+
+    def _alone(self, journal: SubmissionJournal, job: "CustomJob") -> "CustomJob":
+        """Ends all live jobs of that name but the oldest; returns the job, which may be an ended one."""
+        submission = journal.of(job.name)
+        if submission is None:
+            return job
+        regions = {each.rental.region for each in journal.submissions() if each.job == submission.job}
+        try:
+            _, ended = self.service.standing(submission.job, home=self.home, regions=regions)
+        except Unreachable as error:
+            log.warning("whether job %s exists twice is not known: %s", submission.job, error)
+            return job
+        for extra in ended:
+            if extra.name != job.name:
+                self._record_extra(journal, extra, name=submission.job, rental=submission.rental)
+        return next((extra for extra in ended if extra.name == job.name), job)
 
     def cancel(self, handle: str) -> None:
         """Cancels the job, and returns when it has ended or soon will; no error if it has, or never existed.
@@ -225,15 +263,16 @@ class Vertex(Backend):
 
     def _record(self, journal: SubmissionJournal, job: "CustomJob") -> State:
         """Records the state of the job as the service reports it, and returns it."""
-        name, attempt = state_name(job), job.labels.get("attempt", "")
+        known = journal.of(job.name)
+        name, attempt = state_name(job), known.attempt if known else job.labels.get("attempt", "")
         self._exchange(journal, alive=name in ALIVE)
         times = {"started_at": _iso(job.start_time), "ended_at": _iso(job.end_time)}
         if state := STATES.get(name):
             journal.change(attempt, state=state, **times)
             return state
-        known = bool(job.error.code or job.error.message) or name != "FAILED"
+        explained = bool(job.error.code or job.error.message) or name != "FAILED"
         ended = job.end_time or job.update_time
-        if not known and ended and time.time() < ended.timestamp() + self.retry.error_s:
+        if not explained and ended and time.time() < ended.timestamp() + self.retry.error_s:
             return "running"  # the reason comes later than the end
         submission = journal.change(attempt, **times)
         if submission is None:  # it is in another journal
@@ -272,10 +311,13 @@ class Vertex(Backend):
         """Records why a job ended, in its submission and where the launcher looks for reasons."""
         logs = self.logs(f"{submission.resource} {journal.folder}") if submission.resource else ""
         request = error_codes.Request(job=submission.job, rental=submission.rental, logs=logs)
-        fault = error_codes.classify(request, state=state, code=code, message=message, ran=ran)
+        failed = worker_errors.has_failed(journal.folder, attempt=submission.token)
+        fault = error_codes.classify(
+            request, state=state, code=code, message=message, ran=ran, failed=failed
+        )  # fmt: skip
         log.warning("%s", fault.text)
         if fault.kind != "cancelled":
-            line = {"attempt": submission.attempt, "rank": -1, "error": fault.text, "final": fault.final}
+            line = {"attempt": submission.token, "rank": -1, "error": fault.text, "final": fault.final}
             with (journal.folder / "errors.jsonl").open("ab", buffering=0) as file:
                 file.write((json.dumps(line) + "\n").encode())
         journal.change(submission.attempt, state=fault.state, reason=fault.text)

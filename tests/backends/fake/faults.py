@@ -24,10 +24,14 @@ def nonsense(message: str) -> Refusal:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What happens to one call: refused before it acts, or its reply lost after it did."""
+    """What happens to one call: refused before it acts, or its reply lost after it did.
 
-    how: Literal["refuse", "cut before", "cut after", "hang", "hang after"]
+    `late`: its reply is lost, and it acts when `FakeVertex.let_late_ones_act` is called.
+    """
+
+    how: Literal["refuse", "cut before", "cut after", "hang", "hang after", "late"]
     status: int = 503
+    reason: str = "UNAVAILABLE"
     message: str = "The service is currently unavailable."
 
 

@@ -131,6 +131,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._trouble(trouble)
         try:
             request = _request(route, match[1], dict(parse_qsl(address.query)), text)
+            if trouble and trouble.how == "late":
+                home.late.append(lambda: home.call(route.method, request))
+                return self._trouble(trouble)
             message = _as_json(home.call(route.method, request))
         except Refusal as refusal:
             return self._answer(refusal.status, _error(refusal.status, refusal.reason, str(refusal)))
@@ -140,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _trouble(self, trouble: "Trouble") -> None:
         if trouble.how == "refuse":
-            return self._answer(trouble.status, _error(trouble.status, "UNAVAILABLE", trouble.message))
+            return self._answer(trouble.status, _error(trouble.status, trouble.reason, trouble.message))
         if trouble.how in ("hang", "hang after"):
             self.server.home.closing.wait(60)
         self.close_connection = True
