@@ -237,6 +237,8 @@ def _registry() -> Finding:
     from pipeline.storage import mlflow_client
 
     try:
+        if mlflow_client.is_missing() and not ledger.ledger_tip():
+            return Finding(what="mlflow", ok=True, text="no database yet; the first night creates it")
         return Finding(what="mlflow", ok=True, text=mlflow_client.reachable())
     except PipelineError as error:
         return Finding(what="mlflow", ok=False, text=str(error))

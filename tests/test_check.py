@@ -1,5 +1,7 @@
 """Before a night runs, the machines that params.yaml names are looked up."""
 
+import subprocess
+
 import pytest
 
 from pipeline import check
@@ -149,3 +151,14 @@ def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
     assert "FLOP/s" in speed.text
     assert cost.text.startswith("$0.00 for ")
     assert all(one.ok for one in (asked, device, speed, cost))
+
+
+def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repository):
+    (repository / "var" / "mlflow.db").unlink()
+    assert check._registry() == Finding(
+        what="mlflow", ok=True, text="no database yet; the first night creates it"
+    )
+    subprocess.run(["git", "update-ref", "refs/heads/nights", "HEAD"], cwd=repository, check=True)
+    found = check._registry()
+    assert not found.ok
+    assert "the database of MLflow, is missing; bring it back from a backup" in found.text
