@@ -35,6 +35,7 @@ from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import replace_text
 
 FILE = Path("params.yaml")
+MOST_VALUES = 100_000
 CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
 
 
@@ -618,6 +619,7 @@ def load(folder: Path = Path()) -> Params:
 
 def check(values: Any, *, source: str = str(FILE)) -> Params:
     """Params from plain values; ParamsError names the key and what is wrong with it."""
+    _expect_few(values, source=source)
     for key, value in _leaves(values):
         if isinstance(value, date):
             raise ParamsError(
@@ -634,6 +636,20 @@ def check(values: Any, *, source: str = str(FILE)) -> Params:
         else:
             reason = f"is {first['input']!r}, but {reason}"
         raise ParamsError(f"{source}: {key} {reason}; fix it in {source}") from None
+
+
+def _expect_few(values: Any, *, source: str) -> None:
+    """Raises ParamsError where aliases of YAML repeat each other without end, or nearly so."""
+    left, num = [values], 0
+    while left:
+        value = left.pop()
+        left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        num += 1
+        if num > MOST_VALUES:
+            raise ParamsError(
+                f"{source} holds more than {MOST_VALUES:,} values, as aliases that repeat each other make; "
+                f"write out what you mean"
+            )
 
 
 def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

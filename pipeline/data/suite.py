@@ -8,6 +8,7 @@ to open in a browser, stay.
 """
 
 import hashlib
+import html
 import importlib
 import inspect
 import json
@@ -245,6 +246,7 @@ class Judge:
 
         if not rules:
             return []
+        frame = _escaped(frame)
         suite = gx.ExpectationSuite(name=group, expectations=[_expectation(rule) for rule in rules])
         asset = self._source.add_dataframe_asset(group)
         definition = gx.ValidationDefinition(
@@ -275,13 +277,36 @@ class Judge:
         return self._docs / "index.html"
 
 
+def _escaped(value: Any) -> Any:
+    """Returns names and texts as HTML, since Great Expectations writes them into its pages as they are."""
+    import pandas as pd
+
+    if isinstance(value, pd.DataFrame):
+        texts = {name: value[name].map(_escaped) for name in value.select_dtypes(exclude="number")}
+        return value.assign(**texts).rename(columns=_escaped)
+    if isinstance(value, dict):
+        return {key: _escaped(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(one) for one in value]
+    return html.escape(value) if isinstance(value, str) else value
+
+
+def _unescaped(value: Any) -> Any:
+    """Returns what Great Expectations answers with names and texts as they were."""
+    if isinstance(value, dict):
+        return {key: _unescaped(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_unescaped(one) for one in value]
+    return html.unescape(value) if isinstance(value, str) else value
+
+
 def _expectation(rule: Rule) -> Any:
     from great_expectations.exceptions.exceptions import ExpectationNotFoundError
     from great_expectations.expectations.registry import get_expectation_impl
 
     try:
         kind = get_expectation_impl(rule.type)
-        return kind(**rule.kwargs, description=rule.name, meta={"rule": rule.name})
+        return kind(**_escaped(rule.kwargs), description=_escaped(rule.name), meta={"rule": rule.name})
     except ExpectationNotFoundError:
         raise ParamsError(
             f"rule {rule.name!r}: Great Expectations has no {rule.type}; fix its type in the suite"
@@ -301,6 +326,6 @@ def _finding(rule: Rule, result: Any) -> Finding:
                 f"rule {rule.name!r} cannot be judged: {info['exception_message']}; fix it in the suite"
             )
     return Finding(
-        rule=rule, success=bool(result.success), details=result.result,
+        rule=rule, success=bool(result.success), details=_unescaped(result.result),
         rows=tuple(result.result.get("unexpected_index_list") or ()),
     )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Whoever writes to MLflow's store changes neither what is run nor which version is meant by a number."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from pipeline import cli
+from pipeline.contract import records
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Version
+from pipeline.registry import packaging
+from pipeline.storage import ledger, mlflow_client
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+
+
+@pytest.fixture
+def two(home: Path, release: Any) -> list[Version]:
+    """Two versions, of which the second serves."""
+    made = []
+    for number, weight in enumerate((0.2, 1.0)):
+        release(number, weight)
+        made.append(records.read(Version))
+    return made
+
+
+def files_of(number: int) -> Path:
+    with mlflow_client.session() as client:
+        source = client.get_model_version("daybreak", str(number)).source
+    return Path(source.removeprefix("file://"))
+
+
+def fetched(version: Version, into: Path) -> Path:
+    with mlflow_client.session():
+        return packaging.fetch(f"models:/daybreak/{version.number}", version, into=into)
+
+
+def test_an_old_version_under_a_new_number_and_swapped_files_are_refused(
+    two: list[Version], tmp_path: Path
+) -> None:
+    old, new = two
+    kept = tmp_path / "kept"
+    shutil.copytree(files_of(2), kept)
+    shutil.rmtree(files_of(2))
+    shutil.copytree(files_of(1), files_of(2))  # replayed
+    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+        fetched(new, tmp_path / "a")
+    shutil.rmtree(files_of(1))
+    shutil.copytree(kept, files_of(1))  # swapped
+    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+        fetched(old, tmp_path / "b")
+
+
+def test_a_version_whose_source_was_pointed_at_another_is_refused(
+    home: Path, two: list[Version], tmp_path: Path
+) -> None:
+    with sqlite3.connect(home / "var" / "mlflow.db") as database:
+        sources = dict(database.execute("SELECT version, source FROM model_versions"))
+        database.execute("UPDATE model_versions SET source = ?, storage_location = ?", (sources[1],) * 2)
+    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+        fetched(two[1], tmp_path / "a")
+
+
+def test_a_link_among_the_files_of_a_version_is_refused(two: list[Version], tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+    (files_of(2) / "notes.txt").symlink_to(secret)
+    with pytest.raises(ReleaseError) as refused:
+        fetched(two[1], tmp_path / "a")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_nobody_who_writes_to_mlflow_decides_which_version_serves(home: Path, two: list[Version]) -> None:
+    """Alias, tags and the text of a verdict there are for show: the ledger says who serves."""
+    client = MlflowClient()
+    client.set_registered_model_alias("daybreak", "champion", "1")
+    client.set_model_version_tag("daybreak", "1", "status", "champion")
+    client.update_model_version("daybreak", "1", description="**Verdict: promote.**")
+    champion = ledger.champion_at(ledger.ledger_tip())
+    assert champion
+    assert champion.version == 2
+    assert cli.main(["watch"]) == 0
+    assert client.get_model_version_by_alias("daybreak", "champion").version in (2, "2")
