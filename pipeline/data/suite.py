@@ -282,7 +282,7 @@ def _escaped(value: Any) -> Any:
     import pandas as pd
 
     if isinstance(value, pd.DataFrame):
-        texts = {name: value[name].map(_escaped) for name in value.select_dtypes(exclude="number")}
+        texts = {str(name): value[name].map(_escaped) for name in value.select_dtypes(exclude="number")}
         return value.assign(**texts).rename(columns=_escaped)
     if isinstance(value, dict):
         return {key: _escaped(one) for key, one in value.items()}
