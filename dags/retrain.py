@@ -1,8 +1,8 @@
 """Runs one night: a straight line of `python -m pipeline STAGE`, at `night.schedule` or on request.
 
 Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed. No worker is held
-while a job trains, a gate waits or an endpoint gets a version ready: those three are sensors, which give
-their slot back between calls. Between `gate` and `promote`, `review` asks a person where one is to be asked,
+while a job trains, a gate waits or an endpoint gets a version ready: those stages are sensors, which give
+their slot back between calls. Between `gate` and `refit`, `review` asks a person where one is to be asked,
 and is skipped otherwise.
 What stages tell each other are the records in the folder of the night; a task's log ends with the
 record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed.
@@ -140,14 +140,14 @@ def stage(name: str, **given: Any) -> BashOperator:
     return BashOperator(task_id=name, bash_command=notify.command(name, IN_NIGHT), **given)
 
 
-def reconciler(name: str) -> CommandSensor:
+def reconciler(name: str, **given: Any) -> CommandSensor:
     """Returns the task of a stage that is called again until it is done.
 
     A failure of the stage is final; Airflow retries only calls that were lost.
     """
     call = f"{notify.command(name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
     return CommandSensor(
-        task_id=name, bash_command=call, retries=100, timeout=timedelta(hours=24).total_seconds()
+        task_id=name, bash_command=call, retries=100, timeout=timedelta(hours=24).total_seconds(), **given
     )
 
 
@@ -179,11 +179,11 @@ with DAG(
     )
     close.operator_extra_links = (MlflowLink(), ReportLink())
     gate = reconciler("gate")
+    refit = reconciler("refit", trigger_rule="none_failed_min_one_success")  # also where nobody was asked
     promote = CommandSensor(
         task_id="promote",
         bash_command=notify.command("promote", IN_NIGHT),
         retry_failures=True,
-        trigger_rule="none_failed_min_one_success",  # also where nobody was asked
         timeout=timedelta(hours=3).total_seconds(),
     )
     chain(
@@ -199,10 +199,11 @@ with DAG(
         gate,
         review.review(),
         review.approve(IN_NIGHT),
+        refit,
         promote,
         close,
     )
-    gate >> promote
+    gate >> refit
     [promote, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
 
 if __name__ == "__main__":

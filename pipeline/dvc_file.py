@@ -22,6 +22,7 @@ from pipeline.contract.params import Params, Section, Sections
 from pipeline.contract.records import Record
 from pipeline.contract.source_code import FRAME, imported_files
 from pipeline.contract.workload import Workload
+from pipeline.runner import written_by
 from pipeline.stages import STAGES
 
 FILE = Path("dvc.yaml")
@@ -55,6 +56,12 @@ def rooms(name: str) -> list[str]:
     return sorted({"/".join(module.split(".")[:2]) for module in modules if module.count(".") > 1})
 
 
+def _written_by(name: str) -> type[Record]:
+    kind = written_by(name)
+    assert kind is not None
+    return kind
+
+
 def text(folder: Path = Path()) -> str:
     """Returns dvc.yaml of the home in `folder`."""
     declared: dict[str, Any] = {}
@@ -63,7 +70,7 @@ def text(folder: Path = Path()) -> str:
         if not stage.dvc:
             continue
         hints = typing.get_type_hints(stage.function)
-        written = hints.pop("return")
+        hints.pop("return")
         read = [kind for kind in hints.values() if isinstance(kind, type) and issubclass(kind, Record)]
         deps = [
             *((rooms(name) if has_code else [stages.FRAME]) if stage.dvc == "cached" else ()),
@@ -77,7 +84,7 @@ def text(folder: Path = Path()) -> str:
             **({"deps": deps} if deps else {}),
             "outs": [
                 *({path: {"persist": True}} if path in stage.persists else path for path in stage.writes),
-                {records.path_of(written).as_posix(): {"cache": False}},
+                {records.path_of(_written_by(name)).as_posix(): {"cache": False}},
             ],
         }
     stream = StringIO()

@@ -177,7 +177,9 @@ def _end_experiment(night: Night, params: CloseSections) -> None:
     """
     from pipeline.experiment import traffic
 
-    version = None if records.find(Release) else records.find(Version)
+    released, version = records.find(Release), records.find(Version)
+    if released and version and released.version == version.number:
+        version = None
     todo: list[Callable[[], object]] = [partial(traffic.end, night.id, params)]
     todo += [partial(traffic.take_down, version.number, params)] if version else []
     for call in todo:  # each, whether or not the one before failed

@@ -49,7 +49,7 @@ def stage(*, name: str, wait: bool = False, explain: bool = False, **given: obje
     else:
         record = _until_done(name, given) if wait else run(name, **given)
         snapshots.make_folders(name)
-        if by_dvc:
+        if by_dvc and record is not None:
             snapshots.record(name)
     if record is None or inside_dvc:
         return 0
@@ -265,6 +265,8 @@ def run(name: str, **given: Any) -> Record | None:
 def written_by(name: str) -> type[Record] | None:
     """Returns the kind of record that a stage writes; None where it writes none."""
     kind = typing.get_type_hints(stages.STAGES[name].function)["return"]
+    if isinstance(kind, types.UnionType):  # `Refit | None`
+        kind = kind.__args__[0]
     return kind if _is_record(kind) else None
 
 

@@ -93,6 +93,11 @@ STAGES = {
         path="pipeline.gate.judge:gate", help="decide: promote, reject, wait, no data",
         reads=("data/run/scores.npy",), waits=True,
     ),
+    "refit": Stage(
+        path="pipeline.gate.refit:refit", help="train what is promoted on the held-out days too", waits=True,
+        dvc="frozen", reads=(WORKLOAD, "data/arrays", "data/run/model", "data/run/scores.npy"),
+        writes=("data/run/refitted/model",),
+    ),
     "promote": Stage(
         path="pipeline.rollout.promote:promote", help="let the promoted version serve", waits=True
     ),

@@ -132,10 +132,10 @@ def test_the_options_of_a_stage_are_the_scalars_of_its_signature(name: str) -> N
 def test_each_record_is_written_by_a_stage_and_only_one() -> None:
     writers = [runner.written_by(name) for name in stages.CHAIN]
     kinds = [kind for kind in writers if kind]
-    assert len(kinds) == len(set(kinds)) == 11
+    assert len(kinds) == len(set(kinds)) == 12
     assert {kind.__name__ for kind in kinds} == {
         "Night", "Batch", "Report", "Dataset", "Profile", "Plan", "Training",
-        "Evaluation", "Version", "Verdict", "Release",
+        "Evaluation", "Version", "Verdict", "Refit", "Release",
     }  # fmt: skip
 
 

@@ -331,6 +331,10 @@ class GateParams(Section):
     false_promotions_per_year: float = Field(0.5, gt=0)
     """Promotions a year, at most, of changed recipes that are no better. A recipe is proven better at half of
     `alpha` as long as few are tried, and at ever less the more were tried within a year."""
+    refit_epochs: float = Field(0, ge=0)
+    """Passes over the held-out days by which a version that is promoted is trained further before it serves,
+    at `train.warm_rate`, so that more `prepare.test_days` do not make it less fresh; 0: it serves as it was
+    judged. Nothing compares the result: it must only pass the smoke test, and output about what it did."""
     resamples: int = Field(1000, ge=0)
     """Resamples of the bootstrap that checks the interval of the effect; 0: no bootstrap."""
     scores: Literal["replay", "live", "both"] = "replay"
@@ -576,6 +580,10 @@ class GateSections(RegisterSections, LiveSections):
     release: ReleaseParams = ReleaseParams()
 
 
+class RefitSections(GateSections, TrainSections):
+    """Sections that stage refit reads."""
+
+
 class WatchSections(LiveSections):
     """Sections that stage watch reads."""
 
@@ -588,7 +596,7 @@ class CloseSections(LiveSections, BackendSections):
     night: NightParams = NightParams()
 
 
-class Params(PlanSections, GateSections, WatchSections, CloseSections):
+class Params(PlanSections, RefitSections, WatchSections, CloseSections):
     """The whole of params.yaml."""
 
     source: Plug

@@ -493,6 +493,21 @@ class Approval(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Refit(Record):
+    """What became of a version that was promoted, by training it on the held-out days too."""
+
+    judged: int  # the version that the verdict is on
+    version: Version | None = None  # that it became; None: it was not registered
+    training: Training | None = None  # that made it; its cost is that of all jobs of the night
+    checks: tuple[Check, ...] = ()  # of its fitness to serve, and of its outputs beside the judged version's
+    why_not: str = ""  # why the judged version serves as it is; "": the refitted one does
+
+    def in_place_of(self, judged: int) -> Version | None:
+        """Returns the version that serves in place of the judged one; None where that serves itself."""
+        return self.version if self.judged == judged and not self.why_not else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Release(Record):
     """Which version serves. Versions are 0 where there is none."""
 
@@ -537,7 +552,7 @@ class Watch(Record):
 
 OF_A_NIGHT = (
     Night, Champion, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
-    Release,
+    Refit, Release,
 )  # fmt: skip
 R = TypeVar("R", bound=Record)
 

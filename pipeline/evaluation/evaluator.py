@@ -98,16 +98,8 @@ def evaluate(
         if days:
             _add_references(arms, theirs, champion, days=days, params=params, registered=registered)
     metrics = declared(workload)
-    by_row: tuple[LiveMetric, ...] = ()
     with torch.inference_mode():
-        if metrics:
-            columns, by_row = _judged(arms, theirs, batch_size=params.batch_size)
-        else:
-            columns = score(arms, num_samples, batch_size=params.batch_size)
-            for scored in theirs.values():
-                columns |= scored
-            if serves_rows(workload):
-                columns |= _predicted(predict(arms[0], batch_size=params.batch_size))
+        columns, by_row = _scored(arms, theirs, batch_size=params.batch_size)
     columns |= _baselines(workload, arrays, num_samples)
     write_scores(columns, num_samples)
     return Evaluation(
@@ -127,6 +119,30 @@ def evaluate(
         days=days or everything,
         seen_days=tuple(day for day in everything if day not in (days or everything)),
     )  # fmt: skip
+
+
+def columns_of(workload: Workload, model: Path, arrays: Path, *, batch_size: int) -> Columns:
+    """Returns what scores.npy has of a challenger, for this model and these held-out samples."""
+    import torch
+
+    samples = workload.dataset(arrays, "test")
+    arm = Arm(name="challenger", workload=workload, model=load_model(workload, model), samples=samples)
+    with torch.inference_mode():
+        return _scored([arm], {}, batch_size=batch_size)[0]
+
+
+def _scored(
+    arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int
+) -> tuple[Columns, tuple[LiveMetric, ...]]:
+    """Returns the columns of the scores, and the metrics for users where the workload names metrics."""
+    if declared(arms[0].workload):
+        return _judged(arms, theirs, batch_size=batch_size)
+    columns = score(arms, len(arms[0].samples), batch_size=batch_size)
+    for scored in theirs.values():
+        columns |= scored
+    if serves_rows(arms[0].workload):
+        columns |= _predicted(predict(arms[0], batch_size=batch_size))
+    return columns, ()
 
 
 def _compared_days(workload: Workload, champion: Champion) -> tuple[date, ...]:

@@ -173,8 +173,7 @@ def _since(past: Sequence[Entry], chain: Chain) -> Iterator[Difference]:
         before = _chain(entry)
         if entry.rollback or (before and (before.anchor != chain.anchor or before.spent)):
             return
-        served = entry.release and entry.verdict and entry.release.version == entry.verdict.challenger
-        if before and before.challenger and served:
+        if before and before.challenger and entry.promoted:
             yield before.challenger
 
 

@@ -98,7 +98,8 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
     chains = [chain for entry in later if (chain := _chain(entry))]
     made = _chain(promotion) if promotion else None
     newest = chains[0] if chains else made
-    from_before = [chain.predecessor for chain in chains] + [made.step if made else None]
+    as_judged = made if promotion and not promotion.refitted else None  # a refit is not what was compared
+    from_before = [chain.predecessor for chain in chains] + [as_judged.step if as_judged else None]
     before = _level(from_before, params)
     anchored = _level([chain.champion for chain in chains], params)
     judged = [entry.evaluation for entry in (*later, promotion) if entry and entry.evaluation]

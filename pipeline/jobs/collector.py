@@ -80,8 +80,8 @@ def _fetch_copies(folder: Path, recipe: Recipe) -> None:
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 
 
-def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str) -> Training:
-    """Copies the model to the night's folder, whole or not at all, and returns the record of the training.
+def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, into: Path = MODEL) -> Training:
+    """Copies the model to the folder `into`, whole or not at all, and returns the record of the training.
 
     Raises JobError if the model does not match the digest in its result.
     """
@@ -93,12 +93,12 @@ def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str) -> 
             f"the model of job {folder.name} does not match its digest {result.model_digest}; "
             f"run train again, it goes on from the last checkpoint"
         )
-    fresh = MODEL.with_name(".model")
+    fresh = into.with_name(".model")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source, fresh)
-    shutil.rmtree(MODEL, ignore_errors=True)
-    fresh.rename(MODEL)
+    shutil.rmtree(into, ignore_errors=True)
+    fresh.rename(into)
     starts = jsonl.whole(folder / "starts.jsonl")
     began = datetime.fromisoformat(starts[0]["time"]) if starts else result.ended_at
     elapsed_s = max(0.0, (result.ended_at - began).total_seconds())

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from math import ceil
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Literal
 from pipeline.contract import clock as night_clock
 from pipeline.contract.backend import LIVE, Backend
 from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.formats import duration
 from pipeline.contract.params import TrainSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
 from pipeline.contract.source_code import frame_digest, source_digest
 from pipeline.contract.units import HOUR_S
-from pipeline.jobs import escalation, submissions
+from pipeline.jobs import collector, escalation, submissions
 from pipeline.jobs.backend_job import job_of
 from pipeline.jobs.cost_tracker import CostTracker
 from pipeline.jobs.reconciler import Reconciler
@@ -34,6 +36,7 @@ from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
 log = logging.getLogger(__name__)
 
 JOBS = Path("data/work/jobs")
+REFITTED = collector.MODEL.parent / "refitted" / collector.MODEL.name
 
 
 def train(
@@ -77,6 +80,90 @@ def look_after(
     Without the latter, the machine never sleeps.
     """
     recipe = recipe_of(night, dataset, plan, champion, params)
+    return _act(recipe, night, plan, backend=backend, params=params, clock=clock, awake=awake or clock)
+
+
+def refit(
+    night: Night,
+    dataset: Dataset,
+    plan: Plan,
+    training: Training,
+    *,
+    num_samples: int,
+    last_day: date,
+    backend: Backend,
+    params: TrainSections,
+) -> Training:
+    """Trains tonight's model on held-out samples, as `train` does; the result is in `REFITTED`.
+
+    Raises JobError where the time until the decision does not suffice; a job that runs already goes on.
+
+    Args:
+        night: tonight's.
+        dataset: of the training split.
+        plan: by which the model was trained, whose machines are taken again.
+        training: that of the model, by which the time is estimated.
+        num_samples: to train on, all passes together.
+        last_day: the last held-out day.
+        backend: runs the job.
+        params: the recipe.
+    """
+    shorter, until = _plan_of_refit(plan, training, num_samples), _decision(night, plan)
+    recipe = replace(
+        recipe_of(night, dataset, shorter, None, params),
+        split="test",
+        last_day=last_day,
+        warm_from=str(collector.MODEL),
+        warm_digest=training.model_digest,
+        first_sample=0,
+        base_samples=num_samples,
+        rate=params.train.warm_rate,
+        train_until=until,
+    )
+    begun = JOBS / name_of(recipe, plan.rental, num_workers=params.train.num_workers)
+    left_s = until.timestamp() - night_clock.now()
+    if not begun.exists() and left_s < shorter.expected_s:
+        raise JobError(
+            f"a refit on {num_samples:,} samples takes about {duration(shorter.expected_s)}, and "
+            f"{duration(max(left_s, 0.0))} are left for it before the decision; raise night.decide_hours"
+        )
+    return _act(
+        recipe, night, shorter, backend=backend, params=params, clock=night_clock.now,
+        awake=night_clock.awake, into=REFITTED,
+    )  # fmt: skip
+
+
+def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
+    """Returns the plan of a job as the one before, but of so many samples, at the pace that was measured."""
+    start_s = escalation.start_s(plan)
+    expected_s = start_s + num_samples * training.elapsed_s / max(training.num_samples, 1)
+    share = expected_s / plan.expected_s if plan.expected_s else 1.0
+    return replace(
+        plan,
+        num_samples=num_samples,
+        batch_size=min(plan.batch_size, num_samples),
+        micro_batch_size=min(plan.micro_batch_size, num_samples),
+        expected_s=expected_s,
+        expected_usd=plan.expected_usd * share,
+        interval=(plan.interval[0] * share, plan.interval[1] * share),
+        ladder=(),
+        sizes=(),
+        tuning=replace(plan.tuning, in_memory=False),  # which keeps samples of the training split
+    )
+
+
+def _act(
+    recipe: Recipe,
+    night: Night,
+    plan: Plan,
+    *,
+    backend: Backend,
+    params: TrainSections,
+    clock: Callable[[], float],
+    awake: Callable[[], float],
+    into: Path = collector.MODEL,
+) -> Training:
+    """Takes the next action for the job of a recipe, and returns its record once it has ended."""
     workers, confidence = params.train.num_workers, params.plan.confidence
     first = escalation.first(plan, train_until=recipe.train_until, confidence=confidence)
     name = name_of(recipe, plan.rental, num_workers=workers)
@@ -96,7 +183,8 @@ def look_after(
             confidence=confidence,
             budget_usd=night.budget_usd,
             clock=clock,
-            awake=awake or clock,
+            awake=awake,
+            into=into,
         ).act()
 
 
@@ -152,8 +240,13 @@ def _last_day(model: Path) -> date:
 
 def _until(night: Night, plan: Plan) -> datetime:
     """Returns when training has to end: earlier than the night says if the later stages need the time."""
+    return min(night.train_until, _decision(night, plan))
+
+
+def _decision(night: Night, plan: Plan) -> datetime:
+    """Returns when a model has to be there, so that it can be evaluated before the decision is due."""
     after_s = sum(portion.expected_s for portion in plan.after)
-    return min(night.train_until, night.decide_until - timedelta(seconds=ceil(after_s)))
+    return night.decide_until - timedelta(seconds=ceil(after_s))
 
 
 def _batching(

@@ -59,7 +59,9 @@ class Reconciler:
         budget_usd: float,
         clock: Callable[[], float],
         awake: Callable[[], float],
+        into: Path = collector.MODEL,
     ) -> None:
+        self.into = into
         self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
         self.backend, self.num_workers = backend, num_workers
         self.clock, self.awake = clock, awake
@@ -351,7 +353,7 @@ class Reconciler:
             self._note_early_end(now, result.num_samples)
         self._pay(now, None)  # the job costs nothing after its end
         usd = spent_usd(self.folder.parent, night=self.recipe.night)
-        return collector.collect(self.folder, self.attempts, cost_usd=usd, logs=self._logs())
+        return collector.collect(self.folder, self.attempts, cost_usd=usd, logs=self._logs(), into=self.into)
 
     def _logs(self) -> str:
         """Returns where a person reads what the last job printed; "" if no job was submitted."""

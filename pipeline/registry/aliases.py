@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 PRUNED = "pruned"  # tag of a version whose model was deleted (pipeline/rollout/prune.py): the day of that
-SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced
+SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced, refitted
+REFITTED = "refitted"  # a refit of the version serves in its place
 
 
 def is_settled(client: "MlflowClient", name: str, serving: Release) -> bool:

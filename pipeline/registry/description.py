@@ -108,6 +108,16 @@ def with_verdict(
     return "\n\n".join(part for part in parts if part) + RULE + rest
 
 
+def of_refit(description: str, *, judged: int) -> str:
+    """Returns the page of a refit: that of the judged version, and whose scores these are."""
+    verdict, _, rest = description.partition("\n\n")
+    mark = (
+        f"**A refit of version {judged}**, which was trained on the held-out days too once it was judged. "
+        f"The verdict and all scores on this page are those of version {judged}, before the refit."
+    )
+    return f"{verdict}\n\n{mark}\n\n{rest}"
+
+
 def in_the_long_run(verdict: Verdict) -> list[str]:
     """Returns what is known beyond tonight's comparison, a sentence each: of the chain, of chances."""
     sentences, chain = [], verdict.chain

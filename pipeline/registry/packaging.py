@@ -31,10 +31,19 @@ OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
 
 
-def log_model(client: "MlflowClient", run_id: str, params: RegisterSections, *, day: date) -> tuple[str, str]:
-    """Logs `data/run/model` as a pyfunc with its code; returns its URI and the digest of its files.
+def log_model(
+    client: "MlflowClient",
+    run_id: str,
+    params: RegisterSections,
+    *,
+    day: date,
+    model: Path = MODEL,
+    to: str = "model",
+) -> tuple[str, str]:
+    """Logs a model as a pyfunc with its code; returns its URI and the digest of its files.
 
-    It takes raw rows where the workload predicts them, else the numbers of samples; `day` is the night's.
+    It takes raw rows where the workload predicts them, else the numbers of samples. `day` is the night's,
+    `to` the folder among the artifacts of the run.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*type hint")  # of MLflow's own classes
@@ -52,15 +61,15 @@ def log_model(client: "MlflowClient", run_id: str, params: RegisterSections, *, 
         mlflow.pyfunc.save_model(
             folder,
             python_model=str(Path(__file__).with_name("served.py")),
-            artifacts={path.name: str(path) for path in (MODEL.resolve(), taken.past) if path},
+            artifacts={path.name: str(path) for path in (model.resolve(), taken.past) if path},
             code_paths=[str(code)],
             signature=taken.signature,
             input_example=taken.example,
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in required],
         )
         files_digest = records.digest(folder)
-        client.log_artifacts(run_id, str(folder), "model")
-    return f"{client.get_run(run_id).info.artifact_uri}/model", files_digest
+        client.log_artifacts(run_id, str(folder), to)
+    return f"{client.get_run(run_id).info.artifact_uri}/{to}", files_digest
 
 
 @dataclass(frozen=True, kw_only=True)

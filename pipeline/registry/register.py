@@ -5,6 +5,8 @@ It may be killed at any line and called again: tonight's version is looked up by
 
 import contextlib
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.contract import records
@@ -88,6 +90,28 @@ def register(
         run_id=run_id,
         files_digest=files_digest,
     )
+
+
+def register_refit(
+    judged: Version, *, night: Night, model: Path, training: Training, params: RegisterSections
+) -> Version:
+    """Makes a refit of tonight's version, in the folder `model`, a version too, and returns its record.
+
+    It belongs to the same run, and its page is the judged version's, as its scores are.
+    """
+    check_digest(model, training.model_digest, record="the record of the refit")
+    tags = lineage(night, data_digest=judged.data_digest, model_digest=training.model_digest, params=params)
+    tags["refit_of"] = str(judged.number)
+    with session() as client:
+        source, files_digest = packaging.log_model(
+            client, judged.run_id, params, day=night.day, model=model, to="refitted"
+        )
+        page = aliases.existing(client, judged.name, judged.number).description or ""
+        number = _find_version(client, judged.name, tags) or _make_version(
+            client, judged.name, source=source, run_id=judged.run_id, tags=tags,
+            text=description.of_refit(page, judged=judged.number),
+        )  # fmt: skip
+    return replace(judged, number=number, model_digest=training.model_digest, files_digest=files_digest)
 
 
 def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> int | None:

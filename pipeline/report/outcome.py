@@ -154,9 +154,11 @@ def _refusal(verdict: Verdict, serving: int, stays: str) -> str:
 def _promotion(entry: Entry, challenger: int) -> str:
     if entry.release is None:
         return f"Version {challenger} is to be promoted; the promotion has not happened yet."
+    made = entry.refitted
+    version = f"{made.number}, a refit of version {challenger}," if made else f"{challenger}"
     if entry.release.replaced:
-        return f"Promoted: version {challenger} replaces version {entry.release.replaced}."
-    return f"Promoted: version {challenger} is the first champion."
+        return f"Promoted: version {version} replaces version {entry.release.replaced}."
+    return f"Promoted: version {version} is the first champion."
 
 
 def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> list[Link]:

@@ -26,6 +26,7 @@ from pipeline.contract.records import (
     Plan,
     Profile,
     Record,
+    Refit,
     Release,
     Report,
     Training,
@@ -46,7 +47,7 @@ FILE = records.RUN / "report.html"
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
 _KINDS: tuple[type[Record], ...] = (
     Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval, Champion,
-    Release,
+    Refit, Release,
 )  # fmt: skip
 _FORMATS = (
     "count", "duration", "dollars", "size", "score", "effect", "percent", "quantity", "operations", "clock",
@@ -210,6 +211,7 @@ def _lineage(entry: Entry) -> dict[str, str]:
         "Model": training.model_digest if training else "",
         "Trained from": _began(entry),
         "Version": f"{version.name} {version.number}" if version else "",
+        "Refit": _refit(entry),
         "Approval": approval.words(entry.verdict, entry.approval, over=bool(entry.commit))
         if entry.verdict
         else "",
@@ -220,6 +222,15 @@ def _lineage(entry: Entry) -> dict[str, str]:
     if entry.release:
         lineage |= {f"Release, {key}": value for key, value in entry.release.lineage.items()}
     return {key: value for key, value in lineage.items() if value}
+
+
+def _refit(entry: Entry) -> str:
+    """Returns what a refit on the held-out days came to; "" where none was asked for."""
+    if entry.refit is None:
+        return ""
+    if entry.refit.why_not or entry.refit.version is None:
+        return f"none: {entry.refit.why_not}"
+    return f"version {entry.refit.version.number}; the scores are those of version {entry.refit.judged}"
 
 
 def _began(entry: Entry) -> str:

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from pipeline.contract import older, records
 from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.contract.params import Params
-from pipeline.contract.records import Approval, Check, Night, Release, Verdict, Version
+from pipeline.contract.records import Approval, Check, Night, Refit, Release, Verdict, Version
 from pipeline.registry import aliases
 from pipeline.rollout import saga
 from pipeline.rollout.targets import release_targets
@@ -68,7 +68,7 @@ def _checks(params: Params) -> Iterator[Check]:
         )
 
 
-KINDS = (Night, Version, Verdict, Approval, Release)
+KINDS = (Night, Version, Verdict, Approval, Refit, Release)
 Contents = dict[str, dict[str, Any]]  # the records of a commit by name, as plain values
 
 
@@ -122,8 +122,10 @@ def release_faults(commits: Sequence[Commit], contents: Sequence[Contents]) -> I
         if release["replaced"] != serving:
             yield f"{commit.id[:9]} replaces version {release['replaced']}, but {serving} served"
         if not commit.rollback:
-            version = content.get("version", {})
-            if not _allowed(verdict, content.get("approval", {}), release["version"]):
+            version, judged = content.get("version", {}), release["version"]
+            if refitted := _refitted(content):
+                version, judged = refitted, version.get("number")
+            if not _allowed(verdict, content.get("approval", {}), judged):
                 yield f"version {release['version']} was released by {commit.id[:9]} without a verdict on it"
             if (version.get("number"), version.get("model_digest")) != (
                 release["version"],
@@ -131,6 +133,14 @@ def release_faults(commits: Sequence[Commit], contents: Sequence[Contents]) -> I
             ):
                 yield f"{commit.id[:9]} released another model than version {version.get('number')}"
         serving = release["version"]
+
+
+def _refitted(content: Contents) -> dict[str, Any]:
+    """Returns the version that a refit of the judged one became; empty where none serves in its place."""
+    refit = content.get("refit", {})
+    judged = content.get("version", {}).get("number")
+    serves = refit and not refit["why_not"] and refit["judged"] == judged
+    return (refit["version"] or {}) if serves else {}
 
 
 def _allowed(verdict: dict[str, Any], approval: dict[str, Any], number: int) -> bool:
@@ -190,9 +200,10 @@ def _registry_faults(
     releases = [content["release"]["version"] for content in contents if "release" in content]
     serving = releases[0] if releases else 0
     made = {
-        content["version"]["number"]: content["version"]
+        version["number"]: version
         for commit, content in zip(commits, contents, strict=True)
-        if "version" in content and not commit.rollback
+        for version in (content.get("version"), content.get("refit", {}).get("version"))
+        if version and not commit.rollback
     }
     have = {int(version.version): version for version in aliases.versions(client, name)}
     for number, version in made.items():

@@ -14,6 +14,7 @@ from pipeline.contract.records import (
     Approval,
     Champion,
     Night,
+    Refit,
     Release,
     Verdict,
     Version,
@@ -37,8 +38,9 @@ def promote(
     params: RegisterSections,
     *,
     approval: Approval | None = None,
+    refit: Refit | None = None,
 ) -> Release:
-    """Lets tonight's version serve, and returns its release.
+    """Lets tonight's version serve, or its refit where there is one, and returns its release.
 
     Raises NothingToDo unless the verdict promotes the version, or a person approved it where one was asked;
     NotYet while a person may still answer, or a release target gets ready; and ReleaseError, with nothing
@@ -57,6 +59,8 @@ def promote(
             f"the verdict is on version {verdict.challenger} against {verdict.champion}, but tonight's is "
             f"{version.number} against {serving}; run gate again"
         )
+    judged, version = version, (refit and refit.in_place_of(version.number)) or version
+    reason = approvals.reason(verdict, approval) + _of_refit(judged, refit)
     release = Release(
         version=version.number,
         replaced=serving,
@@ -71,7 +75,7 @@ def promote(
         tip=night.previous,
         commit=lambda: ledger.commit_night(
             night,
-            message=f"{night.day}: promote: {approvals.reason(verdict, approval)}"[:200],
+            message=f"{night.day}: promote: {reason}"[:200],
             release=release,
         ),
     )
@@ -79,6 +83,8 @@ def promote(
     with session() as client:
         commit = saga.run(move, release_targets(client, version.name))
         aliases.tag(client, version.name, version.number, ledger=commit)
+        if version != judged:
+            aliases.tag(client, judged.name, judged.number, status=aliases.REFITTED)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
     ledger_copy.push()
@@ -87,5 +93,14 @@ def promote(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
     if not is_retry:
-        notifier.promoted(night, release, approvals.reason(verdict, approval))
+        notifier.promoted(night, release, reason)
     return release
+
+
+def _of_refit(judged: Version, refit: Refit | None) -> str:
+    """Returns what became of a refit, to end a sentence; "" where none was asked for."""
+    if refit is None or refit.judged != judged.number:
+        return ""
+    if made := refit.in_place_of(judged.number):
+        return f"; version {made.number} is version {judged.number} after a refit on the held-out days"
+    return f"; it serves as it was judged: {refit.why_not}"

@@ -18,6 +18,7 @@ from pipeline.contract.records import (
     Dataset,
     Night,
     Record,
+    Refit,
     Release,
     Report,
     Training,
@@ -35,6 +36,7 @@ _ROLES = {  # what a night did with a digest that its record names
     Dataset: "trained on it",
     Training: "made it",
     Version: "registered it",
+    Refit: "refitted it",
     Release: "released it",
     Champion: "was judged against it",
 }
@@ -57,20 +59,20 @@ def why(number: int) -> list[tuple[str, str]]:
     Raises ReleaseError where no night of the ledger made the version.
     """
     commits = ledger.commits()
-    path = str(records.path_of(Version))
-    texts = ledger.texts_at([commit.id for commit in commits], [path])
+    paths = [str(records.path_of(kind)) for kind in (Version, Refit)]
+    texts = ledger.texts_at([commit.id for commit in commits], paths)
     made = [
         commit
         for commit, files in zip(commits, texts, strict=True)
-        if not commit.rollback and path in files and json.loads(files[path])["number"] == number
+        if not commit.rollback and number in _numbers(files)
     ]
     if not made:
-        known = sorted({json.loads(files[path])["number"] for files in texts if path in files})
+        known = sorted({known for files in texts for known in _numbers(files)})
         span = f"{known[0]} to {known[-1]}" if known else "none"
         raise ReleaseError(f"no night of the ledger made version {number}; the versions it has are: {span}")
     entry = ledger.entries_of([made[0]])[0]
     return [
-        *_made_of(entry),
+        *_made_of(entry, number),
         *_judged(entry),
         *(
             ("erased" if note.erasure else "by hand", str(note))
@@ -80,6 +82,15 @@ def why(number: int) -> list[tuple[str, str]]:
         ("served", "; ".join(_served(number, commits)) or "never"),
         ("ledger", entry.commit),
     ]
+
+
+def _numbers(files: dict[str, str]) -> list[int]:
+    """Returns the versions that a night made: tonight's, and its refit; `files` are texts by path."""
+    found = [
+        json.loads(files[path]) for kind in (Version, Refit) if (path := str(records.path_of(kind))) in files
+    ]
+    versions = [record.get("version", record) for record in found]
+    return [version["number"] for version in versions if version]
 
 
 def who_used(what: str) -> list[Use]:
@@ -96,7 +107,7 @@ def who_used(what: str) -> list[Use]:
             f"{what!r} is neither a date nor a digest; write 2011-09-30, or {FEWEST_DIGITS} or more digits"
         )
     commits = [commit for commit in ledger.commits() if not commit.rollback]
-    kinds: Sequence[type[Record]] = (Night, Dataset, Version) if day else (Night, Version, *_ROLES)
+    kinds: Sequence[type[Record]] = (Night, Dataset, Version, Refit) if day else (Night, Version, *_ROLES)
     paths = [*(str(records.path_of(kind)) for kind in kinds), *([] if day else [LOCK])]
     serving = ledger.champion_at(ledger.ledger_tip())
     uses = []
@@ -106,7 +117,10 @@ def who_used(what: str) -> list[Use]:
         if not how:
             continue
         night = json.loads(texts["night"])
-        version = json.loads(texts["version"])["number"] if "version" in texts else 0
+        made = _numbers(files)
+        version = made[0] if made else 0
+        if serving is not None and serving.version in made:
+            version = serving.version
         serves = serving is not None and serving.version == version != 0
         uses.append(Use(night=night["id"], day=night["day"], version=version, how=how, serves=serves))
     return uses
@@ -131,7 +145,11 @@ def _how_day(texts: dict[str, str], day: date) -> str:
     dataset, night = json.loads(texts["dataset"]), json.loads(texts["night"])
     if dataset["first_day"] <= str(day) <= dataset["last_day"]:
         return "trained on it"
-    return "was judged on it" if dataset["last_day"] < str(day) <= night["day"] else ""
+    if not dataset["last_day"] < str(day) <= night["day"]:
+        return ""
+    refit = json.loads(texts.get("refit", "{}"))
+    refitted = refit and refit["version"] and not refit["why_not"]
+    return f"was judged on it{', then trained on it' * bool(refitted)}"
 
 
 def _how_digest(texts: dict[str, str], digest: str) -> str:
@@ -148,17 +166,21 @@ def _names(text: str, digest: str) -> bool:
     if f'"{digest}' not in text:  # most records, which then need not be parsed
         return False
     values = json.loads(text)
+    values |= values.get("version") or {} if isinstance(values.get("version"), dict) else {}
     named = [value for key, value in values.items() if key.endswith("digest")]
     return any(value.startswith(digest) for value in (*named, *values.get("lineage", {}).values()))
 
 
-def _made_of(entry: Entry) -> list[tuple[str, str]]:
-    night, version, dataset = entry.night, entry.version, entry.dataset
+def _made_of(entry: Entry, number: int) -> list[tuple[str, str]]:
+    night, version, dataset, refit = entry.night, entry.version, entry.dataset, entry.refit
     assert version is not None
+    if refit and refit.version and refit.version.number == number:
+        version = refit.version
     pairs = [
         ("version", f"{version.name} {version.number}, model {version.model_digest}"),
         ("night", f"{night.id}, {night.trigger}, began {night.started_at:%Y-%m-%d %H:%M} UTC"),
         ("run", version.run_id),
+        *([("refit", _refit(refit))] if refit else []),
     ]
     if dataset is not None:
         pairs.append(
@@ -187,6 +209,16 @@ def _made_of(entry: Entry) -> list[tuple[str, str]]:
             )
         )
     return pairs
+
+
+def _refit(refit: Refit) -> str:
+    """Returns what a refit on the held-out days came to."""
+    if refit.why_not or refit.version is None:
+        return f"version {refit.judged} serves as it was judged: {refit.why_not}"
+    return (
+        f"version {refit.version.number} is version {refit.judged} after training on the held-out days too; "
+        f"verdict and scores are those of version {refit.judged}"
+    )
 
 
 def _judged(entry: Entry) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.contract import records
 from pipeline.contract.errors import PipelineError, ReleaseError
 from pipeline.contract.params import Plug
-from pipeline.contract.records import Night, Version
+from pipeline.contract.records import Night, Refit, Version
 from pipeline.registry import aliases, carried_code, packaging
 from pipeline.registry.row_packaging import read_example
 from pipeline.registry.weights import ARRAYS, load_model, load_rows
@@ -126,9 +126,12 @@ def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
     """
     of_night = [commit for commit in ledger.commits() if commit.night == night and not commit.rollback]
     versions = [ledger.read_at(commit.id, Version) for commit in of_night]
+    refits = [ledger.read_at(commit.id, Refit) for commit in of_night]
     if re.fullmatch(records.NIGHT_ID, night):
         folders = (home / "nights" / night, home)
         versions += [records.find(Version, folder / records.RUN) for folder in folders]
+        refits += [records.find(Refit, folder / records.RUN) for folder in folders]
+    versions += [refit.version for refit in refits if refit]
     for version in versions:
         if version and (version.name, version.number, version.night) == (name, number, night):
             return version

@@ -8,7 +8,9 @@ with equality where W has what the challenger shows more often. W is learned fro
 on those to come, so whatever it is, `e_process` has a valid case against "the distance is at most the margin"
 (Shekhar & Ramdas 2024). W is learned anew whenever there are twice as many lists. An item never shown by the
 champion is in W. A refresh moves lists a little; a broken model, or one of another shop, moves them far.
-Pure.
+
+Of two models that gave lists to the same users, a coin says whose is looked at: that is a live test of
+before (`shifted`). Pure.
 """
 
 from collections import Counter
@@ -16,6 +18,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from pipeline.statistics.e_process import alarm
+from pipeline.statistics.result import Result
+
+CHANCE = 0.5  # of a user's list being the other model's
 
 
 def witnessed(treated: ArrayLike, lists: Sequence[Sequence[str]]) -> NDArray[np.float64]:
@@ -36,6 +43,17 @@ def witnessed(treated: ArrayLike, lists: Sequence[Sequence[str]]) -> NDArray[np.
         shares[number] = sum(item not in usual for item in items) / len(items) if items else 0.0
         shown[bool(arm[number])].update(items)
     return shares
+
+
+def shifted(judged: Sequence[Sequence[str]], other: Sequence[Sequence[str]], *, margin: float) -> Result:
+    """Returns WORSE where the other model's lists are proven further away than the margin, else OPEN.
+
+    Both are of the same users, in the same order; NO_DATA where there are none.
+    """
+    treated = np.random.default_rng(0).random(len(judged)) < CHANCE
+    lists = [list(other[place] if one else judged[place]) for place, one in enumerate(treated)]
+    chance = np.full(len(judged), CHANCE)
+    return alarm(treated, chance, witnessed(treated, lists), margin=margin)
 
 
 def _usual(shown: dict[bool, Counter[str]]) -> frozenset[str]:

@@ -31,6 +31,7 @@ from pipeline.contract.records import (
     Profile,
     R,
     Record,
+    Refit,
     Release,
     Report,
     Training,
@@ -65,6 +66,7 @@ class Entry:
     verdict: Verdict | None = None
     approval: Approval | None = None
     champion: Champion | None = None
+    refit: Refit | None = None
     release: Release | None = None
     closed_at: datetime | None = None  # when the commit was made, UTC; None: the night is still open
 
@@ -72,6 +74,19 @@ class Entry:
     def serving(self) -> Release | None:
         """Returns what served once this commit was made."""
         return self.release or self.champion
+
+    @property
+    def promoted(self) -> bool:
+        """Returns whether the version that the verdict is on serves from then on, as judged or refitted."""
+        if self.release is None or self.verdict is None:
+            return False
+        judged = self.verdict.challenger
+        return self.release.version == (self.refitted.number if self.refitted else judged)
+
+    @property
+    def refitted(self) -> Version | None:
+        """Returns the refit that serves in place of the version that the verdict is on; None without one."""
+        return self.refit.in_place_of(self.verdict.challenger) if self.refit and self.verdict else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +118,7 @@ class Note:
 
 _KINDS: tuple[type[Record], ...] = (
     Night, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
-    Champion, Release,
+    Champion, Refit, Release,
 )  # fmt: skip
 
 

@@ -118,6 +118,7 @@ class Recipe(Record):
     decay: float  # share of num_samples, at the end
     checkpoint_every_s: float  # the first one
     train_until: datetime
+    split: Literal["train", "test"] = "train"  # test: a refit on the held-out samples
     first_sample: int = 0  # earlier samples are left out: a warm start trains on the newest
     tuning: Tuning = field(default_factory=Tuning)
     mean_time_to_loss_s: float | None = None  # of one machine of the job; None: the interval stays fixed
@@ -145,7 +146,7 @@ class Recipe(Record):
             self.workload, self.arguments, self.data_digest, self.warm_digest, self.seed, self.num_samples,
             self.first_sample, self.batch_size, self.rate, self.warmup, self.decay, self.tuning.precision,
             self.base_batch_size, self.base_samples, self.scaling, self.sync_every, bool(self.sizes),
-            self.source_digest,
+            self.source_digest, *([self.split] if self.split != "train" else []),
         )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
     gpus.check()
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
     with sigterm_blocked():
-        dataset = workload.dataset(Path(recipe.arrays), "train")
+        dataset = workload.dataset(Path(recipe.arrays), recipe.split)
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
     engine = _engine_class(recipe)(

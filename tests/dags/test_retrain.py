@@ -112,7 +112,7 @@ def test_the_dag_is_the_chain_of_the_stages_in_a_straight_line(described: Any) -
     gate = CHAIN.index("gate") + 1
     assert tuple(described["order"]) == (*CHAIN[:gate], "review", "approve", *CHAIN[gate:], "done")
     following = dict(zip(described["order"], [*described["order"][1:], None], strict=True))
-    past = {"gate": {"promote"}, "promote": {"done"}}
+    past = {"gate": {"refit"}, "promote": {"done"}}
     for task, downstream in described["downstream"].items():
         expected = {following[task]} - {None} | past.get(task, set())
         assert set(downstream) == expected, task

@@ -6,7 +6,17 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pipeline.contract.records import Anchor, Chain, Champion, Difference, Night, Release, Verdict
+from pipeline.contract.records import (
+    Anchor,
+    Chain,
+    Champion,
+    Difference,
+    Night,
+    Refit,
+    Release,
+    Verdict,
+    Version,
+)
 from pipeline.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_spent, sentence, why_cold
 from pipeline.statistics.level import Level
 from pipeline.storage.ledger import Entry
@@ -74,6 +84,18 @@ def test_a_chain_that_loses_nothing_goes_on() -> None:
     chain = stands(0.001, [served(8 - number, 0.0) for number in range(8)])
     assert not chain.spent
     assert apply_chain(verdict(), chain).action == "promote"
+
+
+def test_a_night_whose_version_serves_as_a_refit_counts_and_one_of_another_release_does_not() -> None:
+    def with_release(entry: Entry, number: int) -> Entry:
+        made = Version(name="m", number=6, night="n", data_digest="", model_digest="", run_id="")
+        refit = Refit(judged=5, version=made)
+        return replace(entry, refit=refit, release=Release(version=number, replaced=4))
+
+    past = [served(8 - number, 0.0) for number in range(2)]
+    assert stands(0.001, past).num_nights == stands(0.001, [with_release(one, 6) for one in past]).num_nights
+    assert not with_release(past[0], 5).promoted
+    assert with_release(past[0], 6).promoted
 
 
 def test_only_as_many_nights_are_averaged_as_it_takes() -> None:

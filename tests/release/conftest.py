@@ -15,6 +15,7 @@ from pipeline.contract.records import (
     Evaluation,
     Night,
     Plan,
+    Refit,
     Release,
     Training,
     Verdict,
@@ -105,6 +106,7 @@ def promote_night() -> Release:
         records.read(Verdict),
         records.find(Champion),
         params.load(),
+        refit=records.find(Refit),
     )
     records.write(made)
     return made

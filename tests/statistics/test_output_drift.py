@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipeline.statistics.e_process import alarm, log_evidence
-from pipeline.statistics.output_drift import witnessed
+from pipeline.statistics.output_drift import shifted, witnessed
 from pipeline.statistics.result import Status
 
 
@@ -23,6 +23,16 @@ def test_lists_that_moved_farther_than_the_margin_are_found_and_others_are_not(
     arm = rng.random(3000) < 0.05
     shown = witnessed(arm, lists(rng, arm, moved=moved))
     assert alarm(arm, np.full(arm.size, 0.05), shown, margin=0.5).status is status
+
+
+@pytest.mark.parametrize(("moved", "status"), [(0.0, Status.OPEN), (0.3, Status.OPEN), (0.9, Status.WORSE)])
+def test_two_models_lists_for_the_same_users_are_held_against_each_other(
+    moved: float, status: Status
+) -> None:
+    rng = np.random.default_rng(0)
+    judged, other = (lists(rng, np.full(400, changed), moved=moved) for changed in (False, True))
+    assert shifted(judged, other, margin=0.5).status is status
+    assert shifted([], [], margin=0.5).status is Status.NO_DATA
 
 
 @pytest.mark.slow

@@ -1,0 +1,168 @@
+"""A refit by a real job, registered in a real MLflow and promoted in a real ledger."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import Toy
+
+from pipeline.backends.local import Local
+from pipeline.contract import params, records
+from pipeline.contract.errors import NotYet
+from pipeline.contract.records import (
+    Check,
+    Dataset,
+    Evaluation,
+    Night,
+    Plan,
+    Refit,
+    Release,
+    Training,
+    Verdict,
+    Version,
+)
+from pipeline.gate import refit as stage
+from pipeline.jobs import launcher
+from pipeline.registry import aliases
+from pipeline.rollout import audit, provenance
+from pipeline.storage import ledger
+from tests.release.conftest import judge_night, promote_night
+from tests.release.folders import OWN, make_night
+from tests.release.test_registry import client, serving, versions
+
+ROOT = Path(__file__).parents[2]
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+
+def refitted(*, timeout_s: float = 120) -> Refit | None:
+    """Call the stage refit until it is done, in the folder of a night."""
+    asked, until = params.load(), time.monotonic() + timeout_s
+    while True:
+        try:
+            made = stage.refit(
+                records.read(Night), records.read(Dataset), records.read(Plan), records.read(Training),
+                records.read(Evaluation), version=records.read(Version), verdict=records.read(Verdict),
+                backend=Local(), workload=Toy(), params=asked, scoring=asked.evaluate,
+                before=records.find(Refit),
+            )  # fmt: skip
+        except NotYet:
+            assert time.monotonic() < until, "the refit did not come to an end"
+            time.sleep(0.02)
+            continue
+        if made:
+            records.write(made)
+        return made
+
+
+@pytest.fixture
+def judged(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict]:
+    """Judge a night whose params ask for a refit; it may take as many hours as given until the decision."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(OWN), str(ROOT)]))
+    monkeypatch.delattr(Toy, "likely")  # its lists tell the weights, so any other weight shows all others
+
+    def judge(*, hours: float = 2, samples: int = 20) -> Verdict:
+        os.chdir(make_night(home, 0, weight=0.9))
+        night, now = records.read(Night), datetime.now(UTC)
+        records.write(
+            replace(
+                night, train_until=now + timedelta(hours=hours), decide_until=now + timedelta(hours=hours)
+            )
+        )
+        records.write(replace(records.read(Plan), expected_usd=0.0, usd_per_hour=0.0))
+        text = Path("params.yaml").read_text().replace("samples: 0", f"samples: {samples}")
+        Path("params.yaml").write_text(f"{text}gate: {{refit_epochs: 1}}\n")
+        return judge_night()
+
+    return judge
+
+
+def faults(commits: Any) -> list[str]:
+    texts = ledger.texts_at([one.id for one in commits], list(map(records.path_of, audit.KINDS)))
+    contents = [audit.decoded(files) for files in texts]
+    return [*audit.release_faults(commits, contents), *audit.chain_faults(commits, contents)]
+
+
+def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_version_of_its_own(
+    judged: Callable[..., Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed once it is registered, and called again: one version, one job."""
+    verdict = judged()
+    assert verdict.action == "promote"
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "smoke_test", killed)
+        with pytest.raises(KeyboardInterrupt):
+            refitted()
+    assert records.find(Refit) is None
+    made = refitted()
+    assert made and made.why_not == ""
+    assert made.version and made.version.number == 2
+    assert versions() == [1, 2]
+    assert len([path for path in launcher.JOBS.iterdir() if path.is_dir()]) == 1
+    assert made.training and made.training.num_samples == 200 and made.training.warm
+    assert {"predictions", "loads", "parity", "latency"} <= {check.name for check in made.checks}
+    facts = json.loads((launcher.REFITTED / "model.json").read_text())
+    assert date.fromisoformat(facts["last_day"]) == records.read(Night).day
+    assert records.digest(stage.MODEL) == records.read(Training).model_digest  # the judged one stays
+
+    release = promote_night()
+    assert (release.version, release.replaced) == (2, 0)
+    assert release.model_digest == made.training.model_digest == made.version.model_digest
+    assert release.files_digest == made.version.files_digest
+    assert serving() == (2, 2)
+    assert promote_night() == release
+    assert refitted() == made
+    (entry,) = ledger.history()
+    assert entry.promoted and entry.refit == made
+    assert "version 2 is version 1 after a refit" in entry.subject + str(provenance.why(2))
+    assert dict(provenance.why(2))["version"].startswith("daybreak 2")
+    assert "since" in dict(provenance.why(2))["served"]
+    assert dict(provenance.why(1))["served"] == "never"
+    assert provenance.who_used(str(entry.night.day))[0].how == "was judged on it, then trained on it"
+    assert faults(ledger.commits()) == []
+    page = client().get_model_version("daybreak", "2")
+    assert "scores on this page are those of version 1, before the refit" in page.description
+    assert (page.tags["status"], page.tags["refit_of"]) == (aliases.SERVING, "1")
+    assert client().get_model_version("daybreak", "1").tags["status"] == aliases.REFITTED
+
+
+def killed(*args: object, **given: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_without_the_time_for_it_the_judged_version_serves_and_the_record_says_why(
+    judged: Callable[..., Verdict],
+) -> None:
+    judged(hours=0.0005, samples=0)
+    made = refitted()
+    assert made and made.version is None
+    assert "a refit on 200 samples takes about" in made.why_not
+    assert "raise night.decide_hours" in made.why_not
+    release = promote_night()
+    assert (release.version, release.model_digest) == (1, records.read(Training).model_digest)
+    assert faults(ledger.commits()) == []
+    assert "serves as it was judged: a refit on 200 samples" in dict(provenance.why(1))["refit"]
+
+
+@pytest.mark.parametrize("at", ["shifted", "smoke"])
+def test_a_refit_that_is_not_fit_to_serve_does_not(
+    judged: Callable[..., Verdict], monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    judged(samples=0)
+    if at == "shifted":
+        monkeypatch.setattr(Toy, "likely", lambda self, samples, num: [f"u{n}" for n in range(num)], False)
+    else:
+        broken = Check(name="loads", ok=False, text="it does not load")
+        monkeypatch.setattr(stage, "smoke_test", lambda *args, **given: (broken,))
+    made = refitted()
+    assert made and "the refit is not fit to serve" in made.why_not
+    assert ("items shown: beside" if at == "shifted" else "loads: it does not load") in made.why_not
+    assert isinstance(promote_night(), Release)
+    assert serving() == (1, 1)
+    assert faults(ledger.commits()) == []
