@@ -127,15 +127,22 @@ def who_used(what: str) -> list[Use]:
 
 
 def learned_from(days: Collection[date]) -> list[int]:
-    """Returns the numbers of the versions whose training days have any of these among them, in order."""
+    """Returns the numbers of the versions whose training days have any of these among them, in order.
+
+    Of a refit these are the held-out days too.
+    """
     commits = [commit for commit in ledger.commits() if not commit.rollback]
-    paths = [str(records.path_of(kind)) for kind in (Dataset, Version)]
+    paths = [str(records.path_of(kind)) for kind in (Night, Dataset, Version, Refit)]
     numbers = set()
     for files in ledger.texts_at([commit.id for commit in commits], paths):
-        if len(files) == len(paths):
-            dataset, version = (json.loads(files[path]) for path in paths)
-            if any(dataset["first_day"] <= str(day) <= dataset["last_day"] for day in days):
-                numbers.add(int(version["number"]))
+        night, dataset, version, refit = (json.loads(files.get(path, "null")) for path in paths)
+        if not (night and dataset and version):
+            continue
+        made = [(version, dataset["last_day"])]
+        made += [(refit["version"], night["day"])] if refit and refit["version"] else []
+        for one, last in made:
+            if any(dataset["first_day"] <= str(day) <= last for day in days):
+                numbers.add(int(one["number"]))
     return sorted(numbers)
 
 
