@@ -228,6 +228,9 @@ def commit_night(night: Night, *, message: str, folder: Path = Path(), release: 
             f"{winner.id if winner else '?'} has moved the ledger to {tip[:9] or 'nothing'} since; "
             f"nothing is changed, open a new night for {night.day}"
         )
+    from pipeline.storage import snapshots
+
+    snapshots.sync(folder)
     files = [Path("params.yaml"), Path("dvc.lock"), *sorted((folder / records.RUN).glob("*.json"))]
     files += sorted((folder / records.RUN).glob("*.error"))
     names = [str(f.relative_to(folder) if f.is_absolute() or folder != Path() else f) for f in files]

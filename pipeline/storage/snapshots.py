@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -13,6 +14,7 @@ from ruamel.yaml import YAML
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError, JobError
+from pipeline.storage import checkout
 from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,23 @@ def record(stage: str) -> None:
     """Puts the outputs of a stage that DVC did not run into the cache and dvc.lock."""
     with _quiet(), _writing():
         _waiting(lambda repo: repo.commit(stage, force=True, allow_missing=True))
+
+
+def sync(folder: Path) -> None:
+    """Brings the objects of the cache that dvc.lock in `folder` names to the disk, which DVC does not.
+
+    So what the ledger names is there also after a failure of the power.
+    """
+    if not (folder / LOCK).exists():
+        return
+    cache = checkout.home() / ".dvc" / "cache" / "files" / "md5"
+    digests = set(re.findall(r"md5: '?([0-9a-f]{32}(?:\.dir)?)", (folder / LOCK).read_text()))
+    for listing in [cache / one[:2] / one[2:] for one in digests if one.endswith(".dir")]:
+        if listing.exists():
+            digests |= {entry["md5"] for entry in json.loads(listing.read_text())}
+    objects = [path for one in digests if (path := cache / one[:2] / one[2:]).exists()]
+    for path in (*objects, *{path.parent for path in objects}, *[cache] * bool(objects)):
+        records.sync(path)
 
 
 def recover() -> None:

@@ -1,0 +1,70 @@
+"""What the ledger names is on the disk before it is named, on a disk that loses what was not synced."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.erasure.cached_rows import Objects
+from pipeline.storage import checkout, snapshots
+from tests.disk import Disk, Tree
+
+DIGESTS = ("aa" * 16, "ab" * 16)
+
+
+def of(tree: Tree) -> dict[str, bytes]:
+    """The files of a tree by their paths."""
+    found = {}
+    for name, content in tree:
+        inner = {name: content} if isinstance(content, bytes) else of(content)
+        found |= (
+            inner if isinstance(content, bytes) else {f"{name}/{key}": value for key, value in inner.items()}
+        )
+    return found
+
+
+@pytest.fixture
+def cache(repository: Path) -> Path:
+    folder = repository / ".dvc" / "cache" / "files" / "md5"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_the_objects_of_a_night_are_on_the_disk_before_it_is_in_the_ledger(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(cache, monkeypatch)
+    listing = json.dumps([{"md5": DIGESTS[0], "relpath": "part"}]).encode()
+    written = {f"{DIGESTS[0][:2]}/{DIGESTS[0][2:]}": b"rows", f"cc/{'c' * 30}.dir": listing}
+    for name, content in written.items():  # as DVC does, which syncs nothing
+        (cache / name).parent.mkdir()
+        (cache / name).write_bytes(content)
+    Path("dvc.lock").write_text(f"stages: {{ingest: {{outs: [{{path: data/raw, md5: {'c' * 32}.dir}}]}}}}\n")
+    assert written not in map(of, [min(disk.left(), key=len)])
+    snapshots.sync(Path())
+    assert [of(tree) for tree in disk.left()] == [written]
+
+
+def test_a_partition_without_the_rows_is_on_the_disk_before_the_old_one_may_go(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / DIGESTS[0][:2]).mkdir()
+    disk = Disk(cache, monkeypatch)
+    name = f"{DIGESTS[0][:2]}/{DIGESTS[0][2:]}"
+
+    def add() -> None:
+        Objects(None, dry_run=False).add(DIGESTS[0], b"rows")
+
+    for tree in disk.left_by(add):
+        assert of(tree).get(name) in (None, b"rows"), "half an object under its name"
+    assert [of(tree) for tree in disk.left()] == [{name: b"rows"}]
+
+
+def test_git_syncs_what_the_ledger_names(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = repository.parent / "trace"
+    monkeypatch.setenv("GIT_TRACE2_EVENT", str(trace))
+    checkout.git("hash-object", "-w", "--stdin", text="a record")
+    monkeypatch.delenv("GIT_TRACE2_EVENT")
+    events = [json.loads(line) for line in trace.read_text().splitlines()]
+    counts = {event["key"]: int(event["value"]) for event in events if event.get("category") == "fsync"}
+    assert counts["fsync/hardware-flush"] == 1
