@@ -140,8 +140,7 @@ def trial(home: Path, sets: list[str], *, column: str, tally: Counter[str]) -> N
         subprocess.run(["cp", "-a", kept / name, home / name], check=True)
     draw = random.Random(len(sets))
     for (words, folder), seconds in zip(commands, took, strict=True):
-        for _ in range(KILLS):
-            kill(words, folder, home, after_s=draw.random() * seconds, tally=tally)
+        kill_often(words, folder, home, draw=draw, within_s=seconds, tally=tally)
         run_to_the_end(words, folder)
         print(f"{words[0]:9} {seconds:5.1f} s undisturbed, {tally['kills']} kills so far", flush=True)
         if words[0] in undisturbed:
@@ -195,15 +194,29 @@ def run_to_the_end(words: list[str], folder: Path) -> None:
         raise RuntimeError(f"{words[0]} ended with {status}:\n{text[-3000:]}")
 
 
-def kill(words: list[str], folder: Path, home: Path, *, after_s: float, tally: Counter[str]) -> None:
-    """Start a command, and SIGKILL it and all of its processes after a time."""
-    if not folder.exists():  # of a night that no `open` has laid out yet
-        folder = home
-    pid, until = started(words, folder), time.monotonic() + after_s
-    while time.monotonic() < until:
+def kill_often(
+    words: list[str], folder: Path, home: Path, *, draw: random.Random, within_s: float, tally: Counter[str]
+) -> None:
+    """Kill a command KILLS times, unless it ends before again and again."""
+    wanted = tally["kills"] + KILLS
+    for _ in range(2 * KILLS):
+        if tally["kills"] < wanted:
+            within_s = kill(words, folder, home, draw=draw, within_s=within_s, tally=tally)
+
+
+def kill(
+    words: list[str], folder: Path, home: Path, *, draw: random.Random, within_s: float, tally: Counter[str]
+) -> float:
+    """Start a command, and SIGKILL it and all of its processes within a time; the time for the next one.
+
+    That is shorter where the command ended before, as on a machine that has less to do by now.
+    """
+    begun = time.monotonic()
+    pid, after_s = started(words, folder if folder.exists() else home), draw.random() * within_s
+    while time.monotonic() < begun + after_s:
         if os.waitpid(pid, os.WNOHANG)[0]:
             tally["early"] += 1
-            return
+            return time.monotonic() - begun
         time.sleep(0.005)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -212,6 +225,7 @@ def kill(words: list[str], folder: Path, home: Path, *, after_s: float, tally: C
             process.send_signal(signal.SIGKILL)
         time.sleep(0.01)
     tally["kills"] += 1
+    return within_s
 
 
 def a_unit(home: Path, column: str) -> str:
