@@ -65,7 +65,7 @@ def test_while_the_controller_is_away_the_job_goes_on_as_it_was_and_no_second_on
     wait(lambda: backend.state(handle) == "running")
     with cluster.away():
         assert backend.state(handle) == "running"
-        with pytest.raises(NotYet, match="job j is not known to be taken: Slurm does not answer"):
+        with pytest.raises(NotYet, match="job j is not known to be taken: the cluster does not answer"):
             backend.submit(job())
     assert backend.submit(job()) == handle
     assert num_live() == 1

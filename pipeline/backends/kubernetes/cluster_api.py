@@ -10,17 +10,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from pipeline.backends.cluster import ClusterRefused, ClusterUnreachable
+
 CALL_S = (5.0, 30.0)  # to connect, and for the answer
 RAW: dict[str, Any] = {"_request_timeout": CALL_S, "_preload_content": False}
 BUSY = frozenset((408, 429, 500, 502, 503, 504))  # HTTP statuses that another try may not get
-
-
-class ClusterUnreachable(Exception):
-    """The cluster does not answer now."""
-
-
-class ClusterRefused(Exception):
-    """The cluster answers, and does not do what it was asked for; the text is its own."""
 
 
 class ClusterApi:

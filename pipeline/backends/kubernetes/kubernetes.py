@@ -2,47 +2,41 @@
 
 A Job is found by its labels, and named by what it runs and the number of the attempt: where the reply to a
 request was lost, the same name is asked for again, and the cluster says that it has it. What was rented is
-kept beside the job (submission_journal.py), since a cluster forgets. A handle is the name of the Job, a
-space, and the folder of the job.
+kept beside the job (submission_journal.py), since a cluster forgets.
 """
 
 import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pipeline.backends import ownership
+from pipeline.backends.cluster import Cluster, ClusterRefused, ClusterUnreachable, leave, left_s
 from pipeline.backends.kubernetes import manifest, pod_status
-from pipeline.backends.kubernetes.cluster_api import ClusterApi, ClusterRefused, ClusterUnreachable
+from pipeline.backends.kubernetes.cluster_api import ClusterApi
 from pipeline.backends.kubernetes.manifest import Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
 from pipeline.backends.kubernetes.pod_status import Seen
-from pipeline.backends.vertex import billing, staging
-from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal, stretches
-from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, OutOfTime, State, label
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.machine import Machine
+from pipeline.backends.vertex import staging
+from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal
+from pipeline.contract.backend import LIVE, Job, LiveJob, State, label
+from pipeline.contract.errors import JobError
 from pipeline.contract.records import replace_text
-from pipeline.machines import own_machines
 from pipeline.machines.own_machines import OwnMachine
-from pipeline.storage import jsonl
 from pipeline.storage.bucket import BucketFolder
 
 log = logging.getLogger(__name__)
 
-REFUSED = "refused"  # instead of a name, for a request that did not become a Job
 JOB, NIGHT, FOLDER = "daybreak/job", "daybreak/night", "daybreak/folder"  # annotations of a Job
-SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
 END_S, POLL_S = 120.0, 0.2  # in which a deleted Job is gone
 IMAGE_S = 300.0  # for an image that cannot be pulled: a registry may be away for moments
 
 
-class Kubernetes(Backend):
+class Kubernetes(Cluster):
     """Jobs of one namespace."""
 
     def __init__(
@@ -58,52 +52,35 @@ class Kubernetes(Backend):
         wait_minutes: float = 15.0,
     ) -> None:
         """Keeps where jobs run; `wait_minutes` is how long a job may wait for nodes that there are not."""
+        super().__init__(machines=machines)
         self.site = Site(
             namespace=namespace, image=image, service_account=service_account, queue=queue, bucket=bucket
         )
-        self._file, self._wait_s = Path(machines), 60 * wait_minutes
+        self._wait_s = 60 * wait_minutes
         self._bucket = BucketFolder(url=bucket) if bucket else None
         self._api = ClusterApi(namespace=namespace, context=context)
 
-    def submit(self, job: Job) -> str:
-        """Submits the job, unless it is alive or has succeeded, and returns its handle.
-
-        Raises JobError for a machine that the team's file does not have, OutOfTime if training has to end
-        before it could run, and NotYet if the cluster does not answer.
-        """
-        machine = self._machine_of(job)
-        job = ownership.completed(job)
-        journal = SubmissionJournal(Path(job.folder).resolve())
-        try:
-            with journal.alone():
-                return self._submit(job, machine, journal)
-        except ClusterUnreachable as error:
-            raise NotYet(
-                f"job {job.name} is not known to be taken: the cluster does not answer: {error}"
-            ) from None
-
-    def _submit(self, job: Job, machine: OwnMachine, journal: SubmissionJournal) -> str:
+    def submitted(self, job: Job, machine: OwnMachine, journal: SubmissionJournal) -> str:
+        """Submits the job unless it stands, and returns the name of its Job."""
         standing = self._standing(job.name)
         for each in standing:
             self._adopt(each, journal, job)
-        states = {
-            each["metadata"]["name"]: self._looked(journal, each["metadata"]["name"]) for each in standing
-        }
+        mine = [journal.of(each["metadata"]["name"]) for each in standing]
+        states = {each.resource: self.known(journal, each) for each in mine if each}
         kept = next((name for name, state in states.items() if state in LIVE or state == "succeeded"), "")
         if kept:
             self._end_others(standing, kept)
             self._complete(kept, job, standing)
-            return f"{kept} {journal.folder}"
-        left_s = _left_s(job, datetime.now(UTC))
+            return kept
         number = 1 + max((_number(name) for name in [*states, *self._known(journal, job.name)]), default=0)
         name = f"{_stem(job.name)}-{number}"
         now = datetime.now(UTC)
+        seconds = left_s(job, now)
         labels = self._labels(job, number)
         request = manifest.indexed_job(
             job, machine.machine, name=name, selector=manifest.chosen(machine.words(job.rental.strategy)),
             site=self.site, labels=labels, annotations={JOB: job.name, NIGHT: job.night, FOLDER: job.folder},
-            staged=_stem(job.name), left_s=left_s,
-            until=now.timestamp() + left_s,
+            staged=_stem(job.name), left_s=seconds, until=now.timestamp() + seconds,
         )  # fmt: skip
         replace_text(journal.folder / "attempt", name)
         if self._bucket and (journal.folder / "job.json").exists():
@@ -114,16 +91,15 @@ class Kubernetes(Backend):
         try:
             made = self._api.create_job(request)
         except ClusterRefused as refused:
-            text = (
+            why = (
                 f"the cluster does not take job {job.name} on {job.rental} ({refused}); look at the quota of "
-                f"namespace {self.site.namespace}, and at {self._file}; the plan's next machine is asked for"
             )
-            journal.put(replace(submission, resource=f"{REFUSED}/{name}", state="refused", reason=text))
-            _leave(journal, name, text, final=False)
-            return f"{REFUSED}/{name} {journal.folder}"
+            return self.refuse(
+                journal, submission, f"{why}namespace {self.site.namespace}, and at {self.file}"
+            )
         journal.put(submission)
         self._complete(name, job, [made] if made else self._standing(job.name))
-        return f"{name} {journal.folder}"
+        return name
 
     def _complete(self, name: str, job: Job, standing: Sequence[Mapping[str, Any]]) -> None:
         """Creates the secret and the service that the pods of a Job wait for, if a kill came in between."""
@@ -163,24 +139,12 @@ class Kubernetes(Backend):
                 log.warning("job %s lives twice; ending Job %s, %s stays", _stem(kept), name, kept)
                 self._api.delete_job(name)
 
-    def state(self, handle: str) -> State:
-        """Returns what the job is doing; the last known state if the cluster does not answer."""
-        name, journal = _parted(handle)
-        return self._looked(journal, name)
-
-    def _looked(self, journal: SubmissionJournal, name: str) -> State:
-        submission = journal.of(name)
-        if submission is None:
-            return "preempted"
-        if submission.state not in LIVE:
-            return submission.state
-        try:
-            standing = self._standing(submission.job)
-            job = next((each for each in standing if each["metadata"]["name"] == name), None)
-            pods = self._api.pods({manifest.OF_A_JOB: name}) if job else []
-        except (ClusterUnreachable, ClusterRefused) as error:
-            log.warning("%s; the last known state of job %s is %s", error, submission.job, submission.state)
-            return submission.state
+    def looked(self, journal: SubmissionJournal, submission: Submission) -> State:
+        """Returns the state of a submission, and records it with its times."""
+        name = submission.resource
+        standing = self._standing(submission.job)
+        job = next((each for each in standing if each["metadata"]["name"] == name), None)
+        pods = self._api.pods({manifest.OF_A_JOB: name}) if job else []
         seen = pod_status.seen(job, pods) if job else Seen(cause="gone")
         if seen.state in LIVE:
             self._end_others(standing, name)
@@ -208,10 +172,10 @@ class Kubernetes(Backend):
         if state in LIVE:
             journal.change(name, state=state, **times)
             return state
-        text = "" if state == "succeeded" else _sentence(submission, seen, file=self._file, site=self.site)
+        text = "" if state == "succeeded" else _sentence(submission, seen, file=self.file, site=self.site)
         if text:
             log.warning("%s", text)
-            _leave(journal, name, text, final=final)
+            leave(journal, name, text, final=final)
         journal.change(name, state=state, reason=text, ended_at=_iso(ended or datetime.now(UTC)), **times)
         return state
 
@@ -233,18 +197,18 @@ class Kubernetes(Backend):
 
     def cancel(self, handle: str) -> None:
         """Deletes the Job and returns when its pods have ended; no error if it has, or never existed."""
-        name, journal = _parted(handle)
+        name, journal = self.parted(handle)
         submission = journal.of(name)
         if submission is None or submission.state not in LIVE:
             return
         try:
-            if self._looked(journal, name) not in LIVE:
+            if self.looked(journal, submission) not in LIVE:
                 return
             self._api.delete_job(name)
             until = time.monotonic() + END_S
             while self._api.pods({manifest.OF_A_JOB: name}) and time.monotonic() < until:
                 time.sleep(POLL_S)
-            self._looked(journal, name)
+            self.looked(journal, submission)
         except (ClusterUnreachable, ClusterRefused) as error:
             log.warning("whether job %s was cancelled is not known: %s", submission.job, error)
 
@@ -266,18 +230,9 @@ class Kubernetes(Backend):
             if (meta := each["metadata"]) and (state := pod_status.seen(each, ()).state) in LIVE
         ]
 
-    def machines(self) -> Sequence[Machine]:
-        """Returns the machines of the team's file."""
-        return tuple(each.machine for each in own_machines.read(self._file))
-
-    def usd(self, folder: Path) -> float | None:
-        """Returns what the job in `folder` has cost so far, by the prices of the team's file."""
-        rented = stretches(folder)
-        return billing.usd(rented, now=datetime.now(UTC), known=self.machines()) if rented else None
-
     def logs(self, handle: str) -> str:
         """Returns the command that prints what the pods have printed."""
-        name = _parted(handle)[0]
+        name = self.parted(handle)[0]
         return f"kubectl logs --namespace {self.site.namespace} --selector {manifest.OF_A_JOB}={name}"
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
@@ -310,15 +265,9 @@ class Kubernetes(Backend):
         """The token of the home of the nights."""
         return ownership.home_token()
 
-    def _machine_of(self, job: Job) -> OwnMachine:
-        rental = job.rental
-        for each in own_machines.read(self._file):
-            if each.machine.name == rental.machine and (each.machine.spot or not rental.is_spot):
-                return each
-        raise JobError(
-            f"job {job.name} is for {rental}, which {self._file} does not have; name one of its machines in "
-            f"plan.machines, or add a line for it"
-        )
+    def is_own(self, name: str) -> bool:
+        """Returns whether it is the name of a Job of ours."""
+        return name.startswith("daybreak-")
 
     def _labels(self, job: Job, number: int) -> dict[str, str]:
         facts = {"night": job.night, "model": job.model, "job": job.name, "attempt": str(number)}
@@ -338,30 +287,6 @@ def _stem(job: str) -> str:
 
 def _number(name: str) -> int:
     return int(name.rpartition("-")[2])
-
-
-def _left_s(job: Job, now: datetime) -> float:
-    """Returns how long the job may run; OutOfTime where nothing is left."""
-    left_s = job.timeout_s if job.until is None else (job.until - now).total_seconds() + SLACK_S
-    if left_s <= 0:
-        raise OutOfTime(f"training had to end at {job.until:%H:%M:%S} UTC, before job {job.name} was taken")
-    return min(job.timeout_s, left_s)
-
-
-def _parted(handle: str) -> tuple[str, SubmissionJournal]:
-    name, _, folder = handle.partition(" ")
-    if not name.startswith(("daybreak-", REFUSED)):
-        raise JobError(
-            f"{handle!r} is not a job of a cluster; a backend was changed in params.yaml while a job ran: "
-            f"set backend back until the night is over"
-        )
-    return name, SubmissionJournal(Path(folder))
-
-
-def _leave(journal: SubmissionJournal, attempt: str, text: str, *, final: bool) -> None:
-    jsonl.append(
-        journal.folder / "errors.jsonl", {"attempt": attempt, "rank": -1, "error": text, "final": final}
-    )
 
 
 def _sentence(submission: Submission, seen: Seen, *, file: Path, site: Site) -> str:

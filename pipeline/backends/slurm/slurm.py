@@ -2,8 +2,7 @@
 
 The folder of nights is on a file system that the nodes share, as is usual on a cluster, and the virtual
 environment of this process is there, too. A submission is written down before Slurm gets it, with a token
-that is part of the job's comment; after a kill or a lost reply the job is found by its name and adopted. A
-handle is Slurm's id of the job, a space, and the folder of the job.
+that is part of the job's comment; after a kill or a lost reply the job is found by its name and adopted.
 
 Why a job ended is Slurm's word for its state, then the exit status that its first node has written: Slurm
 itself forgets a job some minutes after its end.
@@ -22,24 +21,27 @@ from math import ceil
 from pathlib import Path
 
 from pipeline.backends import ownership
+from pipeline.backends.cluster import (
+    SLACK_S,
+    Cluster,
+    ClusterRefused,
+    ClusterUnreachable,
+    leave,
+    left_s,
+)
 from pipeline.backends.slurm import slurm_client as client
-from pipeline.backends.slurm.slurm_client import Listed, SlurmRefused, SlurmUnreachable
-from pipeline.backends.vertex import billing
-from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal, stretches
-from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, OutOfTime, State, label
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.machine import Machine
+from pipeline.backends.slurm.slurm_client import Listed
+from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal
+from pipeline.contract.backend import LIVE, Job, LiveJob, State, label
+from pipeline.contract.errors import JobError
 from pipeline.contract.records import replace_text
 from pipeline.machines import own_machines
 from pipeline.machines.own_machines import OwnMachine
-from pipeline.storage import jsonl
 
 log = logging.getLogger(__name__)
 
 LOG = "log.txt"
 ENTRYPOINT = "pipeline.backends.slurm.slurm_node"
-REFUSED = "refused"  # instead of Slurm's id, for a request that did not become a job
-SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
 END_S, POLL_S = 60.0, 0.2  # in which a cancelled job has ended
 # Words of Slurm for why a job waits that waiting does not help.
 NEVER = frozenset(
@@ -54,29 +56,16 @@ ENDS: dict[str, State] = {
 }  # fmt: skip
 
 
-class Slurm(Backend):
+class Slurm(Cluster):
     """Batch jobs of Slurm."""
 
     def __init__(self, *, machines: str = "machines.csv", options: Sequence[str] = ()) -> None:
         """Keeps the file of the team's machines, and options that each job has, such as an account."""
-        self._file, self._options = Path(machines), tuple(options)
+        super().__init__(machines=machines)
+        self._options = tuple(options)
 
-    def submit(self, job: Job) -> str:
-        """Submits the job, unless it is alive or has succeeded, and returns its handle.
-
-        Raises JobError for a machine that the team's file does not have, OutOfTime if training has to end
-        before it could run, and NotYet if Slurm does not answer.
-        """
-        machine = self._machine_of(job)
-        job = ownership.completed(job)
-        journal = SubmissionJournal(Path(job.folder).resolve())
-        try:
-            with journal.alone():
-                return self._submit(job, machine, journal)
-        except SlurmUnreachable as error:
-            raise NotYet(f"job {job.name} is not known to be taken: Slurm does not answer: {error}") from None
-
-    def _submit(self, job: Job, machine: OwnMachine, journal: SubmissionJournal) -> str:
+    def submitted(self, job: Job, machine: OwnMachine, journal: SubmissionJournal) -> str:
+        """Submits the job unless it stands, and returns Slurm's id of it."""
         name = _name(job.name)
         jobs = client.listed(name=name)
         self._adopt(jobs, journal, job)
@@ -84,9 +73,9 @@ class Slurm(Backend):
         if alive:
             _end_others(jobs, alive[0])
         mine = [each for each in journal.submissions() if each.job == job.name and each.resource]
-        done = [each.resource for each in mine if self._looked(journal, each) == "succeeded"]
+        done = [each.resource for each in mine if self.known(journal, each) == "succeeded"]
         if standing := [*(each.id for each in alive[:1]), *done]:
-            return f"{standing[0]} {journal.folder}"
+            return standing[0]
         pending = journal.pending(job.name)
         attempt = pending.attempt if pending else secrets.token_hex(8)
         now = datetime.now(UTC)
@@ -97,15 +86,11 @@ class Slurm(Backend):
         journal.put(submission)
         try:
             id = client.submit(options, script, environment=_environment(job, attempt=attempt))
-        except SlurmRefused as refused:
-            resource = f"{REFUSED}/{attempt}"
-            text = f"Slurm does not take job {job.name} on {job.rental} ({refused}); look at the options of "
-            text += f"{job.rental.machine} in {self._file}; the plan's next machine is asked for"
-            journal.change(attempt, resource=resource, state="refused", reason=text)
-            _leave(journal, submission, text, final=False)
-            return f"{resource} {journal.folder}"
+        except ClusterRefused as refused:
+            why = f"Slurm does not take job {job.name} on {job.rental} ({refused}); look at the options of "
+            return self.refuse(journal, submission, f"{why}{job.rental.machine} in {self.file}")
         journal.change(attempt, resource=id)
-        return f"{id} {journal.folder}"
+        return id
 
     def _adopt(self, jobs: Sequence[Listed], journal: SubmissionJournal, job: Job) -> None:
         """Records jobs of that name whose submission was not answered, or whose journal was lost."""
@@ -121,21 +106,9 @@ class Slurm(Backend):
                     )
                 )  # fmt: skip
 
-    def state(self, handle: str) -> State:
-        """Returns what the job is doing; the last known state if Slurm does not answer."""
-        id, journal = _parted(handle)
-        submission = journal.of(id)
-        return self._looked(journal, submission) if submission else "preempted"
-
-    def _looked(self, journal: SubmissionJournal, submission: Submission) -> State:
+    def looked(self, journal: SubmissionJournal, submission: Submission) -> State:
         """Returns the state of a submission, and records it with its times."""
-        if submission.state not in LIVE:
-            return submission.state
-        try:
-            jobs = client.listed(name=_name(submission.job))
-        except SlurmUnreachable as error:
-            log.warning("%s; the last known state of job %s is %s", error, submission.job, submission.state)
-            return submission.state
+        jobs = client.listed(name=_name(submission.job))
         status = _status(journal.folder, submission.attempt)
         job = next((each for each in jobs if each.id == submission.resource), None)
         if job and job.phase != "over":  # of a request that was killed, another may have come since
@@ -162,32 +135,32 @@ class Slurm(Backend):
         status: int | None = None,
     ) -> State:  # fmt: skip
         """Records the end, and why, where the launcher looks for reasons."""
-        text = "" if state == "succeeded" else _sentence(submission, word, status, file=self._file)
+        text = "" if state == "succeeded" else _sentence(submission, word, status, file=self.file)
         if text:
             log.warning("%s", text)
-            _leave(journal, submission, text, final=word == "OUT_OF_MEMORY")
+            leave(journal, submission.attempt, text, final=word == "OUT_OF_MEMORY")
         journal.change(submission.attempt, state=state, reason=text)
         return state
 
     def cancel(self, handle: str) -> None:
         """Ends the job and returns when it has ended; no error if it has, or never existed."""
-        id, journal = _parted(handle)
+        id, journal = self.parted(handle)
         submission = journal.of(id)
         if submission is None or submission.state not in LIVE:
             return
         try:
             client.cancel(id)
             until = time.monotonic() + END_S
-            while self._looked(journal, submission) in LIVE and time.monotonic() < until:
+            while self.looked(journal, submission) in LIVE and time.monotonic() < until:
                 time.sleep(POLL_S)
-        except (SlurmUnreachable, SlurmRefused) as error:
+        except (ClusterUnreachable, ClusterRefused) as error:
             log.warning("whether job %s was cancelled is not known: %s", submission.job, error)
 
     def live(self) -> list[LiveJob]:
         """Returns the jobs of this home that wait or run."""
         try:
             jobs = client.listed()
-        except SlurmUnreachable as error:
+        except ClusterUnreachable as error:
             raise JobError(f"Slurm does not list its jobs: {error}; try again") from None
         mine = ownership.home_token()
         return [
@@ -200,43 +173,26 @@ class Slurm(Backend):
             if each.phase != "over" and (facts := _facts(each)).get("daybreak") == mine
         ]  # fmt: skip
 
-    def machines(self) -> Sequence[Machine]:
-        """Returns the machines of the team's file."""
-        return tuple(each.machine for each in own_machines.read(self._file))
-
-    def usd(self, folder: Path) -> float | None:
-        """Returns what the job in `folder` has cost so far, by the prices of the team's file."""
-        rented = stretches(folder)
-        return billing.usd(rented, now=datetime.now(UTC), known=self.machines()) if rented else None
-
     def logs(self, handle: str) -> str:
         """Returns the file that all attempts write to."""
-        return str(_parted(handle)[1].folder / LOG)
+        return str(self.parted(handle)[1].folder / LOG)
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """Yields whether Slurm answers, and whether it would take a job on each machine of the file."""
         try:
-            for each in own_machines.read(self._file):
+            for each in own_machines.read(self.file):
                 words = [*self._options, *each.options]
                 why = client.would_take([*words, "--nodes=1"])
                 text = f"{each.machine.name}: {why or 'Slurm would take a job'}"
                 if why:
-                    text += f"; fix its options in {self._file}"
+                    text += f"; fix its options in {self.file}"
                 yield "Slurm", not why, text
-        except SlurmUnreachable as error:
+        except ClusterUnreachable as error:
             yield "Slurm", False, f"does not answer: {error}; run this where sbatch works"
 
-    def _machine_of(self, job: Job) -> OwnMachine:
-        rental = job.rental
-        for each in own_machines.read(self._file):
-            if each.machine.name == rental.machine:
-                if rental.is_spot and not each.machine.spot:
-                    break
-                return each
-        raise JobError(
-            f"job {job.name} is for {rental}, which {self._file} does not have; name one of its machines in "
-            f"plan.machines, or add a line for it"
-        )
+    def is_own(self, name: str) -> bool:
+        """Returns whether it is a number, as ids of Slurm are."""
+        return name.isdigit()
 
     def _options_of(
         self, job: Job, machine: OwnMachine, *, attempt: str, name: str, folder: Path
@@ -245,7 +201,7 @@ class Slurm(Backend):
             "daybreak": ownership.home_token(), "night": label(job.night), "job": job.name,
             "attempt": attempt, "folder": str(folder),
         }  # fmt: skip
-        minutes = max(1, ceil((_left_s(job, datetime.now(UTC)) + SLACK_S) / 60))
+        minutes = max(1, ceil((left_s(job, datetime.now(UTC)) + SLACK_S) / 60))
         return [
             *self._options, *machine.words(job.rental.strategy), f"--job-name={name}",
             f"--nodes={job.rental.num_machines}", "--no-requeue", f"--time={minutes}", "--open-mode=append",
@@ -266,19 +222,11 @@ def _name(job: str) -> str:
     return f"daybreak-{ownership.home_token()}-{job}"
 
 
-def _left_s(job: Job, now: datetime) -> float:
-    """Returns how long the job may run; OutOfTime where nothing is left."""
-    left_s = job.timeout_s if job.until is None else (job.until - now).total_seconds() + SLACK_S
-    if left_s <= 0:
-        raise OutOfTime(f"training had to end at {job.until:%H:%M:%S} UTC, before job {job.name} was taken")
-    return min(job.timeout_s, left_s)
-
-
 def _script(job: Job, *, attempt: str, folder: Path, now: datetime) -> str:
     """Returns the batch script: the entry point on the first node, or by srun on each."""
     ended = _ended(folder, attempt)
     words = [
-        sys.executable, "-m", ENTRYPOINT, "--until", str(now.timestamp() + _left_s(job, now)), "--workers",
+        sys.executable, "-m", ENTRYPOINT, "--until", str(now.timestamp() + left_s(job, now)), "--workers",
         str(job.num_workers), "--ended", str(ended), "--", job.module, *job.arguments,
     ]  # fmt: skip
     if job.rental.num_machines > 1:
@@ -301,16 +249,6 @@ def _facts(job: Listed) -> dict[str, str]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _parted(handle: str) -> tuple[str, SubmissionJournal]:
-    id, _, folder = handle.partition(" ")
-    if not (id.isdigit() or id.startswith(REFUSED)):
-        raise JobError(
-            f"{handle!r} is not a job of Slurm; a backend was changed in params.yaml while a job ran: "
-            f"set backend back until the night is over"
-        )
-    return id, SubmissionJournal(Path(folder))
-
-
 def _ended(folder: Path, attempt: str) -> Path:
     return folder / "ended" / attempt
 
@@ -324,13 +262,6 @@ def _status(folder: Path, attempt: str) -> int | None:
 def _written(folder: Path, attempt: str) -> datetime | None:
     path = _ended(folder, attempt)
     return datetime.fromtimestamp(path.stat().st_mtime, UTC) if path.exists() else None
-
-
-def _leave(journal: SubmissionJournal, submission: Submission, text: str, *, final: bool) -> None:
-    jsonl.append(
-        journal.folder / "errors.jsonl",
-        {"attempt": submission.attempt, "rank": -1, "error": text, "final": final},
-    )
 
 
 def _sentence(submission: Submission, word: str, status: int | None, *, file: Path) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from pipeline.backends.cluster import ClusterRefused, ClusterUnreachable
+
 CALL_S = 30.0  # the most that a command may take
 FIELDS = ("%i", "%T", "%j", "%k", "%V", "%S", "%e", "%r")  # of squeue, in the order of `Listed`
 SEPARATOR = "\x1f"
@@ -17,14 +19,6 @@ SEPARATOR = "\x1f"
 Phase = Literal["waits", "runs", "over"]
 WAITS = frozenset(("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
 RUNS = frozenset(("RUNNING", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"))
-
-
-class SlurmUnreachable(Exception):
-    """Slurm does not answer now."""
-
-
-class SlurmRefused(Exception):
-    """Slurm answers, and does not do what it was asked for; the text is its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +72,7 @@ def would_take(options: Sequence[str]) -> str:
     """Returns why Slurm would not take a job with these options; "" if it would."""
     try:
         _call(["sbatch", "--test-only", *options], text="#!/bin/sh\nexit 0\n")
-    except SlurmRefused as refused:
+    except ClusterRefused as refused:
         return str(refused)
     return ""
 
@@ -89,21 +83,21 @@ def _call(words: Sequence[str], *, text: str = "", environment: dict[str, str] |
             words, input=text, capture_output=True, text=True, timeout=CALL_S, check=False, env=environment
         )
     except FileNotFoundError:
-        raise SlurmUnreachable(f"{words[0]} is not installed here") from None
+        raise ClusterUnreachable(f"{words[0]} is not installed here") from None
     except subprocess.TimeoutExpired:
-        raise SlurmUnreachable(f"{words[0]} did not answer within {CALL_S:g} s") from None
+        raise ClusterUnreachable(f"{words[0]} did not answer within {CALL_S:g} s") from None
     if not done.returncode:
         return done.stdout.strip()
     said = " ".join(done.stderr.split())[:300]
     if words[0] != "scontrol" and not _answers():
-        raise SlurmUnreachable(said)
-    raise SlurmRefused(said)
+        raise ClusterUnreachable(said)
+    raise ClusterRefused(said)
 
 
 def _answers() -> bool:
     try:
         _call(["scontrol", "ping"])
-    except (SlurmRefused, SlurmUnreachable):
+    except (ClusterRefused, ClusterUnreachable):
         return False
     return True
 
