@@ -157,11 +157,22 @@ def restore(*, commit: str = "", yes: bool = False) -> int:
     return 0
 
 
-def audit() -> int:
-    """Check ledger, aliases, DVC objects and MLflow against each other."""
+def audit(*, deep: bool = False) -> int:
+    """Check ledger, aliases, DVC objects and MLflow against each other.
+
+    Args:
+        deep: read every byte that is kept, too, which takes as long as the disk needs
+    """
     from pipeline.rollout.audit import audit as checks
 
-    return _shown(checks(params.load(checkout.home())))
+    return _shown(checks(params.load(checkout.home()), deep=deep))
+
+
+def repair() -> int:
+    """Put damaged bytes back from DVC's remote, another intact copy, or the source, where there is one."""
+    from pipeline.rollout.repair import repair as repairs
+
+    return _shown(repairs(params.load(checkout.home())))
 
 
 def drill() -> int:

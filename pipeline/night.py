@@ -32,7 +32,7 @@ from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
 from pipeline.report import notifier
-from pipeline.storage import checkout, erasures, ledger, snapshots
+from pipeline.storage import checkout, dvc_cache, erasures, ledger, snapshots
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +164,7 @@ def close(night: Night, params: CloseSections) -> None:
     snapshots.push()
     review.show_report(night, commit=commit)
     _prune()
+    _reread(params)
     warm_parent.end(Path())
     if failure:
         again = f"python -m pipeline night --night {night.id}"
@@ -304,6 +305,23 @@ def _why_cold(champion: Champion | None, day: date, gate: params.GateParams) -> 
     erased = erasures.of_version(champion.version) if champion else ""
     past = ledger.history(chain.NIGHTS)
     return erased or chain.why_cold(champion, past, day=day, when_spent=gate.when_spent)
+
+
+def _reread(params: CloseSections) -> None:
+    """Reads a share of DVC's cache, another one each night, and notifies people of what is damaged there.
+
+    `open` reads what is passed on; what only a rollback needs is read by nothing else. No night fails.
+    """
+    from pipeline.rollout import rot
+
+    of = params.night.reread_nights
+    objects = dvc_cache.share(dvc_cache.objects(), number=len(ledger.commits()), of=of)
+    faults = [str(fault) for fault in rot.in_cache(objects)]
+    log.info("read again: %d objects of DVC's cache, of which %d are damaged", len(objects), len(faults))
+    if faults:
+        text = f"{len(faults)} files have rotted: {'; '.join(faults[:3])}; run python -m pipeline repair"
+        log.error("%s", text)
+        notifier.alarm(text)
 
 
 def _prune() -> None:

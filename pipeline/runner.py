@@ -14,7 +14,7 @@ import sys
 import time
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from pipeline.contract.source_code import FRAME, frame_digest, running_digest
 from pipeline.contract.table import Table
 from pipeline.contract.workload import Workload
 from pipeline.report import notifier
-from pipeline.storage import checkout, snapshots
+from pipeline.storage import checkout, erasures, ledger, snapshots
 
 log = logging.getLogger("pipeline")
 
@@ -47,6 +47,9 @@ def stage(*, name: str, wait: bool = False, explain: bool = False, **given: obje
         kind = written_by(name)
         record = records.read(kind) if kind else None
     else:
+        if by_dvc and chosen.reads and snapshots.LOCK.exists():
+            with _marking(name):
+                _expect_intact(chosen)
         record = _until_done(name, given) if wait else run(name, **given)
         snapshots.make_folders(name)
         if by_dvc and record is not None:
@@ -108,12 +111,34 @@ def _write_table(stage: str) -> None:
     records.write(table)
 
 
-def _is_current(name: str) -> bool:
+def _expect_intact(stage: stages.Stage) -> None:
+    """Raises DataError where the files of tonight that a stage is about to read have changed on the disk.
+
+    A stage that is called until a job ends reads them when it sends the job.
+    """
+    if stage.waits:
+        from pipeline.jobs import launcher
+
+        if any(launcher.JOBS.glob("*/")):
+            return
+    previous = records.read(Night).previous
+    before = ledger.text_at(previous, snapshots.LOCK) if previous else ""
+    snapshots.expect_intact(stage.reads, before=erasures.now_of_lock(before) if before else "")
+
+
+@contextlib.contextmanager
+def _marking(name: str) -> Iterator[None]:
+    """Marks the stage as failed where a fault is found before it runs."""
     try:
-        current = snapshots.is_current(name)
+        yield
     except PipelineError as error:
         mark(name, error=sentence(error))
         raise
+
+
+def _is_current(name: str) -> bool:
+    with _marking(name):
+        current = snapshots.is_current(name)
     if current:
         mark(name)
     return current

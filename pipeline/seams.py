@@ -192,7 +192,7 @@ class Seams:
                 raise DataError(
                     f"the source's fetch({day}, folder) writes no {source.PART}; write the rows there"
                 )
-            rows = pq.read_table(path, partitioning=None)
+            rows = pq.read_table(path, partitioning=None, page_checksum_verification=True)
         if not quiet:
             self._say("source", f"{day}: {len(rows):,} rows, columns {', '.join(rows.column_names)}")
         if rows.schema.equals(self.table.schema()):
@@ -210,7 +210,7 @@ class Seams:
                 state = prepare.fitted(self.workload, connection.read_parquet(str(part_of(day, CLEAN))))
             prepare.write_state(prepare.ARRAYS, state)
             self._say("fit", _shapes(state) or "nothing")
-        rows = pq.read_table(part_of(day, CLEAN), partitioning=None)
+        rows = pq.read_table(part_of(day, CLEAN), partitioning=None, page_checksum_verification=True)
         if corrects(self.workload):
             with self._method("corrected"):
                 rows = sample_rows(self.workload, rows, [])

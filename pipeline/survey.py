@@ -202,7 +202,7 @@ def _history(plug: dict[str, Any]) -> dict[date, pa.Table]:
     with tempfile.TemporaryDirectory() as scratch:
         for day in reversed(days[-MOST_DAYS:]):
             source.fetch(day, Path(scratch))
-            rows = pq.read_table(Path(scratch) / PART, partitioning=None)
+            rows = pq.read_table(Path(scratch) / PART, partitioning=None, page_checksum_verification=True)
             num_rows += len(rows)
             parts |= {day: rows} if len(rows) else {}
             if num_rows >= MOST_ROWS:

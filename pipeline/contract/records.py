@@ -670,10 +670,19 @@ def digest(path: Path, *, of_file: Callable[[Path], str] | None = None) -> str:
             return of_file(path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "md5").hexdigest()
-    files = sorted(p for p in path.rglob("*") if p.is_file())
+    return text_digest(listing(path, of_file=of_file)) + ".dir"
+
+
+def listing(folder: Path, *, of_file: Callable[[Path], str] | None = None) -> str:
+    """Returns the list of a folder's files with their digests, as DVC writes it."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
     entries = sorted(
-        ({"md5": digest(p, of_file=of_file), "relpath": p.relative_to(path).as_posix()} for p in files),
+        ({"md5": digest(p, of_file=of_file), "relpath": p.relative_to(folder).as_posix()} for p in files),
         key=lambda entry: entry["relpath"],
     )
-    listing = json.dumps(entries, sort_keys=True)
-    return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
+    return json.dumps(entries, sort_keys=True)
+
+
+def text_digest(text: str) -> str:
+    """Returns DVC's digest of a text."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

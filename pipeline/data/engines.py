@@ -95,7 +95,7 @@ class Other:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows = pq.read_table(part_of(day), partitioning=None)
+        rows = pq.read_table(part_of(day), partitioning=None, page_checksum_verification=True)
         numbers = {NUMBER: np.arange(len(rows)), AT_MIDNIGHT: np.full(len(rows), midnight(day))}
         for name, values in numbers.items():
             rows = rows.append_column(name, pa.array(values, pa.int64()))

@@ -81,7 +81,9 @@ def read_clean(day: date) -> "pa.Table":
     """Returns the clean rows of a day."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(part_of(day, CLEAN)) as file:  # half the time of `read_table`
+    with pq.ParquetFile(
+        part_of(day, CLEAN), page_checksum_verification=True
+    ) as file:  # half the time of `read_table`
         return file.read()
 
 

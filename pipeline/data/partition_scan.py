@@ -84,7 +84,9 @@ class PartitionScan:
             for name, value in zip(names, values, strict=True)
         }
         if self._python:
-            rows = pq.read_table(part, partitioning=None).select(list(self._table.columns))
+            rows = pq.read_table(part, partitioning=None, page_checksum_verification=True).select(
+                list(self._table.columns)
+            )
             bad, failed = self._with_python(rows, bad, failed)
         return Judged(num_rows=num_rows, bad=bad, failed=failed, figures={NUM_ROWS: num_rows} | figures)
 

@@ -195,7 +195,7 @@ def write_whole(folder: Path, made: Prepared, window: Window) -> None:
     for name, array in made.arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     for name, table in made.tables.items():
-        pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+        pq.write_table(table, folder / f"{name}.parquet", compression="zstd", write_page_checksum=True)
     numbers = {"num_train": made.num_train, "num_test": made.num_test}
     _write_meta(folder, {**_facts(window, **numbers), **made.facts})
 
@@ -231,7 +231,11 @@ def _by_partition(
     digests = _digests(wanted, here, workload)
     new = [day for day in wanted if keys["days"].get(str(day)) != digests[day]]
     for day in _with_progress(new):
-        rows = pq.read_table(_rows(day), partitioning=None) if corrects(workload) else read_clean(day)
+        rows = (
+            pq.read_table(_rows(day), partitioning=None, page_checksum_verification=True)
+            if corrects(workload)
+            else read_clean(day)
+        )
         made = samples_of(workload, rows, state, past_of(workload, day, here))
         write_samples(_samples(day).parent, made)
         keys["days"][str(day)] = digests[day]
@@ -287,7 +291,9 @@ def _write_rows(path: Path, rows: "pa.Table") -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{os.getpid()}.parquet")
-    pq.write_table(rows.combine_chunks(), unfinished, compression="zstd")  # chunks would change the bytes
+    pq.write_table(
+        rows.combine_chunks(), unfinished, compression="zstd", write_page_checksum=True
+    )  # chunks would change the bytes
     if path.exists() and records.digest(path) == records.digest(unfinished):
         unfinished.unlink()
     else:

@@ -45,7 +45,7 @@ def write_partition(rows: pa.Table, folder: Path) -> None:
     """Writes rows to `folder/part.parquet`, in their order; the same rows give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = rows.combine_chunks()  # otherwise the chunks would change the bytes
-    pq.write_table(rows, folder / PART, compression="zstd")
+    pq.write_table(rows, folder / PART, compression="zstd", write_page_checksum=True)
 
 
 def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool = False) -> pa.Table:

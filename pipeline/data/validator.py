@@ -256,7 +256,9 @@ def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
 
     def values(column: str) -> "pa.ChunkedArray":
         part = part_of(day, RAW if day in judged else CLEAN)
-        rows = pq.read_table(part, columns=[column], partitioning=None)[column]
+        rows = pq.read_table(part, columns=[column], partitioning=None, page_checksum_verification=True)[
+            column
+        ]
         return rows.filter(pa.array(judged[day].good())) if day in judged else rows
 
     return values
@@ -267,7 +269,11 @@ def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> Non
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(part_of(day), partitioning=None).select(list(table.columns)).combine_chunks()
+    rows = (
+        pq.read_table(part_of(day), partitioning=None, page_checksum_verification=True)
+        .select(list(table.columns))
+        .combine_chunks()
+    )
     # A dictionary of what does not come again is only work for the writer.
     repeated = [name for name in rows.column_names if _is_text(rows, name) and (name,) != table.key]
     _replace(rows.filter(pa.array(judged.good())), part_of(day, CLEAN), dictionaries=repeated)
@@ -290,7 +296,9 @@ def _replace(table: "pa.Table", path: Path, *, dictionaries: list[str]) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{PART}")
-    pq.write_table(table, unfinished, compression="zstd", use_dictionary=dictionaries)
+    pq.write_table(
+        table, unfinished, compression="zstd", write_page_checksum=True, use_dictionary=dictionaries
+    )
     unfinished.replace(path)
 
 

@@ -63,7 +63,7 @@ def read(log: "Log", params: LiveTestParams, *, now: datetime) -> int:
                 continue
             folder = Path(scratch) / str(day)
             source.fetch(day, folder)
-            rows = pq.read_table(folder / PART).to_pylist()
+            rows = pq.read_table(folder / PART, page_checksum_verification=True).to_pylist()
             try:
                 num_rows += take_in(log, rows, now=now)
             except DataError as error:

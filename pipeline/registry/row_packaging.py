@@ -50,7 +50,12 @@ def past(workload: Any, folder: Path, *, day: date) -> Path | None:
         if first <= other <= day:
             path = part_of(other, folder / PAST)
             path.parent.mkdir(parents=True)
-            pq.write_table(read_clean(other).select(list(workload.table.columns)), path, compression="zstd")
+            pq.write_table(
+                read_clean(other).select(list(workload.table.columns)),
+                path,
+                compression="zstd",
+                write_page_checksum=True,
+            )
     return folder / PAST
 
 

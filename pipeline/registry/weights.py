@@ -50,7 +50,10 @@ def load_rows(workload: Workload, artifacts: Path, *, model: Path | None = None)
     import pyarrow.parquet as pq
 
     folder, past = model or artifacts / MODEL.name, artifacts / PAST
-    parts = {day: pq.read_table(part_of(day, past), partitioning=None) for day in partitions(past)}
+    parts = {
+        day: pq.read_table(part_of(day, past), partitioning=None, page_checksum_verification=True)
+        for day in partitions(past)
+    }
     return ServedRows(
         workload=workload, model=load_model(workload, folder), state=read_state(folder),
         days=tuple(parts), read=parts.__getitem__,

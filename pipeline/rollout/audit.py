@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ruamel.yaml import YAML
 
 from pipeline.contract import older, records
-from pipeline.contract.errors import NotYet, ReleaseError
+from pipeline.contract.errors import NotYet, PipelineError, ReleaseError, sentence
 from pipeline.contract.params import Params
 from pipeline.contract.records import Approval, Check, Night, Refit, Release, Verdict, Version
 from pipeline.registry import aliases
-from pipeline.rollout import saga
+from pipeline.rollout import ledger_copy, rot, saga
 from pipeline.rollout.targets import release_targets
-from pipeline.storage import checkout, erasures, ledger
+from pipeline.storage import checkout, dvc_cache, erasures, ledger
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
@@ -29,13 +29,16 @@ LOCK = "dvc.lock"
 NUM_SHOWN = 3  # faults of each check
 
 
-def audit(params: Params) -> Iterator[Check]:
+def audit(params: Params, *, deep: bool = False) -> Iterator[Check]:
     """Yields one check after the other; MLflow comes last, since it may not answer.
 
-    A release that is being made meanwhile is waited for, as half of it would look like a fault.
+    A release that is being made meanwhile is waited for, as half of it would look like a fault. A `deep` one
+    then reads every byte that is kept, too.
     """
     with saga.journal().alone():
         yield from _checks(params)
+    if deep:
+        yield from _bytes(params)
 
 
 def _checks(params: Params) -> Iterator[Check]:
@@ -59,10 +62,12 @@ def _checks(params: Params) -> Iterator[Check]:
         left = erasures.journal().path.exists()
         text = "one was interrupted; run erase again" if left else f"all {len(known)} are done"
         yield Check(name="erasures", ok=not left, text=text)
+    yield from _copy()
     with session() as client:
         name = params.register_.name
         serving = ledger.champion_at(ledger.ledger_tip())
         yield _check("targets", _target_faults(client, name, serving), "all show what the ledger says")
+        yield _check("tags", _tag_faults(client, name), "no version names a commit that the ledger lacks")
         yield _check(
             "MLflow", _registry_faults(client, name, commits, contents), "it has what the ledger has"
         )
@@ -183,6 +188,42 @@ def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
         if lost:
             missing.append(f"{len(lost)} of {len(parts)} files of {where} are not in the cache")
     return _check("DVC objects", iter(missing), f"{num_objects:,} of {len(locks)} nights are there")
+
+
+def _copy() -> Iterator[Check]:
+    """Holds the ledger against its copy at the remote of params.yaml, if one is named."""
+    remote, tip = ledger_copy.configured(), ledger.ledger_tip()
+    if not remote:
+        return
+    copy = ledger_copy.look(remote, tip=tip)
+    text = ledger_copy.more_than_here(copy, tip) if copy.has_more else str(copy)
+    yield Check(name="pushed ledger", ok=copy.state in ("same", "behind"), text=text)
+
+
+def _bytes(params: Params) -> Iterator[Check]:
+    """Reads all bytes that are kept; a place that cannot be read at all is a fault of its own."""
+    objects = dvc_cache.objects()
+    places = {
+        "bytes of DVC": rot.in_cache(objects),
+        "files of nights": rot.in_nights(),
+        "bytes of git": rot.in_git(),
+        "checkpoints": rot.in_checkpoints(),
+        "bucket": rot.in_buckets(params),
+        "MLflow's database": rot.in_database(),
+        "versions": rot.in_versions(params),
+    }
+    for name, faults in places.items():
+        fine = f"{len(objects):,} objects have their digests" if name == "bytes of DVC" else "all are whole"
+        try:
+            yield _check(name, map(str, faults), fine)
+        except (PipelineError, OSError) as error:
+            yield Check(name=name, ok=False, text=sentence(error))
+
+
+def _tag_faults(client: "MlflowClient", name: str) -> Iterator[str]:
+    newest = aliases.newest_tagged(client, name)
+    if newest and not ledger.is_part(newest[1], ledger.ledger_tip()):
+        yield f"version {newest[0]} is of commit {newest[1][:9]}, which the ledger does not have"
 
 
 def _target_faults(client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pipeline.contract import params
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 10  # the most that a remote may take to say what it has
 PUSH_S = 60  # and to give or take it
+CLONE_S = 3600  # to give all of it, for a repair
 FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it, by their number in the order of `remotes`
 UNPROMPTED = {
     "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "SSH_ASKPASS_REQUIRE": "never",
@@ -107,6 +109,20 @@ def push() -> Copy | None:
     except (ReleaseError, subprocess.TimeoutExpired) as error:
         log.warning("the notes of the ledger are not pushed: %s", without_password(str(error))[:300])
     return copy
+
+
+def mirror(remote: str, folder: Path) -> Path:
+    """Clones all that a remote has to a bare repository in a new folder, and returns it."""
+    _git("clone", "--quiet", "--mirror", "--no-local", _url(remote), str(folder), limit_s=CLONE_S)
+    return folder
+
+
+def _url(remote: str) -> str:
+    """Returns the address of a remote that the checkout may have under a name."""
+    try:
+        return checkout.git("remote", "get-url", remote, folder=checkout.home())
+    except ReleaseError:
+        return remote
 
 
 def more_than_here(copy: Copy, tip: str) -> str:

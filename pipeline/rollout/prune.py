@@ -61,14 +61,28 @@ def _pruned(params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
     yield _worktrees(names, dry_run=dry_run)
     if opened := open_nights(closed, now):
         raise NothingToDo(f"no data is pruned while night {opened[0]} is open; run prune once it is closed")
-    since = now - timedelta(days=params.night.keep_days)
-    kept = needed(
-        commits, releases, since=since.timestamp(), newest=params.night.keep, anchor=_anchor(commits)
-    )
+    kept = _kept(params, commits, releases, now)
     yield _cache(kept, dry_run=dry_run)
     yield _models(params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
     if not dry_run:
         checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=checkout.home())
+
+
+def needed_by_ledger(params: CloseSections) -> list[str]:
+    """Returns the texts of dvc.lock of the nights whose data is kept, with the digests of now."""
+    kept = _kept(params, ledger.commits(), ledger.releases(), datetime.now(UTC))
+    texts = ledger.texts_at([one.id for one in kept], [LOCK])
+    changes = erasures.changed()
+    return [erasures.now_of_lock(files[LOCK], changes) for files in texts if LOCK in files]
+
+
+def _kept(
+    params: CloseSections, commits: Sequence[Commit], releases: Sequence[Commit], now: datetime
+) -> list[Commit]:
+    since = now - timedelta(days=params.night.keep_days)
+    return needed(
+        commits, releases, since=since.timestamp(), newest=params.night.keep, anchor=_anchor(commits)
+    )
 
 
 def needed(

@@ -56,7 +56,7 @@ def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
     clean = folder / CLEAN
 
     def read(other: date) -> "pa.Table":
-        return pq.read_table(part_of(other, clean), partitioning=None)
+        return pq.read_table(part_of(other, clean), partitioning=None, page_checksum_verification=True)
 
     number, served = _loaded(home, version)
     rows = read(day)
@@ -148,7 +148,7 @@ def write(table: "pa.Table", to: str) -> None:
         if to.endswith(".csv"):
             pyarrow.csv.write_csv(_without_formulas(table), buffer)
         else:
-            pq.write_table(table, buffer, compression="zstd")
+            pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     except pa.ArrowInvalid as error:
         raise ParamsError(f"{to} cannot hold these predictions: {error}; name a file of .parquet") from None
     try:

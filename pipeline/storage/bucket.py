@@ -8,7 +8,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -72,6 +73,47 @@ class BucketFolder:
             files.put_file(str(folder / name), path)
         listed = {name: [(folder / name).stat().st_size, _md5(folder / name)] for name in names}
         self.write(json.dumps(listed), "things", thing, WHOLE)
+
+    def damaged(self) -> Iterator[tuple[str, str]]:
+        """Yields each file of a folder that was sent which is not what was sent, as (folder, file).
+
+        All bytes are fetched. A folder without its list is one whose sending was broken off.
+        """
+        files = self.files
+        try:
+            listed = sorted(str(path) for path in files.find(self.at("things")))
+        except FileNotFoundError:
+            return
+        things = {path.removeprefix(self.at("things") + "/").partition("/")[0] for path in listed}
+        for thing in sorted(things):
+            if f"{self.at('things', thing)}/{WHOLE}" in listed:
+                for name in self._unlike_their_list(thing):
+                    yield thing, name
+
+    def _unlike_their_list(self, thing: str) -> Iterator[str]:
+        files = self.files
+        try:
+            facts = json.loads(self.text("things", thing, WHOLE) or "")
+            expected = {str(name): (int(size), str(md5)) for name, (size, md5) in facts.items()}
+        except (ValueError, TypeError, AttributeError):
+            yield WHOLE
+            return
+        for name, (size, md5) in expected.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                fetched = Path(scratch) / "file"
+                try:
+                    files.get_file(self.at("things", thing, name), str(fetched))
+                except FileNotFoundError:
+                    yield name
+                    continue
+                if not _is(fetched, size, md5):
+                    yield name
+
+    def remove_thing(self, thing: str) -> None:
+        """Removes a folder that was sent, so that it is sent again; its list first."""
+        files = self.files
+        for path in sorted(files.find(self.at("things", thing)), key=lambda path: not path.endswith(WHOLE)):
+            files.rm_file(path)
 
     def bring_thing(self, thing: str, folder: Path) -> None:
         """Fetches a folder, unless it is here whole already; DataError if it is not whole there."""

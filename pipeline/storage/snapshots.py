@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError, JobError
-from pipeline.storage import checkout
+from pipeline.storage import checkout, dvc_cache
 from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -172,9 +172,45 @@ def restore(paths: list[str]) -> None:
     if damaged:
         named = ", ".join(f"{file} (from {cached})" for file, cached in list(damaged.items())[:3])
         raise DataError(
-            f"{len(damaged)} restored files are not what dvc.lock says: {named}; put them back from a backup "
-            f"of the cache, or name a remote that has them (dvc remote add) and run this again"
+            f"{len(damaged)} restored files are not what dvc.lock says: {named}; python -m pipeline repair "
+            f"puts them back from DVC's remote, another night's copy or the source; then run this again"
         )
+
+
+def expect_intact(paths: Iterable[str], *, before: str) -> None:
+    """Raises DataError where a file that tonight wrote to one of `paths` is not what dvc.lock says.
+
+    `before` is the dvc.lock of the night before: `open` has read the files that are in it.
+    """
+    outs = {path: digest for path, digest in dvc_cache.outputs(LOCK.read_text()).items() if path in paths}
+    known = {digest for _, digest in dvc_cache.files_of(dvc_cache.outputs(before))} if before else set()
+    lists = [path for path, digest in outs.items()
+             if digest.endswith(dvc_cache.FOLDER) and not dvc_cache.is_intact(digest)]  # fmt: skip
+    tonight = [(file, digest) for file, digest in dvc_cache.files_of(outs) if digest not in known]
+    damaged = lists + [file for file, digest in tonight if not dvc_cache.is_intact(digest, Path(file))]
+    if damaged:
+        raise DataError(
+            f"{len(damaged)} of {len(tonight)} files of tonight are not what dvc.lock says: "
+            f"{', '.join(damaged[:3])}; python -m pipeline repair puts them back from DVC's remote, another "
+            f"night's copy or the source; then run this again"
+        )
+
+
+def fetch_object(digest: str, to: Path) -> bool:
+    """Fetches the object of a digest from DVC's remote to a file; returns False where it is not there."""
+
+    def fetch(repo: Any) -> bool:
+        if not repo.config["core"].get("remote"):
+            return False
+        remote = repo.cloud.get_remote_odb()
+        try:
+            remote.fs.get_file(remote.oid_to_path(digest), str(to))
+        except FileNotFoundError:
+            return False
+        return True
+
+    with _quiet():
+        return _waiting(fetch)
 
 
 def _fetch(paths: list[str], *, remote: bool) -> None:

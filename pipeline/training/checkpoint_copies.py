@@ -19,6 +19,8 @@ import logging
 import os
 import secrets
 import shutil
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -81,9 +83,26 @@ class CheckpointCopies:
             if number == before:  # otherwise a writer has removed what was being read
                 return
 
+    def fetch_one(self, path: Path) -> bool:
+        """Downloads the copy of one checkpoint to its path; returns False where no copy is whole."""
+        for copy, files in self.copies().items():
+            fresh = path.with_name(f".{path.name}.{os.getpid()}")
+            if _name(copy) == path.name and not self._get(copy, files, fresh):
+                checkpoint.take_place(fresh, path)
+                return True
+            shutil.rmtree(fresh, ignore_errors=True)
+        return False
+
     def copies(self) -> FilesByCopy:
         """Returns the valid copies, with the names of their files."""
         return self._head()[1]
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Yields each valid copy that is not whole, and what is wrong with it; all bytes are fetched."""
+        for copy, files in self.copies().items():
+            with tempfile.TemporaryDirectory() as scratch:
+                if wrong := self._get(copy, files, Path(scratch) / "copy"):
+                    yield copy, wrong
 
     def _get(self, copy: str, files: list[str], folder: Path) -> str:
         """Downloads a copy to `folder`, and returns what is wrong with it, or ""."""

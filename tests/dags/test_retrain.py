@@ -56,6 +56,7 @@ DESCRIBE = """
         "watch": [task.bash_command for task in bag.dags["watch"].tasks],
         "form": list(dag.params),
         "rollback": [bag.dags["rollback"].tasks[0].bash_command, list(bag.dags["rollback"].params)],
+        "audit": [task.bash_command for task in bag.dags["audit"].tasks],
         "drill": [task.bash_command for task in bag.dags["drill"].tasks],
         "runs": [dag.max_active_runs, dag.catchup],
         "schedule": starts(home=Path(os.environ["PIPELINE_HOME"])),
@@ -129,6 +130,7 @@ def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) ->
     ]
     assert {"watch", "reap"} < set(STAGES)
     assert described["drill"][0].endswith("&& python -m pipeline drill")
+    assert described["audit"][0].endswith("&& python -m pipeline audit --deep")
 
 
 @pytest.mark.airflow

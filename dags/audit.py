@@ -1,0 +1,26 @@
+"""Reads every byte that is kept each week, and holds ledger, registry and the pushed ledger together.
+
+What rots unseen is found before a rollback or a night needs it; `python -m pipeline repair` puts it back.
+"""
+
+from datetime import timedelta
+
+import notify
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG, CronTriggerTimetable
+
+with DAG(
+    "audit",
+    description="Read every byte that is kept, and compare it with the ledger",
+    doc_md=__doc__,
+    schedule=CronTriggerTimetable("0 9 * * 0", timezone="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    default_args={
+        "retries": 1,
+        "retry_delay": timedelta(minutes=10),  # a promotion under way looks like a difference
+        "on_failure_callback": notify.failed,
+    },
+    tags=["daybreak"],
+) as dag:
+    BashOperator(task_id="audit", bash_command=notify.command("audit --deep"))

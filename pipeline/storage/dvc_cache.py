@@ -1,0 +1,88 @@
+"""Reads DVC's cache by itself: which objects it has, and whether their bytes have the digest of their name.
+
+DVC trusts a file of its cache by time and size, so that a bit which rots there is read by every later night.
+An object is `files/md5/ab/cdef...`; that of a folder ends with `.dir` and lists the digests of its files.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from pipeline.contract import records
+from pipeline.storage import checkout
+
+FOLDER = ".dir"
+
+
+def folder() -> Path:
+    """Returns the folder of the home's cache."""
+    return checkout.home() / ".dvc" / "cache" / "files" / "md5"
+
+
+def path_of(digest: str) -> Path:
+    """Returns the file of an object."""
+    return folder() / digest[:2] / digest[2:]
+
+
+def objects() -> list[str]:
+    """Returns the digests of all objects, in order."""
+    paths = folder().glob("??/*")
+    return sorted(path.parent.name + path.name for path in paths if len(path.name.removesuffix(FOLDER)) == 30)
+
+
+def share(digests: Iterable[str], *, number: int, of: int) -> list[str]:
+    """Returns those of an `of`-th that has this number; any `of` numbers in a row are all of them."""
+    return [one for one in digests if int(one[:8], 16) % of == number % of]
+
+
+def is_intact(digest: str, path: Path | None = None) -> bool:
+    """Returns whether a file, the object's own if left out, can be read and has the digest."""
+    try:
+        return records.digest(path or path_of(digest)) == digest.removesuffix(FOLDER)
+    except OSError:
+        return False
+
+
+def outputs(lock: str) -> dict[str, str]:
+    """Returns the digests of the outputs in a dvc.lock by path, without records, which are in git."""
+    stages = (YAML(typ="safe").load(lock) or {}).get("stages", {}).values()
+    outs = [out for stage in stages for out in stage.get("outs", ()) if "md5" in out]
+    return {out["path"]: out["md5"] for out in outs if not out["path"].endswith(".json")}
+
+
+def files_of(outs: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields path and digest of each file of some outputs; none of a folder whose list is damaged."""
+    for path, digest in outs.items():
+        if not digest.endswith(FOLDER):
+            yield path, digest
+            continue
+        if not is_intact(digest):
+            continue
+        for entry in json.loads(path_of(digest).read_text()):
+            yield f"{path}/{entry['relpath']}", entry["md5"]
+
+
+def put(digest: str, content: Path) -> None:
+    """Makes these bytes those of the object, also in the folders of nights, which have links to its file.
+
+    The file is written over for that; killed meanwhile, it is as damaged as before, and is repaired again.
+    """
+    path = path_of(digest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh.write_bytes(content.read_bytes())
+        fresh.chmod(0o444)
+        records.sync(fresh)
+        fresh.replace(path)
+        return
+    mode = path.stat().st_mode
+    path.chmod(0o644)
+    try:
+        path.write_bytes(content.read_bytes())
+        records.sync(path)
+    finally:
+        path.chmod(mode)

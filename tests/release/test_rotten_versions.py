@@ -1,0 +1,49 @@
+"""A version whose files rot in MLflow is named by `audit --deep`, and put back from versions like it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import cli
+from pipeline.contract.params import Params
+from pipeline.rollout import repair
+from pipeline.storage import mlflow_client
+from tests.rollout.test_repair import flip
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+
+
+@pytest.fixture
+def files(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders of two versions, which carry the same code, in MLflow's store."""
+    release(0, 0.2)
+    release(1, 1.0)
+    monkeypatch.chdir(home)
+    with mlflow_client.session() as client:
+        sources = [client.get_model_version("daybreak", number).source for number in "12"]
+    return [Path(str(source).removeprefix("file://")) for source in sources]
+
+
+def test_code_that_rots_is_put_back_and_what_is_a_versions_own_is_said_to_be_lost(
+    files: list[Path], told: Params, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["audit", "--deep"]) == 0
+    assert "ok   versions: all are whole" in capfd.readouterr().out
+    archive = files[1] / "code" / "code.zip"
+    content = archive.read_bytes()
+    flip(archive)
+    assert cli.main(["audit"]) == 0
+    assert cli.main(["audit", "--deep"]) == 1
+    assert "FAIL versions: version 2: " in capfd.readouterr().out
+    assert cli.main(["repair"]) == 0
+    assert "ok   repaired: version 2: " in capfd.readouterr().out
+    assert archive.read_bytes() == content
+    (files[0] / "MLmodel").write_text("")
+    (check,) = repair.repair(told)
+    assert not check.ok
+    assert "version 1: " in check.text
+    assert "bring MLflow's artifacts back from a backup" in check.text
