@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
 from pathlib import Path
@@ -165,8 +166,9 @@ def restore(paths: list[str]) -> None:
         if damaged and remote:
             for file, cached in damaged.items():
                 log.warning("%s is damaged in DVC's cache (%s); fetching it again", file, cached)
-                cached.unlink(missing_ok=True)
-                file.unlink(missing_ok=True)
+                _fetch_in_place(cached)
+                if file != cached:
+                    file.unlink(missing_ok=True)
             _fetch([*digests], remote=remote)
             damaged = _damaged(digests, cache)
     if damaged:
@@ -211,6 +213,17 @@ def fetch_object(digest: str, to: Path) -> bool:
 
     with _quiet():
         return _waiting(fetch)
+
+
+def _fetch_in_place(cached: Path) -> None:
+    """Makes the bytes of a damaged object those that the remote has, also for the nights that link to it."""
+    digest = cached.parent.name + cached.name
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh = Path(scratch) / "object"
+        if fetch_object(digest, fresh) and dvc_cache.is_intact(digest, fresh):
+            dvc_cache.put(digest, fresh)
+        else:
+            cached.unlink(missing_ok=True)
 
 
 def _fetch(paths: list[str], *, remote: bool) -> None:

@@ -35,7 +35,7 @@ from pipeline.storage.mlflow_client import session
 from tests.benchmarks import frame
 
 NUM = 100 if frame.QUICK else 1000
-DAYS = ("2026-03-02", "2026-03-03") if frame.QUICK else tuple(f"2026-03-0{day}" for day in range(1, 6))
+DAYS = ("2026-03-02", "2026-03-03") if frame.QUICK else tuple(f"2026-03-0{day}" for day in range(2, 5))
 SHARES = {"cache": 0.4, "git": 0.2, "versions": 0.15, "checkpoints": 0.15, "bucket": 0.1}
 GROUP = 20  # files that are damaged at once, where there are as many
 NUM_RESTORED = NUM // 25
