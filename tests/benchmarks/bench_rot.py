@@ -107,6 +107,7 @@ def prepare(home: Path) -> Params:
     path = home / "params.yaml"
     path.write_text(path.read_text().replace("night:\n", f'night:\n  ledger_remote: "{off / "ledger"}"\n'))
     for words in (
+        ["repack", "-a", "-d", "--quiet"],  # objects that are links to those of this checkout
         ["commit", "--quiet", "-am", "Name remotes"],
         ["remote", "set-url", "origin", str(off / "ledger")],
         ["push", "--quiet", "origin", "HEAD"],
@@ -267,6 +268,7 @@ def is_as_before(name: str, path: Path, content: bytes) -> bool:
 def damage(path: Path, draw: random.Random, *, is_git: bool = False) -> None:
     """Flips a bit of the file, or cuts it short, at its place and with its time as before."""
     stat, before = path.stat(), path.read_bytes()
+    assert not is_git or stat.st_nlink == 1, f"{path} may be a link to an object of this checkout"
     content = bytearray(before)
     if draw.random() < 0.25:
         del content[draw.randrange(len(content)) :]
