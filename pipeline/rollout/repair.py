@@ -31,7 +31,7 @@ from pipeline.registry import aliases, packaging
 from pipeline.registry.carried_code import MODEL
 from pipeline.rollout import ledger_copy, rot
 from pipeline.rollout.prune import needed_by_ledger
-from pipeline.storage import checkout, dvc_cache, snapshots
+from pipeline.storage import checkout, dvc_cache, erasures, snapshots
 from pipeline.storage.mlflow_client import session
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint_copies import CheckpointCopies
@@ -358,7 +358,7 @@ class _Versions:
     @staticmethod
     def _is_whole(version: Version, folder: Path) -> bool:
         if version.files_digest:
-            return records.digest(folder) == version.files_digest
+            return records.digest(folder) in (version.files_digest, erasures.now(version.files_digest))
         return records.digest(folder / MODEL) == version.model_digest
 
     @staticmethod
