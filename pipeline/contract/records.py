@@ -601,7 +601,7 @@ def _in_todays_form(kind: type[Record], text: str) -> str:
     """Returns the JSON of a record in today's form; what is not JSON at all as it is."""
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     today = older.record(kind.__name__, values) if isinstance(values, dict) else values
     return text if today == values else json.dumps(today)

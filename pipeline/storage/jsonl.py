@@ -70,7 +70,7 @@ def _read(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             fact = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter of brackets without end
             continue
         if isinstance(fact, dict):  # half of a line may be a number
             yield fact

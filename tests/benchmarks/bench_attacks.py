@@ -94,6 +94,8 @@ ATTACKS = [
     Attack("MLflow's database is deleted", "verdict", "is not made anew by who reads",
            "tests/storage/test_mlflow_client.py::"
            "test_a_lost_database_is_one_sentence_and_is_not_created_again"),
+    Attack("a poisoned object in the DVC cache", "verdict", "its digest when it is restored",
+           "tests/storage/test_snapshots.py::test_a_damaged_file_of_the_cache_is_not_restored_without_a_word"),
     Attack("a torn or changed checkpoint", "verdict", "manifest of hashes",
            "tests/training/test_checkpoint.py::test_a_torn_or_tampered_one_is_skipped_with_a_warning"),
     Attack("a pickle as a checkpoint, hashes right", "code", "only safetensors are read",
@@ -139,6 +141,8 @@ ATTACKS = [
            f"{ARCHIVES}what_a_job_needs_cannot_be_put_elsewhere_on_its_machine"),
     Attack("a key with .. among what a job left", "code", "names stay inside",
            f"{ARCHIVES}a_job_cannot_leave_files_elsewhere_at_home"),
+    Attack("brackets without end in a line of a job", "night", "is passed over, as a torn line",
+           f"{ARCHIVES}brackets_without_end_in_a_record_or_a_line_are_no_crash"),
     # By who may answer or start something in Airflow, or types a reason.
     Attack("trailers and line ends in a reason", "verdict", "a subject is one line",
            f"{WORDS}no_reason_breaks_the_ledger_or_forges_what_it_says"),

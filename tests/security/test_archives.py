@@ -10,8 +10,11 @@ import fsspec
 import pytest
 
 from pipeline.backends.vertex.staging import pull_results, unpack
+from pipeline.contract import records
 from pipeline.contract.errors import DataError, ReleaseError
+from pipeline.contract.records import Night
 from pipeline.registry import carried_code, packaging
+from pipeline.storage import jsonl
 from pipeline.storage.bucket import BucketFolder, inside
 
 OUT = ["../out", "deep/../../out", "/tmp/out", "..", ""]
@@ -70,6 +73,14 @@ def test_a_job_cannot_leave_files_elsewhere_at_home(bucket: BucketFolder, tmp_pa
     with pytest.raises(DataError, match="leads out of"):
         pull_results(bucket, "j", folder)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_brackets_without_end_in_a_record_or_a_line_are_no_crash(tmp_path: Path) -> None:
+    for text in ("[" * 1_000_000, '{"a":' * 1_000_000):
+        with pytest.raises(DataError, match="is not a valid Night"):
+            records.loads(Night, text)
+        (tmp_path / "progress.jsonl").write_text(f'{{"seen": 1}}\n{text}\n{{"seen": 2}}\n')
+        assert jsonl.whole(tmp_path / "progress.jsonl") == [{"seen": 1}, {"seen": 2}]
 
 
 def version(folder: Path, *entries: tuple[zipfile.ZipInfo, bytes]) -> Path:
