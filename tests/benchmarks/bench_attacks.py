@@ -96,6 +96,10 @@ ATTACKS = [
            "test_a_lost_database_is_one_sentence_and_is_not_created_again"),
     Attack("a poisoned object in the DVC cache", "verdict", "its digest when it is restored",
            "tests/storage/test_snapshots.py::test_a_damaged_file_of_the_cache_is_not_restored_without_a_word"),
+    Attack("a changed page of a partition", "verdict", "checksums of pages, digests of files",
+           "tests/rollout/test_repair.py::test_a_page_of_a_partition_that_was_changed_is_not_read"),
+    Attack("tonight's files changed after they were written", "verdict", "are read again before use",
+           "tests/rollout/test_repair.py::test_what_tonight_wrote_is_read_again_before_a_stage_uses_it"),
     Attack("a torn or changed checkpoint", "verdict", "manifest of hashes",
            "tests/training/test_checkpoint.py::test_a_torn_or_tampered_one_is_skipped_with_a_warning"),
     Attack("a pickle as a checkpoint, hashes right", "code", "only safetensors are read",
@@ -243,7 +247,7 @@ def outcomes(tests: list[str]) -> tuple[set[str], set[str]]:
     """The tests of which every case ran and passed, and those that this machine skips."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        words = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
         environment = {name: value for name, value in os.environ.items() if name != "RECORD"}
         subprocess.run([*words, *dict.fromkeys(tests)], cwd=ROOT, env=environment, check=False)
         cases = list(ElementTree.parse(report).iter("testcase"))
