@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -165,6 +166,8 @@ def started(words: list[str], folder: Path) -> int:
         status = cli.main(words)
     except SystemExit as exit_:
         status = int(exit_.code or 0)
+    except BaseException:  # noqa: BLE001  shown, and the benchmark fails
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
