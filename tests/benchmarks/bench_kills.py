@@ -258,10 +258,16 @@ def outcome(home: Path) -> dict[str, Any]:
             for path in ("raw", "clean", "quarantine", "arrays")
         },
         "erased": [(one.unit, one.num_rows, len(one.digests), one.versions) for one in erasures.erasures()],
-        "cache": sorted(f"{path.parent.name}{path.name}" for path in cache.glob("??/*")),
+        "cache": sorted(f"{path.parent.name}{path.name}" for path in cache.glob("??/*") if not timed(path)),
+        "number of records in the cache": sum(map(timed, cache.glob("??/*"))),
         "jobs": len(list((folder / "data/work/jobs").glob("*/job.json"))),
         "files": sorted(names(home)),
     }
+
+
+def timed(path: Path) -> bool:
+    """Whether an object is a record as JSON, which DVC keeps of the runs of a stage: some have times."""
+    return path.read_bytes()[:2] == b"{\n"
 
 
 def names(home: Path) -> set[str]:
