@@ -36,8 +36,8 @@ from tests.benchmarks import frame
 
 NUM = 100 if frame.QUICK else 1000
 DAYS = ("2026-03-02", "2026-03-03") if frame.QUICK else tuple(f"2026-03-0{day}" for day in range(2, 5))
-SHARES = {"cache": 0.4, "git": 0.2, "versions": 0.15, "checkpoints": 0.15, "bucket": 0.1}
-GROUP = 20  # files that are damaged at once, where there are as many
+SHARES = {"cache": 0.5, "git": 0.25, "versions": 0.05, "checkpoints": 0.1, "bucket": 0.1}
+GROUP = 40  # files that are damaged at once, where there are as many
 NUM_RESTORED = NUM // 25
 SETS = frame.sets([*frame.SMALL, "profile.steps=2", "profile.batch_sizes=[32,64]", "gate.min_samples=5"])
 
