@@ -16,7 +16,7 @@ from pipeline.contract import records
 from pipeline.contract.errors import JobError, ParamsError
 from pipeline.contract.machine import Price
 from pipeline.contract.records import LOCAL
-from pipeline.machines import catalog, pricelist
+from pipeline.machines import catalog, fees, pricelist
 from pipeline.machines.rates import Refreshed, rates, refreshed
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]
         (each.rates_source, each.device) for each in machines
     ))  # fmt: skip
     yield ""
-    yield "a job's boot disk comes on top: about $0.05 an hour for 200 GiB of pd-ssd (plan --explain)"
+    disk = fees.boot_disk("pd-ssd", "us-central1", size_gib=200)
+    yield f"a job's boot disk comes on top: {disk.usd_per_hour:.4f} for 200 GiB of pd-ssd in us-central1"
 
 
 def _cells(price: Price, *, device: str) -> tuple[str, ...]:

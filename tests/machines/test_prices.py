@@ -207,6 +207,7 @@ def test_a_fee_is_shown_with_its_source_and_what_is_only_inferred_is_marked(home
     assert cells[2] == ["us-central1", "flex-start", "51.4951", "38.3201", "13.1750", "2025-08-15"]
     assert cells[3] == ["us-west1", "on-demand", "101.7635", "88.4900", "13.2735", "inferred"]
     assert "  H100: inferred: 15 % are listed for A3 in us-central1, 2026-11-22" in lines
+    assert lines[-1].startswith("a job's boot disk comes on top: 0.0536 for 200 GiB")
 
 
 def test_fees_are_read_from_the_list_of_vertex_and_replace_those_that_were_inferred(home):
