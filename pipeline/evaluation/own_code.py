@@ -1,11 +1,11 @@
 """Scores an earlier version by the code that it carries, in a process of its own.
 
-    echo CASE | python -m pipeline.evaluation.own_code
+    echo CASE | python -m pipeline.registry.confined pipeline.evaluation.own_code
 
 An edit of the workload may change the shapes of its weights or what its score means, so that a version that
 was made before no longer fits today's class. The version is fetched from the registry, checked against the
 digest that the ledger has, and scores the held-out samples with its own modules
-(pipeline/registry/carried_code.py).
+(pipeline/registry/carried_code.py), without secrets or network (pipeline/registry/confined.py).
 """
 
 import json
@@ -26,7 +26,7 @@ from pipeline.data import prepare
 from pipeline.evaluation.held_out import arrays_of, keep
 from pipeline.evaluation.scores import Columns
 from pipeline.evaluation.scoring import Arm, declared, predict, score
-from pipeline.registry import carried_code, packaging
+from pipeline.registry import carried_code, confined, packaging
 from pipeline.registry.weights import load_model
 from pipeline.storage.mlflow_client import session
 
@@ -57,7 +57,7 @@ def columns(release: Release, folder: Path, *, arm: str, days: Sequence[date], b
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     done = subprocess.run(
-        [sys.executable, "-m", __name__], input=json.dumps(case), env=environment, text=True,
+        confined.command(__name__), input=json.dumps(case), env=environment, text=True,
         capture_output=True, check=False,
     )  # fmt: skip
     if done.returncode:

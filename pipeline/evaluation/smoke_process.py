@@ -1,6 +1,6 @@
 """Loads and scores a version in a process that has nothing but its files: a script, run by the smoke test.
 
-    echo CASE | python -I pipeline/evaluation/smoke_process.py
+    echo CASE | python -I pipeline/registry/confined.py pipeline/evaluation/smoke_process.py
 
 The script imports nothing of the pipeline: the version brings the code that it was registered with, as it
 does to a server. The script imports what any version needs while it waits for its case, a line of JSON; its

@@ -11,7 +11,6 @@ files of both versions are checked against the digest of the night's record befo
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -28,7 +27,7 @@ from pipeline.contract.records import Champion, Check, Release, Version
 from pipeline.contract.table import Table
 from pipeline.data.features import read_clean
 from pipeline.evaluation.scores import Columns
-from pipeline.registry import carried_code, packaging
+from pipeline.registry import carried_code, confined, packaging
 from pipeline.registry.row_packaging import held_out_days
 from pipeline.registry.weights import ARRAYS
 from pipeline.storage.mlflow_client import session
@@ -185,11 +184,11 @@ def _measured(
 def _process() -> Iterator["subprocess.Popen[str]"]:
     """Yields a process that imports and waits for its case; ends it at the end.
 
-    The process runs code of the registry, so it is given no variable that may be a secret.
+    The process runs code of the registry, so it is given no secret and no network.
     """
     with tempfile.TemporaryDirectory() as scratch:
         process = subprocess.Popen(
-            [sys.executable, "-I", str(Path(__file__).with_name("smoke_process.py"))],
+            confined.command(Path(__file__).with_name("smoke_process.py"), flags=["-I"]),
             cwd=scratch, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=carried_code.environment(),
         )  # fmt: skip
