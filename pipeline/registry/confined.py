@@ -43,12 +43,16 @@ def say_once() -> None:
 
     This process then hides its own memory and environment from others of its user, as a second best.
     """
-    done = subprocess.run([sys.executable, "-I", __file__], env={}, capture_output=True, text=True, check=False)
+    words = [sys.executable, "-I", __file__]
+    done = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
     if why := (done.stdout or done.stderr).strip():
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(DUMPABLE, 0, 0, 0, 0)
-        log.warning("the code of versions is not kept from the network and from other processes of this user: "
-                    "%s; permit user namespaces, or run what starts it in a container of its own", why)  # fmt: skip
+        log.warning(
+            "the code of versions is not kept from the network and from other processes of this user: %s; "
+            "permit user namespaces, or run what starts it in a container of its own",
+            why,
+        )
 
 
 def confine() -> str:
@@ -80,7 +84,7 @@ def confine() -> str:
 
 
 def main(words: list[str]) -> None:
-    """Confines this process and runs what the words name; says why it cannot be confined where they do not."""
+    """Confines this process and runs what the words name; without words, says why it cannot be confined."""
     why = confine()
     if not words:
         sys.stdout.write(why)

@@ -2,7 +2,8 @@
 
 An answer to a user depends on nothing but model and arrays (pipeline/contract/workload.py), so it is kept
 until either changes: a returning user costs one look into a dict. The answers of the most recent users are
-kept. What a model predicts of rows is not kept.
+kept. What a model predicts of rows is not kept. The version itself runs in a process of its own
+(pipeline/serving/version_process.py), whose replies are not trusted to have the form that they should have.
 """
 
 import contextlib
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pipeline.evaluation.scoring import declared
-from pipeline.workloads.served_rows import ServedRows
+from pipeline.contract.errors import DataError
+from pipeline.serving.version_process import NoAnswer, VersionProcess
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,20 @@ class Answers:
     """A loaded version and its cache of answers; threads may share it."""
 
     def __init__(
-        self, version: int, *, night: str, workload: Any, model: Any, samples: Any, top: int, keep: int
+        self,
+        version: int,
+        *,
+        night: str,
+        process: VersionProcess,
+        popular: Sequence[str],
+        top: int,
+        keep: int,
     ) -> None:
         self.version, self.night = version, night  # the night whose arrays it answers from
-        self._workload, self._model, self._samples = workload, model, samples
+        self.process = process
         self._top, self._keep = top, keep
         self._cache: OrderedDict[str, Answer] = OrderedDict()  # oldest first
-        self.popular = answer_of(workload.popular(samples, top), fallback=True)
+        self.popular = answer_of(popular, fallback=True)
 
     def cached(self, user: str) -> Answer | None:
         """Returns the cached answer for the user; None if there is none."""
@@ -57,9 +65,14 @@ class Answers:
         return answer
 
     def of(self, users: Sequence[str]) -> list[Answer]:
-        """Returns the answers to these users, computed by the model now, with as many items as allowed."""
-        lists = self._workload.recommend(self._model, self._samples, users, self._top)
-        answers = [answer_of(items, fallback=False) if items else self.popular for items in lists]
+        """Returns the answers to these users, computed by the model now, with as many items as allowed.
+
+        Raises NoAnswer where the version gives none.
+        """
+        lists = self.process.ask({"users": list(users), "top": self._top}).get("items")
+        if not isinstance(lists, list) or len(lists) != len(users):
+            raise NoAnswer(f"it has no list of items for each of {len(users)} users")
+        answers = [answer_of(texts(items), fallback=False) if items else self.popular for items in lists]
         for user, answer in zip(users, answers, strict=True):
             self._cache[user] = answer
         while len(self._cache) > self._keep:
@@ -68,12 +81,22 @@ class Answers:
 
     def likely(self, num: int) -> list[str]:
         """Returns the users who are likely to come first; none if the workload does not say."""
-        likely = getattr(self._workload, "likely", None)
-        return list(likely(self._samples, num)) if likely else []
+        try:
+            return texts(self.process.ask({"likely": num}).get("users"))
+        except NoAnswer as error:
+            log.warning("version %d does not say who is likely to come first: %s", self.version, error)
+            return []
 
     def newest_users(self, num: int) -> list[str]:
         """Returns the most recent users, newest first."""
         return list(islice(reversed(list(self._cache)), num))
+
+
+def texts(values: Any) -> list[str]:
+    """Returns a list of texts as it is; NoAnswer where it is none."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise NoAnswer(f"it has {values!r:.50} where a list of texts is due")
+    return values
 
 
 class Predictor:
@@ -81,30 +104,32 @@ class Predictor:
 
     night = ""  # of no night but its own: it has all that it needs
 
-    def __init__(self, version: int, served: ServedRows) -> None:
-        self.version = version
-        self._served = served
-        self._judged = {metric.prediction for metric in declared(served.workload)}
-        self.unit: str = served.workload.table.unit  # column of it; "": each request is a unit
-
-    def warm(self, example: Sequence[Any]) -> None:
-        """Predicts rows that the version carries, together and alone, so that no user is the first."""
-        try:
-            for rows in (example, example[:1]):
-                if rows:
-                    self.of(rows)
-        except Exception:  # it was tried before it was released; users are answered, if later
-            log.exception("version %d does not predict its own example", self.version)
+    def __init__(self, version: int, *, process: VersionProcess) -> None:
+        self.version, self.process = version, process
+        self._judged = frozenset(texts(process.about.get("judged")))
+        self.unit = str(process.about.get("unit"))  # column of the table; "": each request is a unit
 
     def of(self, rows: Sequence[Any]) -> tuple[str, str | None]:
         """Returns what the model predicts of the rows as JSON, and what of it the log is to keep.
 
         The first is an object for each row. The second is a list for each prediction that a metric is of;
         None where there is none, or MAX_KEPT is passed. Raises DataError where they are not rows of the
-        table, ValueError where a prediction is not finite.
+        table, NoAnswer where the version gives no answer, or a prediction is not finite.
         """
-        columns = {name: values.tolist() for name, values in self._served.predict(rows).items()}
+        try:
+            columns = self.process.ask({"rows": list(rows)}).get("columns")
+        except NoAnswer as error:
+            if error.is_sentence:
+                raise DataError(error.message) from None
+            raise
+        if not isinstance(columns, dict) or not all(
+            isinstance(values, list) and len(values) == len(rows) for values in columns.values()
+        ):
+            raise NoAnswer(f"it has no prediction for each of {len(rows)} rows")
         answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        text = json.dumps(answers, allow_nan=False)
+        try:
+            text = json.dumps(answers, allow_nan=False)
+        except ValueError as error:
+            raise NoAnswer(str(error), kind="ValueError") from None
         kept = json.dumps({name: values for name, values in columns.items() if name in self._judged})
         return text, kept if self._judged and len(kept) <= MAX_KEPT else None

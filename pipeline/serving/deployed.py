@@ -62,10 +62,11 @@ class Deployed:
             self._thread.start()
 
     def close(self) -> None:
-        """Stops following the traffic row."""
+        """Stops following the traffic row, and ends the version's process."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._answers.process.close()
 
     def look(self) -> None:
         """Reads the traffic row once, and the revision of it that the endpoint follows."""

@@ -3,7 +3,9 @@
 The manager reads the traffic row every POLL_S and the ledger every LEDGER_S. A version that is wanted and not
 loaded is loaded beside those that serve and warmed up with the most recent users; then one reference,
 `standing`, changes. A request takes the reference once and keeps it, so one version answers it whatever
-happens meanwhile. If a version cannot be loaded, the router goes on as it is, and its heartbeat says why.
+happens meanwhile. If a version cannot be loaded, the router goes on as it is, and its heartbeat says why. A
+version whose process has ended is loaded again; until then its users are shown what it answered them before,
+or the popular items, and each of these counts as an error.
 
 With no champion in the traffic row yet, the manager follows MLflow's alias `champion`.
 """
@@ -18,11 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.contract.errors import PipelineError
+from pipeline.contract.errors import PipelineError, ReleaseError
 from pipeline.contract.units import DAY_S, HOUR_S
 from pipeline.registry import aliases
 from pipeline.serving.answers import Answers, Predictor
-from pipeline.serving.loading import Arrays, ModelCache, newest_arrays
+from pipeline.serving.loading import Arrays, VersionLoader, newest_arrays
+from pipeline.serving.version_process import NoAnswer
 from pipeline.statistics.assignment import arm_of
 from pipeline.storage import mlflow_client
 from pipeline.storage.traffic_log import Log, RouterState, Traffic
@@ -32,7 +35,9 @@ log = logging.getLogger(__name__)
 POLL_S = 0.25
 LEDGER_S = 5.0  # between two reads of the ledger, and of the alias if that is followed
 BEAT_S = 1.0
-RETRY_S = 30.0  # until a version that could not be loaded is retried, unless the traffic changes
+# Until a version that could not be loaded is retried, unless the traffic changes; also the time from the start
+# of a version's process to that of the one which replaces it.
+RETRY_S = 30.0
 FORGET_S = HOUR_S
 WARM_S = 10.0  # longest time to warm up a new version
 WARM_USERS = 2000
@@ -55,20 +60,20 @@ def warm(answers: Answers, users: Sequence[str], *, ended: threading.Event) -> N
     until = time.monotonic() + WARM_S
     num_failed = 0
     for start in range(0, len(users), WARM_BATCH):
-        if time.monotonic() > until or ended.is_set():
+        if time.monotonic() > until or ended.is_set() or answers.process.ended:
             break
         try:
             answers.of(users[start : start + WARM_BATCH])
-        except Exception:  # whatever a workload raises: who asks meets it, and it is counted then
+        except NoAnswer as error:  # who asks meets it, and it is counted then
             if not num_failed:
-                log.exception("version %d fails for a user ahead of time", answers.version)
+                log.warning("version %d fails for a user ahead of time: %s", answers.version, error)
             num_failed += 1
 
 
 class ModelManager:
     """Keeps `standing` as the traffic row says, and reports it to the log."""
 
-    def __init__(self, traffic_log: Log, models: ModelCache, *, home: Path, keep_days: float) -> None:
+    def __init__(self, traffic_log: Log, models: VersionLoader, *, home: Path, keep_days: float) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.standing = Standing()
         self.loaded: dict[int, Answers | Predictor] = {}
@@ -95,6 +100,10 @@ class ModelManager:
         self._ended.set()
         for thread in self._threads:
             thread.join()
+        now = self.standing
+        for answers in (*self.loaded.values(), now.champion, now.challenger):
+            if answers:
+                answers.process.close()
         try:
             self._log.leave(self.id)
         except PipelineError as error:
@@ -109,8 +118,8 @@ class ModelManager:
         """Returns what this router serves."""
         now = self.standing
         return RouterState(
-            id=self.id, revision=now.revision, share=now.share, loaded=tuple(sorted(self.loaded)),
-            fault=self.fault,
+            id=self.id, revision=now.revision, share=now.share, fault=self.fault,
+            loaded=tuple(sorted(number for number, one in self.loaded.items() if not one.process.ended)),
             champion=now.champion.version if now.champion else 0,
             challenger=now.challenger.version if now.challenger else 0,
         )  # fmt: skip
@@ -143,7 +152,7 @@ class ModelManager:
         night = self._arrays.night if self._arrays else ""
         stale = {
             number for number, answers in self.loaded.items()
-            if night and answers.night not in ("", night)
+            if (night and answers.night not in ("", night)) or answers.process.is_due(RETRY_S)
         }  # fmt: skip
         missing = [number for number in wanted.wanted if number not in self.loaded or number in stale]
         trying = (wanted.revision, night, *missing)
@@ -156,6 +165,8 @@ class ModelManager:
                     answers = self._models.load(client, number, arrays=self._arrays)
                 if isinstance(answers, Answers):
                     self._warm(answers)
+                if answers.process.ended:
+                    raise ReleaseError(f"{answers.process.ended}, while it was warmed up")
                 self.loaded = {**self.loaded, number: answers}
                 log.info("version %d is loaded over the arrays of %s", number, answers.night or "no night")
             except PipelineError as error:
@@ -163,6 +174,10 @@ class ModelManager:
         self._tried, self._tried_at = trying, time.monotonic()
         if not wanted.champion:
             faults.append("no version serves yet; run a night")
+        faults += [
+            f"version {number}: {answers.process.ended}; it is loaded again within {RETRY_S:g} s"
+            for number, answers in self.loaded.items() if answers.process.ended
+        ]  # fmt: skip
         return "; ".join(faults)
 
     def _switch(self, wanted: Traffic) -> None:

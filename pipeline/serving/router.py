@@ -14,8 +14,8 @@
 A version recommends or predicts. A user whom the version does not know, or whom its model does not answer in
 time or at all, is shown the popular items: the exposure says so (`fallback`, `error`), and the user sees no
 error. For rows there is nothing to fall back on: the client gets a 503, and the exposure says why. The rows
-of a request are of one unit, by which the arm is drawn; a thread computes, never the event loop. The router
-uses nothing else of a workload, so it knows no workload by name.
+of a request are of one unit, by which the arm is drawn; the version's own process computes, never the event
+loop. The router uses nothing else of a workload, so it knows no workload by name.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +38,7 @@ from pipeline.contract.params import LiveTestParams, ServingParams
 from pipeline.experiment import own_serving
 from pipeline.serving.answers import Answer, Answers, Predictor
 from pipeline.serving.assigner import Assignment
-from pipeline.serving.batcher import Batcher, NoAnswer, in_a_line
+from pipeline.serving.batcher import Batcher
 from pipeline.serving.bodies import (
     MAX_NAME,
     MAX_NESTING,
@@ -54,9 +53,10 @@ from pipeline.serving.bodies import (
 from pipeline.serving.exposure_ids import ID, ExposureIds
 from pipeline.serving.kill_switch import KillSwitch
 from pipeline.serving.limits import Limits, Message, Receive, Send
-from pipeline.serving.loading import ModelCache
+from pipeline.serving.loading import VersionLoader
 from pipeline.serving.model_manager import ModelManager, Standing
 from pipeline.serving.prometheus import Metrics
+from pipeline.serving.version_process import NoAnswer, answer_s
 from pipeline.serving.writer import FLUSH_S, NoLog, Writer
 from pipeline.statistics.assignment import CHALLENGER, propensity
 from pipeline.storage.traffic_log import Exposure, Log, Outcome, RouterState
@@ -114,15 +114,12 @@ class Router:
         self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
         self._metrics = Metrics()
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
-        self._predicting = ThreadPoolExecutor(1, thread_name_prefix="predicting")
         self.has_log = log is not None
         self._ids = ExposureIds(log.exposure_key if log else secrets.token_bytes(32))
 
     def close(self) -> None:
         """Writes what waits to the log, and ends the threads."""
         self.versions.close()
-        self._batcher.close()
-        self._predicting.shutdown(cancel_futures=True)
         self._writer.close()
 
     async def recommend(self, receive: Receive) -> Response:
@@ -216,14 +213,14 @@ class Router:
         try:
             async with asyncio.timeout(self._params.timeout_s):
                 loop = asyncio.get_running_loop()
-                text, kept = await loop.run_in_executor(self._predicting, answers.of, rows)
+                text, kept = await loop.run_in_executor(answers.process.thread, answers.of, rows)
         except DataError as refused:
             raise HTTPException(422, str(refused)) from None
         except TimeoutError:
             error = f"no answer within {self._params.timeout_s:g} s"
-        except Exception as raised:  # whatever a workload raises is the version's fault, not the router's
-            log.exception("version %d does not predict %d rows", answers.version, len(rows))
-            error = in_a_line(raised)
+        except NoAnswer as failed:  # the version's fault, not the router's
+            log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
+            error = str(failed)
         shown = self._expose(
             now, user=user, unit=unit, arm=arm, version=answers.version, items=(), began=began, error=error,
             predicted=kept,
@@ -396,7 +393,9 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        models = ModelCache(name, home=home, top=params.max_top, keep=params.keep_users)
+        models = VersionLoader(
+            name, home=home, top=params.max_top, keep=params.keep_users, answer_s=answer_s(params.timeout_s)
+        )
         manager = ModelManager(log, models, home=home, keep_days=params.keep_days)
         router = Router(log, manager, params, limits)
         app.state.router = router

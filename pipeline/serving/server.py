@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import JobError
 from pipeline.contract.params import Params, ServingParams
-from pipeline.serving.loading import expect_online
+from pipeline.serving.version_worker import expect_online
 from pipeline.storage import checkout
 from pipeline.storage.traffic_log import log_url, open_log
 
@@ -27,7 +27,6 @@ SWITCH_S = 0.001  # how long a thread computes before the event loop has its tur
 
 def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     """Serves until interrupted; PipelineError if it cannot start."""
-    import torch
     import uvicorn
 
     from pipeline.serving.router import make_app
@@ -39,7 +38,6 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     home = checkout.home()
     listening = listen(host, port)
     traffic_log = open_log(log_url(settings, home))
-    torch.set_num_threads(1)  # one user's answer is too small for more threads, which would only wait
     sys.setswitchinterval(SWITCH_S)
     app = make_app(
         traffic_log, settings, name=params.register_.name, home=home, token=token, limits=params.live_test

@@ -16,30 +16,26 @@ rows takes these as instances, of any units, since the endpoint draws by request
         ->  {"predictions": [{"kept": true}]}
 
 With any other workload, instances {"sample": 3} name samples of the arrays' test split, and predictions are
-their scores.
+their scores. The version runs in a process of its own, without the secrets of the container.
 """
 
 import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from pipeline.contract.params import Plug, ServingParams
-from pipeline.registry.row_packaging import read_example
-from pipeline.registry.weights import batch_of, load_model, load_rows, placed
-from pipeline.serving.answers import Answers, Predictor
+from pipeline.contract.params import ServingParams
 from pipeline.serving.deployed import Deployed
 from pipeline.serving.limits import Limits
+from pipeline.serving.loading import case_of, served
 from pipeline.serving.router import Router, read, sentence
+from pipeline.serving.version_process import NoAnswer, VersionProcess, answer_s
 from pipeline.storage.traffic_log import Log, open_log
-from pipeline.workloads.served_rows import serves_rows
 
 MAX_BYTES = 1_500_000  # of a request, Vertex's own limit
 MAX_INSTANCES = 1_000
@@ -47,57 +43,50 @@ BODY_S = 10.0  # longest time to receive a body
 
 
 class Loaded:
-    """A version, and the arrays that it answers from."""
+    """A version, in a process of its own, and the arrays that it answers from."""
 
-    def __init__(self, root: Path) -> None:
-        folder = root / "version" / "artifacts" / "model"
-        facts = json.loads((folder / "model.json").read_text())
-        self.workload: Any = Plug(use=facts["workload"], **facts["arguments"]).make()
-        self.rows = load_rows(self.workload, folder.parent) if serves_rows(self.workload) else None
-        self.model = self.rows.model if self.rows else load_model(self.workload, folder)
-        self.example = read_example(root / "version")
-        self.arrays = root / "arrays"
+    def __init__(
+        self, root: Path, *, params: ServingParams, number: int = 0, carries_code: bool = False
+    ) -> None:
+        arrays = root / "arrays"
+        case = case_of(
+            root / "version", arrays if arrays.exists() else None, carries_code=carries_code, online=False
+        )
+        self._params, self.number = params, number
+        self.process = VersionProcess(number, case, answer_s=answer_s(params.timeout_s))
+        self.answers = str(self.process.about.get("answers"))
 
-    @cached_property
-    def tested(self) -> Any:
-        """Returns the samples that were held out."""
-        return self.workload.dataset(self.arrays, "test")
-
-    def deployed(
-        self, log: Log | None, variables: Mapping[str, str], *, top: int, keep: int
-    ) -> Deployed | None:
+    def deployed(self, log: Log | None, variables: Mapping[str, str]) -> Deployed | None:
         """Returns the version for a router; None if it neither recommends nor predicts rows."""
-        number, endpoint = int(variables.get("MODEL_VERSION", 0)), variables.get("ENDPOINT", "")
-        if self.rows:
-            predictor = Predictor(number, self.rows)
-            predictor.warm(self.example)
-            return Deployed(predictor, log, endpoint=endpoint)
-        if not hasattr(self.workload, "recommend") or not self.arrays.exists():
+        if self.answers == "samples":
             return None
-        answers = Answers(
-            number, night=variables.get("NIGHT", ""), workload=self.workload,
-            model=self.model, samples=self.workload.dataset(self.arrays, "serve"), top=top, keep=keep,
+        answers = served(
+            self.process, self.number, night=variables.get("NIGHT", ""), top=self._params.max_top,
+            keep=self._params.keep_users,
         )  # fmt: skip
-        return Deployed(answers, log, endpoint=endpoint)
+        return Deployed(answers, log, endpoint=variables.get("ENDPOINT", ""))
 
     def scores(self, numbers: Sequence[int]) -> list[float]:
-        """Returns the scores of samples; ValueError if there is no such sample."""
-        if not all(0 <= number < len(self.tested) for number in numbers):
-            raise ValueError(f"samples are numbered from 0 to {len(self.tested) - 1}")
-        with torch.inference_mode():
-            batch = placed(batch_of(self.tested, numbers), self.model)
-            scores: list[float] = self.workload.score(self.model, batch).cpu().tolist()
+        """Returns the scores of samples; NoAnswer if there is no such sample."""
+        scores = self.process.ask({"samples": list(numbers)}).get("scores")
+        if not isinstance(scores, list) or not all(isinstance(score, float) for score in scores):
+            raise NoAnswer(f"it has {scores!r:.50} where a list of numbers is due")
         return scores
+
+
+def params_of(variables: Mapping[str, str]) -> ServingParams:
+    """Returns the limits of params.yaml that the container was given."""
+    return ServingParams.model_validate_json(variables.get("SERVING", "{}"))
 
 
 class Predictions:
     """Answers the requests of Vertex; created inside the event loop that serves."""
 
     def __init__(self, loaded: Loaded, variables: Mapping[str, str], *, log: str) -> None:
-        params, self.loaded = ServingParams.model_validate_json(variables.get("SERVING", "{}")), loaded
+        self.loaded = loaded
         traffic_log = open_log(log) if log else None
-        self.deployed = loaded.deployed(traffic_log, variables, top=params.max_top, keep=params.keep_users)
-        self.router = Router(traffic_log, self.deployed, params) if self.deployed else None
+        self.deployed = loaded.deployed(traffic_log, variables)
+        self.router = Router(traffic_log, self.deployed, params_of(variables)) if self.deployed else None
 
     async def predict(self, instances: Any) -> list[Any]:
         """Returns a prediction for each instance; among several, {"error": ...} for one that fails."""
@@ -109,15 +98,15 @@ class Predictions:
             )
         if (
             self.router
-            and self.loaded.rows
+            and self.loaded.answers == "rows"
             and not any({"exposure", "labels"} <= set(one) for one in instances)
         ):
             answer = json.loads(await self.router.predicted({"rows": instances}, one_unit=False))
             return [{**one, **answer} for one in answer.pop("predictions")]
-        if not self.loaded.rows and any("sample" in one for one in instances):
+        if self.loaded.answers != "rows" and any("sample" in one for one in instances):
             return await self._scores(instances)
         if self.router is None:
-            name = type(self.loaded.workload).__qualname__
+            name = self.loaded.process.about.get("workload")
             raise HTTPException(
                 400, f"{name} answers no users here: it scores samples only, or has no arrays"
             )
@@ -140,6 +129,8 @@ class Predictions:
             return await asyncio.to_thread(self.loaded.scores, numbers)
         except (KeyError, TypeError, ValueError) as error:
             raise HTTPException(400, f"{type(error).__name__}: {error}; name samples alone") from None
+        except NoAnswer as error:
+            raise HTTPException(400, f"{error}; name samples alone") from None
 
 
 def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:
@@ -147,12 +138,17 @@ def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:
 
     @contextlib.asynccontextmanager
     async def life(made: FastAPI) -> AsyncIterator[None]:
-        made.state.predictions = predictions = Predictions(Loaded(root), variables, log=log)
+        loaded = Loaded(
+            root, params=params_of(variables), number=int(variables.get("MODEL_VERSION", 0)),
+            carries_code=bool(variables.get("FILES_DIGEST")),
+        )  # fmt: skip
+        made.state.predictions = predictions = Predictions(loaded, variables, log=log)
         if predictions.deployed:
             await asyncio.to_thread(predictions.deployed.start)
         yield
         if predictions.router:
             await asyncio.to_thread(predictions.router.close)
+        loaded.process.close()
 
     made = FastAPI(openapi_url=None, lifespan=life)
 

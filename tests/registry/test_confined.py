@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.registry import carried_code, confined
+from pipeline.registry import carried_code
 from tests.serving.running import until
 
 SCRIPT = """\

@@ -20,7 +20,7 @@ from pipeline.contract.records import Champion, Version
 from pipeline.evaluation.scores import read_scores
 from pipeline.evaluation.smoke_test import smoke_test
 from pipeline.registry import carried_code, packaging
-from pipeline.serving.loading import Arrays, ModelCache
+from pipeline.serving.loading import Arrays, VersionLoader
 from pipeline.storage import checkout, ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
@@ -45,7 +45,8 @@ def load(home: Path, number: int = 1) -> Any:
     folder = home / "nights" / "2025-01-10"
     arrays = Arrays("2025-01-10", folder / "data" / "arrays")
     with mlflow_client.session() as client:
-        return ModelCache("daybreak", home=home, top=5, keep=10).load(client, number, arrays=arrays)
+        loader = VersionLoader("daybreak", home=home, top=5, keep=10, answer_s=60)
+        return loader.load(client, number, arrays=arrays)
 
 
 def tag_as_it_is(client: MlflowClient, files: Path) -> None:

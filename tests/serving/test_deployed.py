@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from fastapi import HTTPException
-from toy import Guess, Toy
 
 from pipeline.experiment.observations import observe
 from pipeline.serving.answers import Answers
 from pipeline.serving.deployed import Deployed
-from pipeline.serving.vertex_app import MAX_INSTANCES, Loaded, Predictions
+from pipeline.serving.vertex_app import MAX_INSTANCES, Loaded, Predictions, params_of
 from pipeline.statistics.assignment import STALE_S
 from pipeline.storage.traffic_log import Log, Traffic
 from tests.release.folders import FIRST, make_arrays, make_model
@@ -22,7 +21,7 @@ HERE = "projects/p/locations/here/endpoints/one"
 
 
 def version(number: int) -> Answers:
-    return Answers(number, night="", workload=Toy(), model=Guess(), samples=None, top=20, keep=10)
+    return Answers(number, night="", process=None, popular=(), top=20, keep=10)  # it is asked for nothing
 
 
 def following(log: Log, number: int) -> Deployed:
@@ -74,12 +73,16 @@ def make_version(folder: Path) -> Path:
     return folder
 
 
+def loaded(folder: Path, *, number: int = 0, **environment: str) -> Loaded:
+    return Loaded(folder, params=params_of(environment), number=number)
+
+
 def ask(folder: Path, log: str, *requests: Any, number: int = 2, **environment: str) -> list[Any]:
     """What each request in turn is answered, as Vertex would hear it; one may be made of those before."""
 
     async def told() -> list[Any]:
         named = {"MODEL_VERSION": str(number), "ENDPOINT": HERE, **environment}
-        made = Predictions(Loaded(folder), named, log=log)
+        made = Predictions(loaded(folder, number=number, **environment), named, log=log)
         assert made.deployed is not None
         made.deployed.start()
         made.deployed.look()
@@ -111,7 +114,7 @@ def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, 
     assert [one["items"] for one in answers] == [["0.5/u1/0", "0.5/u1/1"], ["popular/0"]]
     assert {one["version"] for one in answers} == {2}
     assert kept == [{"kept": True}]
-    assert scores == pytest.approx(Loaded(tmp_path).scores([3, 0]))
+    assert scores == pytest.approx(loaded(tmp_path).scores([3, 0]))
     assert mixed[0] == {"error": "user is 7; name one by 1 to 200 characters"}
     assert mixed[1]["items"] == ["0.5/u2/0"]
     found = list(log.exposures("a"))
@@ -151,7 +154,7 @@ def test_what_makes_no_sense_is_a_sentence(tmp_path: Path) -> None:
     (folder / "arrays").rename(folder / "gone")
 
     async def asked() -> None:
-        await Predictions(Loaded(folder), {}, log="").predict([{"user": "u1"}])
+        await Predictions(loaded(folder), {}, log="").predict([{"user": "u1"}])
 
     with pytest.raises(HTTPException) as error:
         asyncio.run(asked())

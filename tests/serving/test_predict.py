@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.contract.params import ServingParams
 from pipeline.contract.workload import read_state
 from pipeline.registry.weights import load_rows
+from pipeline.serving.loading import case_of
+from pipeline.serving.version_worker import LoadedVersion
 from pipeline.serving.vertex_app import Loaded, Predictions
 from pipeline.statistics.assignment import CHALLENGER, arm_of
+from pipeline.storage.mlflow_client import session
 from pipeline.storage.traffic_log import Log
 from pipeline.workloads.served_rows import as_records
 from tests.conftest import make_repository
@@ -135,9 +139,11 @@ def test_a_model_that_is_late_has_no_answer(home_of_rows: Path, monkeypatch: pyt
 
 
 def test_a_version_has_predicted_its_example_before_anybody_asks(
-    home_of_rows: Path, monkeypatch: pytest.MonkeyPatch
+    home_of_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_in(home_of_rows, monkeypatch)
+    with session() as client:
+        source = Path(client.get_model_version("daybreak", "1").source.removeprefix("file://"))
     sizes: list[int] = []
 
     def seen(module: torch.nn.Module, given: Any, made: Any) -> None:
@@ -146,8 +152,8 @@ def test_a_version_has_predicted_its_example_before_anybody_asks(
 
     hook = torch.nn.modules.module.register_module_forward_hook(seen)
     try:
-        with running(home_of_rows):
-            assert sizes == [5, 1]  # together, and alone
+        LoadedVersion(case_of(source, None, carries_code=True))
+        assert sizes == [5, 1]  # together, and alone
     finally:
         hook.remove()
 
@@ -183,7 +189,8 @@ def test_a_container_of_vertex_predicts_rows(home_of_rows: Path, tmp_path: Path,
     rows = as_records(rows_of(TODAY).drop(["is_fraud"]))
 
     async def told() -> list[Any]:
-        made = Predictions(Loaded(tmp_path), {"MODEL_VERSION": "7"}, log=str(log.url))
+        loaded = Loaded(tmp_path, params=ServingParams(timeout_s=30), number=7)
+        made = Predictions(loaded, {}, log=str(log.url))
         predicted = await made.predict(rows)
         kept_ = await made.predict([{"exposure": predicted[0]["exposure"], "labels": [1]}])
         assert made.router
