@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 POLL_S = 0.25
 LEDGER_S = 5.0  # between two reads of the ledger, and of the alias if that is followed
 BEAT_S = 1.0
-# Until a version that could not be loaded is retried, unless the traffic changes; also the time from the start
-# of a version's process to that of the one which replaces it.
+# Until a version that could not be loaded is retried, unless the traffic changes; and from the start of a
+# version's process to that of the one which replaces it.
 RETRY_S = 30.0
 FORGET_S = HOUR_S
 WARM_S = 10.0  # longest time to warm up a new version
