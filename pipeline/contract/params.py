@@ -423,11 +423,17 @@ class SmokeTestParams(Section):
 
 
 class ReleaseParams(Section):
-    """Whom the gate has to ask."""
+    """Whom the gate has to ask, and who vouches for the ledger."""
 
     approval: Literal["never", "inconclusive", "always"] = "never"
     """When a person is asked, until `night.decide_hours`. `inconclusive`: where the gate rejects for want of
     proof alone; `always`: also for what the gate promotes. Without an answer the champion stays."""
+    signing_key: str = ""
+    """File of the SSH key that signs the ledger's commits, by git's own SSH signing; empty: none are signed,
+    or with `require_signature` by the key of git's `user.signingkey`."""
+    require_signature: bool = False
+    """Whether a ledger counts only where its newest commit is signed by a key of git's
+    `gpg.ssh.allowedSignersFile`. Read from the params.yaml of the home."""
 
 
 class WatchParams(Section):

@@ -44,6 +44,7 @@ def audit(params: Params, *, deep: bool = False) -> Iterator[Check]:
 def _checks(params: Params) -> Iterator[Check]:
     commits = ledger.commits()
     yield _objects()
+    yield _signature()
     texts = ledger.texts_at([commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
     contents = [decoded(files) for files in texts]
     yield _check(
@@ -100,6 +101,15 @@ def _objects() -> Check:
     return Check(
         name="ledger's objects", ok=True, text=f"git fsck finds no fault up to {tip[:9] or 'nothing'}"
     )
+
+
+def _signature() -> Check:
+    """Checks that the newest commit is signed, where it has to be."""
+    try:
+        ledger.expect_signed()
+    except ReleaseError as error:
+        return Check(name="signature", ok=False, text=str(error))
+    return Check(name="signature", ok=True, text="the ledger is signed, or need not be")
 
 
 def chain_faults(commits: Sequence[Commit], contents: Sequence[Contents]) -> Iterator[str]:

@@ -42,7 +42,11 @@ class Arrays:
 
 
 def newest_arrays(home: Path) -> Arrays | None:
-    """Returns the arrays of the newest closed night; None if there are none yet."""
+    """Returns the arrays of the newest closed night; None if there are none yet.
+
+    Raises ReleaseError where the ledger has to be signed, and is not.
+    """
+    ledger.expect_signed()
     for commit in ledger.commits(limit=NIGHTS_BACK):
         if arrays := arrays_of(home, commit.night):
             return arrays
@@ -100,8 +104,10 @@ def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
     """Returns the record of a version by the night that made it, from the ledger or a night still open.
 
     MLflow only says which `night` to look at. Raises ReleaseError if that night did not make the version, so
-    that a person who can write to MLflow cannot make a router load anything else.
+    that a person who can write to MLflow cannot make a router load anything else. So it does where the ledger
+    has to be signed, and is not.
     """
+    ledger.expect_signed()
     of_night = [commit for commit in ledger.commits() if commit.night == night and not commit.rollback]
     versions = [ledger.read_at(commit.id, Version) for commit in of_night]
     refits = [ledger.read_at(commit.id, Refit) for commit in of_night]

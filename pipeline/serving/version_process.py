@@ -65,6 +65,7 @@ class VersionProcess:
                 env=carried_code.environment() | {"PYTHONPATH": path}, pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=2,  # its prints are for the log
             )  # fmt: skip
+        self.pid = self._process.pid
         self._end = weakref.finalize(self, _end, self._process, self._socket)
         self._alone = threading.Lock()
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"version {number}")

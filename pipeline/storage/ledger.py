@@ -38,6 +38,7 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
+from pipeline.storage import signatures
 from pipeline.storage.checkout import git, home
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,11 @@ _KINDS: tuple[type[Record], ...] = (
 def ledger_tip() -> str:
     """Returns the newest commit of the ledger; "" before the first night."""
     return git("for-each-ref", "--format=%(objectname)", BRANCH, folder=home())
+
+
+def expect_signed() -> None:
+    """Raises ReleaseError where `release.require_signature` is set and the newest commit is not signed."""
+    signatures.expect_signed(ledger_tip(), branch=BRANCH)
 
 
 def text_at(commit: str, path: str | Path) -> str | None:
@@ -275,8 +281,10 @@ def _move(tree: str, parents: Sequence[str], *, expected: str, subject: str, tra
     """Makes the commit and moves the branch to it; its subject, in which people's words are, is one line."""
     subject = one_line(subject)
     message = f"{subject}\n\n{trailers}"
-    flags = [word for parent in parents for word in ("-p", parent)]
-    commit = git(*_identity(), "commit-tree", tree, *flags, "-F", "-", folder=home(), text=message)
+    signatures.expect_signed(expected, branch=BRANCH)
+    options, sign = signatures.signing_options()
+    flags = [*sign, *(word for parent in parents for word in ("-p", parent))]
+    commit = git(*_identity(), *options, "commit-tree", tree, *flags, "-F", "-", folder=home(), text=message)
     try:
         git("update-ref", "-m", subject, BRANCH, commit, expected or _FIRST, folder=home())
     except ReleaseError as error:

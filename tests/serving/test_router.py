@@ -1,6 +1,8 @@
 """A real router on loopback, in front of a real registry."""
 
 import json
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +14,7 @@ import requests
 import toy
 
 from pipeline.contract.params import LiveTestParams
+from pipeline.serving import model_manager
 from pipeline.statistics.assignment import CHALLENGER, CHAMPION, arm_of
 from pipeline.storage.traffic_log import Exposure, Log
 from tests.serving.running import Running, running, until
@@ -298,6 +301,39 @@ def test_a_challenger_that_fails_is_stopped_by_the_router_itself(router: Running
     move(router, champion=2, challenger=3, share=0.5, experiment=EXPERIMENT)  # another test
     until(lambda: router.manager.standing.challenger is not None)
     assert router.log.why_stopped(EXPERIMENT) == ""
+
+
+def test_a_version_that_ends_its_process_is_an_error_and_is_loaded_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_manager, "RETRY_S", 1.0)
+    with running(home) as router:
+        before = router.manager.standing.champion
+        told = router.recommend("u15", top=1)
+        assert told["items"] == ["popular/0"]
+        found = kept(router.log, told["exposure"], "")
+        assert (found.error, found.fallback) == ("its process ended by SIGKILL", True)
+        assert router.get("health").status_code == 200
+        until(lambda: router.manager.standing.champion is not before)
+        assert router.recommend("u333")["items"][0].endswith("/u333/0")
+        until(lambda: not router.log.routers()[0].fault)
+
+
+def test_a_challenger_whose_process_ends_is_stopped_and_the_champion_answers_on(router: Running) -> None:
+    move(router, champion=2, challenger=3, share=0.5, experiment="a process that ends")
+    until(lambda: router.manager.standing.challenger is not None)
+    os.kill(router.manager.standing.challenger.process.pid, signal.SIGKILL)
+    met: list[Exposure] = []
+    for number in range(800, 1000):
+        met.append(kept(router.log, router.recommend(f"u{number}")["exposure"], None))
+        if not router.log.traffic().experiment:
+            break
+        time.sleep(0.02)
+    until(lambda: not router.log.traffic().experiment)
+    assert "of the challenger met an error, and 0 of " in router.log.why_stopped("a process that ends")
+    assert {one.error for one in met if one.arm == CHAMPION} == {""}
+    assert {one.error for one in met if one.arm == CHALLENGER} == {"its process ended by SIGKILL"}
+    assert {router.recommend(user)["items"][0] for user in ("u200", "u201")} == {"2/u200/0", "2/u201/0"}
 
 
 def test_rows_of_a_teams_own_serving_are_on_the_disk_once_they_are_acknowledged(home: Path) -> None:

@@ -1,10 +1,12 @@
 """A workload small enough to compute by hand: guess y from x by one weight; the score is 1 - |error|.
 
 Online it knows the users u0 to u999, and each item that it recommends tells its weight and who asked. User
-u13 is not answered, and u14 is answered late.
+u13 is not answered, u14 is answered late, and u15 ends the process.
 """
 
 import json
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -88,6 +90,8 @@ class Toy:
             raise ValueError("u13 brings bad luck")
         if "u14" in users:
             LATE.wait(10)
+        if "u15" in users:
+            os.kill(os.getpid(), signal.SIGKILL)
         weight = next(model.parameters()).item()
         if weight == 3 and any(user.startswith("u7") and len(user) == 4 for user in users):
             raise ValueError("version 3 knows nobody of u700 to u799")

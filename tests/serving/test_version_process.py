@@ -1,0 +1,212 @@
+"""What a version can do to the router that asks it: nothing but give no answer. Real processes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract.errors import ReleaseError
+from pipeline.registry import carried_code
+from pipeline.serving.answers import Answers
+from pipeline.serving.loading import case_of, served
+from pipeline.serving.version_process import NoAnswer, VersionProcess
+from tests.release.folders import FIRST, make_arrays, make_model
+from tests.serving.running import until
+
+pytestmark = [pytest.mark.slow]
+
+ROGUE = """\
+import os, pickle, signal, socket, struct, sys, time
+from pathlib import Path
+from toy import Toy
+
+SPOILS = Path(__file__).with_name("spoils")
+
+class Spoils:
+    def __reduce__(self):
+        return (open, (str(SPOILS), "w"))
+
+def sent(body):
+    other = socket.socket(fileno=os.dup(int(sys.argv[1])))
+    other.sendall(body)
+    time.sleep(600)
+
+def frame(body):
+    return struct.pack("!I", len(body)) + body
+
+class Rogue(Toy):
+    def recommend(self, model, samples, users, top):
+        return getattr(self, users[0])(top)
+
+    def crash(self, top):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def leave(self, top):
+        os._exit(3)
+
+    def hang(self, top):
+        time.sleep(600)
+
+    def pickles(self, top):
+        sent(frame(pickle.dumps(Spoils())))
+
+    def floods(self, top):
+        sent(struct.pack("!I", 2**32 - 1))
+
+    def nests(self, top):
+        sent(frame(b"[" * 1_000_000))
+
+    def counts(self, top):
+        return [[1, 2]]
+
+    def too_many(self, top):
+        return [["a"], ["b"]]
+
+    def looks(self, top):
+        seen = [*os.environ, str(os.getppid())]
+        for path in (f"/proc/{os.getppid()}/environ", f"/proc/{os.getppid()}/maps"):
+            try:
+                seen.append(Path(path).read_text())
+            except OSError as error:
+                seen.append(type(error).__name__)
+        try:
+            socket.create_connection(("127.0.0.1", int(Path(__file__).with_name("port").read_text())), 5)
+            seen.append("connected")
+        except OSError as error:
+            seen.append(type(error).__name__)
+        return [[*seen, str(sorted(os.listdir("/proc/self/fd"), key=int))]]
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[VersionProcess]]:
+    """The processes that a test has started by `rogue`, which are ended afterwards."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "rogue.py").write_text(ROGUE)
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    model = tmp_path / "version" / "artifacts" / "model"
+    make_model(model, 0.5, last_day=FIRST)
+    facts = json.loads((model / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps({**facts, "workload": "rogue:Rogue"}))
+    make_arrays(tmp_path / "arrays", FIRST)
+    started: list[VersionProcess] = []
+    yield started
+    for process in started:
+        process.close()
+
+
+def rogue(start: list[VersionProcess], tmp_path: Path, *, answer_s: float = 60) -> Answers:
+    case = case_of(tmp_path / "version", tmp_path / "arrays", carries_code=False)
+    start.append(VersionProcess(1, case, answer_s=answer_s))
+    answers = served(start[-1], 1, night="", top=5, keep=10)
+    assert isinstance(answers, Answers)
+    return answers
+
+
+@pytest.mark.parametrize(("does", "why"), [
+    ("crash", "its process ended by SIGSEGV"),
+    ("leave", "its process ended with exit status 3"),
+    ("pickles", "its process was ended, since it sent what is no reply"),
+    ("floods", "its process was ended, since it sent what is no reply"),
+    ("nests", "its process was ended, since it sent what is no reply"),
+])  # fmt: skip
+def test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one(
+    start: list[VersionProcess], tmp_path: Path, does: str, why: str
+) -> None:
+    answers = rogue(start, tmp_path)
+    for _ in range(2):
+        with pytest.raises(NoAnswer) as error:
+            answers.of([does])
+        assert str(error.value) == why
+    assert answers.process.ended == why
+    assert not (tmp_path / "own" / "spoils").exists()
+    assert answers.popular.items[0] == "popular/0"
+
+
+def test_a_version_that_does_not_come_back_is_ended_in_time(
+    start: list[VersionProcess], tmp_path: Path
+) -> None:
+    answers = rogue(start, tmp_path)
+    answers.process._answer_s = 0.5
+    with pytest.raises(NoAnswer, match="its process was ended, not done after 0.5 s"):
+        answers.of(["hang"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(answers.process.pid, 0)
+
+
+def test_what_is_no_answer_is_not_taken_for_one_and_the_next_is(
+    start: list[VersionProcess], tmp_path: Path
+) -> None:
+    answers = rogue(start, tmp_path)
+    for does, why in (
+        ("counts", "it has [1, 2] where a list of texts is due"),
+        ("too_many", "it has no list of items for each of 1 users"),
+        ("unknown", "AttributeError: 'Rogue' object has no attribute 'unknown'"),
+    ):
+        with pytest.raises(NoAnswer) as error:
+            answers.of([does])
+        assert str(error.value) == why
+    assert answers.likely(2) == ["u200", "u201"]
+
+
+def test_a_version_sees_no_secret_and_reaches_nothing(
+    start: list[VersionProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYBREAK_TOKEN", "canary")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "own" / "port").write_text(str(server.getsockname()[1]))
+        (answer,) = rogue(start, tmp_path).of(["looks"])
+    *environment, parent, environ, maps, network, files = answer.items
+    assert int(parent) == os.getpid()
+    assert set(environment) <= {*carried_code.PASSED_ON, "PYTHONPATH", "LC_CTYPE"}
+    assert "canary" not in answer.text
+    assert (
+        len(json.loads(files.replace("'", '"'))) <= 6
+    )  # its three, its socket, what lists them, one of torch
+    if network != "connected":  # else this machine confines no process, and the log has said so
+        assert (environ, maps, network) == ("PermissionError", "PermissionError", "OSError")
+
+
+def test_a_version_that_does_not_load_says_why_and_leaves_no_process(tmp_path: Path) -> None:
+    model = tmp_path / "version" / "artifacts" / "model"
+    make_model(model, 0.5, last_day=FIRST)
+    case = case_of(tmp_path / "version", None, carries_code=False)
+    with pytest.raises(ReleaseError, match="no night has its arrays here any more; run a night"):
+        VersionProcess(1, case, answer_s=5)
+    (model / "model.json").write_text(json.dumps({"workload": "toy:Gone", "arguments": {}}))
+    with pytest.raises(ReleaseError, match="Gone"):
+        VersionProcess(1, case, answer_s=5)
+
+
+PARENT = """\
+import sys
+from pathlib import Path
+from pipeline.serving.loading import case_of
+from pipeline.serving.version_process import VersionProcess
+process = VersionProcess(1, case_of(Path(sys.argv[1]), Path(sys.argv[2]), carries_code=False), answer_s=900)
+print(process.pid, flush=True)
+process.ask({"users": ["hang"], "top": 1})
+"""
+
+
+def test_a_version_that_computes_ends_with_a_router_that_is_killed(
+    start: list[VersionProcess], tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", PARENT, str(tmp_path / "version"), str(tmp_path / "arrays")]
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(words, env={**os.environ, **path}, stdout=subprocess.PIPE, text=True) as router:
+        assert router.stdout is not None
+        process = int(router.stdout.readline())
+        router.send_signal(signal.SIGKILL)
+
+    def is_gone() -> bool:
+        status = Path(f"/proc/{process}/stat")
+        return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    until(is_gone)
