@@ -24,8 +24,7 @@ def expect_ledger(params: ModelSections, *, opens: bool = False) -> None:
     """Raises ReleaseError where MLflow, a journal or a remote knows of more than the ledger has.
 
     A night that `opens` asks MLflow only where the ledger has no champion, as `gate` asks it later; in the
-    first night it creates MLflow's database. It raises ReleaseError too where the ledger has
-    to be signed and is not.
+    first night it creates MLflow's database. A ledger that has to be signed and is not is refused too.
     """
     ledger.expect_signed()
     tip = ledger.ledger_tip()

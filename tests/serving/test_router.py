@@ -319,21 +319,27 @@ def test_a_version_that_ends_its_process_is_an_error_and_is_loaded_again(
         until(lambda: not router.log.routers()[0].fault)
 
 
-def test_a_challenger_whose_process_ends_is_stopped_and_the_champion_answers_on(router: Running) -> None:
-    move(router, champion=2, challenger=3, share=0.5, experiment="a process that ends")
-    until(lambda: router.manager.standing.challenger is not None)
-    os.kill(router.manager.standing.challenger.process.pid, signal.SIGKILL)
-    met: list[Exposure] = []
-    for number in range(800, 1000):
-        met.append(kept(router.log, router.recommend(f"u{number}")["exposure"], None))
-        if not router.log.traffic().experiment:
-            break
-        time.sleep(0.02)
-    until(lambda: not router.log.traffic().experiment)
-    assert "of the challenger met an error, and 0 of " in router.log.why_stopped("a process that ends")
+def test_a_challenger_whose_process_ends_is_stopped_and_the_champion_answers_on(home: Path) -> None:
+    experiment = "a process that ends"
+    with running(home) as router:
+        move(router, champion=2, challenger=3, share=0.5, experiment=experiment)
+        until(lambda: router.manager.standing.challenger is not None)
+        os.kill(router.manager.standing.challenger.process.pid, signal.SIGKILL)
+        for number in range(16, 200):  # of whom none was answered ahead of time
+            router.recommend(f"u{number}")
+            if not router.log.traffic().experiment:
+                break
+            time.sleep(0.05)
+        until(lambda: not router.log.traffic().experiment)
+        why = router.log.why_stopped(experiment)
+        last = router.recommend("u199", top=1)
+        assert last["items"] == ["2/u199/0"]
+        kept(router.log, last["exposure"], "")
+        met = list(router.log.exposures(experiment))
+        move(router, champion=2, challenger=0, share=0.0, experiment="")
+    assert "of the challenger met an error, and 0 of " in why
     assert {one.error for one in met if one.arm == CHAMPION} == {""}
     assert {one.error for one in met if one.arm == CHALLENGER} == {"its process ended by SIGKILL"}
-    assert {router.recommend(user)["items"][0] for user in ("u200", "u201")} == {"2/u200/0", "2/u201/0"}
 
 
 def test_rows_of_a_teams_own_serving_are_on_the_disk_once_they_are_acknowledged(home: Path) -> None:

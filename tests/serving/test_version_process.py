@@ -134,7 +134,7 @@ def test_a_version_that_does_not_come_back_is_ended_in_time(
 ) -> None:
     answers = rogue(start, tmp_path)
     answers.process._answer_s = 0.5
-    with pytest.raises(NoAnswer, match="its process was ended, not done after 0.5 s"):
+    with pytest.raises(NoAnswer, match=r"its process was ended, since it was not done after 0\.5 s"):
         answers.of(["hang"])
     with pytest.raises(ProcessLookupError):
         os.kill(answers.process.pid, 0)
@@ -164,11 +164,9 @@ def test_a_version_sees_no_secret_and_reaches_nothing(
         (answer,) = rogue(start, tmp_path).of(["looks"])
     *environment, parent, environ, maps, network, files = answer.items
     assert int(parent) == os.getpid()
-    assert set(environment) <= {*carried_code.PASSED_ON, "PYTHONPATH", "LC_CTYPE"}
+    assert set(environment) <= {*carried_code.PASSED_ON, "PYTHONPATH", "LC_CTYPE", "OMP_WAIT_POLICY"}
     assert "canary" not in answer.text
-    assert (
-        len(json.loads(files.replace("'", '"'))) <= 6
-    )  # its three, its socket, what lists them, one of torch
+    assert len(json.loads(files.replace("'", '"'))) <= 6  # three, a socket, the folder, one to spare
     if network != "connected":  # else this machine confines no process, and the log has said so
         assert (environ, maps, network) == ("PermissionError", "PermissionError", "OSError")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import RegisterParams
+from pipeline.contract.params import ModelSections
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.serving.loading import newest_arrays, recorded
 from pipeline.storage import checkout, ledger
@@ -82,7 +82,7 @@ def test_a_ledger_that_a_stranger_wrote_is_not_acted_upon_and_the_way_back_is_na
     signed, tip = forged(home, key=key)
     way_back = f"git update-ref {ledger.BRANCH} {signed} {tip}"
     acts = [
-        lambda: expect_ledger(RegisterParams(), always_ask_mlflow=False),  # open, gate, watch, rollback
+        lambda: expect_ledger(ModelSections(), opens=True),  # open, gate, watch, rollback
         lambda: newest_arrays(home),  # a router
         lambda: recorded(home, "daybreak", 2, night=release_of(2).night),  # a router, and predict
         lambda: close(3, after=tip, release=release_of(3)),
