@@ -1,7 +1,7 @@
 """Writes what a version predicts of the clean rows of a day, as a file at any URL of fsspec.
 
-The version is fetched from the registry and checked against the ledger as a router does. Its features look
-back on the clean days of the same folder, and on none that come later.
+The version is fetched from the registry, checked against the ledger and run in a process of its own, as a
+router does. Its features look back on the clean days of the same folder, and on none that come later.
 """
 
 import io
@@ -18,17 +18,18 @@ from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsErr
 from pipeline.data.features import CLEAN
 from pipeline.data.ingest import part_of
 from pipeline.data.prepare import partitions
-from pipeline.registry import aliases, carried_code, packaging
-from pipeline.registry.weights import load_rows
-from pipeline.serving.loading import recorded
+from pipeline.registry import aliases, packaging
+from pipeline.serving.loading import case_of, recorded
+from pipeline.serving.version_process import NoAnswer, VersionProcess
 from pipeline.storage import checkout, jsonl, ledger
 from pipeline.storage.bucket import options
 from pipeline.storage.mlflow_client import session
-from pipeline.workloads.served_rows import ServedRows, conformed, serves_rows
+from pipeline.workloads.served_rows import ServedRows, conformed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+DAY_S = 4 * 3600.0  # that the predictions of a day may take
 FORMS = (".parquet", ".csv")
 WRITTEN = Path("var/predictions.jsonl")  # in the home: where files of predictions were written
 
@@ -45,30 +46,17 @@ def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
         DataError: the day has no clean rows here, or they are not rows of the version's table.
         ReleaseError: the version cannot be loaded, or does not predict rows.
     """
-    import pyarrow.parquet as pq
-
     home = checkout.home()
     if not to.endswith(FORMS):
         raise ParamsError(f"--to {to} is not a file of {' or '.join(FORMS)}; name one")
     folder = next((one for one in _folders(home) if part_of(day, one / CLEAN).exists()), None)
     if folder is None:
         raise DataError(f"no night here has clean rows of {day}; run a night with that day")
-    clean = folder / CLEAN
-
-    def read(other: date) -> "pa.Table":
-        return pq.read_table(part_of(other, clean), partitioning=None, page_checksum_verification=True)
-
-    number, served = _loaded(home, version)
-    rows = read(day)
-    known = served.workload.table.columns  # the version's; the rows may have a column that is newer
-    rows = rows.select([name for name in rows.column_names if name in known])
-    if not len(rows):
-        raise DataError(f"{clean} has no row of {day}; look at data/quarantine")
-    served = replace(served, days=partitions(clean), read=read)
+    number, predicted = _predicted(home, version, day, folder / CLEAN)
     at = to if "://" in to else str(Path(to).absolute())
     jsonl.add(home / WRITTEN, {"to": at, "day": str(day)})  # before it is there: an erasure knows of each
-    write(_predicted(served, rows), to)
-    return number, len(rows)
+    write(predicted, to)
+    return number, len(predicted)
 
 
 def _folders(home: Path) -> Iterator[Path]:
@@ -78,38 +66,67 @@ def _folders(home: Path) -> Iterator[Path]:
     yield home
 
 
-def _loaded(home: Path, number: int) -> tuple[int, ServedRows]:
+def _predicted(home: Path, number: int, day: date, clean: Path) -> "tuple[int, pa.Table]":
+    """Returns the version's number and what it predicts of the day, computed in a process of its own."""
+    import pyarrow.parquet as pq
+
     name = params.load(home).register_.name
     if not number:
         champion = ledger.champion_at(ledger.ledger_tip())
         if champion is None:
             raise NothingToDo("no version serves yet; run a night, or name a version by --version")
         number = champion.version
-    with session() as client, tempfile.TemporaryDirectory() as scratch:
-        night = aliases.existing(client, name, number).tags.get("night", "")
-        version = recorded(home, name, number, night=night)
-        folder = packaging.fetch(f"models:/{name}/{number}", version, into=Path(scratch))
+    with tempfile.TemporaryDirectory() as scratch:
+        with session() as client:
+            night = aliases.existing(client, name, number).tags.get("night", "")
+            version = recorded(home, name, number, night=night)
+            folder = packaging.fetch(f"models:/{name}/{number}", version, into=Path(scratch))
         if not version.files_digest:
             raise ReleaseError(f"version {number} is older than digests of code; name a newer one")
-        workload = carried_code.workload_of(folder)
-        if not serves_rows(workload):
+        case = case_of(folder, None, carries_code=True, online=False)
+        process = VersionProcess(number, case, answer_s=DAY_S)
+        try:
+            if process.about.get("answers") != "rows":
+                workload = process.about.get("workload")
+                raise ReleaseError(
+                    f"version {number} is of {workload}, which predicts no rows; give it `features` and "
+                    f"`predict`"
+                )
+            there = Path(scratch) / "predicted.parquet"
+            process.ask({"day": str(day), "clean": str(clean.absolute()), "to": str(there)})
+            return number, pq.read_table(there)
+        except NoAnswer as error:
+            if error.is_sentence:
+                raise DataError(error.message) from None
             raise ReleaseError(
-                f"version {number} is of {type(workload).__qualname__}, which predicts no rows; give it "
-                f"`features` and `predict`"
-            )
-        return number, load_rows(workload, folder / carried_code.MODEL.parent)
+                f"version {number} does not predict the rows of {day}: {error}; fix its workload"
+            ) from None
+        finally:
+            process.close()
 
 
-def _predicted(served: ServedRows, rows: "pa.Table") -> "pa.Table":
+def predict_day(served: ServedRows, day: date, clean: Path) -> "pa.Table":
+    """Returns what the version predicts of a day's clean rows; DataError where they are not its rows.
+
+    Its features look back on other days of the folder.
+    """
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    table = served.workload.table
+    def read(other: date) -> "pa.Table":
+        return pq.read_table(part_of(other, clean), partitioning=None, page_checksum_verification=True)
+
+    table, rows = served.workload.table, read(day)
+    # The columns of the version's table; the rows may have a column that is newer.
+    rows = rows.select([name for name in rows.column_names if name in table.columns])
+    if not len(rows):
+        raise DataError(f"{clean} has no row of {day}; look at data/quarantine")
     taken = conformed(rows, table)
     names = [
         name for name in dict.fromkeys((table.unit, *table.key, table.time)) if name in taken.column_names
     ]
     columns: dict[str, Any] = {name: taken[name] for name in names}
-    for name, values in served.of(taken).items():
+    for name, values in replace(served, days=partitions(clean), read=read).of(taken).items():
         if name in columns:
             raise ParamsError(
                 f"the prediction {name} is named as a column of the table; rename it in `predict`"

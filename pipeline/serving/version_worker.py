@@ -11,6 +11,7 @@ Each later document is a request, and has one reply:
     {"likely": 2000}              {"users": [...]}
     {"rows": [{...}, ...]}        {"columns": {...}}          a list for each prediction
     {"samples": [3, 0]}           {"scores": [...]}
+    {"day": "2025-01-31", "clean": FOLDER, "to": FILE}   {}   what it predicts of the day is in the file
 
 or {"error": ..., "kind": the name of its class, "sentence": whether it is one of ours}.
 """
@@ -20,6 +21,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from pipeline.registry import carried_code
 from pipeline.registry.row_packaging import read_example
 from pipeline.registry.weights import batch_of, load_model, load_rows, placed
 from pipeline.serving import frames
+from pipeline.serving.day_predictions import predict_day
 from pipeline.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
@@ -104,11 +107,21 @@ class LoadedVersion:
             return {"users": list(likely(self._served, request["likely"])) if likely else []}
         if "rows" in request:
             return {"columns": self._predicted(request["rows"])}
+        if "day" in request:
+            return self._write_day(request)
         return {"scores": self._scores(request["samples"])}
 
     def _predicted(self, rows: Any) -> dict[str, Any]:
         assert self._rows is not None
         return {name: values.tolist() for name, values in self._rows.predict(rows).items()}
+
+    def _write_day(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        import pyarrow.parquet as pq
+
+        assert self._rows is not None
+        day = date.fromisoformat(request["day"])
+        pq.write_table(predict_day(self._rows, day, Path(request["clean"])), request["to"])
+        return {}
 
     def _warm(self, example: Sequence[Any]) -> None:
         """Predicts rows that the version carries, together and alone, so that no user is the first."""
