@@ -69,6 +69,14 @@ ATTACKS = [
            f"{VERSIONS}a_link_among_the_files_of_a_version_is_refused"),
     Attack("alias, tags and description are forged", "verdict", "the ledger says who serves",
            f"{VERSIONS}nobody_who_writes_to_mlflow_decides_which_version_serves"),
+    Attack("code of a version in the gate looks around", "secret", "a process without secrets or network",
+           "tests/registry/test_confined.py::"
+           "test_code_of_a_version_sees_no_secret_of_its_parent_and_reaches_no_network"),
+    Attack("code of a version in a router looks around", "secret", "a process without secrets or network",
+           "tests/serving/test_version_process.py::test_a_version_sees_no_secret_and_reaches_nothing"),
+    Attack("code of a version harms its process", "night", "its process alone ends",
+           "tests/serving/test_version_process.py::"
+           "test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one"),
     Attack("zip slip in an archive of code", "code", "names stay inside",
            f"{CODE}an_archive_writes_nothing_outside_of_the_folder"),
     Attack("a link in an archive of code", "secret", "is unpacked as a file",
@@ -88,6 +96,9 @@ ATTACKS = [
     Attack("the pushed ledger is another one", "verdict", "heads are compared, nothing is overwritten",
            "tests/rollout/test_ledger_copy.py::"
            "test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten"),
+    Attack("a stranger's commit, where the ledger is signed", "verdict", "signatures of git",
+           "tests/storage/test_signatures.py::"
+           "test_a_ledger_that_a_stranger_wrote_is_not_acted_upon_and_the_way_back_is_named"),
     Attack("records of the ledger with a wrong chain", "verdict", "audit of the chain",
            "tests/release/test_provenance.py::"
            "test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has"),
