@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from pipeline import stages, warm_parent
+from pipeline.contract import disk
 from pipeline.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
 from pipeline.storage import checkout
 
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[shown])
     for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # raises what it logs
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # our own errors say when a retry gives up
     options = vars(parser(words).parse_args(words))
     try:
@@ -49,11 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        log.error("%s", sentence(error))
-        return 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # a library's own, for one of the system's
+        if not isinstance(error, OSError) and not disk.fault(error):
+            raise
+        log.error("%s", sentence(error))
+        return 1
 
 
 class _Plain(logging.Formatter):

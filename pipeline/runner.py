@@ -302,7 +302,10 @@ def mark(name: str, **marks: str) -> None:
     for ending in ("error", "skipped"):
         path = records.RUN / f"{name}.{ending}"
         if ending in marks:
-            records.replace_text(path, marks[ending] + "\n")
+            try:
+                records.replace_text(path, marks[ending] + "\n")
+            except OSError as error:  # as on a full disk: what the stage says matters more
+                log.warning("%s is not marked in %s: %s", name, path, error)
         else:
             path.unlink(missing_ok=True)
 

@@ -11,10 +11,9 @@ NotYet                 exit 75   ask again later: a job runs, a gate waits
 NothingToDo            exit 99   no new data, nothing to promote
 """
 
-import errno
 import re
-from pathlib import Path
 
+from pipeline.contract import disk
 from pipeline.contract.formats import one_line
 
 
@@ -91,9 +90,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def sentence(error: Exception) -> str:
-    """Returns an exception as a sentence; its class is named only where the text is not our own."""
+    """Returns an exception as a sentence; its class is named only where the text is not our own.
+
+    Where the disk is the cause, the sentence is about the disk.
+    """
+    if about_disk := disk.fault(error):
+        return about_disk
     if isinstance(error, PipelineError):
         return without_password(one_line(str(error)))
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"the disk is full ({error.filename or Path.cwd()}); free some space and run this again"
     return without_password(f"{type(error).__name__}: {error}")

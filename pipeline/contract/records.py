@@ -642,7 +642,9 @@ def replace_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         Path(name).chmod(0o644)  # mkstemp's 0600 would hide it from the Airflow user
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:  # so that the error names the disk
+            error.filename = str(path)
         Path(name).unlink(missing_ok=True)
         raise
     sync(path.parent)

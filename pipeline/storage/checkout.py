@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.contract import disk
 from pipeline.contract.errors import ParamsError, ReleaseError
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,9 @@ def git(
     )  # fmt: skip
     if done.returncode:
         message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise ReleaseError(f"git {arguments[0]} failed: {message}; fix it and run this again")
+        failure = ReleaseError(f"git {arguments[0]} failed: {message}; fix it and run this again")
+        number = disk.number_in(message)
+        raise failure from (OSError(number, message) if number else None)
     return done.stdout.strip()
 
 

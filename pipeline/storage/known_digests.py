@@ -5,14 +5,18 @@ links into DVC's cache keep all three from night to night. `open` reads every by
 (pipeline/storage/snapshots.py), so a damaged disk is noticed there.
 """
 
+import logging
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.contract import records
 from pipeline.contract.errors import ParamsError
 from pipeline.storage import checkout
+
+log = logging.getLogger(__name__)
 
 SETTLED_S = 2.0  # a file that has just been written may be written again within one tick of its clock
 MOST_BYTES = 1 << 26  # of what is remembered; the oldest is forgotten first
@@ -40,7 +44,13 @@ def _of_files() -> Iterator[Callable[[Path], str]]:
     except ParamsError:
         yield records.digest
         return
-    with Cache(str(folder), size_limit=MOST_BYTES) as known:
+    try:
+        known = Cache(str(folder), size_limit=MOST_BYTES)
+    except (OSError, sqlite3.Error) as error:  # as on a full disk: reading the files does as well
+        log.warning("digests are not remembered in %s: %s", folder, error)
+        yield records.digest
+        return
+    with known:
 
         def of_file(file: Path) -> str:
             stat = file.stat()
@@ -50,7 +60,8 @@ def _of_files() -> Iterator[Callable[[Path], str]]:
                 return remembered
             digest_now = records.digest(file)
             if time.time() - stat.st_mtime > SETTLED_S:
-                known.set(identity, digest_now)
+                with suppress(OSError, sqlite3.Error):
+                    known.set(identity, digest_now)
             return digest_now
 
         yield of_file

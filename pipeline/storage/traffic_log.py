@@ -35,6 +35,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from pipeline.contract import disk
 from pipeline.contract.errors import JobError, ParamsError, ReleaseError
 from pipeline.contract.params import ServingParams
 from pipeline.storage.bucket import options
@@ -453,6 +454,9 @@ class Log:
             yield
         except sa.exc.DBAPIError as error:
             message = " ".join(str(error.orig).split())[:200]
+            if self._is_sqlite and (number := disk.number_in(message)):
+                place = OSError(number, message, self.url.database)
+                raise JobError(f"the log of serving is not written: {disk.fault(place)}") from error
             raise JobError(
                 f"the log of serving at {self.url.render_as_string()} does not answer: {message}; "
                 f"start its database, or fix serving.log"

@@ -1,0 +1,108 @@
+"""Says what is wrong with a disk where something could not be written: full, a quota, read-only, another's.
+
+What wrote may be Python, git, SQLite, Arrow, DuckDB or DVC, which each wrap the error of the system in one of
+their own. So the error is found among its causes, and else by the words of the system in its text.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.contract.formats import size
+
+# Words of Linux, and of SQLite where it has others of its own.
+_WORDS = {
+    errno.ENOSPC: ("No space left on device", "database or disk is full"),
+    errno.EDQUOT: ("Disk quota exceeded",),
+    errno.EIO: ("disk I/O error",),  # also where a full disk does not take the file that SQLite maps
+    errno.EROFS: ("Read-only file system", "attempt to write a readonly database"),
+}
+_PATH = re.compile(r"'(/[^'\n]+)'|(?<![\w.:/])(/[^\s:;,'\"]+)")
+
+
+def fault(error: BaseException) -> str:
+    """Returns what is wrong with the disk and how to go on, as a sentence; "" where that is not the cause."""
+    for cause in _causes(error):
+        number, path = _number(cause), _path(cause)
+        if number is not None:
+            return f"{_what(number, path)}, then {_go_on()}"
+    return ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or following.__context__
+
+
+def _number(error: BaseException) -> int | None:
+    """Returns the number of the system's error, where it is one of the disk's."""
+    if isinstance(error, OSError) and error.errno in _WORDS:
+        return error.errno
+    if isinstance(error, PermissionError) and error.filename and not _may_change(Path(str(error.filename))):
+        return errno.EACCES
+    if hasattr(error, "exit_status"):  # a sentence of ours, which may be about another machine
+        return None
+    return number_in(str(error))
+
+
+def number_in(text: str) -> int | None:
+    """Returns the number of the disk's error that a text names, or None."""
+    return next((number for number, words in _WORDS.items() if any(word in text for word in words)), None)
+
+
+def _may_change(path: Path) -> bool:
+    """Whether this process may write to a path, or make it where it is missing."""
+    return os.access(_nearest(path, of_any_kind=True), os.W_OK)
+
+
+def _path(error: BaseException) -> Path:
+    """Returns the path that an error is about, or the folder of this process."""
+    named = error.filename if isinstance(error, OSError) else None
+    if isinstance(named, str | os.PathLike):
+        return Path(named)
+    paths = [Path(one or other) for one, other in _PATH.findall(str(error).partition("\n")[0])]
+    return next((path for path in paths if _nearest(path) != Path("/")), Path.cwd())
+
+
+def _nearest(path: Path, *, of_any_kind: bool = False) -> Path:
+    """Returns the nearest folder, or thing of any kind, at or above a path that this process can see."""
+    path = path.absolute()
+    is_there = os.path.exists if of_any_kind else os.path.isdir  # a Path raises where it may not look
+    return next((each for each in (path, *path.parents) if is_there(each)), Path("/"))
+
+
+def _what(number: int, path: Path) -> str:
+    folder = _nearest(path)
+    if number == errno.EACCES:
+        place, user = _nearest(path, of_any_kind=True), os.getuid()
+        owner = place.stat().st_uid
+        return f"user {user} may not write {place}, which is user {owner}'s; change its owner (chown)"
+    disk = folder.resolve()
+    disk = next((each for each in (disk, *disk.parents) if each.is_mount()), disk)
+    if number == errno.EROFS:
+        return f"the disk {disk} is read-only, or {path} is; make it writable"
+    if number == errno.EDQUOT:
+        return f"the quota of user {os.getuid()} on the disk {disk} is used up; free some space, or raise it"
+    state = os.statvfs(folder)
+    free = size(state.f_bavail * state.f_frsize)
+    if state.f_files and not state.f_favail:
+        return f"the disk {disk} has no room for another file ({free} free); delete some files"
+    if number == errno.EIO:
+        return (
+            f"the disk {disk} cannot be read or written ({free} free); free some space, or look at the disk"
+        )
+    return f"the disk {disk} is full ({free} free); free some space"
+
+
+def _go_on() -> str:
+    """Returns how to go on with what this process did."""
+    here = Path.cwd()
+    if here.parent.name == "nights":
+        return f"go on with: python -m pipeline night --night {here.name}"
+    return "run this again"
