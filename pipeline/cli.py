@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 
 from pipeline import stages, warm_parent
-from pipeline.contract import disk
 from pipeline.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
 from pipeline.storage import checkout
 
@@ -54,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # a library's own, for one of the system's
+        from pipeline.contract import disk
+
         if not isinstance(error, OSError) and not disk.fault(error):
             raise
         log.error("%s", sentence(error))

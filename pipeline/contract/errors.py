@@ -13,7 +13,6 @@ NothingToDo            exit 99   no new data, nothing to promote
 
 import re
 
-from pipeline.contract import disk
 from pipeline.contract.formats import one_line
 
 
@@ -94,6 +93,8 @@ def sentence(error: Exception) -> str:
 
     Where the disk is the cause, the sentence is about the disk.
     """
+    from pipeline.contract import disk
+
     if about_disk := disk.fault(error):
         return about_disk
     if isinstance(error, PipelineError):

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.contract import disk
 from pipeline.contract.errors import ParamsError, ReleaseError
 
 log = logging.getLogger(__name__)
@@ -29,6 +28,8 @@ def git(
     if done.returncode:
         message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         failure = ReleaseError(f"git {arguments[0]} failed: {message}; fix it and run this again")
+        from pipeline.contract import disk
+
         number = disk.number_in(message)
         raise failure from (OSError(number, message) if number else None)
     return done.stdout.strip()
