@@ -209,7 +209,7 @@ def test_a_night_whose_disk_is_full_in_each_stage_goes_on_from_there_to_its_prom
     with mounted("size=300m") as disk:
         home = home_at(disk.folder / "home", empty_store)
         for name in stages.CHAIN:
-            if name != "open":
+            if name not in ("open", "refit"):  # the first makes the folder, the other has nothing to do
                 disk.fill(but=4096)
                 failed = run(home, name)
                 last = failed.stderr.strip().splitlines()[-1]
