@@ -308,6 +308,8 @@ def test_a_version_that_ends_its_process_is_an_error_and_is_loaded_again(
 ) -> None:
     monkeypatch.setattr(model_manager, "RETRY_S", 1.0)
     with running(home) as router:
+        move(router, champion=2, challenger=0, share=0.0, experiment="")
+        until(lambda: router.manager.standing.challenger is None)
         before = router.manager.standing.champion
         told = router.recommend("u15", top=1)
         assert told["items"] == ["popular/0"]
