@@ -2,7 +2,7 @@
 
     {"instances": [{"user": "17850", "top": 10}]}
         ->  {"predictions": [{"items": [...], "exposure": ID, "version": 8}]}
-    {"instances": [{"exposure": ID, "items": ["22423"]}]}
+    {"instances": [{"exposure": ID, "user": "17850", "items": ["22423"]}]}
         ->  {"predictions": [{"kept": true}]}
 
 It is the router of `python -m pipeline serve` with one version, over the arrays of that version's own night;

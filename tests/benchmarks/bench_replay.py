@@ -140,7 +140,7 @@ def come(address: str, coming: Sequence[Visit]) -> None:
         with requests.Session() as session:
             shown = session.post(f"{address}/recommend", json={"user": one.user}, timeout=60)
             shown.raise_for_status()
-            told = {"exposure": shown.json()["exposure"], "items": one.items}
+            told = {"exposure": shown.json()["exposure"], "user": one.user, "items": one.items}
             for _ in range(20):  # the exposure may be on its way to the disk
                 kept = session.post(f"{address}/outcomes", json=told, timeout=60)
                 if kept.status_code != 404:

@@ -245,7 +245,10 @@ def come(log: Log, there: OnVertex, number: int, taken: Callable[[dict[str, Any]
     for first in range(0, number, 10):
         users = [{"user": f"u{100 + place}"} for place in range(first, first + 10)]
         answers = [asked_for(there.config.address, there, [user])[0] for user in users]
-        told = [{"exposure": one["exposure"], "items": taken(one)} for one in answers]
+        told = [
+            {**user, "exposure": one["exposure"], "items": taken(one)}
+            for user, one in zip(users, answers, strict=True)
+        ]
         assert asked_for(there.config.address, there, told) == [{"kept": True}] * len(told)
     wait(lambda: sum(1 for _ in log.exposures(None)) >= number, timeout_s=10)
 
