@@ -32,8 +32,8 @@ BEGINNINGS = {
 # What only functions ask for that are called elsewhere: no night is recorded there, and nothing is prepared.
 # torch_xla is in the image that is built for TPUs.
 ELSEWHERE = {
-    "trainer": {"dvc", "tenacity", "mlflow", "torch_xla", "ibis", "tqdm", "diskcache"},
-    "serving": {"dvc", "torch_xla", "ibis", "diskcache", "duckdb", "sqlglot"},
+    "trainer": {"dvc", "dvc_objects", "tenacity", "mlflow", "torch_xla", "ibis", "tqdm", "diskcache"},
+    "serving": {"dvc", "dvc_objects", "torch_xla", "ibis", "diskcache", "duckdb", "sqlglot"},
 }
 # What trains a small model to its end while everything that the image lacks cannot be imported.
 TRAIN = """

@@ -207,7 +207,7 @@ def test_two_nodes_train_tonights_model_together_through_a_preemption(
     workload = Plug(use="tests.backends.test_together:Witnessed", witness=str(witness))
     params = nights.told().model_copy(update={"workload": workload})
     rental = Rental(machine="node", num_machines=2, strategy="spot")
-    plan = replace(nights.plan(num_samples=3000), rental=rental, usd_per_hour=0.36)
+    plan = replace(nights.plan(num_samples=6000), rental=rental, usd_per_hour=0.36)
 
     def train() -> Training | None:
         time.sleep(0.1)
@@ -220,11 +220,12 @@ def test_two_nodes_train_tonights_model_together_through_a_preemption(
     (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
     wait(lambda: any((folder / "checkpoints").glob("*/manifest.json")) or train(), timeout_s=120)
     cluster.take_away()
+    wait(lambda: any(each.state == "PREEMPTED" for each in client.listed()), timeout_s=60)
     training = wait(train, timeout_s=300)
     assert {path.name for path in witness.iterdir()} == {"worker 0 of 2", "worker 1 of 2"}
-    assert (training.num_samples, training.stopped_by) == (3000, "finished")
+    assert (training.num_samples, training.stopped_by) == (6000, "finished")
     assert training.num_restarts >= 1
-    assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 3
+    assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 6
     assert records.digest(collector.MODEL) == training.model_digest
     assert training.cost_usd > 0
 
