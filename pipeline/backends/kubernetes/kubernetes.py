@@ -120,11 +120,11 @@ class Kubernetes(Cluster):
     def _standing(self, job: str) -> list[dict[str, Any]]:
         return self._api.jobs({"daybreak": self.home, "daybreak/job": label(job)})
 
-    def _adopt(self, found: Mapping[str, Any], journal: SubmissionJournal, job: Job) -> None:
+    def _adopt(self, made: Mapping[str, Any], journal: SubmissionJournal, job: Job) -> None:
         """Records a Job whose request was not answered, or whose journal was lost."""
-        name = found["metadata"]["name"]
+        name = made["metadata"]["name"]
         if journal.of(name) is None:
-            asked = found["metadata"]["creationTimestamp"]
+            asked = made["metadata"]["creationTimestamp"]
             journal.put(
                 Submission(attempt=name, job=job.name, rental=job.rental, asked_at=asked, resource=name)
             )

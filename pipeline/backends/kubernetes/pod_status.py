@@ -70,7 +70,7 @@ def seen(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
 def _failed(condition: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
     text = str(condition.get("message", ""))
     ended = [each.get("state", {}).get("terminated") or {} for pod in pods for each in _containers(pod)]
-    disrupted = [found for pod in pods if (found := _true(pod).get("DisruptionTarget"))]
+    disrupted = [target for pod in pods if (target := _true(pod).get("DisruptionTarget"))]
     if condition.get("reason") == "DeadlineExceeded":
         return Seen(cause="overtime", text=text)
     if any(each.get("reason") == "OOMKilled" for each in ended):

@@ -36,8 +36,8 @@ def place(variables: Mapping[str, str]) -> Place | None:
 
 def _address(name: str) -> str:
     """Returns the address of a node; its name where Slurm has no other."""
-    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", name, "--oneliner"))
-    return found[1] if found else name
+    match = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", name, "--oneliner"))
+    return match[1] if match else name
 
 
 def _scontrol(*words: str) -> str:

@@ -113,8 +113,8 @@ def _kind(*, state: str, code: int, message: str, ran: bool, failed: bool) -> Ki
     if failed:
         return "user error"
     signs = () if ran else BEFORE_IT_RAN
-    told = (kind for kind, sign in signs if re.search(sign, said, re.IGNORECASE))
-    return next(told, CODES.get(code, "internal"))
+    kinds = (kind for kind, sign in signs if re.search(sign, said, re.IGNORECASE))
+    return next(kinds, CODES.get(code, "internal"))
 
 
 def _of_a_replica(said: str) -> Kind | None:
