@@ -35,7 +35,7 @@ LOCK = "dvc.lock"
 
 
 @dataclass(kw_only=True)
-class Found:
+class CachedRows:
     """What has to become another object, or go."""
 
     digests: dict[str, str] = field(default_factory=dict)  # by the object of now; GONE: nothing
@@ -124,9 +124,9 @@ def named_outputs() -> dict[str, set[str]]:
     return outputs
 
 
-def find(objects: Objects, *, column: str, unit: str) -> Found:
+def find(objects: Objects, *, column: str, unit: str) -> CachedRows:
     """Returns what has to change so that no object has a row of this unit any more; adds the new objects."""
-    found, changes = Found(), erasures.changed()
+    cached, changes = CachedRows(), erasures.changed()
     outputs = {
         path: {now for digest in digests if (now := changes.get(digest, digest))}
         for path, digests in named_outputs().items()
@@ -137,20 +137,20 @@ def find(objects: Objects, *, column: str, unit: str) -> Found:
         entries = _entries(objects, digest)
         for entry in entries or ():
             if entry["relpath"].endswith(PART) and entry["md5"] not in kept:
-                kept[entry["md5"]] = _look(objects, entry, found, column=column, unit=unit)
-        _relist(objects, found, digest, entries, lambda entry: kept.get(entry["md5"], entry["md5"]))
-    if not found.days:
-        return found
+                kept[entry["md5"]] = _look(objects, entry, cached, column=column, unit=unit)
+        _relist(objects, cached, digest, entries, lambda entry: kept.get(entry["md5"], entry["md5"]))
+    if not cached.days:
+        return cached
 
     def figures_now(entry: dict[str, str]) -> str:
         day = Path(entry["relpath"]).stem.removeprefix("day=")
-        return erasures.GONE if day in found.days else entry["md5"]
+        return erasures.GONE if day in cached.days else entry["md5"]
 
     for digest in outputs.get(FIGURES, ()):
-        _relist(objects, found, digest, _entries(objects, digest), figures_now)
+        _relist(objects, cached, digest, _entries(objects, digest), figures_now)
     for digest in outputs.get(ARRAYS, ()):
-        found.digests[digest] = erasures.GONE
-    return found
+        cached.digests[digest] = erasures.GONE
+    return cached
 
 
 def wanted(objects: Objects) -> tuple[set[str], set[str]]:
@@ -183,7 +183,7 @@ def _entries(objects: Objects, digest: str) -> list[dict[str, str]] | None:
     return entries
 
 
-def _look(objects: Objects, entry: dict[str, str], found: Found, *, column: str, unit: str) -> str:
+def _look(objects: Objects, entry: dict[str, str], cached: CachedRows, *, column: str, unit: str) -> str:
     """Returns the digest of the partition without the unit's rows, and notes it; its own if it has none."""
     import pyarrow.parquet as pq
 
@@ -195,9 +195,9 @@ def _look(objects: Objects, entry: dict[str, str], found: Found, *, column: str,
         return entry["md5"]
     rows = file.read()
     left = without(rows, column, {unit})
-    found.num_rows += len(rows) - len(left)
-    found.days.add(Path(entry["relpath"]).parent.name[4:])
-    return _put(objects, found, entry["md5"], parquet(left) if len(left) else None)
+    cached.num_rows += len(rows) - len(left)
+    cached.days.add(Path(entry["relpath"]).parent.name[4:])
+    return _put(objects, cached, entry["md5"], parquet(left) if len(left) else None)
 
 
 def _has(rows: "pa.Table", column: str, unit: str) -> bool:
@@ -215,7 +215,7 @@ def parquet(rows: "pa.Table") -> bytes:
 
 def _relist(
     objects: Objects,
-    found: Found,
+    cached: CachedRows,
     digest: str,
     entries: list[dict[str, str]] | None,
     now: Callable[[dict[str, str]], str],
@@ -226,16 +226,18 @@ def _relist(
         return
     for entry, after in zip(entries, renewed, strict=True):
         if after["md5"] == erasures.GONE:
-            found.digests[entry["md5"]] = erasures.GONE
+            cached.digests[entry["md5"]] = erasures.GONE
     left = [entry for entry in renewed if entry["md5"] != erasures.GONE]
-    _put(objects, found, digest, json.dumps(left, sort_keys=True).encode() if left else None, suffix=".dir")
+    _put(objects, cached, digest, json.dumps(left, sort_keys=True).encode() if left else None, suffix=".dir")
 
 
-def _put(objects: Objects, found: Found, digest: str, content: bytes | None, *, suffix: str = "") -> str:
+def _put(
+    objects: Objects, cached: CachedRows, digest: str, content: bytes | None, *, suffix: str = ""
+) -> str:
     if content is None:
-        found.digests[digest] = erasures.GONE
+        cached.digests[digest] = erasures.GONE
         return erasures.GONE
     after = hashlib.md5(content, usedforsecurity=False).hexdigest() + suffix
-    found.digests[digest] = after
+    cached.digests[digest] = after
     objects.add(after, content)
     return after

@@ -84,14 +84,14 @@ def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[
     """Steps 1 and 2, and of step 3 the objects and the versions."""
     name = loaded.register_.name
     with cached_rows.opened(dry_run=dry_run) as objects, session() as client:
-        found = cached_rows.find(objects, column=column, unit=unit)
+        cached = cached_rows.find(objects, column=column, unit=unit)
         carried = list(version_rows.changed(client, name, column=column, unit=unit))
-        days = sorted(found.days)
+        days = sorted(cached.days)
         learned = provenance.learned_from([date.fromisoformat(day) for day in days])
         span = f", {days[0]} to {days[-1]}" if days else ""
-        yield f"{found.num_rows:,} rows of {len(days)} days{span}, as nights recorded them"
+        yield f"{cached.num_rows:,} rows of {len(days)} days{span}, as nights recorded them"
         if not dry_run:
-            _note(unit, found, learned, carried)
+            _note(unit, cached, learned, carried)
             learned = sorted({number for one in _erasures_of(unit) for number in one.versions})
             keep, ever = cached_rows.wanted(objects)
             num = objects.remove_all_but(keep, named=ever)
@@ -99,7 +99,7 @@ def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[
             for change in carried:
                 version_rows.replace(client, name, change)
         else:
-            yield f"{len(found.digests):,} objects of DVC's cache that hold them, or were made of them"
+            yield f"{len(cached.digests):,} objects of DVC's cache that hold them, or were made of them"
         if carried:
             yield f"files of versions {', '.join(str(one.number) for one in carried)} in MLflow"
         if not dry_run:
@@ -114,17 +114,17 @@ def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[
 
 
 def _note(
-    unit: str, found: cached_rows.Found, learned: list[int], carried: list[version_rows.Changed]
+    unit: str, cached: cached_rows.CachedRows, learned: list[int], carried: list[version_rows.Changed]
 ) -> None:
     """Writes what changes beside the ledger, unless a killed call did."""
     known = erasures.changed()
-    digests = found.digests | {one.before: one.after for one in carried if one.before not in known}
+    digests = cached.digests | {one.before: one.after for one in carried if one.before not in known}
     if not digests and _erasures_of(unit):
         return
     if not ledger.ledger_tip():
         raise ReleaseError("no night was closed yet, so that there is no ledger to write to; delete the data")
     erasure = erasures.by(
-        unit, erasures.make_key(), num_rows=found.num_rows, days=sorted(found.days), digests=digests,
+        unit, erasures.make_key(), num_rows=cached.num_rows, days=sorted(cached.days), digests=digests,
         versions=learned,
     )  # fmt: skip
     log.info("%s", erasures.note(erasure))
