@@ -43,7 +43,7 @@ class Installed:
     def find_spec(self, name, path=None, target=None):
         return None if name.partition(".")[0] in {lacking} else PathFinder.find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Installed()
-import pipeline.backends.vertex.sync, pipeline.backends.vertex.entrypoint, pipeline.profiling.profiler
+import pipeline.backends.sync, pipeline.backends.vertex.entrypoint, pipeline.profiling.profiler
 import pipeline.training.fsdp, pipeline.training.local_sgd, pipeline.training.checkpoint_copies, gcsfs
 from pathlib import Path
 from pipeline.contract import records

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.backends import ownership
-from pipeline.backends.vertex import billing
-from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal, stretches
+from pipeline.backends import billing, ownership
+from pipeline.backends.submission_journal import Submission, SubmissionJournal, stretches
 from pipeline.contract.backend import LIVE, Backend, Job, OutOfTime, State
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.machine import Machine

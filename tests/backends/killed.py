@@ -15,7 +15,7 @@ from tests.backends.rented import vertex
 PLACES = tuple(
     str(Path(__file__).parents[2] / "pipeline" / name)
     for name in ("backends/vertex/vertex.py", "backends/vertex/service.py", "backends/vertex/client.py",
-                 "backends/vertex/submission_journal.py", "backends/vertex/job_spec.py",
+                 "backends/submission_journal.py", "backends/vertex/job_spec.py",
                  "contract/records.py", "storage/journal.py")
 )  # fmt: skip
 KILLED = 9

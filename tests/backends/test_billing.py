@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.vertex.billing import Stretch, rate, usd
+from pipeline.backends.billing import Stretch, rate, usd
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.machine import Charge
 from pipeline.contract.records import Rental

@@ -8,8 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline.backends.vertex.staging import CODE, pack, pull_results, pull_updates, push_updates, unpack
-from pipeline.backends.vertex.sync import BucketSync
+from pipeline.backends.staging import CODE, pack, pull_results, pull_updates, push_updates, unpack
+from pipeline.backends.sync import BucketSync
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.storage.bucket import BucketFolder

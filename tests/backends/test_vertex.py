@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.backends.submission_journal import SubmissionJournal, stretches
 from pipeline.backends.vertex.client import RetryPolicy
-from pipeline.backends.vertex.submission_journal import SubmissionJournal, stretches
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.storage import jsonl
 from tests.backends.rented import QUICK, end, job, vertex, wait

@@ -21,8 +21,8 @@ from datetime import UTC, datetime, timedelta
 from math import exp, inf
 from pathlib import Path
 
-from pipeline.backends.vertex import billing
-from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal, stretches
+from pipeline.backends import billing
+from pipeline.backends.submission_journal import Submission, SubmissionJournal, stretches
 from pipeline.backends.vertex.vertex import Vertex
 from pipeline.contract import params
 from pipeline.contract.backend import Job, State

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline import cli
-from pipeline.backends.vertex.submission_journal import SubmissionJournal
+from pipeline.backends.submission_journal import SubmissionJournal
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import DataError
 from pipeline.contract.records import Champion, Option, Plan, Release, Rental, Rung, Verdict

@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline.backends.vertex.staging import pull_results, unpack
+from pipeline.backends.staging import pull_results, unpack
 from pipeline.contract import records
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.records import Night

@@ -14,15 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends import ownership
+from pipeline.backends import ownership, staging
 from pipeline.backends.cluster import Cluster, ClusterRefused, ClusterUnreachable, leave, left_s
 from pipeline.backends.kubernetes import manifest, pod_status
 from pipeline.backends.kubernetes.cluster_api import ClusterApi
 from pipeline.backends.kubernetes.manifest import Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
 from pipeline.backends.kubernetes.pod_status import Seen
-from pipeline.backends.vertex import staging
-from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal
+from pipeline.backends.submission_journal import Submission, SubmissionJournal
 from pipeline.contract.backend import LIVE, Job, LiveJob, State, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import replace_text

@@ -31,7 +31,7 @@ from pipeline.backends.cluster import (
 )
 from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm_client import Listed
-from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal
+from pipeline.backends.submission_journal import Submission, SubmissionJournal
 from pipeline.contract.backend import LIVE, Job, LiveJob, State, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import replace_text

@@ -61,8 +61,8 @@ class Staging:
 
 def run_staged(task: Task, staging: Staging, *, here: Place | None) -> int:
     """Runs the module on a machine that has to fetch the night from the bucket; returns its exit status."""
-    from pipeline.backends.vertex.staging import CODE, unpack
-    from pipeline.backends.vertex.sync import BucketSync
+    from pipeline.backends.staging import CODE, unpack
+    from pipeline.backends.sync import BucketSync
     from pipeline.storage.bucket import BucketFolder
 
     root = Path(tempfile.gettempdir()) / "daybreak"

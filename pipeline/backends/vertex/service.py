@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from pipeline.backends.submission_journal import Submission
 from pipeline.backends.vertex.client import Client, Denied, NotDone, RetryPolicy, Unreachable
-from pipeline.backends.vertex.submission_journal import Submission
 from pipeline.contract.backend import State, label
 from pipeline.contract.errors import JobError
 

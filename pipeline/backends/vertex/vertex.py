@@ -20,8 +20,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.backends import ownership
-from pipeline.backends.vertex import billing, error_codes, preflight, staging, submission_journal
+from pipeline.backends import billing, ownership, staging, submission_journal
+from pipeline.backends.submission_journal import Submission, SubmissionJournal, stretches
+from pipeline.backends.vertex import error_codes, preflight
 from pipeline.backends.vertex.client import RetryPolicy, Unreachable
 from pipeline.backends.vertex.job_spec import (
     Site,
@@ -32,7 +33,6 @@ from pipeline.backends.vertex.job_spec import (
     machine_of,
 )
 from pipeline.backends.vertex.service import ALIVE, STATES, NoQuota, Service, state_name
-from pipeline.backends.vertex.submission_journal import Submission, SubmissionJournal, stretches
 from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State, label
 from pipeline.contract.errors import JobError, NotYet, ParamsError
 from pipeline.contract.machine import Machine

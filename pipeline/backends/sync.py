@@ -4,7 +4,7 @@ import logging
 import threading
 from pathlib import Path
 
-from pipeline.backends.vertex.staging import LINES, MEASURED, pull_updates
+from pipeline.backends.staging import LINES, MEASURED, pull_updates
 from pipeline.storage.bucket import BucketFolder
 
 log = logging.getLogger(__name__)

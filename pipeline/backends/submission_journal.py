@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from pipeline.backends.vertex.billing import Stretch
+from pipeline.backends.billing import Stretch
 from pipeline.contract import records
 from pipeline.contract.backend import State
 from pipeline.contract.records import Record, Rental
