@@ -2,7 +2,8 @@
 #   docker build --target trainer .   jobs on rented machines: torch, and what reads a bucket
 #   docker build --target serving .   models to users: MLflow, FastAPI
 #   docker build .                    nights: Airflow, MLflow, DVC, the clients of the cloud
-# --build-arg DEVICE=cpu takes torch without CUDA, some gigabytes less; DEVICE=tpu, for the trainer, takes
+# --build-arg DEVICE=cpu takes torch without CUDA, some gigabytes less; DEVICE=cu126 the one for CUDA 12.6, which
+# runs on drivers from 525 on, where that of PyPI, for CUDA 13.0, needs 580; DEVICE=tpu, for the trainer, takes
 # torch_xla and the torch that it was built for.
 ARG PYTHON=3.11.14-slim-bookworm
 
@@ -19,10 +20,11 @@ ARG TORCH="torch==2.13.0" XLA="2.9.0" DEVICE=cuda
 RUN case "$DEVICE" in \
       cuda) uv pip install "$TORCH" ;; \
       cpu) uv pip install "$TORCH" --index-url https://download.pytorch.org/whl/cpu ;; \
+      cu[0-9]*) uv pip install "$TORCH" --torch-backend "$DEVICE" ;; \
       tpu) uv pip install "torch==$XLA+cpu" "torch_xla[tpu]==$XLA" \
              --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match \
            && sed -i "s/^torch==.*/torch==$XLA+cpu/" constraints.txt ;; \
-      *) echo "DEVICE is $DEVICE; choose cpu, cuda or tpu" >&2; exit 1 ;; \
+      *) echo "DEVICE is $DEVICE; choose cpu, cuda, cu126 or tpu" >&2; exit 1 ;; \
     esac
 
 FROM build AS build-trainer

@@ -152,7 +152,7 @@ check: .venv/ready ## lint and types
 	ruff check .
 	ruff format --check .
 	mypy
-	hadolint Dockerfile
+	git ls-files '*Dockerfile*' | xargs hadolint
 
 bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 to keep the figures
 	@ls tests/benchmarks/bench_$(or $(NAME),*).py > /dev/null 2>&1 || { echo "no benchmark is named $(NAME); there are:" \

@@ -81,6 +81,18 @@ def test_containers_have_no_rights_that_they_do_not_need() -> None:
     assert all((ROOT / mount.split(":")[0]).exists() for mount in files)
 
 
+def test_the_file_for_gpus_gives_all_of_them_to_the_container_that_trains_and_to_no_other() -> None:
+    given = YAML(typ="safe").load((ROOT / "compose" / "gpu.yaml").read_text())["services"]
+    assert list(given) == ["airflow-scheduler"]
+    scheduler = given["airflow-scheduler"]
+    (device,) = scheduler["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert scheduler["build"]["args"] == {"DEVICE": "${DEVICE:-cuda}"}
+    # An image of its own: compose would else take the one without CUDA that another service has built.
+    assert scheduler["image"] not in {service["image"] for service in SERVICES.values()}
+    assert set(scheduler) == {"build", "image", "shm_size", "deploy"}  # the rest stays as compose.yaml has it
+
+
 def test_images_are_named_by_a_version() -> None:
     for service in SERVICES.values():
         assert re.search(r":\d+\.\d+", service["image"])

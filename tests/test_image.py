@@ -21,7 +21,8 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BEGINNINGS = {
     "trainer": [
-        "training.worker", "backends.vertex.entrypoint", "workloads.table_workload", "workloads.samples",
+        "training.worker", "profiling.profile_job", "profiling.machine_trial", "backends.vertex.entrypoint",
+        "backends.kubernetes.pod_entrypoint", "workloads.table_workload", "workloads.samples",
         "examples.shop.recommender", "examples.shop.regression", "examples.fraud.fraud",
     ],
     "serving": [
@@ -116,8 +117,11 @@ def reached(beginnings: list[str]) -> set[str]:
     return outside - {"pipeline"} - sys.stdlib_module_names
 
 
-def test_the_linter_has_nothing_to_say() -> None:
-    lint = [str(Path(sys.executable).with_name("hadolint")), "Dockerfile"]
+def test_the_linter_has_nothing_to_say_of_any_dockerfile() -> None:
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*Dockerfile*"]
+    known = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert "Dockerfile" in known
+    lint = [str(Path(sys.executable).with_name("hadolint")), *known]
     done = subprocess.run(lint, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -131,6 +135,35 @@ def test_every_file_that_is_copied_is_there_and_is_sent_to_the_builder() -> None
         there = (ROOT / name).exists() and any(name == one or name.startswith(f"{one}/") for one in sent)
         assert there == (name != "x"), name
     assert not any(fnmatch.fnmatch(name, "*.env") for names in copies for name in names)
+
+
+def test_the_build_takes_the_torch_of_the_device_that_is_chosen(tmp_path: Path) -> None:
+    """The step of the Dockerfile is run, with a program in place of uv that says what it was asked for."""
+    (step,) = re.findall(r"^RUN (case .*esac)$", DOCKERFILE, re.MULTILINE)
+    (tmp_path / "uv").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "uv").chmod(0o755)
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+
+    def asked(device: str) -> "subprocess.CompletedProcess[str]":
+        variables = {
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "DEVICE": device,
+            "TORCH": "torch==2.13.0",
+            "XLA": "2.9.0",
+        }
+        return subprocess.run(
+            ["sh", "-c", step], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+        )
+
+    assert asked("cuda").stdout == "pip install torch==2.13.0\n"
+    assert asked("cu126").stdout == "pip install torch==2.13.0 --torch-backend cu126\n"
+    assert asked("cpu").stdout.endswith("--index-url https://download.pytorch.org/whl/cpu\n")
+    assert "torch_xla[tpu]==2.9.0" in asked("tpu").stdout
+    assert asked("gpu").stderr == "DEVICE is gpu; choose cpu, cuda, cu126 or tpu\n"
+    assert asked("gpu").returncode == 1
+    help_of_uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--help"]
+    shown = subprocess.run(help_of_uv, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"cu126\b", shown)
 
 
 def test_jobs_find_the_driver_where_rented_machines_mount_it() -> None:

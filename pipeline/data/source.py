@@ -27,6 +27,7 @@ from pipeline.contract.days import hours_of
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.formats import size
 from pipeline.contract.table import Table
+from pipeline.machines import this_machine
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 NO_HOUR = -1  # of a day's files
 LEAST_BYTES = 4  # of a value in memory, about
-MOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # of a file, unpacked
+MEMORY_SHARE = 0.25  # of the memory here that a file may hold, unpacked
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 
 
@@ -114,7 +115,8 @@ class Files:
         storage: options of the fsspec file system; credentials belong in the environment.
         links: follow links of a local folder that lead out of it, as those of git-annex do; who may write to
             the folder could else have any file read that the pipeline may read.
-        max_gb: what a file may hold at most, unpacked; a quarter of this machine's memory if 0.
+        max_gb: what a file may hold at most, unpacked; if 0, a quarter of the memory of this machine, or
+            of this container where that has less.
     """
 
     def __init__(
@@ -145,7 +147,8 @@ class Files:
         self.columns = dict(columns or {})
         self.cut_by, self.time, self.zone = cut_by, time, zone
         self.delimiter, self.encoding = delimiter, encoding
-        self.links, self.max_bytes = links, int(max_gb * 1e9) or MOST_BYTES
+        self.links = links
+        self.max_bytes = int(max_gb * 1e9) or int(MEMORY_SHARE * this_machine.installed_bytes())
         try:
             self._system, self._root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:

@@ -2,13 +2,14 @@
 
 torch only warns where it finds no driver, or one older than its CUDA needs, and goes on as if there were no
 GPU: the job would train on the CPU at the price of the GPU, and miss its deadline. The launcher states in the
-environment what a machine has; without that statement there is no check.
+environment what a machine has; without that statement there is no check. Fewer devices, or other ones than
+were paid for, would miss the deadline just the same.
 """
 
 import ctypes
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pipeline.contract.records import LOCAL
 MACHINE, GPUS = "PIPELINE_MACHINE", "PIPELINE_GPUS"  # environment variables: its name; "1 x L4" or unset
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel, so it is seen in containers too
 MOUNTED = "/usr/local/nvidia/lib64"  # where GKE and Vertex AI, which runs on it, mount the driver's libraries
+MODEL = re.compile(r"\b[A-Z]{1,2}\d{1,4}[A-Z]?\b")  # of a device, in the maker's name of it: L4, A100, GB200
 OLDEST = {12: 525, 13: 580}  # oldest driver that runs a major version of CUDA (CUDA compatibility guide)
 
 
@@ -37,7 +39,7 @@ def environment(machine: str, gpus: str) -> dict[str, str]:
 
 
 def check(variables: Mapping[str, str] = os.environ) -> None:
-    """Raises JobError where this worker was given GPUs and sees none."""
+    """Raises JobError where this worker was given GPUs and sees none, fewer, or others."""
     given = variables.get(GPUS, "")
     if not given:
         return
@@ -45,6 +47,25 @@ def check(variables: Mapping[str, str] = os.environ) -> None:
 
     if not torch.cuda.is_available():
         raise JobError(unseen(variables.get(MACHINE, ""), given, facts=_gpu_facts()))
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    if wrong := mismatch(variables.get(MACHINE, ""), given, names=names):
+        raise JobError(wrong)
+
+
+def mismatch(machine: str, given: str, *, names: Sequence[str]) -> str:
+    """Returns how the GPUs with these names fall short of those that were given, and what to do; "" for not.
+
+    More of them than were given are well. Names are compared by the model that both tell, if both do.
+    """
+    number, _, device = given.partition(" x ")
+    seen = f"the worker on {machine} was given {given} and sees {len(names)} x {names[0]}"
+    if len(names) < int(number):
+        then = "look at CUDA_VISIBLE_DEVICES, and at what is asked for with this machine"
+        return f"{seen}; {then}, or name another machine in plan.machines"
+    models, wanted = set(MODEL.findall(names[0])), set(MODEL.findall(device))
+    if models and wanted and not models & wanted:
+        return f"{seen}; fix the device of {machine} in your machines file, or what is asked for with it"
+    return ""
 
 
 def unseen(machine: str, given: str, *, facts: GpuFacts) -> str:
@@ -59,7 +80,8 @@ def unseen(machine: str, given: str, *, facts: GpuFacts) -> str:
         then = "run train again, and name another machine in plan.machines if it happens again"
     elif int(facts.driver.partition(".")[0]) < oldest:
         why = f"its driver is {facts.driver}, and CUDA {facts.cuda} (torch {facts.torch}) needs {oldest}"
-        then = f"build {image} with a torch for an older CUDA, or name a machine with a newer driver"
+        older = f"build {image} for an older CUDA (--build-arg DEVICE=cu126)"
+        then = f"{older}, or name a machine with a newer driver"
     elif not facts.library:
         why = f"its driver {facts.driver} is loaded, but libcuda.so.1 is not found"
         then = f"set LD_LIBRARY_PATH={MOUNTED} in {image}"

@@ -74,8 +74,8 @@ class Watchdog:
         if self._quiet_s <= max(self._hang_after_s, UPDATES * update_s, LONGEST * self._longest_s):
             return ""
         return (
-            f"no update for {self._quiet_s:.0f} s, where one takes {update_s:.3g} s; the stacks are in "
-            f"log.txt; raise train.hang_after_s ({self._hang_after_s:g}) if a pause may last that long"
+            f"no update for {self._quiet_s:.0f} s, where one takes {update_s:.3g} s; read the stacks in the "
+            f"job's log, or raise train.hang_after_s ({self._hang_after_s:g}) if a pause may last that long"
         )
 
     def _watch(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from pipeline.backends.kubernetes.kubernetes import Kubernetes
 from pipeline.backends.local import Local
@@ -20,8 +21,10 @@ from pipeline.backends.slurm.slurm import Slurm
 from pipeline.contract.backend import Backend, Job
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import Rental
+from pipeline.training import gpus
 from tests.backends import rented
 from tests.backends.rented import end, wait
+from tests.fakes import read_lines
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,19 @@ def test_a_job_for_a_machine_that_it_does_not_have_is_refused_before_anything_st
     ):
         place.backend.submit(job)
     assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_worker_without_the_gpus_of_its_machine_fails_the_job_with_a_sentence(place, tmp_path):
+    job = place.job()
+    given = gpus.environment(job.rental.machine, "2 x L4")
+    environment = {**job.environment, **given}
+    trial = replace(job, module="pipeline.profiling.machine_trial", arguments=(job.folder,))
+    handle = place.backend.submit(replace(trial, environment=environment))
+    assert end(place.backend, handle) == "failed"
+    (error, *_) = read_lines(tmp_path / "job" / "errors.jsonl")
+    assert f"the worker on {job.rental.machine} was given 2 x L4 and sees no GPU: " in error["error"]
 
 
 def test_another_object_of_the_backend_tells_the_same(place):

@@ -25,6 +25,7 @@ from pipeline.registry.weights import load_model
 from pipeline.serving import day_predictions
 from pipeline.training import checkpoint
 from tests.fakes import LineWorkload
+from tests.profiling.test_memory import cgroup
 
 DAY = date(2025, 1, 31)
 ROWS = "time,amount\n2025-01-31 10:00:00,1\n"
@@ -196,3 +197,15 @@ def test_text_of_predictions_is_no_formula_of_a_spreadsheet(tmp_path: Path) -> N
     assert set(kept["score"].to_pylist()) == {-1.0}
     day_predictions.write(table, str(tmp_path / "out.parquet"))
     assert pq.read_table(tmp_path / "out.parquet")["user"].to_pylist() == hostile + harmless
+
+
+def test_in_a_container_a_file_may_hold_a_quarter_of_the_container_s_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cgroup(monkeypatch, folder.parent / "groups", limits={"job/memory.max": 40_000_000})
+    with gzip.open(folder / f"{DAY}.csv.gz", "wb", compresslevel=1) as file:
+        file.write(ROWS.encode())
+        for _ in range(12):
+            file.write(b"0" * 1_000_000)
+    with pytest.raises(DataError, match="holds more than 10 MB of rows, unpacked"):
+        fetched(folder, suffix="csv.gz")

@@ -10,7 +10,7 @@ from pipeline.contract.records import Rental, Rung
 from pipeline.jobs.backend_job import job_of
 from pipeline.machines.catalog import rented
 from pipeline.training import gpus
-from pipeline.training.gpus import GpuFacts, check, driver, unseen
+from pipeline.training.gpus import GpuFacts, check, driver, mismatch, unseen
 from tests.jobs.calls import NIGHT
 from tests.training import nights
 
@@ -25,7 +25,8 @@ blind = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU her
         ({"library": False}, "its driver 580.95.05 is loaded, but libcuda.so.1 is not found",
          "set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in backend.image"),
         ({"driver": "550.90.07"}, "its driver is 550.90.07, and CUDA 13.0 (torch 2.13.0) needs 580",
-         "build backend.image with a torch for an older CUDA, or name a machine with a newer driver"),
+         "build backend.image for an older CUDA (--build-arg DEVICE=cu126), or name a machine "
+         "with a newer driver"),
         ({"driver": ""}, "no NVIDIA driver is loaded",
          "run train again, and name another machine in plan.machines if it happens again"),
         ({"cuda": ""}, "torch 2.13.0 is built without CUDA",
@@ -40,6 +41,26 @@ blind = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU her
 def test_the_sentence_names_machine_cause_and_remedy(change, why, then):
     told = unseen("g2-standard-24", "2 x L4", facts=replace(WELL, **change))
     assert told == f"the worker on g2-standard-24 was given 2 x L4 and sees no GPU: {why}; {then}"
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "sentence"),
+    [
+        ("2 x L4", ["NVIDIA L4"], "was given 2 x L4 and sees 1 x NVIDIA L4; look at CUDA_VISIBLE_DEVICES"),
+        ("1 x H100", ["NVIDIA A100-SXM4-80GB"],
+         "was given 1 x H100 and sees 1 x NVIDIA A100-SXM4-80GB; fix the device of m in your machines"),
+        ("1 x L4", ["NVIDIA L40S"], "was given 1 x L4 and sees 1 x NVIDIA L40S; fix the device of m in"),
+        ("2 x L4", ["NVIDIA L4"] * 2, ""),
+        ("1 x A100 40GB", ["NVIDIA A100-SXM4-40GB"] * 4, ""),
+        ("1 x H100", ["NVIDIA H100 80GB HBM3"], ""),
+        ("1 x T4", ["Tesla T4"], ""),
+        ("1 x RTX PRO 6000", ["NVIDIA RTX PRO 6000 Blackwell Server Edition"], ""),
+        ("1 x NVIDIA H200", ["NVIDIA H200"], ""),
+    ],
+)  # fmt: skip
+def test_fewer_devices_or_other_ones_than_were_paid_for_are_refused(given, names, sentence):
+    wrong = mismatch("m", given, names=names)
+    assert wrong.removeprefix("the worker on m ").startswith(sentence) if sentence else not wrong
 
 
 @pytest.mark.parametrize(
