@@ -5,22 +5,31 @@ What rots unseen is found before a rollback or a night needs it; `python -m pipe
 
 from datetime import timedelta
 
+import homes
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable
+from homes import Home
 
-with DAG(
-    "audit",
-    description="Read every byte that is kept, and compare it with the ledger",
-    doc_md=__doc__,
-    schedule=CronTriggerTimetable("0 9 * * 0", timezone="UTC"),
-    catchup=False,
-    max_active_runs=1,
-    default_args={
-        "retries": 1,
-        "retry_delay": timedelta(minutes=10),  # a promotion under way looks like a difference
-        "on_failure_callback": notify.failed,
-    },
-    tags=["daybreak"],
-) as dag:
-    BashOperator(task_id="audit", bash_command=notify.command("audit --deep"))
+
+def audit_of(home: Home) -> DAG:
+    """Returns the DAG of the weekly audit of a home."""
+    with DAG(
+        home.dag_id("audit"),
+        description="Read every byte that is kept, and compare it with the ledger",
+        doc_md=__doc__,
+        schedule=CronTriggerTimetable("0 9 * * 0", timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        default_args={
+            "retries": 1,
+            "retry_delay": timedelta(minutes=10),  # a promotion under way looks like a difference
+            "on_failure_callback": notify.failed,
+        },
+        tags=home.tags,
+    ) as dag:
+        BashOperator(task_id="audit", bash_command=notify.command(home, "audit --deep"))
+    return dag
+
+
+dag, *dags_of_members = [audit_of(home) for home in homes.homes()]

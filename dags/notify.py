@@ -13,11 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import homes
+from homes import Home
+
 log = logging.getLogger(__name__)
 
 MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
 NOTHING_TO_DO = 99
-HOME = Path(os.environ.get("PIPELINE_HOME", Path(__file__).resolve().parents[1]))
 
 
 def night_of(run_id: str) -> str:
@@ -25,32 +27,44 @@ def night_of(run_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).strip(".-_") or "night"
 
 
-def record_of(run_id: str, name: str) -> dict[str, Any]:
+def record_of(home: Home, run_id: str, name: str) -> dict[str, Any]:
     """Returns a record of the night that a run of the DAG is; {} before its stage wrote it."""
     call = [sys.executable, "-m", "pipeline", "show", name, "--night", night_of(run_id)]
-    done = subprocess.run(call, cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        call, cwd=home.folder, env=environment(home), capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode not in (0, NOTHING_TO_DO):
         raise RuntimeError(f"{' '.join(call[1:])} failed: {done.stderr.strip()}")
     record: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     return record
 
 
-def command(arguments: str, folder: str = "") -> str:
-    """Returns a shell command that runs the command line of the pipeline in a folder below PIPELINE_HOME.
+def environment(home: Home) -> dict[str, str]:
+    """Returns the environment in which the command line of the pipeline runs for that home."""
+    return {**os.environ, "PIPELINE_HOME": str(home.folder)}
+
+
+def command(home: Home, arguments: str, folder: str = "") -> str:
+    """Returns a shell command that runs the command line of the pipeline in a folder below a home.
 
     It runs this interpreter: the standard input of a task is a socket, so bash may take itself for a remote
     shell and read ~/.bashrc, which may put another python first.
     """
     path = f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
-    return f"{path} && cd {shlex.quote(str(HOME))}{folder} && python -m pipeline {arguments}"
+    place = shlex.quote(str(home.folder))
+    named = f"export PIPELINE_HOME={place} && " if home.model else ""
+    return f"{path} && {named}cd {place}{folder} && python -m pipeline {arguments}"
 
 
-def tell(text: str, *options: str) -> None:
+def tell(home: Home, text: str, *options: str) -> None:
     """Logs the text and hands it to the notifier; a failure of the notifier is logged, not raised."""
     log.error(text)
     call = [sys.executable, "-m", "pipeline", "notify", *options]
     try:
-        subprocess.run(call, cwd=HOME, input=text, capture_output=True, text=True, timeout=120, check=True)
+        subprocess.run(
+            call, cwd=home.folder, env=environment(home), input=text, capture_output=True, text=True,
+            timeout=120, check=True,
+        )  # fmt: skip
     except subprocess.CalledProcessError as error:
         log.error("the notifier failed: %s", error.stderr.strip())
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -61,10 +75,11 @@ def failed(context: Any) -> None:
     """Notifies of a task that failed for good; the command line adds the sentence that the stage left."""
     task = context["ti"]
     text = f"Daybreak: {task.dag_id}.{task.task_id} failed in run {task.run_id}"
-    tell(text, "--night", night_of(task.run_id), "--stage", task.task_id)
+    tell(homes.of_dag(task.dag_id), text, "--night", night_of(task.run_id), "--stage", task.task_id)
 
 
 def late(*, context: Any, hours: float) -> None:
     """Notifies that Airflow's deadline has passed; the night ends by its own deadline, not by this one."""
-    run = context["dag_run"]["dag_run_id"]
-    tell(f"Daybreak: run {run} was not done {hours:g} hours after it was due; look at its tasks")
+    dag, run = context["dag_run"]["dag_id"], context["dag_run"]["dag_run_id"]
+    text = f"Daybreak: run {run} of {dag} was not done {hours:g} hours after it was due; look at its tasks"
+    tell(homes.of_dag(dag), text)

@@ -14,8 +14,10 @@ import os
 import shlex
 import sys
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import homes
 import notify
 import review
 import schedule
@@ -33,10 +35,9 @@ from airflow.sdk import (
 )
 from airflow.sdk.exceptions import ParamValidationError
 from command_sensor import CommandSensor
+from homes import Home
 
 HOURS = 18  # Airflow's alert only; the deadline that acts is night.train_hours
-
-CRON, ZONE = schedule.of_nights(notify.HOME)
 
 UNSAID = "as in params.yaml"
 FORM = {
@@ -103,7 +104,6 @@ OPEN = " ".join(
     ]
 )
 IN_NIGHT = "/nights/{{ run_id | night }}"
-OPENED = f'[ -d {shlex.quote(str(notify.HOME))}{IN_NIGHT} ] || {{ echo "no night was opened"; exit 99; }}; '
 ONLY_PLAN = "{{ ' && exit 99' if params.plan_only }}"
 
 
@@ -119,7 +119,7 @@ class MlflowLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Returns the address of the page; of the list of runs while the night has no registered version."""
-        version = notify.record_of(ti_key.run_id, "version")
+        version = notify.record_of(homes.of_dag(ti_key.dag_id), ti_key.run_id, "version")
         page = self.page.format(**version) if version else "experiments"
         return f"{notify.MLFLOW_UI}/#/{page}"
 
@@ -135,81 +135,94 @@ class ReportLink(MlflowLink):
         return "Report"
 
 
-def stage(name: str, **given: Any) -> BashOperator:
+def stage(home: Home, name: str, **given: Any) -> BashOperator:
     """Returns the task of a stage that runs once."""
-    return BashOperator(task_id=name, bash_command=notify.command(name, IN_NIGHT), **given)
+    return BashOperator(task_id=name, bash_command=notify.command(home, name, IN_NIGHT), **given)
 
 
-def reconciler(name: str, **given: Any) -> CommandSensor:
+def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
     """Returns the task of a stage that is called again until it is done.
 
     A failure of the stage is final; Airflow retries only calls that were lost.
     """
-    call = f"{notify.command(name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
+    call = f"{notify.command(home, name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
     return CommandSensor(
         task_id=name, bash_command=call, retries=100, timeout=timedelta(hours=24).total_seconds(), **given
     )
 
 
-with DAG(
-    "retrain",
-    description="Retrain tonight, judge, and promote only on proof",
-    doc_md=__doc__,
-    # False would begin, in Airflow 3.3, with a night of up to 2.4 hours ago: beside one started by hand.
-    schedule=CronTriggerTimetable(CRON, timezone=ZONE, run_immediately=timedelta(0)),
-    catchup=False,
-    max_active_runs=1,
-    params=FORM,
-    user_defined_filters={"night": notify.night_of, "question": review.question},
-    default_args={
-        "retries": 2,
-        "retry_delay": timedelta(seconds=30),
-        "on_failure_callback": notify.failed,
-    },
-    deadline=DeadlineAlert(
-        # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
-        reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
-        interval=timedelta(hours=HOURS),
-        callback=SyncCallback("notify.late", kwargs={"hours": HOURS}),
-    ),
-    tags=["daybreak"],
-) as dag:
-    close = BashOperator(
-        task_id="close", bash_command=OPENED + notify.command("close", IN_NIGHT), trigger_rule="all_done"
-    )
-    close.operator_extra_links = (MlflowLink(), ReportLink())
-    gate = reconciler("gate")
-    refit = reconciler("refit", trigger_rule="none_failed_min_one_success")  # also where nobody was asked
-    promote = CommandSensor(
-        task_id="promote",
-        bash_command=notify.command("promote", IN_NIGHT),
-        retry_failures=True,
-        timeout=timedelta(hours=3).total_seconds(),
-    )
-    chain(
-        BashOperator(task_id="open", bash_command=notify.command(OPEN), env=TYPED, append_env=True),
-        stage("ingest"),
-        stage("validate"),
-        stage("prepare"),
-        stage("profile"),
-        BashOperator(task_id="plan", bash_command=notify.command("plan", IN_NIGHT) + ONLY_PLAN),
-        reconciler("train"),
-        stage("evaluate"),
-        stage("register"),
-        gate,
-        review.review(),
-        review.approve(IN_NIGHT),
-        refit,
-        promote,
-        close,
-    )
-    gate >> refit
-    [promote, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
+def nights_of(home: Home) -> DAG:
+    """Returns the DAG of the nights of a home."""
+    cron, zone = schedule.of_nights(home.folder)
+    folder = f"{shlex.quote(str(home.folder))}{IN_NIGHT}"
+    opened = f'[ -d {folder} ] || {{ echo "no night was opened"; exit 99; }}; '
+    with DAG(
+        home.dag_id("retrain"),
+        description="Retrain tonight, judge, and promote only on proof",
+        doc_md=__doc__,
+        # False would begin, in Airflow 3.3, with a night of up to 2.4 hours ago: beside one started by hand.
+        schedule=CronTriggerTimetable(cron, timezone=zone, run_immediately=timedelta(0)),
+        catchup=False,
+        max_active_runs=1,
+        params=FORM,
+        user_defined_filters={"night": notify.night_of, "question": partial(review.question, home=home)},
+        default_args={
+            "retries": 2,
+            "retry_delay": timedelta(seconds=30),
+            "on_failure_callback": notify.failed,
+        },
+        deadline=DeadlineAlert(
+            # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
+            reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
+            interval=timedelta(hours=HOURS),
+            callback=SyncCallback("notify.late", kwargs={"hours": HOURS}),
+        ),
+        tags=home.tags,
+    ) as dag:
+        close = BashOperator(
+            task_id="close",
+            bash_command=opened + notify.command(home, "close", IN_NIGHT),
+            trigger_rule="all_done",
+        )
+        close.operator_extra_links = (MlflowLink(), ReportLink())
+        gate = reconciler(home, "gate")
+        refit = reconciler(
+            home, "refit", trigger_rule="none_failed_min_one_success"
+        )  # also where nobody was asked
+        promote = CommandSensor(
+            task_id="promote",
+            bash_command=notify.command(home, "promote", IN_NIGHT),
+            retry_failures=True,
+            timeout=timedelta(hours=3).total_seconds(),
+        )
+        chain(
+            BashOperator(task_id="open", bash_command=notify.command(home, OPEN), env=TYPED, append_env=True),
+            stage(home, "ingest"),
+            stage(home, "validate"),
+            stage(home, "prepare"),
+            stage(home, "profile"),
+            BashOperator(task_id="plan", bash_command=notify.command(home, "plan", IN_NIGHT) + ONLY_PLAN),
+            reconciler(home, "train"),
+            stage(home, "evaluate"),
+            stage(home, "register"),
+            gate,
+            review.review(),
+            review.approve(home, IN_NIGHT),
+            refit,
+            promote,
+            close,
+        )
+        gate >> refit
+        [promote, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
+    return dag
+
+
+dag, *of_members = [nights_of(home) for home in homes.homes()]
 
 if __name__ == "__main__":
     dag.deadline = None  # dag.test() of Airflow 3.3 cannot look its own alert up again
     dag.get_task("review").pre_execute = review.skip  # nor end a wait; a person answers by the command line
-    promote.bash_command = notify.command("promote --wait", IN_NIGHT)
+    dag.get_task("promote").bash_command = notify.command(homes.OWN, "promote --wait", IN_NIGHT)
     for task in dag.tasks:
         task.retries = 0  # the person who reads the sentence tries again
     try:

@@ -17,6 +17,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+import homes
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -24,6 +25,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 from command_sensor import SETTLED
+from homes import OWN, Home
 
 APPROVE, REJECT = "Approve", "Reject"
 
@@ -54,9 +56,9 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*\[|])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
 
 
-def question(run_id: str) -> str:
+def question(run_id: str, home: Home = OWN) -> str:
     """Returns the question to a person, in Markdown."""
-    verdict = notify.record_of(run_id, "verdict")
+    verdict = notify.record_of(home, run_id, "verdict")
     if not verdict.get("approve_until"):
         return "Nobody is asked."
     until = datetime.fromisoformat(verdict["approve_until"])
@@ -66,7 +68,7 @@ def question(run_id: str) -> str:
     ]
     if verdict["inconclusive"]:
         lines.append("It is not proven: to approve it, give a reason.")
-    if version := notify.record_of(run_id, "version"):
+    if version := notify.record_of(home, run_id, "version"):
         page = f"{notify.MLFLOW_UI}/#/models/{version['name']}/versions/{version['number']}"
         lines.append(f"What it rests on: [version {version['number']} in MLflow]({page})")
     checks = [
@@ -79,7 +81,8 @@ def question(run_id: str) -> str:
 
 def only_if_asked(context: Any) -> None:
     """Skips the task where nobody is asked; else limits its wait to what the night has left."""
-    until = notify.record_of(context["run_id"], "verdict").get("approve_until")
+    home = homes.of_dag(context["ti"].dag_id)
+    until = notify.record_of(home, context["run_id"], "verdict").get("approve_until")
     if not until:
         raise AirflowSkipException("nobody is asked: release.approval in params.yaml says when a person is")
     left = datetime.fromisoformat(until) - datetime.now(UTC)
@@ -99,7 +102,9 @@ class Review(HITLOperator):
         answer = super().execute_complete(context, event)
         reason = (answer["params_input"].get("reason") or "").strip()
         approved = APPROVE in answer["chosen_options"]
-        if approved and not reason and notify.record_of(context["run_id"], "verdict").get("inconclusive"):
+        home = homes.of_dag(context["ti"].dag_id)
+        verdict = notify.record_of(home, context["run_id"], "verdict")
+        if approved and not reason and verdict.get("inconclusive"):
             self.log.warning("What is not proven is approved only with a reason; asking again")
             # For an existing question, this deletes the answer.
             upsert_hitl_detail(
@@ -124,11 +129,11 @@ def review() -> Review:
     )
 
 
-def approve(folder: str) -> BashOperator:
+def approve(home: Home, folder: str) -> BashOperator:
     """Returns the task that hands the answer to the command line, in the folder of the night."""
     return BashOperator(
         task_id="approve",
-        bash_command=notify.command("", folder).removesuffix("python -m pipeline ") + ANSWER_COMMAND,
+        bash_command=notify.command(home, "", folder).removesuffix("python -m pipeline ") + ANSWER_COMMAND,
         env=TYPED,
         append_env=True,
     )

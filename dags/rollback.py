@@ -8,10 +8,12 @@ with the release.
 
 from datetime import timedelta
 
+import homes
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 from command_sensor import CommandSensor
+from homes import Home
 
 FORM = {
     "to": Param(
@@ -35,36 +37,51 @@ TYPED = {
     "REASON": "{{ params.reason }} (by Airflow run {{ run_id }})",
 }
 
-with DAG(
-    "rollback",
-    description="Let an earlier version serve again",
-    doc_md=__doc__,
-    schedule=None,
-    catchup=False,
-    max_active_runs=1,
-    params=FORM,
-    default_args={"retries": 0, "on_failure_callback": notify.failed},
-    tags=["daybreak"],
-) as rollback:
-    CommandSensor(
-        task_id="rollback",
-        bash_command=notify.command('rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON"'),
-        env=TYPED,
-        timeout=timedelta(hours=3).total_seconds(),
-    )
 
-with DAG(
-    "drill",
-    description="Check that the version before the champion could be restored",
-    doc_md=__doc__,
-    schedule=CronTriggerTimetable("0 5 * * *", timezone="UTC"),
-    catchup=False,
-    max_active_runs=1,
-    default_args={
-        "retries": 2,
-        "retry_delay": timedelta(seconds=30),
-        "on_failure_callback": notify.failed,
-    },
-    tags=["daybreak"],
-) as drill:
-    BashOperator(task_id="drill", bash_command=notify.command("drill"))
+def rollback_of(home: Home) -> DAG:
+    """Returns the DAG of rollbacks of a home."""
+    with DAG(
+        home.dag_id("rollback"),
+        description="Let an earlier version serve again",
+        doc_md=__doc__,
+        schedule=None,
+        catchup=False,
+        max_active_runs=1,
+        params=FORM,
+        default_args={"retries": 0, "on_failure_callback": notify.failed},
+        tags=home.tags,
+    ) as rollback:
+        CommandSensor(
+            task_id="rollback",
+            bash_command=notify.command(
+                home, 'rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON"'
+            ),
+            env=TYPED,
+            timeout=timedelta(hours=3).total_seconds(),
+        )
+    return rollback
+
+
+def drill_of(home: Home) -> DAG:
+    """Returns the DAG of drills of a home."""
+    with DAG(
+        home.dag_id("drill"),
+        description="Check that the version before the champion could be restored",
+        doc_md=__doc__,
+        schedule=CronTriggerTimetable("0 5 * * *", timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        default_args={
+            "retries": 2,
+            "retry_delay": timedelta(seconds=30),
+            "on_failure_callback": notify.failed,
+        },
+        tags=home.tags,
+    ) as drill:
+        BashOperator(task_id="drill", bash_command=notify.command(home, "drill"))
+    return drill
+
+
+rollback, *rollbacks_of_members = [rollback_of(home) for home in homes.homes()]
+
+drill, *drills_of_members = [drill_of(home) for home in homes.homes()]

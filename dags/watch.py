@@ -2,29 +2,38 @@
 
 from datetime import timedelta
 
+import homes
 import notify
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable
 from command_sensor import CommandSensor
+from homes import Home
 
-with DAG(
-    "watch",
-    description="Watch the champion that serves, and the jobs that run",
-    doc_md=__doc__,
-    schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
-    catchup=False,
-    max_active_runs=1,
-    default_args={
-        "retries": 2,
-        "retry_delay": timedelta(seconds=30),
-        "on_failure_callback": notify.failed,
-    },
-    tags=["daybreak"],
-) as dag:
-    CommandSensor(
-        task_id="watch",
-        bash_command=notify.command("watch"),
-        retry_failures=True,
-        timeout=timedelta(minutes=50).total_seconds(),
-    )
-    BashOperator(task_id="reap", bash_command=notify.command("reap"))
+
+def watch_of(home: Home) -> DAG:
+    """Returns the DAG of the hourly watch of a home."""
+    with DAG(
+        home.dag_id("watch"),
+        description="Watch the champion that serves, and the jobs that run",
+        doc_md=__doc__,
+        schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        default_args={
+            "retries": 2,
+            "retry_delay": timedelta(seconds=30),
+            "on_failure_callback": notify.failed,
+        },
+        tags=home.tags,
+    ) as dag:
+        CommandSensor(
+            task_id="watch",
+            bash_command=notify.command(home, "watch"),
+            retry_failures=True,
+            timeout=timedelta(minutes=50).total_seconds(),
+        )
+        BashOperator(task_id="reap", bash_command=notify.command(home, "reap"))
+    return dag
+
+
+dag, *dags_of_members = [watch_of(home) for home in homes.homes()]

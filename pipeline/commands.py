@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from pipeline.contract import older, params, records
-from pipeline.contract.errors import NothingToDo, ParamsError, without_password
+from pipeline.contract.errors import NothingToDo, ParamsError, ReleaseError, without_password
 from pipeline.contract.formats import one_line
 from pipeline.contract.records import Check
 from pipeline.report import notifier
@@ -59,11 +59,12 @@ def try_(*, day: date | None = None) -> int:
     return 0
 
 
-def status(*, last: int = 14) -> int:
+def status(*, last: int = 14, all: bool = False) -> int:
     """Show the last nights as a table, and on stderr which processes of Airflow are not alive.
 
     Args:
         last: number of nights
+        all: of each model of the fleet
     """
     from rich.console import Console
 
@@ -73,10 +74,43 @@ def status(*, last: int = 14) -> int:
     if url := airflow_health.address():
         for sentence in airflow_health.late(url):
             log.warning("%s", sentence)
+    if all:
+        for model, history in _histories(last).items():
+            Console().print(model, style="bold", highlight=False)
+            Console().print(status_table(history) if history else "no night yet")
+        return 0
     entries = ledger.history(limit=last)
     if not entries:
         raise NothingToDo("the ledger has no night yet; run one with: make night")
     Console().print(status_table(entries))
+    return 0
+
+
+def _histories(limit: int) -> dict[str, list[ledger.Entry]]:
+    """Returns the newest nights of each model of the fleet; a ledger that cannot be read hides no other."""
+    from pipeline.storage import homes
+
+    histories: dict[str, list[ledger.Entry]] = {}
+    for home in homes.homes(homes.lead_of(checkout.home())):
+        with checkout.within(home.folder):
+            try:
+                histories[home.model] = ledger.history(limit=limit)
+            except ReleaseError as error:
+                log.warning("%s: %s", home.model, error)
+                histories[home.model] = []
+    return histories
+
+
+def fleet() -> int:
+    """Make the homes of fleet.yaml members of this one, and show them."""
+    from pipeline.storage import homes
+
+    for home in homes.join(checkout.home()):
+        where = "Airflow retrain, router /" if home.leads else f"Airflow retrain.{home.model}, "
+        where += (
+            "" if home.leads else "router of its own" if home.own_registry else f"router /models/{home.model}"
+        )
+        print(f"{home.model}: {home.folder}; {where}")
     return 0
 
 
@@ -266,17 +300,25 @@ def check(*, rent: bool = False) -> int:
     return _shown(rented(params.load(checkout.home()))) if rent else 0
 
 
-def report(*, night: str = "", open: bool = False) -> int:
+def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
     """Write the board over the nights and the report of the newest, and print where they are.
 
     Args:
         night: the night whose report is wanted; the newest if left out
         open: show the board in a browser, or the report of the night that was named
+        all: only a board over the nights of each model of the fleet
     """
     import webbrowser
 
     from pipeline.report import board, outcome, page
 
+    if all:
+        of_all = checkout.home() / "var" / "boards.html"
+        records.replace_text(of_all, board.board_of_all(_histories(outcome.NIGHTS)))
+        print(of_all)
+        if open and not webbrowser.open(of_all.as_uri()):
+            log.info("no browser is known here; open the file in yours")
+        return 0
     entries = ledger.history(limit=outcome.NIGHTS)
     folders = [checkout.home() / "nights" / entry.night.id for entry in entries
                if not entry.rollback and entry.night.id == (night or entry.night.id)]  # fmt: skip

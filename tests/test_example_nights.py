@@ -1,4 +1,7 @@
-"""A night of each example, by the commands of its README, but with fewer days."""
+"""A night of an example, by the commands of its README, but with fewer days.
+
+Those of fraud and language run at once, in test_many_models.py.
+"""
 
 import json
 import re
@@ -13,7 +16,7 @@ from tests.dags.servers import IDENTITY
 from tests.test_own_data import ROOT, SMALL, of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-DAYS = {"fraud": 24, "demand": 16, "language": 10}  # of history; fraud is known after two weeks
+DAYS = {"demand": 16}  # of history
 
 
 @pytest.mark.parametrize("name", DAYS)

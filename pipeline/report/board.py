@@ -1,7 +1,7 @@
 """Draws the board over the whole ledger: a page, and a table for the terminal."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import formats
 from pipeline.contract.units import HOUR_S
@@ -18,15 +18,28 @@ _STYLES = {"promoted": "bold green", "kept": "", "failed": "bold red", "rollback
 
 def board(history: Sequence[Entry]) -> str:
     """Returns the HTML page over all nights of the ledger; `history` is newest first."""
+    from pipeline.report import page
+
+    return page.render("board.html", **_shown(history))
+
+
+def board_of_all(histories: Mapping[str, Sequence[Entry]]) -> str:
+    """Returns the HTML page over the nights of several models, each with its history, newest first."""
+    from pipeline.report import page
+
+    models = [{"model": model, **_shown(history)} for model, history in histories.items()]
+    return page.render("boards.html", models=models)
+
+
+def _shown(history: Sequence[Entry]) -> dict[str, Any]:
     from markupsafe import Markup
 
-    from pipeline.report import charts, figures, page
+    from pipeline.report import charts, figures
 
     nights = [entry for entry in history if not entry.rollback]
     points = figures.points(nights)
     spent = [entry.training for entry in nights if entry.training]
-    return page.render(
-        "board.html",
+    return dict(
         history=history,
         more=len(history) >= outcome.NIGHTS,
         num_nights=len(nights),

@@ -27,7 +27,7 @@ from pipeline.serving.answers import Answers, Predictor
 from pipeline.serving.loading import Arrays, VersionLoader, newest_arrays
 from pipeline.serving.version_process import NoAnswer
 from pipeline.statistics.assignment import arm_of
-from pipeline.storage import mlflow_client
+from pipeline.storage import checkout, mlflow_client
 from pipeline.storage.traffic_log import Log, RouterState, Traffic
 
 log = logging.getLogger(__name__)
@@ -209,6 +209,10 @@ class ModelManager:
             return aliases.alias(client, self._models.name)
 
     def _run(self) -> None:
+        with checkout.within(self._home):  # of several in this process
+            self._follow_on()
+
+    def _follow_on(self) -> None:
         while not self._ended.is_set():
             try:
                 self.follow()

@@ -55,7 +55,7 @@ from pipeline.serving.kill_switch import KillSwitch
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import VersionLoader
 from pipeline.serving.model_manager import ModelManager, Standing
-from pipeline.serving.prometheus import Metrics
+from pipeline.serving.prometheus import Metrics, Together
 from pipeline.serving.version_process import NoAnswer, answer_s
 from pipeline.serving.writer import FLUSH_S, NoLog, Writer
 from pipeline.statistics.assignment import CHALLENGER, propensity
@@ -106,13 +106,14 @@ class Router:
 
     def __init__(
         self, log: Log | None, versions: VersionSource, params: ServingParams,
-        limits: LiveTestParams | None = None,
+        limits: LiveTestParams | None = None, *, model: str = "",
     ) -> None:  # fmt: skip
         self.versions, self._params, self._log = versions, params, log
         limits = limits or LiveTestParams()
         self._metric = limits.metric
         self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
-        self._metrics = Metrics()
+        self._metrics = Metrics(model)
+        self.beside: tuple[Router, ...] = ()  # of other models, behind the same port
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
         self.has_log = log is not None
         self._ids = ExposureIds(log.exposure_key if log else secrets.token_bytes(32))
@@ -306,13 +307,18 @@ class Router:
         return Response(json.dumps(health), status_code=200 if champion else 503, media_type=JSON)
 
     async def metrics(self, receive: Receive) -> Response:
-        """Answers GET /metrics."""
+        """Answers GET /metrics, with those of the other models behind the same port."""
+        text = Together([router.metrics_now() for router in (self, *self.beside)]).text()
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def metrics_now(self) -> Metrics:
+        """Returns the metrics, with the gauges as they are now."""
         state, metrics = self.versions.state(), self._metrics
         metrics.share.set(state.share)
         metrics.lost.set(self._writer.num_lost)
         metrics.champion.set(state.champion)
         metrics.challenger.set(state.challenger)
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return metrics
 
     async def _read(self, receive: Receive) -> dict[str, Any]:
         return await read(receive, within_s=self._params.timeout_s)
@@ -397,7 +403,7 @@ def make_app(
             name, home=home, top=params.max_top, keep=params.keep_users, answer_s=answer_s(params.timeout_s)
         )
         manager = ModelManager(log, models, home=home, keep_days=params.keep_days)
-        router = Router(log, manager, params, limits)
+        router = Router(log, manager, params, limits, model=name)
         app.state.router = router
         manager.start()
         yield

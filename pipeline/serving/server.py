@@ -7,16 +7,20 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.contract.errors import JobError
+from pipeline.contract.errors import JobError, ParamsError, PipelineError
 from pipeline.contract.params import Params, ServingParams
 from pipeline.serving.version_worker import expect_online
 from pipeline.storage import checkout
-from pipeline.storage.traffic_log import log_url, open_log
+from pipeline.storage.traffic_log import Log, log_url, open_log
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from pipeline.serving.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,7 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     """Serves until interrupted; PipelineError if it cannot start."""
     import uvicorn
 
+    from pipeline.serving.front import MODELS, Front
     from pipeline.serving.router import make_app
 
     expect_online(params.workload.make())
@@ -39,9 +44,12 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     listening = listen(host, port)
     traffic_log = open_log(log_url(settings, home))
     sys.setswitchinterval(SWITCH_S)
-    app = make_app(
+    own = make_app(
         traffic_log, settings, name=params.register_.name, home=home, token=token, limits=params.live_test
     )
+    logs = [traffic_log]
+    members = dict(_members(home, logs, token=token))
+    app = Front(own, members) if members else own
     if host not in LOOPBACK and not token:
         log.warning(
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may send requests", host
@@ -50,13 +58,50 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
     log.info("Daybreak answers on %s (POST /recommend, /predict, /outcomes, /assignment, /observations; "
              "GET /health, /metrics, /docs)%s; log %s; end it by Ctrl-C",
              address, ", token required" if token else "", traffic_log.url)  # fmt: skip
+    for model in members:
+        log.info("%s answers on %s%s%s", model, address, MODELS, model)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         with contextlib.suppress(KeyboardInterrupt):  # everything is written and closed by then
             uvicorn.Server(config(app, settings)).run(sockets=[listening])
     finally:
-        traffic_log.close()
+        for each in logs:
+            each.close()
         listening.close()
+
+
+def _members(lead: Path, logs: list[Log], *, token: str) -> Iterator[tuple[str, "Limits"]]:
+    """Yields the routers of the other homes of the fleet, by model, and adds their logs to `logs`.
+
+    One that cannot be made is left out with a warning: the others serve.
+    """
+    from pipeline.contract import params
+    from pipeline.serving.router import make_app
+    from pipeline.storage import homes
+
+    taken = {log_url(params.load(lead).serving, lead)}
+    for home in homes.join(lead)[1:]:
+        try:
+            with checkout.within(home.folder):
+                loaded = params.load(home.folder)
+                url = log_url(loaded.serving, home.folder)
+                if home.own_registry:
+                    raise ParamsError(
+                        f"its versions are in an MLflow of its own; run python -m pipeline serve in "
+                        f"{home.folder}"
+                    )
+                if url in taken:
+                    raise ParamsError(
+                        f"its log of serving is another model's too; set another serving.log in {home.folder}"
+                    )
+                logs.append(open_log(url))
+                taken.add(url)
+                yield home.model, make_app(
+                    logs[-1], loaded.serving, name=home.model, home=home.folder, token=token,
+                    limits=loaded.live_test,
+                )  # fmt: skip
+        except PipelineError as error:
+            log.warning("%s is not served here: %s", home.model, error)
 
 
 def config(app: Any, params: ServingParams) -> "uvicorn.Config":

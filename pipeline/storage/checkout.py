@@ -1,16 +1,22 @@
 """Runs git, and finds the home: the checkout whose nights these are."""
 
+import json
 import logging
 import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError, ReleaseError
 
 log = logging.getLogger(__name__)
+
+LEAD = Path("var/lead.json")
+_within: ContextVar[Path | None] = ContextVar("home", default=None)
 
 
 def git(
@@ -36,7 +42,12 @@ def git(
 
 
 def home() -> Path:
-    """Returns the folder with `nights/` and `var/`: $PIPELINE_HOME, or the main worktree of this checkout."""
+    """Returns the folder with `nights/` and `var/`.
+
+    That is the one named by `within`, else $PIPELINE_HOME, else the main worktree of this checkout.
+    """
+    if chosen := _within.get():
+        return chosen
     if given := os.environ.get("PIPELINE_HOME"):
         return Path(given).resolve()
     try:
@@ -46,6 +57,48 @@ def home() -> Path:
             f"{Path.cwd()} is not in a git checkout; run in a clone of the repository, or set PIPELINE_HOME"
         ) from None
     return Path(common).parent
+
+
+@contextmanager
+def within(folder: Path) -> Iterator[None]:
+    """Makes a folder the home for what this thread, or this task of an event loop, does meanwhile."""
+    before = _within.set(folder.resolve())
+    try:
+        yield
+    finally:
+        _within.reset(before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """What a home that shares another's Airflow, MLflow and router keeps of that, in `LEAD`."""
+
+    lead: str  # folder of the home whose fleet.yaml names this one
+    model: str  # by which the homes are told apart
+    own_registry: bool  # its versions were in an MLflow of its own before, and stay there
+
+    def write(self, home: Path) -> None:
+        """Writes it to the home that is a member."""
+        from pipeline.contract.records import replace_text
+
+        (home / LEAD).parent.mkdir(parents=True, exist_ok=True)
+        replace_text(home / LEAD, json.dumps(asdict(self)) + "\n")
+
+
+def membership(home: Path) -> Membership | None:
+    """Returns of which fleet a home is a member; None for one that is by itself, or leads.
+
+    Raises ParamsError where the file is not what `python -m pipeline fleet` writes.
+    """
+    try:
+        return Membership(**json.loads((home / LEAD).read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise ParamsError(
+            f"{home / LEAD} cannot be read ({error}); write it again by python -m pipeline fleet in the home "
+            f"with fleet.yaml"
+        ) from None
 
 
 def remove_worktrees(home: Path, folders: Iterable[Path]) -> None:

@@ -2,8 +2,10 @@
 
 MLflow is at `$MLFLOW_TRACKING_URI`, or in a SQLite file under $PIPELINE_HOME/var, with its artifacts beside
 it or, for an experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION` (a folder, gs://...).
-Each night has one MLflow run in the experiment `daybreak`, found or created by its tag `night`. A server that
-does not answer is retried for some seconds; then JobError is raised, and the stage can be run again.
+A home that is a member of a fleet (`storage/homes.py`) keeps its versions in the file of the home that leads.
+Each night has one MLflow run in the experiment `daybreak`, or in that of its model for a member of a fleet;
+it is found or created by its tag `night`. A server that does not answer is retried for some
+seconds; then JobError is raised, and the stage can be run again.
 
 Only `make setup` and the first night create the SQLite file (`create`). A session never does: an empty
 registry in the place of a lost one would hide that the versions are gone.
@@ -42,7 +44,18 @@ _DEFAULTS = {  # MLflow's own retries would take minutes; ours follow
 
 def tracking_uri() -> str:
     """Returns the URI of the tracking store and the registry."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{checkout.home() / 'var' / 'mlflow.db'}"
+    if given := os.environ.get("MLFLOW_TRACKING_URI"):
+        return given
+    home = checkout.home()
+    member = checkout.membership(home)
+    keeps = Path(member.lead) if member and not member.own_registry else home
+    return f"sqlite:///{keeps / 'var' / 'mlflow.db'}"
+
+
+def experiment_name() -> str:
+    """Returns the experiment of the nights of this home."""
+    member = checkout.membership(checkout.home())
+    return member.model if member and not member.own_registry else EXPERIMENT
 
 
 @contextlib.contextmanager
@@ -131,14 +144,15 @@ def _runs(client: "MlflowClient", experiment: str, night_id: str) -> list[str]:
 def _experiment(client: "MlflowClient") -> str:
     from mlflow.exceptions import MlflowException
 
-    experiment = client.get_experiment_by_name(EXPERIMENT)
+    name = experiment_name()
+    experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            return str(client.create_experiment(EXPERIMENT, artifact_location=_artifacts()))
+            return str(client.create_experiment(name, artifact_location=_artifacts()))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            experiment = client.get_experiment_by_name(EXPERIMENT)
+            experiment = client.get_experiment_by_name(name)
     assert experiment is not None
     return str(experiment.experiment_id)
 

@@ -39,6 +39,7 @@ from pipeline.contract import disk
 from pipeline.contract.errors import JobError, ParamsError, ReleaseError
 from pipeline.contract.params import ServingParams
 from pipeline.storage.bucket import options
+from pipeline.storage.checkout import membership
 
 ALIVE_S = 10.0  # a router without a heartbeat for longer is gone
 LOG = Path("var") / "serving.db"  # in the home, unless serving.log names another
@@ -511,8 +512,12 @@ def existing_log(params: ServingParams, home: Path) -> Log | None:
 
 
 def log_url(params: ServingParams, home: Path) -> str:
-    """Returns the URL of the log: $DAYBREAK_LOG, which may hold a password, serving.log, or a SQLite file."""
-    return os.environ.get("DAYBREAK_LOG") or params.log or _own(home)
+    """Returns the URL of the log: $DAYBREAK_LOG, which may hold a password, serving.log, or a SQLite file.
+
+    $DAYBREAK_LOG is the log of one model, so a member of a fleet does not heed it.
+    """
+    given = "" if membership(home) else os.environ.get("DAYBREAK_LOG")
+    return given or params.log or _own(home)
 
 
 def _own(home: Path) -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,54 @@ def test_a_night_starts_by_the_schedule_and_the_zone_of_params_once_each_day_of_
     by_default, in_new_york = described["schedule"]
     assert by_default[0][:16] == "2025-03-07 03:00"
     assert [start[:10] for start in in_new_york] == ["2025-03-07", "2025-03-08", "2025-03-09", "2025-03-10"]
+
+
+MEMBER = """
+    import json, os
+    from pathlib import Path
+    from airflow.dag_processing.dagbag import DagBag
+    home = Path(os.environ["PIPELINE_HOME"])
+    cards = home.parent / "cards"
+    (cards / "var").mkdir(parents=True)
+    member = {"lead": str(home), "model": "cards", "own_registry": False}
+    (cards / "var/lead.json").write_text(json.dumps(member))
+    (cards / "params.yaml").write_text("night: {schedule: '30 2 * * *'}")
+    (home / "fleet.yaml").write_text("homes: [., ../cards, ../nobody]")
+    bag = DagBag()
+    tasks = bag.dags["retrain.cards"].tasks
+    print(json.dumps({
+        "errors": bag.import_errors,
+        "names": sorted(bag.dags),
+        "cards": {task.task_id: getattr(task, "bash_command", "") for task in tasks},
+        "own": {task.task_id: getattr(task, "bash_command", "") for task in bag.dags["retrain"].tasks},
+        "watch": bag.dags["watch.cards"].tasks[0].bash_command,
+        "schedule": bag.dags["retrain.cards"].timetable.expression,
+        "home": str(home), "folder": str(cards.resolve()),
+    }))
+"""
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_each_home_of_a_fleet_has_dags_of_its_own_named_after_its_model(
+    in_airflow: Airflow, described: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "shop").mkdir()
+    found = in_airflow(MEMBER, home=tmp_path / "shop")
+    assert found["errors"] == {}
+    names = ["audit", "drill", "retrain", "rollback", "watch"]
+    assert found["names"] == sorted([*names, *(f"{name}.cards" for name in names)])
+    own = json.dumps(found["own"]).replace(str(tmp_path / "shop"), "HOME")
+    before = json.dumps(described["commands"])
+    assert own == before.replace(
+        re.search(r"cd (\S+)/nights", before)[1], "HOME"
+    )  # a fleet changes nothing for it
+    for task, command in found["cards"].items():
+        if command:
+            assert f"export PIPELINE_HOME={found['folder']} && cd {found['folder']}" in command, task
+            assert str(tmp_path / "shop") not in command, task
+    assert found["watch"].endswith("python -m pipeline watch")
+    assert found["schedule"] == "30 2 * * *"
 
 
 REASON = 'it\'s "$(touch pwned)" `touch pwned`; touch pwned & {{ 1 + 1 }} ${HOME} \\ end'

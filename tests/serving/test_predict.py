@@ -120,7 +120,7 @@ def test_a_model_that_fails_has_no_answer_and_counts_as_an_error(router: Running
     found = kept_newest(router.log, before)
     assert found.error == "ParamsError: PastPayments.features fails: ValueError: mcc fails; fix it"
     assert (found.items, found.fallback, found.unit) == ((), False, router.log.unit_of("a1"))
-    assert 'daybreak_errors_total{arm="champion"} 1.0' in router.get("metrics").text
+    assert 'daybreak_errors_total{arm="champion",model="daybreak"} 1.0' in router.get("metrics").text
 
 
 def kept_newest(log: Log, before: int) -> Any:

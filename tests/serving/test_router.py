@@ -141,7 +141,7 @@ def test_a_model_that_fails_shows_what_is_popular_and_counts_as_an_error(router:
     assert told["items"] == ["popular/0"]
     found = kept(router.log, told["exposure"], "")
     assert (found.error, found.fallback) == ("ValueError: u13 brings bad luck", True)
-    assert 'daybreak_errors_total{arm="champion"} 1.0' in router.get("metrics").text
+    assert 'daybreak_errors_total{arm="champion",model="daybreak"} 1.0' in router.get("metrics").text
 
 
 def test_a_challenger_meets_its_share_of_users_and_the_same_ones_again(router: Running) -> None:
@@ -224,14 +224,14 @@ def test_the_meters_count_by_arm(router: Running) -> None:
         lines = router.get("metrics").text.splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(name))
 
-    asked = 'daybreak_requests_total{arm="champion"}'
-    timed = 'daybreak_latency_seconds_count{arm="champion"}'
-    before = count(asked), count(timed), count('daybreak_fallbacks_total{arm="champion"}')
+    asked = 'daybreak_requests_total{arm="champion",model="daybreak"}'
+    timed = 'daybreak_latency_seconds_count{arm="champion",model="daybreak"}'
+    before = count(asked), count(timed), count('daybreak_fallbacks_total{arm="champion",model="daybreak"}')
     router.recommend("u9")
     router.recommend("a stranger")
-    after = count(asked), count(timed), count('daybreak_fallbacks_total{arm="champion"}')
+    after = count(asked), count(timed), count('daybreak_fallbacks_total{arm="champion",model="daybreak"}')
     assert [b - a for a, b in zip(before, after, strict=True)] == [2, 2, 1]
-    assert count("daybreak_champion") == router.get("health").json()["champion"]
+    assert count('daybreak_champion{model="daybreak"}') == router.get("health").json()["champion"]
 
 
 def test_who_asks_needs_the_token_and_keeps_to_the_rate(home: Path) -> None:

@@ -1,0 +1,67 @@
+"""Reads which homes this Airflow runs: that of PIPELINE_HOME, and those that its fleet.yaml names.
+
+The DAGs of the home itself are named `retrain`, `watch` and so on; those of a member `retrain.MODEL`, after
+the model that it trains. A member has DAGs once `python -m pipeline fleet` has made it one.
+"""
+
+import json
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml  # Airflow brings it
+
+log = logging.getLogger(__name__)
+
+LEAD = Path(os.environ.get("PIPELINE_HOME", Path(__file__).resolve().parents[1]))
+MODEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home whose nights this Airflow runs; `model` is empty for the home itself."""
+
+    folder: Path
+    model: str = ""
+
+    def dag_id(self, name: str) -> str:
+        """Returns the id of the home's DAG of that name."""
+        return f"{name}.{self.model}" if self.model else name
+
+    @property
+    def tags(self) -> list[str]:
+        """Returns the tags of the home's DAGs."""
+        return ["daybreak", *([self.model] if self.model else [])]
+
+
+OWN = Home(LEAD)
+
+
+def homes() -> list[Home]:
+    """Returns the home itself, and its members; what is wrong with a member keeps no other's DAGs away."""
+    path = LEAD / "fleet.yaml"
+    try:
+        named = (yaml.safe_load(path.read_text()) or {}).get("homes") or [] if path.exists() else []
+    except (OSError, yaml.YAMLError, AttributeError) as error:
+        log.error("%s cannot be read: %s", path, error)
+        return [OWN]
+    found: dict[str, Home] = {}
+    for folder in ((LEAD / str(name)).resolve() for name in named):
+        if folder == LEAD.resolve():
+            continue
+        try:
+            model = str(json.loads((folder / "var" / "lead.json").read_text())["model"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.error("%s is not a member yet (%s); run python -m pipeline fleet in %s", folder, error, LEAD)
+            continue
+        if re.fullmatch(MODEL, model):
+            found.setdefault(model, Home(folder, model))
+    return [OWN, *found.values()]
+
+
+def of_dag(dag_id: str) -> Home:
+    """Returns the home that a DAG is of."""
+    model = dag_id.partition(".")[2]
+    return next((home for home in homes() if home.model == model), OWN)

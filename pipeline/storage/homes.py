@@ -1,0 +1,104 @@
+"""Lists the homes that share one Airflow, MLflow and router: this one, and those that its fleet.yaml names.
+
+    homes: [../payments, ../meters]
+
+The home with fleet.yaml leads: its Airflow runs the nights of all, its MLflow keeps their versions, and its
+router answers for each at /models/NAME. A member keeps its own repository, params, ledger and folders, so
+that nothing of one model's night is written by another's. `join` writes to each member who leads it; without
+fleet.yaml a home is by itself.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.contract.errors import ParamsError, PipelineError
+from pipeline.storage import checkout, mlflow_client
+from pipeline.storage.checkout import Membership, membership
+
+if TYPE_CHECKING:
+    from pipeline.contract.fleet import Fleet
+
+MODEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """A home, and the model that it trains."""
+
+    folder: Path
+    model: str
+    leads: bool  # or is by itself
+    own_registry: bool = False  # its versions are in an MLflow of its own
+
+
+def fleet(lead: Path) -> "Fleet":
+    """Returns fleet.yaml of a home; that of a home by itself where there is none."""
+    from pipeline.contract import fleet as contract
+
+    return contract.load(lead)
+
+
+def homes(lead: Path) -> tuple[Home, ...]:
+    """Returns the home and its members; ParamsError where two have one name, or a folder is not a home."""
+    found = [Home(folder=lead, model=_model(lead), leads=True), *_members(lead)]
+    names: dict[str, Path] = {}
+    for home in found:
+        if other := names.get(home.model):
+            raise ParamsError(
+                f"{other} and {home.folder} both train {home.model}; give one another register.name"
+            )
+        names[home.model] = home.folder
+    return tuple(found)
+
+
+def lead_of(home: Path) -> Path:
+    """Returns the home that leads the fleet of a home: that one itself, where it is no member."""
+    member = membership(home)
+    return Path(member.lead) if member else home
+
+
+def join(lead: Path) -> tuple[Home, ...]:
+    """Makes the homes of fleet.yaml members of this one, and returns all of them."""
+    if other := membership(lead):
+        raise ParamsError(
+            f"{lead} is a member of {other.lead}, so it leads no fleet; run this there, or remove "
+            f"{lead / checkout.LEAD}"
+        )
+    found = homes(lead)
+    for home in found[1:]:
+        Membership(lead=str(lead), model=home.model, own_registry=home.own_registry).write(home.folder)
+    return found
+
+
+def _members(lead: Path) -> Iterator[Home]:
+    for text in fleet(lead).homes:
+        folder = (lead / text).resolve()
+        if folder == lead.resolve():
+            continue  # that it leads is known
+        before = membership(folder)
+        if before and not before.own_registry and Path(before.lead).resolve() != lead.resolve():
+            raise ParamsError(
+                f"{folder} is a member of {before.lead}, whose MLflow keeps its versions; leave it there, or "
+                f"remove {folder / checkout.LEAD} where it has no version yet"
+            )
+        model = _model(folder)
+        if not re.fullmatch(MODEL, model) or model == mlflow_client.EXPERIMENT:
+            raise ParamsError(
+                f"{folder} trains {model}, which cannot name a DAG and an experiment of its own; set "
+                f"register.name there to letters, digits, dots, dashes and underscores, and not to "
+                f"{mlflow_client.EXPERIMENT}"
+            )
+        own = before.own_registry if before else (folder / "var" / "mlflow.db").exists()
+        yield Home(folder=folder, model=model, leads=False, own_registry=own)
+
+
+def _model(folder: Path) -> str:
+    from pipeline.contract import params
+
+    try:
+        return params.load(folder).register_.name
+    except PipelineError as error:
+        raise ParamsError(f"{folder} is not a home: {error}") from None

@@ -1,0 +1,96 @@
+"""The homes that share one Airflow, MLflow and router."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.params import ServingParams
+from pipeline.storage import checkout, homes, mlflow_client
+from pipeline.storage.traffic_log import log_url
+from tests.conftest import make_repository
+
+
+@pytest.fixture
+def made(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """A home that leads, with an MLflow, and two that have none yet."""
+    for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "PIPELINE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    folders = {
+        name: make_repository(tmp_path / name, store=empty_store) for name in ("shop", "cards", "meters")
+    }
+    for name, folder in folders.items():
+        text = (folder / "params.yaml").read_text()
+        (folder / "params.yaml").write_text(f"{text}\nregister: {{name: {name}}}\n")
+        if name != "shop":
+            (folder / "var" / "mlflow.db").unlink()
+    (folders["shop"] / "fleet.yaml").write_text("homes: [../cards, ../meters]\n")
+    return folders
+
+
+def test_a_home_without_a_fleet_is_by_itself(made: dict[str, Path]) -> None:
+    (found,) = homes.join(made["cards"])
+    assert (found.model, found.leads) == ("cards", True)
+    with checkout.within(made["cards"]):
+        assert mlflow_client.tracking_uri() == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
+        assert mlflow_client.experiment_name() == "daybreak"
+
+
+def test_members_keep_their_versions_in_one_mlflow_each_in_an_experiment_of_its_own(
+    made: dict[str, Path],
+) -> None:
+    assert [home.model for home in homes.join(made["shop"])] == ["shop", "cards", "meters"]
+    runs = {}
+    for name, folder in made.items():
+        with checkout.within(folder):
+            assert mlflow_client.tracking_uri() == f"sqlite:///{made['shop'] / 'var/mlflow.db'}"
+            runs[name] = mlflow_client.run_of("2026-11-24")  # the same night of each
+            assert mlflow_client.run_of("2026-11-24") == runs[name]
+    assert len(set(runs.values())) == 3
+    with checkout.within(made["cards"]), mlflow_client.session() as client:
+        names = {client.get_experiment(client.get_run(run).info.experiment_id).name for run in runs.values()}
+        assert names == {"daybreak", "cards", "meters"}
+        artifacts = client.get_run(runs["cards"]).info.artifact_uri
+    assert artifacts.startswith((made["cards"] / "var").as_uri())
+
+
+def test_a_home_that_has_an_mlflow_of_its_own_keeps_it(made: dict[str, Path], empty_store: Path) -> None:
+    (made["cards"] / "var" / "mlflow.db").write_bytes(empty_store.read_bytes())
+    for _ in range(2):
+        assert [home.own_registry for home in homes.join(made["shop"])] == [False, True, False]
+    with checkout.within(made["cards"]):
+        assert mlflow_client.tracking_uri() == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
+
+
+def test_two_homes_of_one_model_are_refused(made: dict[str, Path]) -> None:
+    (made["meters"] / "params.yaml").write_text((made["cards"] / "params.yaml").read_text())
+    with pytest.raises(ParamsError, match=r"both train cards; give one another register\.name"):
+        homes.join(made["shop"])
+
+
+def test_a_folder_that_is_no_home_and_a_key_that_is_none_are_named(made: dict[str, Path]) -> None:
+    (made["shop"] / "fleet.yaml").write_text("homes: [../nobody]\n")
+    with pytest.raises(ParamsError, match="nobody is not a home"):
+        homes.join(made["shop"])
+    (made["shop"] / "fleet.yaml").write_text("homs: [../cards]\n")
+    with pytest.raises(ParamsError, match=r"fleet\.yaml: homs: "):
+        homes.join(made["shop"])
+
+
+def test_a_member_whose_versions_another_lead_keeps_joins_no_second_fleet(made: dict[str, Path]) -> None:
+    homes.join(made["shop"])
+    (made["meters"] / "fleet.yaml").write_text("homes: [../cards]\n")
+    with pytest.raises(ParamsError, match=r"is a member of .*shop, so it leads no fleet"):
+        homes.join(made["meters"])
+    (made["meters"] / checkout.LEAD).unlink()
+    with pytest.raises(ParamsError, match=r"whose MLflow keeps its versions"):
+        homes.join(made["meters"])
+
+
+def test_a_member_has_a_log_of_serving_of_its_own(
+    made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes.join(made["shop"])
+    monkeypatch.setenv("DAYBREAK_LOG", "postgresql://serving@db/serving")
+    assert log_url(ServingParams(), made["shop"]) == "postgresql://serving@db/serving"
+    assert log_url(ServingParams(), made["cards"]).startswith(f"sqlite:///{made['cards']}")

@@ -1,0 +1,115 @@
+"""Two examples' nights side by side, and their users, behind one MLflow and router."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.contract.records import Evaluation, Verdict, Version
+from tests.dags.servers import IDENTITY
+from tests.serving.running import until
+from tests.test_own_data import ROOT, SMALL, of, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+DAYS = {"fraud": 20, "language": 6}  # of history; fraud is known after two weeks
+
+
+def environment() -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("MLFLOW_TRACKING_URI", "PIPELINE_HOME")
+    }
+    return kept | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def ask(url: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=30) as answer:
+            text = answer.read().decode()
+            return json.loads(text) if text.startswith("{") else text
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Homes of two examples; fraud leads. Their nights of one name have run at once."""
+    root = tmp_path_factory.mktemp("fleet")
+    for name in DAYS:
+        text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
+        begin = re.findall(r"```sh\n(.*?)```", text, re.S)[0]
+        begin = begin.replace("~/", f"{root}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
+        run(folder=ROOT, shell=begin)
+        run(folder=root / name, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
+        assert len((root / name / f"{name}.py").read_text().splitlines()) <= 100
+    found = {name: root / name for name in DAYS}
+    (found["fraud"] / "fleet.yaml").write_text("homes: [../language]\n")
+    told = run("fleet", folder=found["fraud"])
+    assert "Airflow retrain.language, router /models/language" in told
+    nights = []
+    for name, folder in found.items():
+        few = [f"ingest.history_days={DAYS[name]}", *SMALL, "train.epochs=1"]
+        words = ["night", "--night", "one", *(word for one in few for word in ("--set", one))]
+        with (root / f"{name}.txt").open("w") as output:
+            call = [sys.executable, "-m", "pipeline", *words]
+            nights.append(subprocess.Popen(call, cwd=folder, env=environment(), stdout=output, stderr=output))
+    for name, process in zip(found, nights, strict=True):
+        assert process.wait(600) == 0, (root / f"{name}.txt").read_text()[-4000:]
+    return found
+
+
+def test_nights_of_one_name_run_at_once_and_each_is_in_its_own_ledger(homes: dict[str, Path]) -> None:
+    for name, folder in homes.items():
+        night = folder / "nights" / "one"
+        assert of(night, Verdict).action == "promote", of(night, Verdict).reason
+        assert (of(night, Version).name, of(night, Version).number) == (name, 1)
+        assert of(night, Evaluation).judged[0].role == "success"
+        newest = ["git", "log", "-1", "--format=%s", "refs/heads/nights"]
+        assert ": promote: " in subprocess.check_output(newest, cwd=folder, text=True)
+    assert not (homes["language"] / "var" / "mlflow.db").exists()
+    shown = run("status", "--all", folder=homes["language"])
+    assert [line for line in shown.splitlines() if line in DAYS] == list(DAYS)
+    assert shown.count("promoted") == 2
+    board = Path(run("report", "--all", folder=homes["fraud"]).splitlines()[-1]).read_text()
+    assert "2 models." in board
+    assert all(f'<h2 id="{name}">{name}</h2>' in board for name in DAYS)
+    audited = run("audit", folder=homes["language"])
+    assert "FAIL" not in audited
+
+
+def test_one_router_answers_for_each_by_its_name(homes: dict[str, Path], tmp_path: Path) -> None:
+    with (tmp_path / "router.txt").open("w") as output:
+        call = [sys.executable, "-m", "pipeline", "serve", "--port", "0"]
+        router = subprocess.Popen(call, cwd=homes["fraud"], env=environment(), stdout=output, stderr=output)
+    try:
+
+        def address() -> Any:
+            return re.search(r"answers on (http://\S+) \(POST", (tmp_path / "router.txt").read_text())
+
+        until(address)
+        url = address()[1]
+        for place in (url, f"{url}/models/language"):
+            until(lambda place=place: isinstance(ask(f"{place}/health"), dict))
+            assert ask(f"{place}/health")["champion"] == 1
+        rows = [{"document": "d1", "text": "the cat sat", "time": "2026-01-01T10:00:00"}]
+        assert ask(f"{url}/models/nobody/health") == 404
+        assert ask(f"{url}/models/language/recommend", {"user": "u"}) == 404  # it predicts rows
+        answer = ask(f"{url}/models/language/predict", {"rows": rows})
+        assert answer["version"] == 1
+        assert answer["predictions"][0]["log_loss"][1] == len(rows[0]["text"]) + 1
+        metrics = ask(f"{url}/metrics")
+        assert [f'daybreak_champion{{model="{name}"}} 1.0' in metrics for name in DAYS] == [True, True]
+        assert metrics.count("# TYPE daybreak_champion gauge") == 1
+    finally:
+        router.terminate()
+        assert router.wait(30) in (0, -15, 130, 143)
