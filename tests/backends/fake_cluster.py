@@ -2,8 +2,9 @@
 
 Requests are held against the published schemas (package kubernetes-validate), names are unique, label
 selectors select, a Job's controller does what the documentation of Indexed Jobs says: pods by index, failure
-policy, deadline, suspension. A pod that no node fits stays unschedulable, a container that dies tells its
-exit code. Pods of several see each other by their names: each process has an /etc/hosts of its own.
+and success policy, replacement of pods, deadline, suspension. A pod that no node fits stays unschedulable, a
+container that dies tells its exit code. Pods of several see each other by their names: each process has an
+/etc/hosts of its own.
 """
 
 import base64
@@ -14,7 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,7 +33,9 @@ PATHS = re.compile(
 )
 QUEUE = "kueue.x-k8s.io/queue-name"
 OF_A_JOB = "batch.kubernetes.io/job-name"
+NAMESPACE = "default"  # the only one
 TICK_S = 0.05
+HANG_S = 1.5  # of a call that hangs
 
 
 def now() -> str:
@@ -52,6 +56,17 @@ class Refusal(Exception):
         }  # fmt: skip
 
 
+REFUSALS = {
+    "refuse": Refusal(503, "ServiceUnavailable", "try again later"),
+    "busy": Refusal(429, "TooManyRequests", "try again later"),
+    "conflict": Refusal(
+        409,
+        "Conflict",
+        'Operation cannot be fulfilled on resourcequotas "team": the object has been modified',
+    ),
+}
+
+
 class FakeCluster:
     """The server, its objects, and what may go wrong."""
 
@@ -62,10 +77,15 @@ class FakeCluster:
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.calls: list[str] = []
-        self.trouble: list[str] = []  # for the calls to come: "refuse", "cut before", "cut after", "busy", ""
+        # For the calls to come: "refuse", "busy", "conflict", "cut before", "cut after", "half", "hang",
+        # "hang after", "". After these, `disturb` is asked at each call.
+        self.trouble: list[str] = []
         self.troubled_kind = ""
+        self.disturb: Callable[[], str] = lambda: ""
         self.is_away = False
+        self.has_controllers = True  # else Jobs stay as they are made
         self.quota: int | None = None  # Jobs at most
+        self.denied = ""  # what a webhook says to Jobs
         self.forbidden: set[str] = set()
         self.lock = threading.RLock()
         self._over = threading.Event()
@@ -98,12 +118,14 @@ class FakeCluster:
             self._signal(process, signal.SIGKILL)
             process.wait()
 
-    def add_node(self, name: str, *, labels: dict[str, str], taints: tuple[str, ...] = ()) -> None:
+    def add_node(
+        self, name: str, *, labels: dict[str, str], taints: tuple[str, ...] = (), pods: int = 110
+    ) -> None:
         spec = {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]}
         self.objects["nodes"][name] = {
             "metadata": {"name": name, "labels": labels},
             "spec": spec,
-            "status": {},
+            "status": {"allocatable": {"pods": str(pods)}},
         }
 
     def live(self) -> list[dict[str, Any]]:
@@ -112,26 +134,59 @@ class FakeCluster:
             return [job for job in self.objects["jobs"].values() if not _ended(job)]
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
+        """Pods of a Job that are not replaced by others, by index."""
         with self.lock:
-            return [p for p in self.objects["pods"].values() if p["metadata"]["labels"][OF_A_JOB] == job]
+            mine = [pod for pod in self.objects["pods"].values() if pod["metadata"]["owner"] == job]
+            mine = [pod for pod in mine if "replaced" not in pod["metadata"]]
+            return sorted(mine, key=lambda pod: int(pod["metadata"]["index"]))
 
-    def disrupt(self, job: str, *, reason: str = "PreemptionByScheduler") -> None:
-        """Take the pods of a Job away, as a scheduler, an eviction or a drained node does."""
+    def disrupt(
+        self, job: str, *, reason: str = "PreemptionByScheduler", indexes: tuple[int, ...] = ()
+    ) -> None:
+        """Take pods of a Job away, all of them if none is named, as a scheduler or an eviction does."""
         with self.lock:
-            for pod in self.pods_of(job):
+            for pod in self._chosen(job, indexes):
                 message = "it makes room for a pod of higher priority"
                 pod["status"]["conditions"].append(
                     condition("DisruptionTarget", reason=reason, message=message)
                 )
                 self._terminate(pod["metadata"]["name"])
 
-    def lose_node(self, job: str) -> None:
-        """The node of a Job's pods is gone, and they with it."""
+    def lose_node(self, job: str, *, indexes: tuple[int, ...] = (), returns: bool = True) -> None:
+        """The nodes of a Job's pods are gone, and they with it; where they do not return, for good."""
+        with self.lock:
+            for pod in self._chosen(job, indexes):
+                name = pod["metadata"]["name"]
+                if not returns:
+                    del self.objects["nodes"][pod["spec"]["nodeName"]]
+                pod["status"]["conditions"].append(condition("DisruptionTarget", reason="DeletionByPodGC"))
+                self._signal(self.processes[name], signal.SIGKILL)
+
+    def drain(self, node: str) -> None:
+        """No pod is placed on the node any more, and those on it are evicted."""
+        with self.lock:
+            self.objects["nodes"][node]["spec"]["taints"].append({"key": "node.kubernetes.io/unschedulable"})
+            for job in self.live():
+                mine = self.pods_of(job["metadata"]["name"])
+                there = [pod["metadata"]["index"] for pod in mine if pod["spec"].get("nodeName") == node]
+                if there:
+                    self.disrupt(
+                        job["metadata"]["name"], reason="EvictionByEvictionAPI", indexes=tuple(there)
+                    )
+
+    def suspend(self, job: str) -> None:
+        """What Kueue does with a Job that makes room for another: its pods go, and it waits again."""
+        with self.lock:
+            self.objects["jobs"][job]["spec"]["suspend"] = True
+
+    def _chosen(self, job: str, indexes: tuple[int, ...]) -> list[dict[str, Any]]:
+        return [pod for pod in self.pods_of(job) if not indexes or pod["metadata"]["index"] in indexes]
+
+    def kill(self, job: str) -> None:
+        """The containers of a Job get SIGKILL, from nobody knows where."""
         with self.lock:
             for pod in self.pods_of(job):
-                name = pod["metadata"]["name"]
-                self._signal(self.processes[name], signal.SIGKILL)
-                pod["status"]["conditions"].append(condition("DisruptionTarget", reason="DeletionByPodGC"))
+                self._signal(self.processes[pod["metadata"]["name"]], signal.SIGKILL)
 
     def run_out_of_memory(self, job: str) -> None:
         """The kernel kills the container of a pod, and the kubelet says why."""
@@ -217,12 +272,7 @@ class FakeCluster:
         name = body["metadata"]["name"]
         if not re.fullmatch(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", name):
             raise Refusal(422, "Invalid", f"name {name!r} is no DNS label")
-        if name in self.objects[kind]:
-            raise Refusal(409, "AlreadyExists", f'{kind} "{name}" already exists')
-        if kind == "jobs" and self.quota is not None and len(self.live()) >= self.quota:
-            raise Refusal(
-                403, "Forbidden", f'jobs "{name}" is forbidden: exceeded quota: team, used: {self.quota}'
-            )
+        self._admit(kind, name, namespace=namespace)
         made: dict[str, Any] = json.loads(json.dumps(body))
         self._uid += 1
         made["metadata"] |= {"uid": f"uid-{self._uid}", "creationTimestamp": now(), "namespace": namespace}
@@ -236,6 +286,19 @@ class FakeCluster:
             ]
         self.objects[kind][name] = made
         return made
+
+    def _admit(self, kind: str, name: str, *, namespace: str) -> None:
+        """Refuses what may not be made here."""
+        if name in self.objects[kind]:
+            raise Refusal(409, "AlreadyExists", f'{kind} "{name}" already exists')
+        if namespace != NAMESPACE:
+            raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found')
+        if kind == "jobs" and self.denied:
+            raise Refusal(403, "Forbidden", self.denied)
+        if kind == "jobs" and self.quota is not None and len(self.live()) >= self.quota:
+            raise Refusal(
+                403, "Forbidden", f'jobs "{name}" is forbidden: exceeded quota: team, used: {self.quota}'
+            )
 
     def _delete(self, kind: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
         made = self._get(kind, name)
@@ -252,7 +315,8 @@ class FakeCluster:
         while not self._over.wait(TICK_S):
             with self.lock:
                 for job in list(self.objects["jobs"].values()):
-                    self._reconcile(job)
+                    if self.has_controllers or job["metadata"].get("deletionTimestamp"):
+                        self._reconcile(job)
 
     def _reconcile(self, job: dict[str, Any]) -> None:
         name = job["metadata"]["name"]
@@ -263,35 +327,84 @@ class FakeCluster:
             if over:
                 self._remove(job)
             return
-        if _ended(job) or job["spec"].get("suspend"):
+        if _ended(job):
+            return
+        if job["spec"].get("suspend"):
+            self._hold(job, pods)
             return
         job["status"].setdefault("startTime", now())
-        if len(pods) < job["spec"]["completions"]:
-            for index in range(job["spec"]["completions"]):
-                self._pod(job, index)
-            return
-        phases = [pod["status"]["phase"] for pod in pods]
         started = datetime.fromisoformat(job["status"]["startTime"].replace("Z", "+00:00"))
         late = (datetime.now(UTC) - started).total_seconds() > job["spec"]["activeDeadlineSeconds"] + 1
-        if all(phase == "Succeeded" for phase in phases):
-            job["status"] |= {"completionTime": now(), "conditions": [condition("Complete")]}
-        elif late or "Failed" in phases:
-            for pod in pods:
-                self._terminate(pod["metadata"]["name"])
-            if over:
-                reason = "DeadlineExceeded" if late else "PodFailurePolicy"
-                message = "Job was active longer than specified deadline" if late else self._why(pods)
-                job["status"]["conditions"] = [condition("Failed", reason=reason, message=message)]
+        failed = next((pod for pod in pods if self._fails(job, pod)), None)
+        if self._succeeded(job, pods):
+            job["status"]["conditions"] = [condition("SuccessCriteriaMet")]
+            self._conclude(pods, over=over, job=job, ended=condition("Complete"))
+        elif late or failed or "fails" in job["status"]:
+            reason, message = job["status"].setdefault("fails", self._why(late=late, failed=failed))
+            ended = condition("Failed", reason=reason, message=message)
+            self._conclude(pods, over=over, job=job, ended=ended)
+        else:
+            self._replace(job, pods)
 
-    def _why(self, pods: list[dict[str, Any]]) -> str:
-        failed = next(pod for pod in pods if pod["status"]["phase"] == "Failed")
-        code = failed["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
-        return f"Container worker for pod team/{failed['metadata']['name']} failed with exit code {code}"
+    def _conclude(
+        self, pods: list[dict[str, Any]], *, over: bool, job: dict[str, Any], ended: dict[str, str]
+    ) -> None:  # fmt: skip
+        for pod in pods:
+            self._terminate(pod["metadata"]["name"])
+        if over:
+            job["status"] |= {"completionTime": now(), "conditions": [ended]}
+
+    def _replace(self, job: dict[str, Any], pods: list[dict[str, Any]]) -> None:
+        """Makes the pods that are missing, also in place of those whose failure is ignored."""
+        for pod in pods:
+            if pod["status"]["phase"] == "Failed":
+                pod["metadata"]["replaced"] = True
+        have = {pod["metadata"]["index"] for pod in self.pods_of(job["metadata"]["name"])}
+        for index in set(range(job["spec"]["completions"])) - have:
+            self._pod(job, index)
+
+    def _hold(self, job: dict[str, Any], pods: list[dict[str, Any]]) -> None:
+        """The pods of a suspended Job go."""
+        for pod in pods:
+            if pod["status"]["phase"] in ("Pending", "Succeeded", "Failed"):
+                pod["metadata"]["replaced"] = True
+            else:
+                self._terminate(pod["metadata"]["name"])
+        if not self.pods_of(job["metadata"]["name"]):
+            job["status"].pop("startTime", None)
+            job["status"]["conditions"] = [
+                condition("Suspended", reason="JobSuspended", message="in the queue")
+            ]
+
+    def _fails(self, job: dict[str, Any], pod: dict[str, Any]) -> bool:
+        """Whether the Job fails by this pod: by the first rule of its policy that holds, else always."""
+        if pod["status"]["phase"] != "Failed":
+            return False
+        true = {each["type"] for each in pod["status"]["conditions"] if each["status"] == "True"}
+        for rule in job["spec"]["podFailurePolicy"]["rules"]:
+            kinds = {each["type"] for each in rule.get("onPodConditions", ())}
+            if kinds & true or ("onExitCodes" in rule and pod["status"].get("containerStatuses")):
+                return bool(rule["action"] == "FailJob")
+        return True
+
+    def _succeeded(self, job: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
+        done = {pod["metadata"]["index"] for pod in pods if pod["status"]["phase"] == "Succeeded"}
+        for rule in job["spec"].get("successPolicy", {}).get("rules", ()):
+            if {int(index) for index in rule["succeededIndexes"].split(",")} <= done:
+                return True
+        return len(done) == job["spec"]["completions"]
+
+    def _why(self, *, late: bool, failed: dict[str, Any] | None) -> tuple[str, str]:
+        if late or failed is None:
+            return "DeadlineExceeded", "Job was active longer than specified deadline"
+        name = failed["metadata"]["name"]
+        ended = failed["status"].get("containerStatuses", [{}])[0].get("state", {}).get("terminated", {})
+        message = f"Container worker for pod team/{name} failed with exit code {ended.get('exitCode')}"
+        return "PodFailurePolicy", message
 
     def _pod(self, job: dict[str, Any], index: int) -> None:
-        name = f"{job['metadata']['name']}-{index}"
-        if name in self.objects["pods"]:
-            return
+        self._uid += 1
+        name = f"{job['metadata']['name']}-{index}-{self._uid:05d}"
         labels = {**job["spec"]["template"]["metadata"].get("labels", {}), OF_A_JOB: job["metadata"]["name"]}
         self.objects["pods"][name] = {
             "metadata": {"name": name, "labels": labels, "annotations": {}, "creationTimestamp": now(),
@@ -330,12 +443,12 @@ class FakeCluster:
             node for node in self.objects["nodes"].values()
             if spec["nodeSelector"].items() <= node["metadata"]["labels"].items()
             and {taint["key"] for taint in node["spec"]["taints"]} <= tolerated
+            and self._num_pods_on(node["metadata"]["name"]) < int(node["status"]["allocatable"]["pods"])
         ]  # fmt: skip
         if not fits:
             if not status["conditions"]:
-                message = (
-                    f"0/{len(self.objects['nodes'])} nodes are available: none matches the node selector."
-                )
+                count = len(self.objects["nodes"])
+                message = f"0/{count} nodes are available: none matches the node selector or has room."
                 status["conditions"] = [
                     condition("PodScheduled", reason="Unschedulable", message=message, status="False")
                 ]
@@ -345,6 +458,8 @@ class FakeCluster:
         waiting = ""
         if "missing" in container["image"]:
             waiting = "ImagePullBackOff"
+        elif "invalid" in container["image"]:
+            waiting = "InvalidImageName"
         elif secret is None:
             waiting = "CreateContainerConfigError"
         if waiting or secret is None:
@@ -353,6 +468,7 @@ class FakeCluster:
                 {"name": "worker", "state": {"waiting": {"reason": waiting, "message": message}}}
             ]
             return
+        spec["nodeName"] = fits[0]["metadata"]["name"]
         given = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
         own = {"JOB_COMPLETION_INDEX": str(pod["metadata"]["index"])}
         words = [sys.executable, *container["command"][1:], *container["args"]]
@@ -367,6 +483,12 @@ class FakeCluster:
             "phase": "Running", "conditions": [condition("PodScheduled")],
             "containerStatuses": [{"name": "worker", "state": {"running": {"startedAt": now()}}}],
         }  # fmt: skip
+
+    def _num_pods_on(self, node: str) -> int:
+        return sum(
+            pod["spec"].get("nodeName") == node and pod["status"]["phase"] == "Running"
+            for pod in self.objects["pods"].values()
+        )
 
     def _among_others(self, job: str, words: list[str]) -> list[str]:
         """The command in a mount namespace where the pods' names are known."""
@@ -405,8 +527,8 @@ class FakeCluster:
                 key: made for key, made in self.objects[kind].items()
                 if made["metadata"]["ownerReferences"][0]["uid"] != job["metadata"]["uid"]
             }  # fmt: skip
-        for pod in self.pods_of(name):
-            del self.objects["pods"][pod["metadata"]["name"]]
+        pods = self.objects["pods"].items()
+        self.objects["pods"] = {key: pod for key, pod in pods if pod["metadata"]["owner"] != name}
 
 
 def _ended(job: dict[str, Any]) -> bool:
@@ -425,31 +547,36 @@ def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             named = not cluster.troubled_kind or f"/{cluster.troubled_kind}" in self.path
-            how = cluster.trouble.pop(0) if cluster.trouble and named else ""
-            if cluster.is_away or how == "cut before":
+            how = cluster.trouble.pop(0) if cluster.trouble and named else cluster.disturb()
+            if how == "hang":
+                time.sleep(HANG_S)
+            if cluster.is_away or how in ("cut before", "hang"):
                 self.close_connection = True
                 return
-            if how in ("refuse", "busy"):
-                code = 429 if how == "busy" else 503
-                self._send(code, Refusal(code, "TooManyRequests", "try again later").body)
+            if how in REFUSALS:
+                self._send(REFUSALS[how].code, REFUSALS[how].body)
                 return
             try:
                 code, answer = 200, cluster.answer(self.command, self.path, body)
             except Refusal as refusal:
                 code, answer = refusal.code, refusal.body
-            if how == "cut after":
+            if how == "hang after":
+                time.sleep(HANG_S)
+            if how in ("cut after", "hang after"):
                 self.close_connection = True
                 return
             with cluster.lock:
-                self._send(code, answer)
+                text = json.dumps(answer).encode()
+            self._send(code, text, part=0.5 if how == "half" else 1.0)
 
-        def _send(self, code: int, answer: dict[str, Any]) -> None:
-            text = json.dumps(answer).encode()
+        def _send(self, code: int, answer: dict[str, Any] | bytes, *, part: float = 1.0) -> None:
+            text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
-            self.wfile.write(text)
+            self.wfile.write(text[: int(part * len(text))])
+            self.close_connection = part < 1
 
         do_GET = do_POST = do_DELETE = _serve
 

@@ -15,16 +15,12 @@ from pipeline.backends.kubernetes import kubernetes as backend_module
 from pipeline.backends.kubernetes import pod_status
 from pipeline.backends.kubernetes.kubernetes import Kubernetes
 from pipeline.backends.kubernetes.manifest import QUEUE
-from pipeline.contract import records
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import NotYet
-from pipeline.contract.params import Params, Plug
-from pipeline.contract.records import Rental, Training
-from pipeline.jobs import collector, launcher, reaper
+from pipeline.jobs import reaper
 from tests.backends import rented
 from tests.backends.rented import end, wait
 from tests.fakes import read_lines
-from tests.training import nights
 
 pytestmark = pytest.mark.slow  # the client takes seconds to import
 
@@ -236,43 +232,3 @@ def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
     job = {"spec": {"completions": 1}, "status": {"conditions": [failed]}}
     assert pod_status.seen(job, []).state == "preempted"
     assert pod_status.seen(job, []).cause == "overtime"
-
-
-def test_two_pods_train_tonights_model_together_through_a_preemption_by_way_of_a_bucket(
-    kubernetes, made, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "night").mkdir()
-    nights.lay_out(tmp_path / "night")
-    bucket, witness = f"file://{tmp_path}/bucket", tmp_path / "witness"
-    witness.mkdir()
-    kubernetes.add_node("c", labels={"pool": "spot", "spot": "true"}, taints=("spot",))
-    given = nights.told()
-    train_params = given.train.model_copy(update={"checkpoints": f"{bucket}/checkpoints"})
-    workload = Plug(use="tests.backends.test_together:Witnessed", witness=str(witness))
-    params: Params = given.model_copy(update={"workload": workload, "train": train_params})
-    night = nights.night(seconds=1800)
-    rental = Rental(machine="node", num_machines=2, strategy="spot")
-    plan = replace(nights.plan(num_samples=3000), rental=rental, usd_per_hour=0.36)
-    backend = made(bucket=bucket)
-
-    def train() -> Training | None:
-        time.sleep(0.1)
-        try:
-            return launcher.train(night, nights.dataset(), plan, None, backend=backend, params=params)
-        except NotYet:
-            return None
-
-    train()
-    wait(lambda: any((tmp_path / "bucket").rglob("heads/*.json")) or train(), timeout_s=300)
-    (standing,) = kubernetes.live()
-    kubernetes.disrupt(standing["metadata"]["name"])
-    training = wait(train, timeout_s=300)
-    assert {path.name for path in witness.iterdir()} == {"worker 0 of 2", "worker 1 of 2"}
-    assert (training.num_samples, training.stopped_by) == (3000, "finished")
-    assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 3
-    assert records.digest(collector.MODEL) == training.model_digest
-    assert len(kubernetes.objects["jobs"]) >= 2
-    wait(lambda: not kubernetes.live())
-    assert training.cost_usd > 0

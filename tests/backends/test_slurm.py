@@ -19,16 +19,12 @@ import pytest
 from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm import Slurm
 from pipeline.backends.slurm.slurm_node import PORTS, place
-from pipeline.contract import records
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import NotYet
-from pipeline.contract.params import Plug
-from pipeline.contract.records import Rental, Training
-from pipeline.jobs import collector, launcher, reaper
+from pipeline.jobs import reaper
 from tests.backends import rented
 from tests.backends.rented import end, wait
 from tests.fakes import read_lines
-from tests.training import nights
 
 pytestmark = pytest.mark.slow  # Slurm looks for work each second
 
@@ -192,42 +188,6 @@ def test_whoever_submits_may_be_killed_at_any_moment(backend, job, tmp_path):
         named = [each for each in client.listed() if each.name.endswith(f"-j{number}")]
         assert sum(each.phase != "over" for each in named) == 1
         backend.cancel(handle)
-
-
-def test_two_nodes_train_tonights_model_together_through_a_preemption(
-    cluster, backend, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.chdir(tmp_path)
-    nights.lay_out(tmp_path)
-    night = nights.night(seconds=1800)
-    witness = tmp_path / "witness"
-    witness.mkdir()
-    workload = Plug(use="tests.backends.test_together:Witnessed", witness=str(witness))
-    params = nights.told().model_copy(update={"workload": workload})
-    rental = Rental(machine="node", num_machines=2, strategy="spot")
-    plan = replace(nights.plan(num_samples=6000), rental=rental, usd_per_hour=0.36)
-
-    def train() -> Training | None:
-        time.sleep(0.1)
-        try:
-            return launcher.train(night, nights.dataset(), plan, None, backend=backend, params=params)
-        except NotYet:
-            return None
-
-    train()
-    (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
-    wait(lambda: any((folder / "checkpoints").glob("*/manifest.json")) or train(), timeout_s=120)
-    cluster.take_away()
-    wait(lambda: any(each.state == "PREEMPTED" for each in client.listed()), timeout_s=60)
-    training = wait(train, timeout_s=300)
-    assert {path.name for path in witness.iterdir()} == {"worker 0 of 2", "worker 1 of 2"}
-    assert (training.num_samples, training.stopped_by) == (6000, "finished")
-    assert training.num_restarts >= 1
-    assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 6
-    assert records.digest(collector.MODEL) == training.model_digest
-    assert training.cost_usd > 0
 
 
 def test_nodes_meet_at_the_address_of_the_first(cluster):

@@ -1,89 +1,88 @@
-"""Two machines that only know CLUSTER_SPEC train tonight's model together, also when both are taken away."""
+"""Two machines train tonight's model together, also when both are taken away, wherever they are rented."""
 
-import os
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.params import Params, Plug
-from pipeline.contract.records import Rental, Training
-from pipeline.jobs import collector, launcher
+from pipeline.backends.kubernetes.kubernetes import Kubernetes
+from pipeline.backends.slurm import slurm_client
+from pipeline.backends.slurm.slurm import Slurm
+from pipeline.contract.records import Rental
 from tests.backends.rented import vertex, wait
-from tests.fakes import LineWorkload, read_lines
-from tests.training import nights
+from tests.backends.together import TrainingNight
+from tests.fakes import read_lines
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 
 
-class Witnessed(LineWorkload):
-    """Leaves a file per worker, which says how many there are."""
-
-    def __init__(self, *, witness: str) -> None:
-        super().__init__(delay_s=0.01)
-        self.witness = Path(witness)
-
-    def dataset(self, folder: Path, split: str) -> Any:
-        (self.witness / f"worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']}").touch()
-        return super().dataset(folder, split)
-
-
-def told(witness: Path, checkpoints: str) -> Params:
-    given = nights.told()
-    train = given.train.model_copy(update={"checkpoints": checkpoints})
-    workload = Plug(use=f"{__name__}:Witnessed", witness=str(witness))
-    return given.model_copy(update={"workload": workload, "train": train})
-
-
-def test_two_machines_train_tonights_model_through_a_preemption_that_takes_their_disks(
-    service, tmp_path, monkeypatch
-):
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a night, which becomes the current one."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
-    nights.lay_out(tmp_path / "night")
-    witness, bucket = tmp_path / "witness", f"file://{tmp_path}/bucket"
-    witness.mkdir()
-    night, params = nights.night(seconds=1800), told(witness, f"{bucket}/checkpoints")
-    rental = Rental(machine="g2-standard-8", num_machines=2, region="us-central1", strategy="spot")
-    plan = replace(nights.plan(num_samples=3000), rental=rental, usd_per_hour=1.0)
+    return tmp_path / "night"
+
+
+def spot(machine: str, **given: Any) -> Rental:
+    return Rental(machine=machine, num_machines=2, strategy="spot", **given)
+
+
+def trained_by_two(night: TrainingNight) -> None:
+    """Look after the job to its end: two workers, one restart, all samples."""
+    training = night.finish()
+    assert night.workers == {"worker 0 of 2", "worker 1 of 2"}
+    assert training.num_restarts >= 1
+    night.assert_whole()
+
+
+def test_two_machines_of_vertex_ai_whose_disks_are_taken_too(service, folder, tmp_path):
+    bucket = f"file://{tmp_path}/bucket"
     backend = vertex(service.url, bucket=bucket)
-
-    def train() -> Training | None:
-        time.sleep(0.1)
-        try:
-            return launcher.train(night, nights.dataset(), plan, None, backend=backend, params=params)
-        except NotYet:
-            return None
-
-    train()
+    rental = spot("g2-standard-8", region="us-central1")
+    night = TrainingNight(folder, backend, rental=rental, bucket=bucket)
+    night.ask()
     spec = service.only().job.job_spec
     assert [pool.replica_count for pool in spec.worker_pool_specs] == [1, 1]
     assert spec.scheduling.strategy.name == "SPOT"
     environment = {v.name: v.value for v in spec.worker_pool_specs[1].container_spec.env}
     assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
-
-    def copied_or_over() -> bool:
-        there = (tmp_path / "bucket").rglob
-        told = any(there("heads/*.json")) and any(there("starts.jsonl"))
-        return told or not service.live()
-
-    wait(copied_or_over, timeout_s=300)
+    there = (tmp_path / "bucket").rglob
+    wait(
+        lambda: (any(there("heads/*.json")) and any(there("starts.jsonl"))) or not service.live(),
+        timeout_s=300,
+    )
     assert service.live(), service.log()
     service.only().tell("preempt")
-    training = wait(train, timeout_s=300)
-
-    assert {path.name for path in witness.iterdir()} == {"worker 0 of 2", "worker 1 of 2"}
+    trained_by_two(night)
+    assert night.training
     assert "going on from" in service.log()
-    assert (training.num_samples, training.num_restarts, training.stopped_by) == (3000, 1, "finished")
-    assert [(epoch.num_samples, epoch.whole) for epoch in training.epochs] == [(1000, True)] * 3
-    assert records.digest(collector.MODEL) == training.model_digest
-    (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
-    assert read_lines(folder / "progress.jsonl")[-1]["seen"] == 3000
-    assert training.cost_usd > 0
-    assert training.cost_usd == pytest.approx(backend.usd(folder), rel=0.1)
-    assert not (folder / "checkpoints").exists()
+    assert night.training.num_restarts == 1
+    assert read_lines(night.job / "progress.jsonl")[-1]["seen"] == 3000
+    assert night.training.cost_usd == pytest.approx(backend.usd(night.job), rel=0.1)
+    assert not (night.job / "checkpoints").exists()
     assert len(service.jobs) == 1
+
+
+def test_two_nodes_of_slurm(cluster, folder, tmp_path):
+    backend = Slurm(machines=str(tmp_path / "machines.csv"))
+    night = TrainingNight(folder, backend, rental=spot("node"), num_samples=6000)
+    night.until_saved()
+    cluster.take_away()
+    wait(lambda: any(each.state == "PREEMPTED" for each in slurm_client.listed()), timeout_s=60)
+    trained_by_two(night)
+
+
+def test_two_pods_of_kubernetes_by_way_of_a_bucket(kubernetes, folder, tmp_path):
+    bucket = f"file://{tmp_path}/bucket"
+    backend = Kubernetes(image="eu.example/trainer:1", machines=str(tmp_path / "machines.csv"), bucket=bucket)
+    kubernetes.add_node("c", labels={"pool": "spot", "spot": "true"}, taints=("spot",))
+    night = TrainingNight(folder, backend, rental=spot("node"), bucket=bucket)
+    night.until_saved()
+    (standing,) = kubernetes.live()
+    kubernetes.disrupt(standing["metadata"]["name"])
+    trained_by_two(night)
+    assert len(kubernetes.objects["jobs"]) >= 2
+    wait(lambda: not kubernetes.live())

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.backends.submission_journal import SubmissionJournal, stretches
 from pipeline.backends.vertex.client import RetryPolicy
+from pipeline.contract.backend import Backend
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.storage import jsonl
 from tests.backends.rented import QUICK, end, job, vertex, wait
@@ -413,9 +414,13 @@ def test_a_submission_that_is_killed_at_any_line_ends_in_one_job(service, tmp_pa
     from tests.backends import killed
 
     service.market.quota[L4] = "queued"
-    lines = killed.lines_of(service.url, job(tmp_path / "whole", name="whole"))
+
+    def make() -> Backend:
+        return vertex(service.url)
+
+    lines = killed.lines_of(make, job(tmp_path / "whole", name="whole"))
     for line in range(3, lines, lines // 12):
         told = job(tmp_path / str(line), name=f"j{line}")
-        assert killed.submit(service.url, told, line=line)[0] == killed.KILLED
+        assert killed.submit(make, told, line=line)[0] == killed.KILLED
         vertex(service.url).submit(told)
         assert sum(running.job.labels["job"] == told.name for running in service.jobs.values()) == 1

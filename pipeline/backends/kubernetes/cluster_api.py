@@ -14,7 +14,7 @@ from pipeline.backends.cluster import ClusterRefused, ClusterUnreachable
 
 CALL_S = (5.0, 30.0)  # to connect, and for the answer
 RAW: dict[str, Any] = {"_request_timeout": CALL_S, "_preload_content": False}
-BUSY = frozenset((408, 429, 500, 502, 503, 504))  # HTTP statuses that another try may not get
+BUSY = frozenset((408, 409, 429, 500, 502, 503, 504))  # HTTP statuses that another try may not get
 
 
 class ClusterApi:
@@ -125,14 +125,24 @@ class ClusterApi:
         try:
             answer: dict[str, Any] = json.loads(call().data)
             return answer
+        except json.JSONDecodeError:
+            raise ClusterUnreachable("its reply ends in the middle") from None
         except ApiException as error:
-            if error.status == unless:
+            if error.status == unless and _reason(error) != "Conflict":
                 return {}
             if not error.status or error.status in BUSY:
                 raise ClusterUnreachable(_said(error)) from None
             raise ClusterRefused(_said(error)) from None
         except (HTTPError, OSError) as error:
             raise ClusterUnreachable(" ".join(str(error).split())[:200]) from None
+
+
+def _reason(error: Any) -> str:
+    """Returns the word of the API's status object: 409 is AlreadyExists, or Conflict of two that write."""
+    try:
+        return str(json.loads(error.body)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def _said(error: Any) -> str:

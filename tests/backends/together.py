@@ -1,0 +1,113 @@
+"""Tonight's model, trained on rented machines: what the tests and benchmarks of all places share."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.contract import records
+from pipeline.contract.backend import Backend
+from pipeline.contract.errors import NotYet
+from pipeline.contract.params import Plug
+from pipeline.contract.records import Rental, Training
+from pipeline.jobs import collector, launcher
+from tests.backends.rented import wait
+from tests.fakes import LineWorkload
+from tests.training import nights
+
+
+class Witnessed(LineWorkload):
+    """Leaves a file per worker, which says how many there are."""
+
+    def __init__(self, *, witness: str) -> None:
+        super().__init__(delay_s=0.01)
+        self.witness = Path(witness)
+
+    def dataset(self, folder: Path, split: str) -> Any:
+        (self.witness / f"worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']}").touch()
+        return super().dataset(folder, split)
+
+
+class TrainingNight:
+    """A night in a folder, which becomes the current one; whatever is asked is asked of the launcher."""
+
+    def __init__(
+        self, folder: Path, backend: Backend, *, rental: Rental, num_samples: int = 3000, bucket: str = "",
+        name: str = "n",
+    ) -> None:  # fmt: skip
+        nights.lay_out(folder)
+        self.folder, self.backend, self.bucket, self.num_samples = folder, backend, bucket, num_samples
+        self.witness = folder / "witness"
+        self.witness.mkdir()
+        self.night = nights.night(seconds=1800, name=name)
+        self.plan = replace(nights.plan(num_samples=num_samples), rental=rental, usd_per_hour=1.0)
+        given = nights.told()
+        train = given.train
+        if bucket:
+            train = train.model_copy(update={"checkpoints": f"{bucket}/checkpoints"})
+        workload = Plug(use=f"{__name__}:Witnessed", witness=str(self.witness))
+        self.params = given.model_copy(update={"workload": workload, "train": train})
+        self.looks: Callable[[], object] = self.ask
+        self.training: Training | None = None
+
+    @property
+    def job(self) -> Path:
+        """The folder of the one job."""
+        (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
+        return folder.resolve()
+
+    @property
+    def workers(self) -> set[str]:
+        """The workers that there were, such as `worker 0 of 2`."""
+        return {path.name for path in self.witness.iterdir()}
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints that another machine would find."""
+        if self.bucket:
+            return list(Path(self.bucket.removeprefix("file://")).rglob("checkpoints/**/heads/*.json"))
+        return list((self.job / "checkpoints").glob("*/manifest.json"))
+
+    def ask(self) -> Training | None:
+        """Look after the job once."""
+        time.sleep(0.1)
+        try:
+            self.training = launcher.train(
+                self.night, nights.dataset(), self.plan, None, backend=self.backend, params=self.params
+            )
+        except NotYet:
+            return None
+        return self.training
+
+    def until(self, condition: Callable[[], Any], *, timeout_s: float = 300) -> None:
+        """Look after the job until something has come about."""
+
+        def met() -> bool:
+            if not condition():
+                self.looks()
+            return bool(condition())
+
+        wait(met, timeout_s=timeout_s)
+
+    def until_saved(self) -> None:
+        """Look after the job until there is a checkpoint to go on from."""
+        self.ask()
+        self.until(lambda: self.checkpoints)
+
+    def finish(self) -> Training:
+        """Look after the job until it has trained."""
+        self.until(lambda: self.training)
+        assert self.training
+        return self.training
+
+    def assert_whole(self) -> None:
+        """The model is there, and has seen each sample once an epoch."""
+        training = self.training
+        assert training
+        assert (training.num_samples, training.stopped_by) == (self.num_samples, "finished")
+        epochs = [(epoch.num_samples, epoch.whole) for epoch in training.epochs]
+        assert epochs == [(1000, True)] * (self.num_samples // 1000)
+        assert records.digest(collector.MODEL) == training.model_digest
+        assert training.cost_usd > 0

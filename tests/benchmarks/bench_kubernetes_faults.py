@@ -1,0 +1,299 @@
+"""Is it ever two Jobs, is one ever left, and is the word for its end the right one? On a cluster on loopback.
+
+What is done to jobs is in tests/benchmarks/disturbed.py, the cluster is tests/backends/fake_cluster.py. Two
+real things are compressed: an API server that is away for 90 s is one that misses 90 looks, and the launcher
+asks again for a refused machine after a second instead of minutes.
+
+QUICK=1: each eighth line, a tenth of the trials, each fault once.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pipeline.backends.kubernetes import cluster_api
+from pipeline.backends.kubernetes.kubernetes import Kubernetes
+from pipeline.contract.backend import Backend, Job
+from pipeline.contract.records import Rental
+from pipeline.jobs import escalation
+from tests.backends import rented
+from tests.backends.conftest import IMAGE, PODS
+from tests.backends.fake_cluster import FakeCluster, condition
+from tests.backends.rented import wait
+from tests.backends.together import TrainingNight
+from tests.benchmarks import disturbed
+from tests.benchmarks.disturbed import End, Fault, How, Place
+
+PARTS = 4  # processes
+AWAY_S = 90  # and a look each second
+PATIENCE_S = 1.0
+SPOT = {"pool": "spot", "spot": "true"}
+DISRUPTIONS = (
+    "PreemptionByScheduler",
+    "EvictionByEvictionAPI",
+    "DeletionByTaintManager",
+    "TerminationByKubelet",
+)
+
+
+class Cluster(Place):
+    """The cluster on loopback, and a folder for the file of its machines."""
+
+    hows = ("refuse", "busy", "conflict", "cut before", "cut after", "half", "hang", "hang after")
+
+    def __init__(self, cluster: FakeCluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.bucket = f"file://{folder}/bucket"
+
+    def backend(self, **given: Any) -> Backend:
+        asked = {"image": "eu.example/trainer:1", "machines": str(self.folder / "machines.csv"), **given}
+        return Kubernetes(**asked)
+
+    def impatient(self) -> Backend:
+        cluster_api.RAW["_request_timeout"] = (0.3, 0.3)  # in a process that ends soon
+        return self.backend()
+
+    def job(self, folder: Path, *, name: str, script: str = "exec sleep 60", **given: object) -> Job:
+        return rented.job(folder, script, name=name, **{"machine": "node", **given})
+
+    def alone(self, name: str, handle: str) -> bool:
+        with self.cluster.lock:
+            jobs = self.cluster.objects["jobs"].values()
+            made = [job["metadata"] for job in jobs if job["metadata"]["labels"]["daybreak/job"] == name]
+        secrets = [secret for secret in self.cluster.objects["secrets"] if secret == handle.partition(" ")[0]]
+        return len(secrets) == 1 and [each["name"] for each in made] == [handle.partition(" ")[0]]
+
+    def num_live(self) -> int:
+        return len(self.cluster.live())
+
+    @contextmanager
+    def troubled(self, how: How) -> Iterator[None]:
+        self.cluster.disturb = how
+        try:
+            yield
+        finally:
+            self.cluster.disturb = lambda: ""
+
+    def num_calls(self) -> int:
+        return len(self.cluster.calls)
+
+    @contextmanager
+    def wait_in_queue(self) -> Iterator[None]:
+        self.cluster.has_controllers = False
+        try:
+            yield
+        finally:
+            self.cluster.has_controllers = True
+
+    def rental(self, num_machines: int) -> Rental:
+        return Rental(machine="node", num_machines=num_machines, strategy="spot")
+
+    def ends(self) -> Sequence[End]:
+        cluster = self.cluster
+        disrupted = [
+            End(reason, "preempted", words=reason, act=partial(cluster.disrupt, reason=reason))
+            for reason in DISRUPTIONS
+        ]
+        return (
+            *disrupted,
+            End("done", "succeeded", script="exit 0", waits=True),
+            End("an exit status of its own", "failed", words="status 3", script="exit 3", waits=True),
+            End("SIGKILL", "preempted", words="killed", script="kill -9 $$", waits=True),
+            End("SIGSEGV", "preempted", words="killed", script="kill -11 $$", waits=True),
+            End("out of memory", "failed", words="ran out of the memory", act=cluster.run_out_of_memory),
+            End("its node is gone", "preempted", words="DeletionByPodGC", act=cluster.lose_node),
+            End(
+                "evicted without a condition", "preempted", words="disrupted", act=self._evict_only_by_status
+            ),
+            End("pods gone without a word", "preempted", words="gone", act=self._forget_pods),
+            End("deleted by a person", "preempted", words="gone", act=self._delete),
+            End(
+                "no node before its time is over",
+                "preempted",
+                words="after its time",
+                waits=True,
+                rental={"machine": "nowhere"},
+                timeout_s=2,
+            ),
+            End(
+                "no image",
+                "failed",
+                words="cannot start (ImagePullBackOff",
+                waits=True,
+                backend=lambda: self.backend(image="eu.example/missing:1"),
+            ),
+            End(
+                "no name of an image",
+                "failed",
+                words="cannot start (InvalidImageName",
+                waits=True,
+                backend=lambda: self.backend(image="eu.example/invalid:1"),
+            ),
+            End(
+                "no node like it",
+                "refused",
+                words="no node takes",
+                waits=True,
+                rental={"machine": "nowhere"},
+                backend=lambda: self.backend(wait_minutes=0),
+            ),
+            End(
+                "quota",
+                "refused",
+                words="exceeded quota",
+                waits=True,
+                around=lambda: patch.object(cluster, "quota", 0),
+            ),
+            End(
+                "denied by a webhook",
+                "refused",
+                words="denied the request",
+                waits=True,
+                around=lambda: patch.object(cluster, "denied", "admission webhook x denied the request"),
+            ),
+            End(
+                "no such namespace",
+                "refused",
+                words='namespaces "nowhere" not found',
+                waits=True,
+                backend=lambda: self.backend(namespace="nowhere"),
+            ),
+            End(
+                "one of two fails",
+                "failed",
+                words="status 3",
+                waits=True,
+                rental={"num_machines": 2},
+                script='test "$JOB_COMPLETION_INDEX" = 0 && exit 3; exec sleep 60',
+            ),
+            End(
+                "evicted by Kueue, then admitted",
+                "succeeded",
+                script="test -e back || exec sleep 60",
+                act=self._evict_and_admit,
+            ),
+            End("cancelled", "preempted", act=self._cancel),
+        )
+
+    def _evict_only_by_status(self, job: str) -> None:
+        with self.cluster.lock:
+            for pod in self.cluster.pods_of(job):
+                pod["status"]["reason"] = "Evicted"
+        self.cluster.kill(job)
+
+    def _forget_pods(self, job: str) -> None:
+        """Pods that were removed by force: the Job has failed, and nobody knows why."""
+        self.cluster.kill(job)
+        with self.cluster.lock:
+            for pod in self.cluster.pods_of(job):
+                del self.cluster.objects["pods"][pod["metadata"]["name"]]
+            failed = condition(
+                "Failed", reason="BackoffLimitExceeded", message="Job has reached the backoff limit"
+            )
+            self.cluster.objects["jobs"][job]["status"]["conditions"] = [failed]
+
+    def _delete(self, job: str) -> None:
+        self.cluster.answer(
+            "DELETE", f"/apis/batch/v1/namespaces/default/jobs/{job}", {"propagationPolicy": "Foreground"}
+        )
+        wait(lambda: job not in self.cluster.objects["jobs"])
+
+    def _cancel(self, job: str) -> None:
+        (handle,) = [each.handle for each in self.backend().live() if each.handle.startswith(job)]
+        self.backend().cancel(handle)
+
+    def _evict_and_admit(self, job: str) -> None:
+        self.cluster.suspend(job)
+        wait(lambda: not self.cluster.pods_of(job))
+        (self.cluster.folder / "back").touch()
+        self.cluster.admit(job)
+
+    def faults(self) -> Sequence[Fault]:
+        return (
+            Fault("preempted", act=lambda night: self.cluster.disrupt(self.name_of(night))),
+            Fault("node drained", act=self._drain),
+            Fault("API server away for 90 s", act=self._away, restarts=False),
+            Fault("replies cut", act=lambda night: self._looks(night, "half"), restarts=False),
+            Fault("conflicts", act=lambda night: self._looks(night, "conflict"), restarts=False),
+            Fault("reply to the next submission lost", act=self._lost_reply),
+            Fault("quota used up", act=self._quota),
+            Fault("evicted by Kueue", act=self._evicted),
+            Fault("container killed", act=lambda night: self.cluster.kill(self.name_of(night))),
+            Fault(
+                "one of two nodes lost",
+                num_machines=2,
+                act=lambda night: self.cluster.lose_node(self.name_of(night), indexes=(1,)),
+            ),
+        )
+
+    def name_of(self, night: TrainingNight) -> str:
+        """The Job that lives."""
+        (job,) = self.cluster.live()
+        return str(job["metadata"]["name"])
+
+    def _drain(self, night: TrainingNight) -> None:
+        (pod,) = self.cluster.pods_of(self.name_of(night))
+        node = pod["spec"]["nodeName"]
+        self.cluster.drain(node)
+        night.until(lambda: not self.cluster.live())
+        self.cluster.add_node(f"{node}x", labels=SPOT, taints=("spot",))
+
+    def _away(self, night: TrainingNight) -> None:
+        with self.cluster.away():
+            for _ in range(AWAY_S):
+                night.looks()
+
+    def _looks(self, night: TrainingNight, how: str) -> None:
+        with self.troubled(lambda: how):
+            for _ in range(10):
+                night.looks()
+
+    def _lost_reply(self, night: TrainingNight) -> None:
+        first = self.name_of(night)
+        self.cluster.disrupt(first)
+        with self.cluster.troubled(*["cut after"] * 6, kind="jobs"):
+            night.until(lambda: any(job["metadata"]["name"] != first for job in self.cluster.live()))
+
+    def _quota(self, night: TrainingNight) -> None:
+        self.cluster.quota = 0
+        self.cluster.disrupt(self.name_of(night))
+        night.until(lambda: "refused" in (night.job / "orders.json").read_text())
+        self.cluster.quota = None
+
+    def _evicted(self, night: TrainingNight) -> None:
+        job = self.name_of(night)
+        self.cluster.suspend(job)
+        night.until(lambda: not self.cluster.pods_of(job))
+        for _ in range(5):
+            night.looks()
+        self.cluster.admit(job)
+
+
+@contextmanager
+def place(folder: Path) -> Iterator[Place]:
+    """A cluster with a node of its own and two spot nodes."""
+    (folder / "machines.csv").write_text(PODS)
+    (folder / "cluster").mkdir()
+    with FakeCluster(folder / "cluster", image=IMAGE) as cluster:
+        cluster.add_node("a", labels={"pool": "main"})
+        for name in ("b", "c"):
+            cluster.add_node(name, labels=SPOT, taints=("spot",))
+        soon = patch.multiple("pipeline.jobs.escalation", PATIENCE_S=PATIENCE_S)
+        no_wait = patch.multiple("pipeline.backends.kubernetes.kubernetes", IMAGE_S=0.0)
+        with patch.dict(os.environ, KUBECONFIG=str(cluster.kubeconfig)), soon, no_wait:
+            yield Cluster(cluster, folder)
+
+
+if __name__ == "__main__":
+    assert escalation.PATIENCE_S > PATIENCE_S
+    disturbed.run(
+        "kubernetes_faults",
+        place,
+        measures=disturbed.ALL,
+        parts=PARTS,
+        all_targets=disturbed.targets(lines=100, calls=40),
+    )
