@@ -64,6 +64,10 @@ class Cluster:
             "sbatch", "--partition=urgent", "--nodes=2", "--time=1", "--wrap", "true", "--output=/dev/null"
         )
 
+    def set_node(self, name: str, state: str) -> None:
+        """Take a node down, drain it, or resume it."""
+        self.call("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=test")
+
     def clear(self) -> None:
         """End all jobs, and wait until both nodes are idle."""
         self.call("scancel", "--me")

@@ -208,12 +208,13 @@ def planted_ends(place: Place, folder: Path, part: int, parts: int) -> dict[str,
             **(planted.rental or {}),
         )  # fmt: skip
         make = planted.backend or place.backend
-        with planted.around():
-            handle = make().submit(job)
-        if not planted.waits:
-            end(_Until(make(), "running"), handle)
-        planted.act(handle.partition(" ")[0])
-        state = end(make(), handle, timeout_s=180)
+        with place.troubled(lambda: ""):  # which ends what was done to the place
+            with planted.around():
+                handle = make().submit(job)
+            if not planted.waits:
+                end(_Until(make(), "running"), handle)
+            planted.act(handle.partition(" ")[0])
+            state = end(make(), handle, timeout_s=180)
         errors = where / "job" / "errors.jsonl"
         reason = read_lines(errors)[-1]["error"] if errors.exists() else ""
         if state != planted.state or planted.words not in reason:
