@@ -90,7 +90,7 @@ class FakeCluster:
         self.lock = threading.RLock()
         self._over = threading.Event()
         self._uid = 0
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.server = _Server(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.kubeconfig = folder / "kubeconfig"
@@ -534,6 +534,11 @@ class FakeCluster:
 def _ended(job: dict[str, Any]) -> bool:
     conditions = job["status"].get("conditions", ())
     return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions)
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client may hang up while it is answered."""
 
 
 def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:

@@ -53,6 +53,9 @@ class Cluster(Place):
         asked = {"image": "eu.example/trainer:1", "machines": str(self.folder / "machines.csv"), **given}
         return Kubernetes(**asked)
 
+    def trainer(self) -> Backend:
+        return self.backend(bucket=self.bucket)
+
     def impatient(self) -> Backend:
         cluster_api.RAW["_request_timeout"] = (0.3, 0.3)  # in a process that ends soon
         return self.backend()
