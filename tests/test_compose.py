@@ -111,7 +111,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for user, statement in (("airflow", "CREATE ROLE setup SUPERUSER LOGIN"), ("setup", superuser)):
             subprocess.run([*call, f"--username={user}", "-c", statement], env=told, check=True)
         told["POSTGRES_USER"] = "postgres"
-        subprocess.run([str(ROOT / "compose" / "databases.sh")], env=told, check=True)
+        subprocess.run([str(ROOT / "deploy" / "base" / "databases.sh")], env=told, check=True)
         yield folder
 
 

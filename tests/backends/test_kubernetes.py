@@ -1,5 +1,6 @@
 """A cluster on loopback: whatever goes wrong with calls, nodes or queues, one Job, and a reason."""
 
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from pipeline.jobs import reaper
 from tests.backends import rented
 from tests.backends.rented import end, wait
 from tests.fakes import read_lines
+from tests.test_deploy import built
 
 pytestmark = pytest.mark.slow  # the client takes seconds to import
 
@@ -232,3 +234,19 @@ def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
     job = {"spec": {"completions": 1}, "status": {"conditions": [failed]}}
     assert pod_status.seen(job, []).state == "preempted"
     assert pod_status.seen(job, []).cause == "overtime"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here, which has Kustomize")
+def test_the_role_in_deploy_lets_the_backend_do_what_it_does_and_no_more(kubernetes, made, job):
+    handle = made().submit(job(num_machines=2))
+    wait(lambda: kubernetes.objects["pods"])
+    made().state(handle)
+    made().cancel(handle)
+    verbs = {"POST": "create", "GET": "list", "DELETE": "delete"}
+    done = {(verbs[method], kind) for method, kind in (call.split() for call in kubernetes.calls)}
+    roles = [each for each in built("airflow") if each["kind"] in ("Role", "ClusterRole")]
+    rules = [rule for role in roles for rule in role["rules"]]
+    allowed = {(verb, kind) for rule in rules for kind in rule["resources"] for verb in rule["verbs"]}
+    assert done | {("list", "nodes")} == allowed
+    bindings = [each for each in built("airflow") if each["kind"].endswith("Binding")]
+    assert {subject["name"] for each in bindings for subject in each["subjects"]} == {"stages"}

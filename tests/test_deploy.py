@@ -1,0 +1,144 @@
+"""The manifests in deploy/, as Kustomize builds them: by the API's schemas, and against compose.yaml."""
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.test_compose import COMPOSE, HOLDS
+
+ROOT = Path(__file__).parents[1]
+WORKLOADS = ("Deployment", "StatefulSet", "Job", "CronJob")
+# What another place needs: where the volume of PostgreSQL is, and a file that is no bind mount.
+OTHER = {"PGDATA", "MLFLOW_AUTH_CONFIG_PATH", "MLFLOW_ARTIFACTS_DESTINATION"}
+pytestmark = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="no kubectl here, which has Kustomize"
+)
+
+
+@cache
+def built(name: str) -> list[dict[str, Any]]:
+    """The objects of deploy/NAME."""
+    words = ["kubectl", "kustomize", str(ROOT / "deploy" / name)]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return [each for each in YAML(typ="safe").load_all(text) if each]
+
+
+def pods(name: str) -> dict[str, dict[str, Any]]:
+    """The templates of pods by the names of what makes them."""
+    found = {}
+    for each in built(name):
+        if each["kind"] in WORKLOADS:
+            spec = each["spec"]["jobTemplate"]["spec"] if each["kind"] == "CronJob" else each["spec"]
+            found[each["metadata"]["name"]] = spec["template"]
+    return found
+
+
+def containers(name: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """All containers, also those that come first, with their pods."""
+    return {
+        f"{pod}/{container['name']}": (container, template)
+        for pod, template in pods(name).items()
+        for container in [
+            *template["spec"]["containers"], *template["spec"].get("initContainers", ()),
+        ]
+    }  # fmt: skip
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
+
+
+def secrets_of(template: dict[str, Any]) -> set[str]:
+    sources = [source for volume in template["spec"]["volumes"]
+               for source in volume.get("projected", {}).get("sources", ())]  # fmt: skip
+    return {item["key"] for source in sources for item in source.get("secret", {}).get("items", ())}
+
+
+@pytest.mark.parametrize("name", ["airflow", "cron"])
+@pytest.mark.parametrize("version", ["1.30", "1.34"])
+def test_every_object_is_as_the_api_has_it(name, version):
+    import kubernetes_validate
+
+    assert len(built(name)) > 30
+    for each in built(name):
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_a_field_that_the_api_does_not_have_is_refused():
+    import kubernetes_validate
+
+    service = next(each for each in built("cron") if each["kind"] == "Service")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(service | {"spec": {"prots": []}}, "1.34", strict=True)
+
+
+def test_each_service_runs_as_compose_runs_it():
+    by_name = {key.partition("/")[2]: value for key, value in containers("airflow").items()}
+    for name, service in COMPOSE["services"].items():
+        container, template = by_name[name]
+        assert secrets_of(template) == HOLDS[name]
+        given = {key: value for key, value in environment(container).items() if key not in OTHER}
+        asked = {key: value for key, value in service["environment"].items() if key not in OTHER}
+        assert given == asked, name
+        if "command" in service:
+            assert container["args"] == service["command"], name
+            assert container["command"] == service["entrypoint"], name
+        else:
+            assert container["image"] == service["image"], name
+
+
+@pytest.mark.parametrize("name", ["airflow", "cron"])
+def test_no_pod_has_rights_that_it_does_not_need(name):
+    for key, (container, template) in containers(name).items():
+        allowed = container["securityContext"]
+        assert allowed["allowPrivilegeEscalation"] is False, key
+        assert allowed["readOnlyRootFilesystem"] is True, key
+        assert allowed["capabilities"] == {"drop": ["ALL"]}, key
+        assert template["spec"]["securityContext"]["runAsNonRoot"] is True, key
+        assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, key
+        assert template["spec"]["automountServiceAccountToken"] is False, key
+        assert container["resources"]["limits"]["memory"], key
+        assert re.search(r":\d+\.\d+", container["image"]), key
+        paths = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+        stages = template["spec"]["serviceAccountName"] == "stages"
+        assert stages or "/daybreak" not in paths, key
+        for variable, value in environment(container).items():
+            if re.search("PASSWORD|SECRET|KEY|TOKEN", variable) and not variable.endswith(("_FILE", "_PATH")):
+                assert re.fullmatch(r"\{secret \w+\}", value), variable
+
+
+@pytest.mark.parametrize("name", ["airflow", "cron"])
+def test_a_pod_may_reach_what_its_settings_name_and_nothing_else(name):
+    rules = [each for each in built(name) if each["kind"] == "NetworkPolicy"]
+    assert any(each["spec"]["podSelector"] == {} and "ingress" not in each["spec"] for each in rules)
+    for pod, template in pods(name).items():
+        texts = [value for key, (container, _) in containers(name).items() if key.startswith(f"{pod}/")
+                 for value in environment(container).values()]  # fmt: skip
+        labels = template["metadata"]["labels"]
+        for service in ("postgres", "mlflow", "airflow-api"):
+            named = any(re.search(rf"[/@]{service}[:/]", text) for text in texts) and pod != service
+            reaches = labels.get(f"reaches-{service}") == "yes"
+            # Whoever migrates has Airflow's settings, and talks to its database only.
+            assert reaches == named or pod == "airflow-migrate", (pod, service)
+
+
+def test_routers_are_scaled_by_what_they_say_of_themselves():
+    from pipeline.serving.prometheus import Metrics
+
+    (scaler,) = [each for each in built("cron") if each["kind"] == "HorizontalPodAutoscaler"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] in pods("cron")
+    names = [metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]]
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (rules,) = re.findall(r"```yaml\nrules:\n(.*?)```", page, flags=re.DOTALL)
+    said = Metrics().text().decode()
+    for name, rule in zip(names, YAML(typ="safe").load("rules:\n" + rules)["rules"], strict=True):
+        assert rule["name"]["as"] == name
+        series = re.match(r"\w+", rule["seriesQuery"])
+        assert series
+        assert f"\n{series[0]}{{" in said
