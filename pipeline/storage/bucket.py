@@ -2,21 +2,34 @@
 
 Nothing is locked or renamed there. A folder that was sent holds `whole.json`, its files with their sizes and
 digests, written last: files that are not listed there, or do not match, are not used.
+
+A lifecycle rule of a bucket deletes by age, and file by file. So a folder counts as there only while all its
+files are, in the sizes, and as far as the storage tells them the digests, of its list; and one that is still
+in use after a week is written anew.
 """
 
+import base64
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipeline.contract.errors import DataError
 
+log = logging.getLogger(__name__)
+
 WHOLE = "whole.json"
+THINGS = "things"  # the folders that were sent
+RENEWED = timedelta(days=7)  # age at which a folder that is still used is written anew
+# Keys of the time at which a file was written, as file systems of fsspec name it.
+WRITTEN_AT = ("ctime", "LastModified", "last_modified", "mtime", "created")
 
 
 def options(url: str) -> dict[str, Any]:
@@ -62,17 +75,58 @@ class BucketFolder:
         files.pipe_file(path, text.encode())
 
     def send_thing(self, folder: Path, thing: str) -> None:
-        """Sends a local folder, unless it is there whole already."""
-        if self.text("things", thing, WHOLE):
+        """Sends a local folder, unless it is there whole already, and not about to be old."""
+        if self.keep_thing(thing):
             return
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         files = self.files
         for name in names:
-            path = self.at("things", thing, name)
+            path = self.at(THINGS, thing, name)
             files.makedirs(path.rpartition("/")[0], exist_ok=True)
             files.put_file(str(folder / name), path)
         listed = {name: [(folder / name).stat().st_size, _md5(folder / name)] for name in names}
-        self.write(json.dumps(listed), "things", thing, WHOLE)
+        self.write(json.dumps(listed), THINGS, thing, WHOLE)
+
+    def keep_thing(self, thing: str) -> bool:
+        """Returns whether a folder that was sent is there whole; one that has got old is written anew."""
+        listed = self._list_of(thing)
+        if listed is None:
+            return False
+        root = self.at(THINGS, thing)
+        there: dict[str, dict[str, Any]] = self.files.find(root, detail=True)
+        facts = {path.removeprefix(root).lstrip("/"): found for path, found in there.items()}
+        lacking = [name for name, wanted in listed.items() if not _is_like(facts.get(name), *wanted)]
+        if lacking:
+            log.warning("%s has not got %s of %s/%s as it was sent", self.url, lacking[0], THINGS, thing)
+            return False
+        written = [at for found in facts.values() if (at := _written_at(found))]
+        if not written or min(written) > datetime.now(UTC) - RENEWED:
+            return True
+        return self._renew([*there])
+
+    def _renew(self, paths: list[str]) -> bool:
+        """Writes files anew where they are, so that their age begins again; False if the storage cannot."""
+        from fsspec.implementations.local import LocalFileSystem
+
+        files = self.files
+        try:
+            for path in paths:
+                if isinstance(files, LocalFileSystem):
+                    files.touch(path, truncate=False)
+                else:
+                    files.cp_file(path, path)
+        except Exception as error:  # noqa: BLE001 each file system has its own; the folder can be sent again
+            log.info("%s cannot be written anew in place (%s)", self.url, error)
+            return False
+        return True
+
+    def _list_of(self, thing: str) -> dict[str, tuple[int, str]] | None:
+        """Returns size and digest of each file of a folder that was sent; None without a whole list."""
+        try:
+            facts = json.loads(self.text(THINGS, thing, WHOLE) or "")
+            return {str(name): (int(size), str(md5)) for name, (size, md5) in facts.items()}
+        except (ValueError, TypeError, AttributeError):
+            return None
 
     def damaged(self) -> Iterator[tuple[str, str]]:
         """Yields each file of a folder that was sent which is not what was sent, as (folder, file).
@@ -81,28 +135,25 @@ class BucketFolder:
         """
         files = self.files
         try:
-            listed = sorted(str(path) for path in files.find(self.at("things")))
+            listed = sorted(str(path) for path in files.find(self.at(THINGS)))
         except FileNotFoundError:
             return
-        things = {path.removeprefix(self.at("things") + "/").partition("/")[0] for path in listed}
+        things = {path.removeprefix(self.at(THINGS) + "/").partition("/")[0] for path in listed}
         for thing in sorted(things):
             if f"{self.at('things', thing)}/{WHOLE}" in listed:
                 for name in self._unlike_their_list(thing):
                     yield thing, name
 
     def _unlike_their_list(self, thing: str) -> Iterator[str]:
-        files = self.files
-        try:
-            facts = json.loads(self.text("things", thing, WHOLE) or "")
-            expected = {str(name): (int(size), str(md5)) for name, (size, md5) in facts.items()}
-        except (ValueError, TypeError, AttributeError):
+        files, expected = self.files, self._list_of(thing)
+        if expected is None:
             yield WHOLE
             return
         for name, (size, md5) in expected.items():
             with tempfile.TemporaryDirectory() as scratch:
                 fetched = Path(scratch) / "file"
                 try:
-                    files.get_file(self.at("things", thing, name), str(fetched))
+                    files.get_file(self.at(THINGS, thing, name), str(fetched))
                 except FileNotFoundError:
                     yield name
                     continue
@@ -112,12 +163,12 @@ class BucketFolder:
     def remove_thing(self, thing: str) -> None:
         """Removes a folder that was sent, so that it is sent again; its list first."""
         files = self.files
-        for path in sorted(files.find(self.at("things", thing)), key=lambda path: not path.endswith(WHOLE)):
+        for path in sorted(files.find(self.at(THINGS, thing)), key=lambda path: not path.endswith(WHOLE)):
             files.rm_file(path)
 
     def bring_thing(self, thing: str, folder: Path) -> None:
         """Fetches a folder, unless it is here whole already; DataError if it is not whole there."""
-        text = self.text("things", thing, WHOLE)
+        text = self.text(THINGS, thing, WHOLE)
         if text is None:
             raise DataError(f"{self.url} has no things/{thing}; run train again, which sends it")
         listed: Mapping[str, tuple[int, str]] = json.loads(text)
@@ -129,7 +180,7 @@ class BucketFolder:
         for name, (size, md5) in listed.items():
             path = inside(fresh, name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.get_file(self.at("things", thing, name), str(path))
+            files.get_file(self.at(THINGS, thing, name), str(path))
             if not _is(path, size, md5):
                 raise DataError(
                     f"{self.url}/things/{thing}/{name} is not what was sent; remove that folder, "
@@ -153,6 +204,26 @@ def inside(folder: Path, name: str) -> Path:
 def _md5(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _is_like(found: Mapping[str, Any] | None, size: int, md5: str) -> bool:
+    """Returns whether a file of a storage has that size, and that digest where the storage tells one."""
+    if not found or found.get("size") != size:
+        return False
+    told = found.get("md5Hash")  # of Cloud Storage
+    return not told or base64.b64decode(told).hex() == md5
+
+
+def _written_at(found: Mapping[str, Any]) -> datetime | None:
+    """Returns when a file was written; None where the storage does not say."""
+    value = next((found[key] for key in WRITTEN_AT if found.get(key)), None)
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, (int, float)):
+        value = datetime.fromtimestamp(value, UTC)
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def _is(path: Path, size: int, md5: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import fsspec
@@ -12,7 +13,7 @@ from pipeline.backends.staging import CODE, pack, pull_results, pull_updates, pu
 from pipeline.backends.sync import BucketSync
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
-from pipeline.storage.bucket import BucketFolder
+from pipeline.storage.bucket import BucketFolder, _written_at
 from pipeline.training.recipe import Result
 from tests.fakes import read_lines
 from tests.training.recipes import NEVER, recipe
@@ -90,14 +91,58 @@ def test_what_a_workload_reads_beside_its_modules_travels_too_unless_git_ignores
     assert not (code / "data").exists()
 
 
+def written(depot: BucketFolder) -> dict[str, object]:
+    """When each file of what was sent was written."""
+    found = depot.files.find(depot.at("things"), detail=True)
+    return {path: _written_at(facts) for path, facts in found.items()}
+
+
 def test_what_has_not_changed_is_sent_once(depot, job):
     packed(depot, job)
-    whole = depot.at("things", "d", "whole.json")
-    depot.files.pipe_file(depot.at("things", "d", "x.npy"), b"touched")
-    told = depot.files.cat_file(whole)
+    before = written(depot)
     packed(depot, job)
-    assert depot.files.cat_file(whole) == told
-    assert depot.files.cat_file(depot.at("things", "d", "x.npy")) == b"touched"
+    assert written(depot) == before
+    assert None not in before.values()
+
+
+@pytest.mark.parametrize("loss", ["removed", "shorter", "torn list"])
+def test_what_a_lifecycle_rule_or_a_kill_took_a_part_of_is_not_believed_and_sent_again(
+    tmp_path, depot, job, loss
+):
+    packed(depot, job)
+    name = depot.at("things", "d", "whole.json" if loss == "torn list" else "x.npy")
+    if loss == "removed":
+        depot.files.rm_file(name)
+    else:
+        depot.files.pipe_file(name, b"{" if loss == "torn list" else b"x" * 999)
+    packed(depot, job)
+    unpack(depot, "j", tmp_path / "machine", tmp_path / "machine" / "j")
+    assert (tmp_path / "machine/data/arrays/x.npy").read_bytes() == b"x" * 1000
+
+
+def test_what_is_used_and_old_is_written_anew_before_a_rule_by_age_takes_it(depot, job, monkeypatch):
+    packed(depot, job)
+    before = written(depot)
+    monkeypatch.setattr("pipeline.storage.bucket.RENEWED", timedelta(0))
+    packed(depot, job)
+    after = written(depot)
+    assert after.keys() == before.keys()
+    assert all(after[path] > before[path] for path in after)
+    assert not list(depot.damaged())
+
+
+@pytest.mark.slow
+def test_of_the_same_size_and_with_another_digest_it_is_not_believed_where_the_storage_tells_digests(
+    storage, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage)
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    bucket = BucketFolder(url=f"gs://bucket/{tmp_path.name}")
+    (tmp_path / "x").write_bytes(b"x")
+    bucket.send_thing(tmp_path, "t")
+    assert bucket.keep_thing("t")
+    bucket.files.pipe_file(bucket.at("things", "t", "x"), b"y")
+    assert not bucket.keep_thing("t")
 
 
 def test_a_sending_that_was_killed_is_done_anew(tmp_path, depot, job):
