@@ -6,6 +6,10 @@ as the traffic row of the log says, and records in the log that it did, since ex
 before. A deployment takes minutes, and no call waits for it: a call starts what is missing and raises NotYet,
 which says what; the next call checks again.
 
+What containers fetch when they start, at any time, is in a folder of its own in the bucket, which no rule of
+its lifecycle may cover. Where a version's files are is read from the registry: those of the release before
+were sent to where jobs fetch theirs. Each look checks that they are whole there.
+
 Each long-running operation is started once (pipeline/rollout/operation_journal.py), and a deployment is named
 by its version, so no version is ever deployed twice.
 """
@@ -13,9 +17,10 @@ by its version, so no version is ever deployed twice.
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,11 +38,12 @@ from pipeline.registry import aliases, packaging
 from pipeline.rollout.operation_journal import OperationJournal, Operations
 from pipeline.statistics.assignment import STALE_S
 from pipeline.storage import checkout, erasures, ledger
-from pipeline.storage.bucket import BucketFolder
+from pipeline.storage.bucket import THINGS, BucketFolder
 from pipeline.storage.traffic_log import read_url
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import Endpoint as Served
+    from google.cloud.aiplatform_v1.types import Model
     from mlflow import MlflowClient
 
     from pipeline.storage.traffic_log import Log, Traffic
@@ -48,6 +54,8 @@ CONTAINER = ("python", "-m", "pipeline.serving.container")
 PORT, HEALTH, PREDICT = 8080, "/health", "/predict"
 TAG = "vertex_model"  # of the version in MLflow
 NIGHTS_BACK = 30  # nights whose arrays are looked for
+SERVING = "serving"  # folder of the bucket with what containers fetch, of each home in one of its own
+UNUSED = timedelta(days=14)  # age at which a folder of no version goes; the others are written anew before it
 LIMITS = {"timeout_s", "max_top", "keep_users"}  # keys of params.yaml's serving that a container obeys
 
 
@@ -72,12 +80,7 @@ class Endpoint:
         retry: RetryPolicy | None = None,
     ) -> None:
         self.project, self.image, self.region, self.address = project, image, region, endpoint
-        self.bucket, self.account, self.spare, self.command = (
-            BucketFolder(url=bucket),
-            service_account,
-            spare,
-            command,
-        )
+        self.bucket, self.account, self.spare, self.command = bucket, service_account, spare, command
         self.log, self.retry = log, retry or RetryPolicy()
         self.machine = {
             "machine_spec": {"machine_type": machine},
@@ -87,7 +90,7 @@ class Endpoint:
 
     def preflight(self) -> Iterator[tuple[str, bool, str]]:
         """Yields what the endpoint needs: what was checked, whether it is well, and what to do otherwise."""
-        site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket.url)
+        site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket)
         service = Service(
             project=self.project, endpoint=self.address, retry=replace(self.retry, give_up_s=5.0)
         )
@@ -113,6 +116,7 @@ class OnVertex:
         self.config, self.client, self.model, self.log = config, client, model, log
         self.name = f"Vertex AI's endpoint of {model}"
         self.journal = OperationJournal(checkout.home() / "var" / "endpoint.json")
+        self.bucket = BucketFolder(url=f"{config.bucket.rstrip('/')}/{SERVING}/{home_token()}")
 
     @cached_property
     def deployments(self) -> Deployments:
@@ -185,6 +189,8 @@ class OnVertex:
         with self._exclusively():
             self._sweep()
             served, traffic = self.deployments.served(), self._traffic()
+            for number in _deployed(served):
+                self._keep_files(number, self.deployments.version(number))
             split = dict(served.traffic_split) if served else {}
             if traffic and split == _parts(traffic):
                 return traffic.champion
@@ -215,6 +221,7 @@ class OnVertex:
         if version is None:
             self.operations.start(f"upload {number}", deployments.model, lambda: self._upload(release))
         self.journal.remove(f"upload {number}")
+        self._keep_files(number, version)
         name = f"{deployments.model}@{version.version_id}"
         if aliases.existing(self.client, self.model, number).tags.get(TAG) != name:
             aliases.tag(self.client, self.model, number, **{TAG: name})
@@ -287,7 +294,7 @@ class OnVertex:
 
     def _upload(self, release: Release) -> str:
         """Sends the version's files to the bucket, and starts to register it; returns the operation."""
-        number, bucket = release.version, self.config.bucket
+        number, bucket = release.version, self.bucket
         thing = f"version-{number}-{release.model_digest}"
         with tempfile.TemporaryDirectory() as scratch:
             uri = f"models:/{self.model}/{number}"
@@ -305,8 +312,58 @@ class OnVertex:
             "ports": [{"container_port": PORT}], "health_route": HEALTH, "predict_route": PREDICT,
             "env": [{"name": name, "value": value} for name, value in environment.items() if value],
         }  # fmt: skip
-        artifacts = f"{bucket.url.rstrip('/')}/things/{thing}"
+        artifacts = f"{bucket.url}/{THINGS}/{thing}"
         return self.deployments.upload(number, night=release.night, artifacts=artifacts, container=container)
+
+    def _keep_files(self, number: int, version: "Model | None") -> None:
+        """Sees to it that containers of a registered version find what they fetch when they start again."""
+        for bucket, thing in _fetched(version):
+            try:
+                if bucket.keep_thing(thing):
+                    continue
+                with tempfile.TemporaryDirectory() as scratch:
+                    if folder := self._source(number, thing, Path(scratch)):
+                        bucket.send_thing(folder, thing)
+                        log.info("%s has %s/%s again", bucket.url, THINGS, thing)
+                        continue
+            except Exception as error:  # noqa: BLE001 each storage has its own; what serves goes on serving
+                log.warning(
+                    "what version %d fetches cannot be looked at in %s: %s", number, bucket.url, error
+                )
+                continue
+            log.warning(
+                "%s has not got %s/%s whole, nor is it here any more; containers of version %d that start "
+                "again will not serve: look who removes it there, and promote a newer version",
+                bucket.url, THINGS, thing, number,
+            )  # fmt: skip
+
+    def _source(self, number: int, thing: str, scratch: Path) -> Path | None:
+        """Returns a folder here with what was sent under that name; None where there is none."""
+        if thing.startswith(f"version-{number}-"):
+            from pipeline.rollout import rot
+
+            wanted = next((version for version in rot.versions() if version.number == number), None)
+            return packaging.fetch(f"models:/{self.model}/{number}", wanted, into=scratch) if wanted else None
+        for path in sorted((checkout.home() / "nights").glob("*")):
+            dataset = records.find(Dataset, path / records.RUN)
+            if dataset and dataset.digest == thing and (path / "data" / "arrays").exists():
+                return path / "data" / "arrays"
+        return None
+
+    def unneeded(self, kept: Collection[int]) -> dict[str, int]:
+        """Returns the bytes of each folder in the bucket that no kept or deployed version fetches."""
+        with self._exclusively():
+            old = self.bucket.old_things(age=UNUSED)
+            numbers = {*kept, *_deployed(self.deployments.served())} if old else set()
+            for number in numbers:
+                for bucket, thing in _fetched(self.deployments.version(number)):
+                    if bucket.url == self.bucket.url:
+                        old.pop(thing, None)
+            return old
+
+    def remove(self, thing: str) -> None:
+        """Removes such a folder."""
+        self.bucket.remove_thing(thing)
 
     def _send_arrays(self, night: str) -> str:
         """Sends the arrays that users are answered from; returns their digest, "" where there are none.
@@ -318,10 +375,22 @@ class OnVertex:
             folder = nights / name
             dataset = records.find(Dataset, folder / records.RUN)
             if dataset and (folder / "data" / "arrays").exists():
-                self.config.bucket.send_thing(folder / "data" / "arrays", dataset.digest)
+                self.bucket.send_thing(folder / "data" / "arrays", dataset.digest)
                 return dataset.digest
         log.warning("no night has its arrays here any more; the version of night %s answers no users", night)
         return ""
+
+
+def _fetched(version: "Model | None") -> Iterator[tuple[BucketFolder, str]]:
+    """Yields the folders that the containers of a version fetch, where they were when it was registered."""
+    if version is None:
+        return
+    url, _, thing = version.artifact_uri.rpartition(f"/{THINGS}/")
+    if url:
+        yield BucketFolder(url=url), thing
+    environment = {variable.name: variable.value for variable in version.container_spec.env}
+    if environment.get("ARRAYS"):
+        yield BucketFolder(url=environment["ARRAYS_BUCKET"]), environment["ARRAYS"]
 
 
 def _deployed(served: "Served | None") -> list[int]:

@@ -25,6 +25,8 @@ from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Champion, Night
 from pipeline.registry import aliases
+from pipeline.rollout import targets
+from pipeline.rollout.endpoint import TAG
 from pipeline.rollout.rollback import promotion_of, steps_back
 from pipeline.storage import checkout, erasures, ledger
 from pipeline.storage.ledger import Commit
@@ -64,6 +66,7 @@ def _pruned(params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
     kept = _kept(params, commits, releases, now)
     yield _cache(kept, dry_run=dry_run)
     yield _models(params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
+    yield from _served(params.register_.name, dry_run=dry_run)
     if not dry_run:
         checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=checkout.home())
 
@@ -194,6 +197,19 @@ def _models(name: str, nights: set[str], *, dry_run: bool) -> Freed:
                 today = f"{datetime.now(UTC):%Y-%m-%d}"
                 client.set_model_version_tag(name, version.version, aliases.PRUNED, today)
     return Freed(what="models in MLflow", num=num, num_bytes=num_bytes)
+
+
+def _served(name: str, *, dry_run: bool) -> Iterator[Freed]:
+    """Deletes what the endpoint's containers fetched for versions that no rollback brings back."""
+    with session() as client, targets.endpoint(name) as endpoint:
+        if endpoint is None:
+            return
+        versions = [one for one in aliases.versions(client, name) if aliases.PRUNED not in one.tags]
+        unneeded = endpoint.unneeded({int(one.version) for one in versions if TAG in one.tags})
+        for thing in unneeded if not dry_run else ():
+            endpoint.remove(thing)
+        yield Freed(what="folders of the endpoint's bucket", num=len(unneeded),
+                    num_bytes=sum(unneeded.values()))  # fmt: skip
 
 
 def _stored(files: Any, folder: str | None = None) -> int:

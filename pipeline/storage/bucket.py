@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 WHOLE = "whole.json"
 THINGS = "things"  # the folders that were sent
 RENEWED = timedelta(days=7)  # age at which a folder that is still used is written anew
+NEVER = datetime.min.replace(tzinfo=UTC)
 # Keys of the time at which a file was written, as file systems of fsspec name it.
 WRITTEN_AT = ("ctime", "LastModified", "last_modified", "mtime", "created")
 
@@ -127,6 +128,21 @@ class BucketFolder:
             return {str(name): (int(size), str(md5)) for name, (size, md5) in facts.items()}
         except (ValueError, TypeError, AttributeError):
             return None
+
+    def old_things(self, *, age: timedelta) -> dict[str, int]:
+        """Returns the bytes of each folder that was sent, and neither sent nor written anew for so long."""
+        files, root = self.files, self.at(THINGS)
+        newest: dict[str, datetime] = {}
+        num_bytes: dict[str, int] = {}
+        try:
+            there = files.find(root, detail=True)
+        except FileNotFoundError:
+            return {}
+        for path, facts in there.items():
+            thing = str(path).removeprefix(root).lstrip("/").partition("/")[0]
+            newest[thing] = max(newest.get(thing, NEVER), _written_at(facts) or datetime.now(UTC))
+            num_bytes[thing] = num_bytes.get(thing, 0) + int(facts.get("size") or 0)
+        return {thing: num for thing, num in num_bytes.items() if newest[thing] < datetime.now(UTC) - age}
 
     def damaged(self) -> Iterator[tuple[str, str]]:
         """Yields each file of a folder that was sent which is not what was sent, as (folder, file).

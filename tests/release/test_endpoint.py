@@ -71,6 +71,7 @@ def test_a_version_is_registered_deployed_and_shown_and_both_registries_tell_of_
     environment = {one.name: one.value for one in model[1].container_spec.env}
     assert json.loads(environment["SERVING"]) == {"timeout_s": 1.0, "max_top": 100, "keep_users": 100_000}
     where = Path(model[1].artifact_uri)
+    assert where.is_relative_to(tmp_path / "bucket" / "serving")  # where no rule for jobs' files reaches
     assert json.loads((where / "artifacts/model/model.json").read_text()) == {"version": 2}
     assert service.operations.begun == ["create_endpoint", *["upload_model", "deploy_model"] * 2]
 

@@ -23,6 +23,7 @@ from pipeline.registry import aliases
 from pipeline.rollout import rollback, saga, targets
 from pipeline.rollout.audit import audit
 from pipeline.rollout.endpoint import CONTAINER, OnVertex
+from pipeline.rollout.prune import prune
 from pipeline.rollout.targets import endpoint
 from pipeline.serving.deployed import POLL_S
 from pipeline.storage import ledger, mlflow_client
@@ -170,6 +171,52 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
     (container,) = next(iter(service.endpoints.served.values())).containers.values()
     assert b"instances are missing" in refused(container, b'{"instances": [7]}')
     assert b"samples are numbered from 0 to 199" in refused(container, b'{"instances": [{"sample": 200}]}')
+
+
+def served_from(home: Path, service: Any) -> tuple[OnVertex, Any, Path]:
+    """The endpoint after a promotion, the model that it serves as registered, and the folder of its files."""
+    prepared(home, 0)
+    wait(lambda: is_done(promote_night), timeout_s=120)
+    with mlflow_client.session() as client:
+        (found,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+    ((model,),) = service.models.models.values()
+    return found, model, Path(model.artifact_uri)
+
+
+@pytest.mark.parametrize("registered", ["now", "by the release before"])
+def test_what_a_deployed_version_starts_from_is_put_back_when_something_removes_it(
+    home_with_endpoint: Path, service: Any, tmp_path: Path, registered: str
+) -> None:
+    found, model, folder = served_from(home_with_endpoint, service)
+    if registered == "by the release before":
+        before = tmp_path / "bucket" / "things" / folder.name
+        before.parent.mkdir()
+        folder = folder.rename(before)
+        model.artifact_uri = str(before)
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for path in files:
+        path.unlink()
+    assert found.shown() == 1
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+
+
+def test_what_no_version_starts_from_any_more_is_pruned_and_all_else_stays(
+    home_with_endpoint: Path, service: Any
+) -> None:
+    found, _, folder = served_from(home_with_endpoint, service)
+    for name in ("version-7-gone", "version-8-fresh"):
+        (folder.parent / name).mkdir()
+        (folder.parent / name / "x").write_bytes(b"xyz")
+    long_ago = time.time() - timedelta(days=15).total_seconds()
+    for path in folder.parent.rglob("*"):
+        if "version-8-fresh" not in path.parts:
+            os.utime(path, (long_ago, long_ago))
+    assert found.unneeded({1}) == {"version-7-gone": 3}
+    assert found.unneeded(set()) == {"version-7-gone": 3}  # the other one is deployed
+    freed = list(prune(params.load(home_with_endpoint)))[-1]
+    assert (freed.num, freed.num_bytes) == (1, 3)
+    left = {path.name for path in folder.parent.iterdir() if any(path.iterdir())}
+    assert left == {folder.name, "arrays of 0", "version-8-fresh"}
 
 
 def is_done(call: Any) -> bool:
