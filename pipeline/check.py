@@ -1,7 +1,9 @@
 """Checks whether a night would run here, before a cent is spent: `python -m pipeline check`."""
 
+import configparser
 import contextlib
 import importlib.metadata
+import os
 import secrets
 import shutil
 import sys
@@ -16,7 +18,7 @@ from pipeline.contract.errors import PipelineError
 from pipeline.contract.formats import counted
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Check, Rental
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, ledger, lifecycle
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
@@ -56,6 +58,7 @@ def findings() -> Iterator[Finding]:
     with contextlib.suppress(PipelineError):  # already reported
         yield from _backend(home, loaded, loaded.backend.make())
     yield from _serving(loaded)
+    yield from _lifecycle(home, loaded)
     yield from _router(home, loaded)
     yield _suite(home / loaded.validate_.suite)
     yield _registry()
@@ -153,6 +156,44 @@ def _serving(loaded: params.Params) -> Iterator[Finding]:
         return
     for what, ok, text in made.preflight():
         yield Finding(what=what, ok=ok, text=text)
+
+
+def _lifecycle(home: Path, loaded: params.Params) -> Iterator[Finding]:
+    """Yields for each bucket of Google whether a lifecycle rule deletes there what is still needed."""
+    places = [*_places(home, loaded)]
+    for bucket in dict.fromkeys(each.bucket for each in places):
+        what = f"lifecycle of gs://{bucket}"
+        try:
+            rules = lifecycle.rules(bucket)
+        except PipelineError as error:
+            yield Finding(what=what, ok=True, text=f"not looked at: {error}")
+            continue
+        complaints = lifecycle.complaints(rules, [each for each in places if each.bucket == bucket])
+        for text in complaints:
+            yield Finding(what=what, ok=False, text=text)
+        if not complaints:
+            yield Finding(what=what, ok=True, text="no rule deletes what is still needed")
+
+
+def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.Place]:
+    """Yields what is kept in buckets of Google, by params.yaml, DVC's settings and the environment."""
+    jobs = str((loaded.backend.model_extra or {}).get("bucket") or "").rstrip("/")
+    endpoint = loaded.serving.endpoint
+    containers = str((endpoint.model_extra or {}).get("bucket") or "").rstrip("/") if endpoint else ""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(home / ".dvc" / "config")
+    remotes = [values["url"] for values in config.values() if "url" in values]
+    kept = [
+        (f"{jobs}/things", "what jobs fetch", False),
+        (f"{jobs}/jobs", "what jobs leave", False),
+        (loaded.train.checkpoints, "copies of checkpoints", False),
+        (f"{containers}/serving", "what the endpoint's containers start from", True),
+        *((url, "DVC's copy of data and models", True) for url in remotes),
+        (os.environ.get("MLFLOW_ARTIFACTS_DESTINATION", ""), "MLflow's artifacts", True),
+    ]
+    for url, what, for_ever in kept:
+        if found := lifecycle.place(url, what, for_ever=for_ever):
+            yield found
 
 
 def _router(home: Path, loaded: params.Params) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ restores and what a container fetches when it starts are needed at any age; what
 every week while it is used, so a rule may delete it when it is older than that by some days.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from pipeline.contract.errors import JobError
 from pipeline.storage.bucket import RENEWED
 
 LEAST_DAYS = 2 * RENEWED.days  # age below which a rule may take what a job needs
+TIMEOUT_S = 30
 # Conditions under which a rule deletes only what was replaced already, or has a time that we never set.
 HARMLESS = (
     "daysSinceNoncurrentTime", "noncurrentTimeBefore", "numNewerVersions", "daysSinceCustomTime",
@@ -84,19 +86,23 @@ def _takes(rule: Mapping[str, Any], place: Place) -> bool:
 
 def rules(bucket: str) -> list[Mapping[str, Any]]:
     """Returns the lifecycle rules of a bucket; JobError where they may not or cannot be read."""
-    import os
-
-    from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import GoogleAuthError
-    from google.cloud import storage
-    from google.cloud.exceptions import GoogleCloudError
-
-    anonymous = AnonymousCredentials() if "STORAGE_EMULATOR_HOST" in os.environ else None
     try:
-        client = storage.Client(project="-", credentials=anonymous)
-        return [dict(rule) for rule in client.get_bucket(bucket, timeout=30).lifecycle_rules]
-    except (GoogleCloudError, GoogleAuthError, OSError) as error:
+        from google.api_core.exceptions import GoogleAPICallError
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.exceptions import GoogleAuthError
+        from google.cloud import storage
+    except ImportError as error:
         raise JobError(
-            f"the lifecycle rules of gs://{bucket} cannot be read ({type(error).__name__}); give who runs the "
-            f"nights the role roles/storage.legacyBucketReader on it"
+            f"the lifecycle rules of gs://{bucket} cannot be read ({error}); install daybreak[gcp]"
+        ) from None
+    emulated = "STORAGE_EMULATOR_HOST" in os.environ
+    try:
+        anonymous = AnonymousCredentials() if emulated else None  # type: ignore[no-untyped-call]
+        client = storage.Client(project="-", credentials=anonymous)
+        found = client.get_bucket(bucket, timeout=TIMEOUT_S, retry=None)
+        return [dict(rule) for rule in found.lifecycle_rules]
+    except (GoogleAPICallError, GoogleAuthError, OSError) as error:
+        raise JobError(
+            f"the lifecycle rules of gs://{bucket} cannot be read ({type(error).__name__}); give who runs "
+            f"the nights the role roles/storage.legacyBucketReader on it"
         ) from None
