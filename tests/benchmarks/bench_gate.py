@@ -13,11 +13,14 @@
     sample ratio       a leak of one user in a hundred at 100,000 users, and false alarms without a leak
     reference values   of four public packages, to their printed digits
 
-QUICK=1 takes a tenth of the streams.
+Most looks are far from any proof. The gate's code is asked at those where the effect is more than
+`LEAST_Z` standard errors, without which no bound of it can be passed; in every fiftieth stream it is asked at
+all, and has to agree. QUICK=1 takes a tenth of the streams.
 """
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from multiprocessing import get_context
 from typing import Any
 
@@ -25,7 +28,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from pipeline.experiment.looks import NUM_LOOKS as NUM_PLANNED
-from pipeline.experiment.looks import Looks, last_bound
+from pipeline.experiment.looks import Look, Looks, last_bound
 from pipeline.experiment.readout import too_rare
 from pipeline.statistics import quantiles, srm, unpaired
 from pipeline.statistics.paired import Rules, detectable, interval, judge
@@ -47,6 +50,8 @@ NUM_LOOKS, PER_LOOK = 1440, 2
 SIZE = NUM_LOOKS * PER_LOOK
 ALPHA = 0.05
 RULES = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=False)
+LEAST_Z = 1.5  # of the effect where it may be proven: a single look at alpha asks for 1.645
+ASKED_ALWAYS = 50  # in each of so many streams the gate's code is asked at every look
 NUM_TESTS = 2_000 if frame.QUICK else 20_000
 USERS, USERS_PER_LOOK = 100_000, 1_000
 CHANCES = np.repeat([0.01, 0.05, 0.25, 0.5], [SIZE // 8, SIZE // 8, SIZE // 4, SIZE // 2])  # of the ramp
@@ -88,12 +93,16 @@ def stream(number: int, *, mean: float = 0.0) -> np.ndarray:
 SD_OF_BASKETS = math.sqrt(0.5 * (stats.beta(1, 4).var()))
 
 
-def promoted(values: np.ndarray, *, horizon: int | None) -> bool:
+def promoted(values: np.ndarray, *, horizon: int | None, always: bool) -> bool:
     """Is the challenger promoted at any look? The whole of `judge` is asked where its interval is above 0."""
+    n = np.arange(1, SIZE + 1)
+    means = values.cumsum() / n
+    likely = means * np.sqrt(n) > LEAST_Z * np.sqrt(np.maximum((values**2).cumsum() / n - means**2, 0.0))
     for n in range(PER_LOOK, SIZE + 1, PER_LOOK):
-        if n < RULES.min_samples:
+        if n < RULES.min_samples or not (always or likely[n - 1]):
             continue
         if interval(values[:n], alpha=ALPHA, horizon=horizon, tuned_at=SIZE).low > 0:
+            assert likely[n - 1]
             if horizon is None:
                 return True
             return judge(values[:n], np.zeros(n), rules=RULES, horizon=horizon).status.is_proof
@@ -111,28 +120,56 @@ def promoted_live(number: int, *, gain: float = 0.0, planned: bool) -> bool:
     """Is the challenger promoted by its users at any look?"""
     arm, scores = met(number, gain=gain)
     if planned:
-        return any(one > 0 for one, _ in ends(arm, CHANCES, scores))
+        return any(low > 0 for low, _ in ends(arm, CHANCES, scores))
+    always, likely = number % ASKED_ALWAYS == 0, likely_live(arm, scores)
     for n in range(PER_LOOK, SIZE + 1, PER_LOOK):
-        if min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples:
+        if min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples or not (always or likely[n - 1]):
             continue
         if unpaired.effect(arm[:n], CHANCES[:n], scores[:n], alpha=ALPHA, tuned_at=CLOCK).low > 0:
+            assert likely[n - 1]
             return True
     return False
 
 
+def likely_live(arm: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Whether the effect of the first n users is more than LEAST_Z standard errors, for each n; shape [SIZE].
+
+    The sums of u and of its squares, u = (A - p)(y - m), over the users of each chance so far.
+    """
+    total, square = np.zeros(SIZE), np.zeros(SIZE)
+    for chance in np.unique(CHANCES):
+        among = chance == CHANCES
+        ours, y = np.where(among, arm - CHANCES, 0.0), np.where(among, scores, 0.0)
+        mean = y.cumsum() / np.maximum(among.cumsum(), 1)
+        total += (ours * y).cumsum() - mean * ours.cumsum()
+        square += (ours**2 * y**2).cumsum() - 2 * mean * (ours**2 * y).cumsum()
+        square += mean**2 * (ours**2).cumsum()
+    return total > LEAST_Z * np.sqrt(np.maximum(square, 0.0))
+
+
 def ends(arm: np.ndarray, chances: np.ndarray, scores: np.ndarray) -> Iterator[tuple[float, float]]:
     """Both ends of the interval at each planned look of a day in which users come evenly."""
-    looks = Looks(began=0.0, ends=float(NUM_PLANNED))
     ready = np.arange(1, len(arm) + 1) / len(arm) * NUM_PLANNED
-    for hour in range(1, NUM_PLANNED + 1):
-        look = looks.newest(ready, chances * (1 - chances), now=float(hour), alpha=ALPHA)
-        n = int((ready <= look.time).sum()) if look else 0
+    for look in looks_of(chances.tobytes()):
+        n = int((ready <= look.time).sum())
         if min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples:
             continue
-        if look is None or too_rare(arm[:n], scores[:n], least=RULES.min_samples):
+        if too_rare(arm[:n], scores[:n], least=RULES.min_samples):
             continue
         effect = unpaired.effect(arm[:n], chances[:n], scores[:n], alpha=ALPHA, bound=look.bound)
         yield effect.low, effect.high
+
+
+@lru_cache
+def looks_of(chances: bytes) -> list[Look]:
+    """The planned looks of a day in which users come evenly: they go by the chances alone, not by scores."""
+    p = np.frombuffer(chances)
+    looks = Looks(began=0.0, ends=float(NUM_PLANNED))
+    ready = np.arange(1, len(p) + 1) / len(p) * NUM_PLANNED
+    newest = (
+        looks.newest(ready, p * (1 - p), now=float(hour), alpha=ALPHA) for hour in range(1, NUM_PLANNED + 1)
+    )
+    return [look for look in newest if look is not None]
 
 
 def gained(number: int, *, rare: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -245,6 +282,7 @@ def cells(pool: Any) -> dict[str, float]:
 def trial(job: tuple[str, int]) -> bool:
     """One stream: was it promoted?"""
     kind, number = job
+    always = number % ASKED_ALWAYS == 0
     if kind == "live":
         return promoted_live(number, planned=False)
     if kind == "live, planned":
@@ -254,16 +292,22 @@ def trial(job: tuple[str, int]) -> bool:
         gain = unpaired.detectable(sd=0.21, clock=CLOCK, alpha=ALPHA)
         return promoted_live(number, gain=gain, planned=False)
     if kind == "live power, planned":
-        shares = [(hour + 1) / NUM_PLANNED for hour in range(NUM_PLANNED)]
-        known = np.cumsum(CHANCES * (1 - CHANCES))
-        clocks = [float(known[round(share * SIZE) - 1]) for share in shares]
-        bound = last_bound(clocks, shares, alpha=ALPHA)
+        bound = bound_at_the_end()
         gain = unpaired.detectable(sd=0.21, clock=CLOCK, alpha=ALPHA, bound=bound)
         return promoted_live(number, gain=gain, planned=True)
     if kind == "power":
         mean = detectable(sd=0.2, num_samples=SIZE, alpha=ALPHA)
-        return promoted(stream(number, mean=mean), horizon=SIZE)
-    return promoted(stream(number), horizon=SIZE if kind == "horizon" else None)
+        return promoted(stream(number, mean=mean), horizon=SIZE, always=always)
+    return promoted(stream(number), horizon=SIZE if kind == "horizon" else None, always=always)
+
+
+@lru_cache
+def bound_at_the_end() -> float:
+    """The bound of z at the last planned look of the ramp."""
+    shares = [(hour + 1) / NUM_PLANNED for hour in range(NUM_PLANNED)]
+    known = np.cumsum(CHANCES * (1 - CHANCES))
+    clocks = [float(known[round(share * SIZE) - 1]) for share in shares]
+    return last_bound(clocks, shares, alpha=ALPHA)
 
 
 def alarms(share: float, seed: int) -> float:
