@@ -560,6 +560,8 @@ class BackendSections(Sections):
 class PlanSections(ProfileSections, TrainSections, PrepareSections, BackendSections):
     """Sections that stage plan reads."""
 
+    gate: GateParams = GateParams()
+
 
 class ModelSections(Sections):
     """Section that says which model of the registry is meant."""

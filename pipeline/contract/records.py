@@ -454,6 +454,9 @@ class Chain(Record):
     num_nights: int = 0  # that it is the mean of
     spent: bool = False  # whether the margin is
     renewed: float | None = None  # offset with which tonight's version is the next anchor; None: it is not
+    nights_to_show: int | None = (
+        None  # as tonight's, until `watch` shows a loss of the margin; None: not known
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ from pipeline.contract.records import (
     Verdict,
 )
 from pipeline.statistics.control_chart import Mean
-from pipeline.statistics.level import Level, level
+from pipeline.statistics.level import Level, level, nights_to_show
 from pipeline.statistics.paired import per_unit
 from pipeline.storage.ledger import Entry
 
@@ -104,15 +104,17 @@ def chain_of(
     ours, theirs = scores.get("challenger"), scores.get("champion")
     reference = theirs if anchor.release.version == champion.version else scores.get("anchor")
     tonight = _difference(ours, reference, units) if refresh else None
+    step = _difference(ours, theirs, units)
     chain = Chain(
         anchor=anchor.release.version,
         since=anchor.since,
         offset=anchor.offset,
         margin=margin,
-        step=_difference(ours, theirs, units),
+        step=step,
         challenger=tonight,
         champion=_difference(theirs, scores.get("anchor"), units),
         predecessor=_difference(theirs, scores.get("predecessor"), units),
+        nights_to_show=nights_until_shown(margin, step, alpha=alpha) if step else None,
     )
     if tonight is None:
         return chain
@@ -129,6 +131,11 @@ def chain_of(
         spent=spent,
         renewed=min(now.mean, 0.0) if aged and not spent else None,
     )
+
+
+def nights_until_shown(margin: float, compared: Difference, *, alpha: float) -> int:
+    """Returns after how many nights like the one that compared two versions a loss of the margin shows."""
+    return nights_to_show(margin, error=compared.error, alpha=alpha / NIGHTS_PER_YEAR)
 
 
 def is_spent(now: Level, margin: float) -> bool:

@@ -12,7 +12,7 @@ from pipeline.contract.formats import counted
 from pipeline.contract.params import GateParams, WatchSections
 from pipeline.contract.records import Chain, Difference, Release, Watch
 from pipeline.experiment import holdback, live_test
-from pipeline.gate.chain import NIGHTS_PER_YEAR, anchor_of
+from pipeline.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from pipeline.gate.judge import LOOKED_AT, rules_of
 from pipeline.registry import aliases
 from pipeline.rollout import saga
@@ -20,7 +20,7 @@ from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.rollback import rollback
 from pipeline.rollout.targets import Target, release_targets
 from pipeline.statistics.control_chart import Mean
-from pipeline.statistics.level import Level, level, nights_to_show
+from pipeline.statistics.level import Level, level
 from pipeline.statistics.result import Status
 from pipeline.storage import ledger
 from pipeline.storage.ledger import Entry
@@ -116,8 +116,8 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
     if newest.spent and params.when_spent == "anchor" and newest.anchor != serving.version:
         reason = f"the refreshes since version {newest.anchor} have spent the margin {newest.margin:g}"
         return looked("rolled back", reason=reason, level=before, predecessor=newest.anchor)
-    error = max(one.error for one in from_before if one)
-    nights = nights_to_show(newest.margin, error=error, alpha=params.alpha / NIGHTS_PER_YEAR)
+    widest = max((one for one in from_before if one), key=lambda one: one.error)
+    nights = nights_until_shown(newest.margin, widest, alpha=params.alpha)
     shows = f"a loss of the margin {newest.margin:g} shows after about {counted(nights, 'night')}"
     reason = f"{replaced} is not proven better than {this}: {before}; {shows}"
     return looked("kept", reason=reason, level=before)

@@ -108,7 +108,7 @@ def refit(
         backend: runs the job.
         params: the recipe.
     """
-    shorter, until = _plan_of_refit(plan, training, num_samples), _decision(night, plan)
+    shorter, until = _plan_of_refit(plan, training, num_samples), night.decide_until
     recipe = replace(
         recipe_of(night, dataset, shorter, None, params),
         split="test",

@@ -77,7 +77,7 @@ def plan(
     there = window(
         night, dataset, profile,
         test_days=params.prepare.test_days, confidence=planning.confidence,
-        decided=known.decided if known else (),
+        decided=known.decided if known else (), refit_epochs=params.gate.refit_epochs,
     )  # fmt: skip
     limits = Limits(
         deadline_s=there.deadline_s,

@@ -178,7 +178,9 @@ def _decided(entry: Entry) -> Decided | None:
     if not (ended_at and decided_at and evaluation_s):
         return None
     gate_s = (decided_at - ended_at).total_seconds() - evaluation_s
-    return Decided(evaluation_s=evaluation_s, gate_s=gate_s) if gate_s > 0 else None
+    refitted = entry.refit.training if entry.refit else None
+    refit_s = (refitted.start_s or 0.0) + refitted.elapsed_s if refitted else 0.0
+    return Decided(evaluation_s=evaluation_s, gate_s=gate_s, refit_s=refit_s) if gate_s > 0 else None
 
 
 def _machine(rental: Rental, profile: Profile, night: Night, machines: Sequence[Machine]) -> Machine | None:

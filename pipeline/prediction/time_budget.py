@@ -1,9 +1,10 @@
 """Computes how much of the night training may take, given what comes before it and after it.
 
 Training must end by `night.train_until`, and the decision must be made by `night.decide_until`, so training
-must also end before the latter less what evaluation and gate take. Those start from a prior (scoring is the
-forward third of a step, for two models) and are learned from the nights: the median of what they took, with
-the spread between nights.
+must also end before the latter less what evaluation and gate take, and a refit where `gate.refit_epochs` asks
+for one. Those start from a prior (scoring is the forward third of a step, for two models; a refit is whole
+steps on the held-out samples, at the speed of the machine at hand) and are learned from the nights: the
+median of what they took, with the spread between nights.
 """
 
 from collections.abc import Sequence
@@ -15,22 +16,24 @@ from statistics import NormalDist
 from pipeline.contract.errors import PlanError
 from pipeline.contract.records import Dataset, Night, Profile
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.startup import Part, typical
+from pipeline.machines.startup import IN_RUN_S, Part, typical
 
 BEFORE_TRAINING = 0.05  # share of the time from opening to end of training that other stages take
-EVALUATION, GATE = "evaluation", "register and gate"
+EVALUATION, GATE, REFIT = "evaluation", "register and gate", "refit"
 FORWARD = 1 / 3  # share of a step that is the forward pass; the backward pass costs twice as much
 ARMS = 2  # models that are scored: challenger and champion
 STAGE_S = 10.0  # start of a stage: processes, imports, the model
 GATE_S = 60.0  # three more stages, including MLflow and DVC
+REGISTER_S = 40.0  # of a refit, its smoke test among it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """What a night took from the end of its training to the decision."""
+    """What a night took from the end of its training to the decision, and for its refit."""
 
     evaluation_s: float
     gate_s: float  # the rest
+    refit_s: float = 0.0  # its training; 0: there was none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,24 +81,36 @@ def window(
     test_days: int,
     confidence: float,
     decided: Sequence[Decided] = (),
+    refit_epochs: float = 0.0,
 ) -> Window:
-    """Returns what the night leaves to training; raises PlanError if evaluation and gate alone do not fit."""
+    """Returns what the night leaves to training; raises PlanError if what follows it does not fit alone."""
     days = max(1, (dataset.last_day - dataset.first_day).days + 1)
-    num_scored = ARMS * dataset.num_samples * test_days / days
+    num_held_out = dataset.num_samples * test_days / days
     sample_s = profile.load_s.per_sample + FORWARD * profile.step_s.per_sample
+    after = [
+        _part(
+            EVALUATION,
+            STAGE_S + ARMS * num_held_out * max(0.0, sample_s),
+            [d.evaluation_s for d in decided],
+        ),
+        _part(GATE, GATE_S, [d.gate_s for d in decided]),
+    ]
+    if refit_epochs:
+        step_s = max(0.0, profile.load_s.per_sample + profile.step_s.per_sample)
+        prior_s = IN_RUN_S + refit_epochs * num_held_out * step_s
+        took_s = [d.refit_s + REGISTER_S for d in decided if d.refit_s]
+        after.append(_part(REFIT, prior_s + REGISTER_S, took_s))
     there = Window(
         train_s=(night.train_until - night.started_at).total_seconds(),
         decide_s=(night.decide_until - night.started_at).total_seconds(),
-        after=(
-            _part(EVALUATION, STAGE_S + num_scored * max(0.0, sample_s), [d.evaluation_s for d in decided]),
-            _part(GATE, GATE_S, [d.gate_s for d in decided]),
-        ),
+        after=tuple(after),
         confidence=confidence,
         num_nights=len(decided),
     )
     if there.until_s <= 0:
         raise PlanError(
-            f"evaluation and gate may take {there.after_s / HOUR_S:.2g} h and night.decide_hours leaves "
+            f"evaluation{', gate and refit' if refit_epochs else ' and gate'} may take "
+            f"{there.after_s / HOUR_S:.2g} h and night.decide_hours leaves "
             f"{there.decide_s / HOUR_S:.2g} h for the whole night; raise night.decide_hours"
         )
     return there

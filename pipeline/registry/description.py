@@ -8,7 +8,7 @@ artifacts of the run by their address, so the interval is a picture (tried with 
 import re
 from collections.abc import Iterable, Mapping
 
-from pipeline.contract.formats import one_line
+from pipeline.contract.formats import counted, one_line
 from pipeline.contract.records import (
     Approval,
     Champion,
@@ -127,6 +127,12 @@ def in_the_long_run(verdict: Verdict) -> list[str]:
             f"Refreshes since version {chain.anchor} ({chain.since}) stand at {chain.level:+.4f} beside it, "
             f"give or take {chain.half_width:.4f}, by {nights}; they may lose {chain.margin:g} in all"
             f"{', which is spent' if chain.spent else ''}."
+        )
+    if chain and chain.nights_to_show is not None and verdict.action == "promote":
+        nights = counted(chain.nights_to_show, "night")
+        sentences.append(
+            f"If it were worse by the margin {chain.margin:g}, the watch would show it after about {nights} "
+            "like this one."
         )
     if chain and chain.renewed is not None and verdict.action == "promote":
         sentences.append(f"Version {verdict.challenger} is what later refreshes are held against.")

@@ -130,11 +130,8 @@ def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
 def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:
     """Raises ReleaseError as `fetch` does; without `files_digest` only the model's own files are compared.
 
-    Pickles are looked for in the archive of its code too.
+    Pickles are looked for in the archive of its code too, once its bytes are known to be those on record.
     """
-    names = [path.name for path in folder.rglob("*")] + carried_code.file_names(folder)
-    if pickled := sorted(name for name in names if PurePosixPath(name).suffix in PICKLES):
-        raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
     if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
         raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")
     compared = [(folder / carried_code.MODEL, model_digest)]
@@ -145,6 +142,9 @@ def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> N
                 f"the files of {uri} have digest {digest}, the ledger says {expected}; "
                 f"restore MLflow's artifacts"
             )
+    names = [path.name for path in folder.rglob("*")] + carried_code.file_names(folder)
+    if pickled := sorted(name for name in names if PurePosixPath(name).suffix in PICKLES):
+        raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
 
 
 def code_paths(workload: str) -> list[Path]:

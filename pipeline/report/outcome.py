@@ -14,7 +14,7 @@ Outcome = Literal["promoted", "kept", "failed", "rollback", "open"]
 CHAIN = (
     ("open", "night"), ("ingest", "batch"), ("validate", "report"), ("prepare", "dataset"),
     ("profile", "profile"), ("plan", "plan"), ("train", "training"), ("evaluate", "evaluation"),
-    ("register", "version"), ("gate", "verdict"), ("promote", "release"),
+    ("register", "version"), ("gate", "verdict"), ("refit", "refit"), ("promote", "release"),
 )  # fmt: skip
 SHOWN = 4  # digests
 NIGHTS = 400  # of the ledger, the newest, that pages look back on
@@ -170,6 +170,9 @@ def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> 
             state = "done"
         if stage in errors or stage in skips:
             state = "failed" if stage in errors else "skipped"
+        # a refit that is not asked for leaves no record
+        if stage == "refit" and state == "not reached" and (entry.release or "promote" in skips):
+            state = "skipped"
         # `close` writes the verdict of a night that never reached its gate
         if stage == "gate" and entry.version is None and state == "done":
             state = "not reached"

@@ -18,6 +18,7 @@ from pipeline.contract.records import (
     Version,
 )
 from pipeline.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_spent, sentence, why_cold
+from pipeline.registry.description import in_the_long_run
 from pipeline.statistics.level import Level
 from pipeline.storage.ledger import Entry
 
@@ -103,6 +104,20 @@ def test_only_as_many_nights_are_averaged_as_it_takes() -> None:
     assert stands(-0.02, before).num_nights == 1  # its standard error of 0.004 is enough
     noisy = stands(-0.02, before, spread=0.2)
     assert 1 < noisy.num_nights < 9
+
+
+def test_it_says_after_how_many_nights_a_loss_of_the_margin_shows() -> None:
+    few, many = (stands(0.0, [], spread=spread).nights_to_show for spread in (0.02, 0.4))
+    assert few == 1
+    assert many is not None and many > 20
+    refused = chain_of(columns(0.0, spread=0.4), CHAMPION, [], night=night(9), refresh=False, margin=MARGIN,
+                       alpha=0.05)  # fmt: skip
+    assert refused is not None and refused.nights_to_show == many  # of a changed recipe too
+    (said,) = in_the_long_run(verdict(chain=refused))
+    assert said == (
+        "If it were worse by the margin 0.03, the watch would show it after about "
+        f"{many} nights like this one."
+    )
 
 
 def test_with_few_nights_half_of_the_margin_is_kept_back() -> None:

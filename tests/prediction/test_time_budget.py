@@ -12,10 +12,15 @@ from pipeline.prediction.time_budget import BEFORE_TRAINING, Decided, window
 from tests.planning.jobs import DATASET, night, profile
 
 
-def found(*decided: Decided, hours: float = 18, gap_hours: float = 6, step_s: float = 1e-3):
+def found(
+    *decided: Decided, hours: float = 18, gap_hours: float = 6, step_s: float = 1e-3, refit_epochs: float = 0
+):
     plain = night(hours=hours)
     told = replace(plain, decide_until=plain.train_until + timedelta(hours=gap_hours))
-    return window(told, DATASET, profile(step_s=step_s), test_days=1, confidence=0.99, decided=decided)
+    return window(
+        told, DATASET, profile(step_s=step_s), test_days=1, confidence=0.99, decided=decided,
+        refit_epochs=refit_epochs,
+    )  # fmt: skip
 
 
 def took(evaluation_s: float, gate_s: float = 60.0) -> Decided:
@@ -29,6 +34,17 @@ def test_a_decision_with_time_to_spare_leaves_training_its_own_deadline():
 def test_without_nights_scoring_is_the_forward_third_of_a_step_for_two_models():
     evaluation = found(step_s=0.3).after[0]
     assert evaluation.seconds == pytest.approx(10 + 2 * 1e6 / 243 * (0.1 + 1e-5), rel=0.01)
+
+
+def test_a_refit_is_given_the_time_of_whole_steps_on_the_held_out_samples_or_what_nights_took():
+    plain = found(gap_hours=0.1)
+    assert [part.name for part in plain.after] == ["evaluation", "register and gate"]
+    prior = found(step_s=0.3, refit_epochs=2).after[-1]
+    assert prior.name == "refit"
+    assert prior.seconds == pytest.approx(43 + 2 * 1e6 / 243 * (0.3 + 1e-5), rel=0.01)
+    nights = [replace(took(100), refit_s=1000.0)] * 5
+    assert found(*nights, took(100), refit_epochs=2).after[-1].seconds == pytest.approx(1040)
+    assert found(*nights, refit_epochs=2, gap_hours=0.1).until_s < plain.until_s - 1000
 
 
 def test_nights_that_tell_no_time_leave_what_was_taken_before_any():

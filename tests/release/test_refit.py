@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +34,7 @@ from pipeline.jobs import launcher
 from pipeline.registry import aliases
 from pipeline.rollout import audit, provenance
 from pipeline.storage import ledger
+from tests.benchmarks.bench_interrupted import processes_in
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import OWN, make_night
 from tests.release.test_registry import client, serving, versions
@@ -137,6 +140,44 @@ def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_vers
 
 def killed(*args: object, **given: object) -> None:
     raise KeyboardInterrupt
+
+
+def kill_once(home: Path, is_time: Callable[[], bool]) -> None:
+    """Begin a refit in a fork, and SIGKILL it and its job as soon as it is time."""
+    pid, until = os.fork(), time.monotonic() + 60
+    if not pid:
+        try:
+            refitted()
+        finally:
+            os._exit(1)
+    while not is_time():
+        assert time.monotonic() < until
+        assert not os.waitpid(pid, os.WNOHANG)[0], "it ended before it was killed"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    while left := processes_in(home):
+        for process in left:
+            process.kill()
+
+
+def test_a_refit_that_is_killed_goes_on_to_the_same_bits(judged: Callable[..., Verdict], home: Path) -> None:
+    judged(samples=0)
+    jobs = launcher.JOBS
+    kill_once(home, lambda: any(jobs.glob("*/submissions.jsonl")))
+    kill_once(home, lambda: any(path.stat().st_size for path in jobs.glob("*/log.txt")))  # torch has begun
+    kill_once(home, launcher.REFITTED.exists)  # trained, not registered
+    kill_once(home, lambda: versions() == [1, 2])
+    made = refitted()
+    assert made and made.version and made.training
+    assert (made.version.number, versions()) == (2, [1, 2])
+    [job] = [path for path in jobs.iterdir() if path.is_dir()]
+    shutil.rmtree(job)
+    shutil.rmtree(launcher.REFITTED)
+    records.path_of(Refit).unlink()
+    undisturbed = refitted()
+    assert undisturbed and undisturbed.training
+    assert undisturbed.training.num_restarts == 0
+    assert undisturbed.training.model_digest == made.training.model_digest == made.version.model_digest
 
 
 def test_without_the_time_for_it_the_judged_version_serves_and_the_record_says_why(

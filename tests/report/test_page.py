@@ -99,6 +99,11 @@ def test_the_verdict_comes_first(first: str) -> None:
     assert text.index("Promoted: version 12 replaces version 11.") < text.index("proven no worse") < 400
 
 
+def test_a_refit_that_nobody_asked_for_is_skipped(first: str) -> None:
+    text = text_of(first)
+    assert "✓ gate ○ refit ✓ promote" in text
+
+
 def test_a_first_version_is_held_against_a_rule_and_no_margin_is_drawn(first: str, folder: Path) -> None:
     assert "Challenger minus champion on the same 400" in text_of(first)
     assert "margin −" in text_of(first)
