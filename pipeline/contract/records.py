@@ -690,4 +690,9 @@ def listing(folder: Path, *, of_file: Callable[[Path], str] | None = None) -> st
 
 def text_digest(text: str) -> str:
     """Returns DVC's digest of a text."""
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+    return bytes_digest(text.encode())
+
+
+def bytes_digest(content: bytes) -> str:
+    """Returns DVC's digest of a file with these bytes."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

@@ -382,17 +382,27 @@ def _commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
     listed = git("log", "-z", "--first-parent", *count, f"--format={form}", tip, folder=home())
     fields = listed.removesuffix("\0").split("\0")
     num = 4 + len(trailers)
-    commits = []
+    commits: list[Commit] = []
     for start in range(0, len(fields), num):
         commit, parents, time, subject, night, rollback, serves = fields[start : start + num]
-        if not night:  # the first night's only parent is a code commit, which names no night
+        if not night:  # a code commit, the only parent of the first night
             break
         made = Commit(
             id=commit, parents=tuple(parents.split()), time=int(time), subject=subject, night=night,
             rollback=bool(rollback), serves=int(serves or rollback) if serves or rollback else None,
         )  # fmt: skip
         commits.append(made)
+        if len(made.parents) == 1 and not made.rollback and _follows_none(commit):
+            break  # whatever the message of the code commit before says
     return tuple(commits)
+
+
+def _follows_none(commit: str) -> bool:
+    """Returns whether a night's record says that it is the first.
+
+    A night of code that is the ledger's own commit has a single parent, too.
+    """
+    return json.loads(text_at(commit, records.path_of(Night)) or "{}").get("previous") == ""
 
 
 def texts_at(commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[str, str]]:

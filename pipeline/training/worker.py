@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+WEIGHTS = "model.safetensors"
 
 
 def main(folder: Path) -> int:
@@ -105,7 +106,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         if recipe.tuning.in_memory
         else None,
     )
-    warm = _start_warm(engine, Path(recipe.warm_from)) if recipe.warm_from else False
+    warm = _start_warm(engine, recipe) if recipe.warm_from else False
     termination = Termination()
     copies = CheckpointCopies(recipe.copies) if recipe.copies else None
     limit = _Limit(folder)
@@ -180,10 +181,23 @@ def _engine_class(recipe: Recipe) -> "Callable[..., TorchEngine]":
     return TorchEngine
 
 
-def _start_warm(engine: "TorchEngine", folder: Path) -> bool:
-    from safetensors.torch import load_file
+def _start_warm(engine: "TorchEngine", recipe: Recipe) -> bool:
+    """Begins from the weights that the recipe names; the bytes that are compared are those that are used."""
+    from safetensors.torch import load
 
-    warm = engine.begin_from(load_file(folder / "model.safetensors"))
+    folder = Path(recipe.warm_from)
+    weights = folder / WEIGHTS
+    content = weights.read_bytes()
+    found = records.digest(
+        folder,
+        of_file=lambda path: records.bytes_digest(content) if path == weights else records.digest(path),
+    )
+    if recipe.warm_digest and found != recipe.warm_digest:
+        raise DataError(
+            f"the model in {folder} has digest {found}, and the night began with {recipe.warm_digest}; "
+            f"open the night anew, which restores it"
+        )
+    warm = engine.begin_from(load(content))
     if not warm:
         log.warning("the model in %s has other shapes; starting cold", folder)
     return warm

@@ -29,6 +29,21 @@ def test_a_commit_that_does_not_say_is_known_by_its_record() -> None:
     assert [(one.id, one.serves) for one in ledger.releases()] == [(commit, 1)]
 
 
+def test_a_code_commit_that_says_it_is_a_night_is_none_of_the_ledger() -> None:
+    words = ["commit", "--quiet", "--allow-empty", "--message=Forged\n\nNight: 2025-01-01\nServes: 7"]
+    checkout.git(*words, folder=Path())
+    first = close(1, after="", release=release_of(1))
+    assert [(commit.id, commit.serves) for commit in ledger.commits()] == [(first, 1)]
+
+
+def test_a_night_of_code_that_is_the_newest_commit_of_the_ledger_follows_it() -> None:
+    first = close(1, after="", release=release_of(1))
+    checkout.git("checkout", "--quiet", "--force", "nights", folder=Path())
+    second = close(2, after=first)
+    assert len(ledger.commits()[0].parents) == 1  # git leaves out the second, which is the same
+    assert [commit.id for commit in ledger.commits()] == [second, first]
+
+
 def forget(commit: str) -> str:
     """Make the newest commit of the ledger again, without the version in its message."""
     message = checkout.git("log", "-1", "--format=%B", commit)

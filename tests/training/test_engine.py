@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, JobError, ParamsError
 from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint
 from pipeline.training import engine as engines
@@ -18,9 +21,11 @@ from pipeline.training.checkpoint import State
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
 from pipeline.training.tuning import to
+from pipeline.training.worker import _start_warm
 from tests.fakes import LineWorkload, write_curve
 from tests.training import short_of_memory, unlike
 from tests.training.nights import ROOT
+from tests.training.recipes import recipe
 from tests.training.steps import BATCHES, steps
 
 SHARE = np.arange(8)
@@ -217,6 +222,19 @@ def test_a_champion_of_another_shape_is_not_started_from(folder):
     assert not made.begin_from(dict(wide.model.state_dict()))
     assert made.begin_from(dict(engine(folder, seed=5).model.state_dict()))
     assert torch.equal(made.model["table"].weight, engine(folder, seed=5).model["table"].weight)
+
+
+def test_a_warm_start_takes_the_bytes_that_it_has_compared(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "champion"
+    model.mkdir()
+    (model / "model.json").write_text("{}")
+    save_file(dict(engine(folder, seed=5).model.state_dict()), model / "model.safetensors")
+    asked = recipe(warm_from=str(model), warm_digest=records.digest(model))
+    assert _start_warm(engine(folder), asked)
+    save_file(dict(engine(folder, seed=6).model.state_dict()), model / "model.safetensors")
+    with pytest.raises(DataError, match=r"has digest .*, and the night began with .*; open the night anew"):
+        _start_warm(engine(folder), asked)
+    assert _start_warm(engine(folder), replace(asked, warm_digest=""))  # a job of before has none
 
 
 def test_batches_of_any_make_are_moved(folder):
