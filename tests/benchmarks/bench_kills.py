@@ -56,6 +56,7 @@ FRAUD = [
     "source.start=2026-01-25", "source.today=2026-03-06", "source.rows_per_day=1600",
     "source.num_accounts=300", "source.fraud_share=0.05", "ingest.history_days=24", "profile.steps=2",
     "profile.batch_sizes=[64]", "smoke_test.samples=20", "train.epochs=1", "gate.refit_epochs=1",
+    "gate.margin=0.05",
 ]  # fmt: skip
 BEGIN = """\
 git init -q && git config user.name Bench && git config user.email bench@example.org
