@@ -3,23 +3,32 @@
 import dataclasses
 import json
 import os
+import shutil
 import sys
 import types
 import zipfile
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from mlflow import MlflowClient
+from safetensors.torch import save_file
 
 from pipeline.contract import params, records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Champion, Version
+from pipeline.data.features import CLEAN
+from pipeline.data.ingest import part_of
+from pipeline.evaluation import own_code
 from pipeline.evaluation.scores import read_scores
 from pipeline.evaluation.smoke_test import smoke_test
 from pipeline.registry import carried_code, packaging
+from pipeline.rollout.drill import drill
+from pipeline.serving import container, day_predictions
 from pipeline.serving.loading import Arrays, VersionLoader
 from pipeline.storage import checkout, ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
@@ -111,6 +120,66 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     assert not loads.ok
     assert not rollback.ok
     assert "the ledger says" in loads.text
+    assert not spoils.exists()
+
+
+def change_the_weights(files: Path, spoils: Path) -> None:
+    save_file({"weight": torch.tensor([7.0])}, files / "artifacts" / "model" / "model.safetensors")
+
+
+def ways(home: Path, made: Champion, files: Path, root: Path) -> list[Callable[[], object]]:
+    """How drill, own code, container and predict take version 1; each raises ReleaseError if it is refused."""
+
+    def drilled() -> None:
+        model = next(iter(drill(params.load(home))))
+        assert model.name == "model of version 1"
+        if not model.ok:
+            raise ReleaseError(model.text)
+
+    def scored_by_own_code() -> None:
+        with own_code.fetched(made, name="daybreak"):
+            pass
+
+    def served_in_a_container() -> None:
+        asked = {"MODEL_DIGEST": made.model_digest, "FILES_DIGEST": made.files_digest}
+        shutil.rmtree(root, ignore_errors=True)
+        container.lay_out(asked | {"AIP_STORAGE_URI": str(files)}, root)
+
+    def predicted() -> None:
+        try:
+            day_predictions.write_day(date(2025, 1, 10), str(root.with_suffix(".csv")), version=1)
+        except ReleaseError as error:
+            if "is of Toy, which predicts no rows" not in str(error):  # it was loaded, and asked
+                raise
+
+    return [drilled, scored_by_own_code, served_in_a_container, predicted]
+
+
+def test_drill_own_code_container_and_predict_refuse_what_was_put_into_a_version(
+    home: Path, files: Path, release: Any, tmp_path: Path
+) -> None:
+    """Each fetches by a way of its own, and compares with the ledger before it loads anything."""
+    release(1, 1.0)
+    os.chdir(home)
+    made = ledger.champion_at(ledger.releases()[-1].id)
+    assert made and made.files_digest
+    clean = part_of(date(2025, 1, 10), home / "nights" / "2025-01-10" / CLEAN)
+    clean.parent.mkdir(parents=True)
+    clean.touch()
+    spoils, pristine = tmp_path / "spoils", tmp_path / "pristine"
+    shutil.copytree(files, pristine)
+    taken = ways(home, made, files, tmp_path / "root")
+    for take in taken:
+        take()
+    for attack in (change_the_weights, change_the_code):
+        attack(files, spoils)
+        with mlflow_client.session() as client:
+            tag_as_it_is(client, files)
+        for take in taken:
+            with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+                take()
+        shutil.rmtree(files)
+        shutil.copytree(pristine, files)
     assert not spoils.exists()
 
 
