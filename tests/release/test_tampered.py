@@ -128,7 +128,7 @@ def change_the_weights(files: Path, spoils: Path) -> None:
 
 
 def ways(home: Path, made: Champion, files: Path, root: Path) -> list[Callable[[], object]]:
-    """How drill, own code, container and predict take version 1; each raises ReleaseError if it is refused."""
+    """How drill, own code, container and predict take version 1; ReleaseError where it is refused."""
 
     def drilled() -> None:
         model = next(iter(drill(params.load(home))))
