@@ -401,6 +401,7 @@ class Version(Record):
     model_digest: str
     run_id: str
     files_digest: str = ""  # of all its files, code included; "": made before that was kept
+    mlmodel: str = ""  # text of its file MLmodel, which no other version has; "": made before that was kept
 
 
 @dataclass(frozen=True, kw_only=True)

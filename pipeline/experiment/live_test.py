@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import DataError, NotYet, ParamsError, ReleaseError
 from pipeline.contract.params import GateParams, LiveSections, LiveTestParams, OwnMetricParams, Plug
 from pipeline.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Release, Verdict, Version
@@ -74,7 +74,7 @@ def judge(
     if not _may_begin(first, params.gate):
         return first
     if log is not None and (fault := _read(log, params)):
-        if datetime.now(UTC) < night.decide_until:
+        if clock.utc() < night.decide_until:
             raise NotYet(fault)
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {fault}")
         return _decided(verdict, params, experiment=night.id)
@@ -113,7 +113,8 @@ def _look(
     log: "Log",
 ) -> Verdict:
     """Looks once at an experiment that may begin, and takes one action."""
-    now = datetime.now(UTC)
+    now = datetime.now(UTC)  # as routers time what users met
+    is_over = clock.utc() >= night.decide_until
     traffic = log.traffic()
     serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None or serving.version != champion.version:
@@ -121,7 +122,7 @@ def _look(
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
         return _decided(verdict, params, experiment=night.id)
     if traffic.experiment != night.id:
-        traffic = _open(log, traffic, night, version, champion, over=now >= night.decide_until)
+        traffic = _open(log, traffic, night, version, champion, over=is_over)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
     seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(
@@ -136,7 +137,7 @@ def _look(
         share=share,
         units=seen.counts(share)[0],
         hours=(now.timestamp() - traffic.changed_at) / HOUR_S,
-        over=now >= night.decide_until or traffic.experiment != night.id,
+        over=is_over or traffic.experiment != night.id,
     )
     if why := log.why_stopped(night.id):
         decision = Decision(action="reject", reason=f"stopped by a router: {why}")

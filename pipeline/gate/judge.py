@@ -12,12 +12,11 @@ By `gate.scores`, held-out scores decide, or users who meet one model or the oth
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from numpy.typing import NDArray
 
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.formats import counted
 from pipeline.contract.params import GateParams, GateSections
@@ -131,7 +130,7 @@ def gate(
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, _smoke_test(version, champion, evaluation, params))
     show_verdict(version, verdict, answer)
-    verdict = replace(verdict, decided_at=datetime.now(UTC).replace(microsecond=0))
+    verdict = replace(verdict, decided_at=clock.utc().replace(microsecond=0))
     if verdict.approve_until:
         records.write(verdict)
         if not approval.is_same_question(before, verdict):

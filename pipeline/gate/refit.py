@@ -15,11 +15,11 @@ promotion that was interrupted goes on with the same version.
 
 import logging
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from pipeline.contract import clock
 from pipeline.contract.backend import Backend
 from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, sentence
 from pipeline.contract.params import EvaluateParams, RefitSections
@@ -85,7 +85,7 @@ def refit(
     if ledger.ledger_tip() != night.previous:  # promoted already, or another night was first
         return None
     try:
-        approvals.check_promotion(night, verdict, approval, now=datetime.now(UTC))
+        approvals.check_promotion(night, verdict, approval, now=clock.utc())
     except NothingToDo:  # `promote` says why
         return None
     try:

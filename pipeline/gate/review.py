@@ -7,10 +7,9 @@ one stands, whether it was given in Airflow or on the command line, and `promote
 import getpass
 import logging
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
 from pipeline.contract.records import Approval, Night, Verdict, Version
 from pipeline.registry import aliases, description
@@ -86,7 +85,7 @@ def show_report(night: Night, *, commit: str = "") -> None:
 
 
 def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: str) -> Approval:
-    now = datetime.now(UTC)
+    now = clock.utc()
     assert verdict.approve_until is not None
     if now >= verdict.approve_until:
         until = f"{verdict.approve_until:%Y-%m-%d %H:%M} UTC"

@@ -27,8 +27,18 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
+DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
 OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """The files of a version, as they were logged."""
+
+    source: str  # their URI
+    files_digest: str
+    mlmodel: str  # text of the file that describes them to MLflow
 
 
 def log_model(
@@ -39,8 +49,8 @@ def log_model(
     day: date,
     model: Path = MODEL,
     to: str = "model",
-) -> tuple[str, str]:
-    """Logs a model as a pyfunc with its code; returns its URI and the digest of its files.
+) -> Logged:
+    """Logs a model as a pyfunc with its code.
 
     It takes raw rows where the workload predicts them, else the numbers of samples. `day` is the night's,
     `to` the folder among the artifacts of the run.
@@ -67,9 +77,10 @@ def log_model(
             input_example=taken.example,
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in required],
         )
-        files_digest = records.digest(folder)
+        files_digest, mlmodel = records.digest(folder), (folder / DESCRIPTION).read_text()
         client.log_artifacts(run_id, str(folder), to)
-    return f"{client.get_run(run_id).info.artifact_uri}/{to}", files_digest
+    source = f"{client.get_run(run_id).info.artifact_uri}/{to}"
+    return Logged(source=source, files_digest=files_digest, mlmodel=mlmodel)
 
 
 @dataclass(frozen=True, kw_only=True)

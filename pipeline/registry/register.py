@@ -69,13 +69,16 @@ def register(
         )
         number, known = _find_version(client, name, tags), records.find(Version)
         if known and known.number == number and known.model_digest == training.model_digest:
-            files_digest = known.files_digest
+            files_digest, mlmodel = known.files_digest, known.mlmodel
         else:  # also after a killed call: of MLflow's files only those just sent are known to be whole
             packaging.log_records(
                 client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
-            source, files_digest = packaging.log_model(client, run_id, params, day=night.day)
-            number = number or _make_version(client, name, source=source, run_id=run_id, tags=tags, text=text)
+            logged = packaging.log_model(client, run_id, params, day=night.day)
+            files_digest, mlmodel = logged.files_digest, logged.mlmodel
+            number = number or _make_version(
+                client, name, source=logged.source, run_id=run_id, tags=tags, text=text
+            )
         client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
         for key, value in {**tags, "version": f"{name}/{number}"}.items():
             client.set_tag(run_id, key, value)
@@ -89,6 +92,7 @@ def register(
         model_digest=training.model_digest,
         run_id=run_id,
         files_digest=files_digest,
+        mlmodel=mlmodel,
     )
 
 
@@ -103,15 +107,16 @@ def register_refit(
     tags = lineage(night, data_digest=judged.data_digest, model_digest=training.model_digest, params=params)
     tags["refit_of"] = str(judged.number)
     with session() as client:
-        source, files_digest = packaging.log_model(
-            client, judged.run_id, params, day=night.day, model=model, to="refitted"
-        )
+        logged = packaging.log_model(client, judged.run_id, params, day=night.day, model=model, to="refitted")
         page = aliases.existing(client, judged.name, judged.number).description or ""
         number = _find_version(client, judged.name, tags) or _make_version(
-            client, judged.name, source=source, run_id=judged.run_id, tags=tags,
+            client, judged.name, source=logged.source, run_id=judged.run_id, tags=tags,
             text=description.of_refit(page, judged=judged.number),
         )  # fmt: skip
-    return replace(judged, number=number, model_digest=training.model_digest, files_digest=files_digest)
+    return replace(
+        judged, number=number, model_digest=training.model_digest, files_digest=logged.files_digest,
+        mlmodel=logged.mlmodel,
+    )  # fmt: skip
 
 
 def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> int | None:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def expect_ledger(params: ModelSections, *, opens: bool = False) -> None:
     """Raises ReleaseError where MLflow, a journal or a remote knows of more than the ledger has.
 
-    A night that `opens` asks MLflow only where the ledger has no champion, as `gate` asks it later; in the
-    first night it creates MLflow's database. A ledger that has to be signed and is not is refused too.
+    A night that `opens` asks MLflow in full only where the ledger has no champion, and else takes a quick
+    look at the alias, as `gate` asks the rest later; in the first night it creates MLflow's database. A
+    ledger that has to be signed and is not is refused too.
     """
     ledger.expect_signed()
     tip = ledger.ledger_tip()
@@ -40,6 +41,8 @@ def expect_ledger(params: ModelSections, *, opens: bool = False) -> None:
         if tip or not mlflow_client.is_missing():
             with session() as client:
                 evidence += _mlflow_says(client, params.register_.name, tip, has_champion=serving is not None)
+    elif (quick := mlflow_client.champion_tag(params.register_.name)) and quick[1]:
+        evidence += _alias_says(params.register_.name, *quick, tip=tip)
     if not evidence:
         return
     if ledger.ledger_tip() != tip:  # a promotion was under way
@@ -55,13 +58,18 @@ def expect_ledger(params: ModelSections, *, opens: bool = False) -> None:
 def _mlflow_says(client: "MlflowClient", name: str, tip: str, *, has_champion: bool) -> Iterator[str]:
     number = aliases.alias(client, name)
     commit = str(aliases.existing(client, name, number).tags.get("ledger", "")) if number else ""
-    if number and not ledger.is_part(commit, tip) and (commit or not has_champion):
-        by = f", promoted by its commit {commit[:9]}" if commit else ""
-        yield f"MLflow's alias champion names version {number} of {name}{by}"
+    if number and (commit or not has_champion) and (said := [*_alias_says(name, number, commit, tip=tip)]):
+        yield from said
         return
     newest = aliases.newest_tagged(client, name)
     if newest and not ledger.is_part(newest[1], tip):
         yield f"MLflow's version {newest[0]} of {name} is of the ledger's commit {newest[1][:9]}"
+
+
+def _alias_says(name: str, number: int, commit: str, *, tip: str) -> Iterator[str]:
+    if not ledger.is_part(commit, tip):
+        by = f", promoted by its commit {commit[:9]}" if commit else ""
+        yield f"MLflow's alias champion names version {number} of {name}{by}"
 
 
 def _journal_says(tip: str) -> Iterator[str]:

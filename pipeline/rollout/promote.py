@@ -5,9 +5,7 @@ whatever serves follow. A night that lost the race changes nothing, and an inter
 by the next call, or by the next `watch`.
 """
 
-from datetime import UTC, datetime
-
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.params import RegisterSections
 from pipeline.contract.records import (
@@ -48,7 +46,7 @@ def promote(
     get ready in time.
     """
     try:
-        approvals.check_promotion(night, verdict, approval, now=datetime.now(UTC))
+        approvals.check_promotion(night, verdict, approval, now=clock.utc())
     except NothingToDo:
         if verdict.approve_until and approvals.answer_to(verdict, approval) is None:
             show_verdict(version, verdict, over=True)

@@ -6,7 +6,8 @@ A copy is good if it has the digest that the records name; where it comes from d
     DVC's cache      DVC's remote, copies in the folders of nights and in MLflow, the source for raw rows
     checkpoints      their copies elsewhere; a torn one without is removed, as training goes on from another
     buckets          sent again from the folder of the night
-    versions         the model from DVC's cache, other files from versions that have the same
+    versions         the model from DVC's cache, MLmodel from the version's record, other files from versions
+                     that have the same
 """
 
 import logging
@@ -294,7 +295,7 @@ def _versions(params: Params) -> Iterator[Check]:
                 client.log_artifacts(known[number].run_id, str(folder), "model")
                 with tempfile.TemporaryDirectory() as again:
                     packaging.fetch(uris[number], known[number], into=Path(again))
-                yield _repaired(fault.where, "DVC's cache and other versions")
+                yield _repaired(fault.where, "DVC's cache, its record and other versions")
             else:
                 yield _failed(fault.where, "bring MLflow's artifacts back from a backup, or roll back")
 
@@ -325,6 +326,8 @@ class _Versions:
         """Puts good files in the place of bad ones; returns whether all are as the ledger says."""
         folder = self.folder(version.number)
         self._model(version, folder / MODEL)
+        if version.mlmodel:
+            (folder / packaging.DESCRIPTION).write_text(version.mlmodel)
         if self._is_whole(version, folder):
             return True
         for other in sorted(set(self._uris) - {version.number}, reverse=True):

@@ -66,8 +66,9 @@ def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
     release(1, 1.0)
     tip = ledger.ledger_tip()
     subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
-    with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
-        expect_ledger(told)
+    for opens in (False, True):
+        with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
+            expect_ledger(told, opens=opens)
 
 
 def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused(

@@ -42,8 +42,16 @@ def test_code_that_rots_is_put_back_and_what_is_a_versions_own_is_said_to_be_los
     assert cli.main(["repair"]) == 0
     assert "ok   repaired: version 2: " in capfd.readouterr().out
     assert archive.read_bytes() == content
-    (files[0] / "MLmodel").write_text("")
+    described = files[0] / "MLmodel"
+    content = described.read_bytes()
+    described.write_text("")
     (check,) = repair.repair(told)
+    assert check.ok
+    assert check.text.endswith("from DVC's cache, its record and other versions")
+    assert described.read_bytes() == content  # no other version has it, but the ledger does
+    for version in files:
+        (version / "served.py").unlink()
+    check = next(iter(repair.repair(told)))
     assert not check.ok
     assert "version 1: " in check.text
     assert "bring MLflow's artifacts back from a backup" in check.text

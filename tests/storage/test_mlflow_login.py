@@ -86,6 +86,11 @@ def test_who_holds_the_password_writes_and_a_router_only_reads(
         client.create_registered_model("daybreak")
         client.create_model_version("daybreak", f"runs:/{run}/facts.json", run)
         assert ADMIN[1] not in str(client.get_run(run).to_dictionary())
+        assert mlflow_client.champion_tag("daybreak") is None
+        client.set_registered_model_alias("daybreak", "champion", "1")
+        assert mlflow_client.champion_tag("daybreak") == (1, "")
+        client.set_model_version_tag("daybreak", "1", "ledger", "c0ffee")
+        assert mlflow_client.champion_tag("daybreak") == (1, "c0ffee")
 
     for password in ("another one before", READER):  # it is there the second time
         mlflow_reader.make_reader(registry, admin=ADMIN, password=password)
