@@ -11,7 +11,6 @@ A copy is good if it has the digest that the records name; where it comes from d
 """
 
 import logging
-import os
 import shutil
 import subprocess
 import tempfile
@@ -232,7 +231,7 @@ def _nights(params: Params) -> Iterator[Check]:
             yield _failed(fault.where, "the cache has not got it either")
             continue
         path = Path(fault.where)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh = path.with_name(f".{path.name}")  # as `dvc_cache.put`
         shutil.copyfile(dvc_cache.path_of(fault.name), fresh)
         fresh.replace(path)
         yield _repaired(fault.where, "DVC's cache")

@@ -5,7 +5,6 @@ An object is `files/md5/ab/cdef...`; that of a folder ends with `.dir` and lists
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -73,7 +72,7 @@ def put(digest: str, content: Path) -> None:
     path = path_of(digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh = path.with_name(f".{path.name}")  # a killed repair leaves one, which the next writes over
         fresh.write_bytes(content.read_bytes())
         fresh.chmod(0o444)
         records.sync(fresh)
