@@ -53,5 +53,5 @@ def test_code_that_rots_is_put_back_and_what_is_a_versions_own_is_said_to_be_los
         (version / "served.py").unlink()
     check = next(iter(repair.repair(told)))
     assert not check.ok
-    assert "version 1: " in check.text
+    assert "version 2: " in check.text
     assert "bring MLflow's artifacts back from a backup" in check.text
