@@ -24,7 +24,7 @@ PURE_ROOMS = {"statistics", "spot", "simulation", "prediction", "planning"}
 ACTING = {"prediction.ledger_history", "planning.plan_stage"}  # in those rooms, and read the ledger
 PURE = {
     "contract.formats", "contract.source_code", "contract.units",
-    "backends.billing", "backends.vertex.error_codes", "backends.vertex.job_spec",
+    "backends.billing", "backends.faults", "backends.vertex.error_codes", "backends.vertex.job_spec",
     "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
     "gate.all_metrics", "gate.selftest",
     "jobs.escalation", "jobs.heartbeats", "jobs.outlook",

@@ -28,6 +28,7 @@ class Stretch:
     started: datetime | None
     asked: datetime | None = None  # when they were requested
     ended: datetime | None  # None: they are still rented
+    there: datetime | None = None  # when the machines were there, where that is known
 
 
 def usd(stretches: Iterable[Stretch], *, now: datetime, known: Sequence[Machine]) -> float:

@@ -30,6 +30,7 @@ class Submission(Record):
     asked_at: str  # ISO; of the last request
     resource: str = ""  # the service's name of the job; "" while that is not known
     state: State = "queued"
+    there_at: str = ""  # when its machines were there, where the place says so
     started_at: str = ""
     ended_at: str = ""
     reason: str = ""  # why it ended
@@ -44,7 +45,7 @@ class Submission(Record):
         """The time that machines were rented for, and is paid for."""
         return Stretch(
             rental=self.rental, asked=_time(self.asked_at), started=_time(self.started_at),
-            ended=_time(self.ended_at),
+            ended=_time(self.ended_at), there=_time(self.there_at),
         )  # fmt: skip
 
 

@@ -8,10 +8,10 @@ measured rates alone. A remedy that the program can apply itself carries the cha
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Line, Profile, Remedy, Tuning
+from pipeline.contract.records import Line, Profile, Remedy, Strategy, Tuning
 from pipeline.machines.catalog import HEADROOM, PAGE_CACHE, rented
 
 Bound = Literal["io", "compute", "memory"]
@@ -277,19 +277,24 @@ def _faster(job: JobFacts) -> dict[str, Machine | None]:
     """Returns for each kind of faster device the machine that helps this job, from the device that it is on.
 
     Of accelerators the one on which the job costs least, of newer generations the one on which it is fastest.
+    A device is compared with a device, so no machine has more of them than the job has workers.
     """
-    priced = [machine for machine in rented() if machine.num_devices and machine.usd_per_hour]
+    priced = [machine for machine in rented() if 0 < machine.num_devices <= job.num_workers if _usd(machine)]
     gains = {machine: _gain_on(job, machine) for machine in priced}
     faster = {machine: gain for machine, gain in gains.items() if gain >= LEAST_GAIN}
     gpus = [machine for machine in faster if not machine.is_tpu]
     tpus = [machine for machine in faster if machine.is_tpu]
     return {
-        "faster accelerator": min(
-            gpus, key=lambda m: ((m.usd_per_hour or 0.0) * (1 - faster[m]), m.name), default=None
-        ),
-        "newer generation": max(gpus, key=lambda m: (faster[m], m.name), default=None),
-        "TPU": max(tpus, key=lambda m: (faster[m], m.name), default=None),
+        "faster accelerator": min(gpus, key=lambda m: (_usd(m) * (1 - faster[m]), m.name), default=None),
+        "newer generation": max(gpus, key=lambda m: (faster[m], -_usd(m), m.name), default=None),
+        "TPU": max(tpus, key=lambda m: (faster[m], -_usd(m), m.name), default=None),
     }
+
+
+def _usd(machine: Machine) -> float:
+    """Returns the least price of an hour; a small machine with H100 is not sold on demand. 0: not known."""
+    prices = (machine.price(strategy) for strategy in get_args(Strategy))
+    return min((price for price in prices if price), default=0.0)
 
 
 def _gain_on(job: JobFacts, machine: Machine) -> float:

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.backends.ownership import home_token
+from pipeline.backends.place import RetryPolicy, Unreachable
 from pipeline.backends.vertex import preflight
-from pipeline.backends.vertex.client import Denied, RetryPolicy, Unreachable
+from pipeline.backends.vertex.client import Denied
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.backends.vertex.job_spec import Site
 from pipeline.backends.vertex.service import Service

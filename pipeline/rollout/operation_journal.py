@@ -15,7 +15,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import NoReturn
 
-from pipeline.backends.vertex.client import Denied, NotDone
+from pipeline.backends.place import NotDone
+from pipeline.backends.vertex.client import Denied
 from pipeline.backends.vertex.deployments import Deployments
 from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.storage.journal import Journal

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.vertex.client import RetryPolicy
+from pipeline.backends.place import RetryPolicy
 from pipeline.backends.vertex.vertex import Vertex
 from pipeline.contract.backend import Job, State
 from pipeline.contract.records import Rental

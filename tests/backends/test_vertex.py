@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.backends.place import RetryPolicy
 from pipeline.backends.submission_journal import SubmissionJournal, stretches
-from pipeline.backends.vertex.client import RetryPolicy
 from pipeline.contract.backend import Backend
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.storage import jsonl

@@ -121,6 +121,18 @@ def test_accelerators_are_those_that_help_from_the_device_that_the_job_is_on():
     assert named("newer generation", **told, flops_per_s=65e12, dispatch_share=1.0).predicted_gain == 0
 
 
+def test_a_job_of_one_worker_is_not_sent_to_a_machine_of_eight_devices():
+    told = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False,
+            "flops_per_s": 65e12, "bytes_per_s": 3.2e11}  # fmt: skip
+    devices = {machine.name: machine.num_devices for machine in rented()}
+    for num_workers, most in ((1, 1), (4, 4), (8, 8)):
+        for name in ("faster accelerator", "newer generation", "TPU"):
+            note = named(name, **told, num_workers=num_workers).note
+            (machine,) = (word for word in note.split() if word in devices)
+            assert 1 <= devices[machine] <= most, note
+    assert "a3-highgpu-1g" in named("newer generation", **told).note  # not sold on demand
+
+
 def test_small_operators_are_offered_a_compiler_and_a_larger_batch():
     told = {"bound": "compute", "load_s": line(0, 0), "step_s": line(1e-2, 1e-6)}
     plain, small = (named("compiled model", **told, dispatch_share=share) for share in (0.1, 0.9))

@@ -9,7 +9,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from pipeline.backends.vertex.client import RetryPolicy
+from pipeline.backends.place import RetryPolicy
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet
 from pipeline.contract.records import Release

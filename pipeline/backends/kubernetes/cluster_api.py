@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from pipeline.backends.cluster import ClusterRefused, ClusterUnreachable
+from pipeline.backends.place import Refused, Unreachable
 
+AWAY = "the cluster does not answer"
 CALL_S = (5.0, 30.0)  # to connect, and for the answer
 RAW: dict[str, Any] = {"_request_timeout": CALL_S, "_preload_content": False}
 BUSY = frozenset((408, 409, 429, 500, 502, 503, 504))  # HTTP statuses that another try may not get
@@ -85,7 +86,7 @@ class ClusterApi:
                 config_file=os.environ.get("KUBECONFIG"), context=self._context or None
             )
         except (ConfigException, OSError) as error:
-            raise ClusterUnreachable(f"no kubeconfig leads to it: {error}") from None
+            raise Unreachable(f"{AWAY}: no kubeconfig leads to it: {error}") from None
 
     @cached_property
     def _batch(self) -> Any:
@@ -126,15 +127,15 @@ class ClusterApi:
             answer: dict[str, Any] = json.loads(call().data)
             return answer
         except json.JSONDecodeError:
-            raise ClusterUnreachable("its reply ends in the middle") from None
+            raise Unreachable(f"{AWAY}: its reply ends in the middle") from None
         except ApiException as error:
             if error.status == unless and _reason(error) != "Conflict":
                 return {}
             if not error.status or error.status in BUSY:
-                raise ClusterUnreachable(_said(error)) from None
-            raise ClusterRefused(_said(error)) from None
+                raise Unreachable(f"{AWAY}: {_said(error)}") from None
+            raise Refused(_said(error)) from None
         except (HTTPError, OSError) as error:
-            raise ClusterUnreachable(" ".join(str(error).split())[:200]) from None
+            raise Unreachable(f"{AWAY}: {' '.join(str(error).split())[:200]}") from None
 
 
 def _reason(error: Any) -> str:

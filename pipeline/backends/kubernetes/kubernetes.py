@@ -1,42 +1,33 @@
-"""Runs a job on a Kubernetes cluster as an Indexed Job, one at most, however often it is submitted.
+"""Runs a job on a Kubernetes cluster as an Indexed Job.
 
-A Job is found by its labels, and named by what it runs and the number of the attempt: where the reply to a
-request was lost, the same name is asked for again, and the cluster says that it has it. What was rented is
-kept beside the job (submission_journal.py), since a cluster forgets.
+A Job is named by its token: where the reply to a request was lost, the same name is asked for again, and the
+cluster says that it has it.
 """
 
-import hashlib
-import logging
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pipeline.backends import ownership, staging
-from pipeline.backends.cluster import Cluster, ClusterRefused, ClusterUnreachable, leave, left_s
+from pipeline.backends.cluster import Cluster
+from pipeline.backends.faults import COMMON, GOES_ON, NEXT, Fault
 from pipeline.backends.kubernetes import manifest, pod_status
 from pipeline.backends.kubernetes.cluster_api import ClusterApi
 from pipeline.backends.kubernetes.manifest import Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
-from pipeline.backends.kubernetes.pod_status import Seen
-from pipeline.backends.submission_journal import Submission, SubmissionJournal
-from pipeline.contract.backend import LIVE, Job, LiveJob, State, label
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import replace_text
-from pipeline.machines.own_machines import OwnMachine
-from pipeline.storage.bucket import BucketFolder
-
-log = logging.getLogger(__name__)
+from pipeline.backends.place import AT_ONCE, Refused, Rented, Request, Unreachable
+from pipeline.contract.backend import Job, label
 
 JOB, NIGHT, FOLDER = "daybreak/job", "daybreak/night", "daybreak/folder"  # annotations of a Job
-END_S, POLL_S = 120.0, 0.2  # in which a deleted Job is gone
+STEM = "daybreak-"  # of the name of a Job, before its token
+END_S = 120.0  # in which a deleted Job is gone
 IMAGE_S = 300.0  # for an image that cannot be pulled: a registry may be away for moments
 
 
 class Kubernetes(Cluster):
     """Jobs of one namespace."""
+
+    place = "the cluster"
 
     def __init__(
         self,
@@ -51,187 +42,80 @@ class Kubernetes(Cluster):
         wait_minutes: float = 15.0,
     ) -> None:
         """Keeps where jobs run; `wait_minutes` is how long a job may wait for nodes that there are not."""
-        super().__init__(machines=machines)
+        super().__init__(machines=machines, bucket=bucket, retry=replace(AT_ONCE, cancel_s=END_S))
         self.site = Site(
             namespace=namespace, image=image, service_account=service_account, queue=queue, bucket=bucket
         )
-        self._wait_s = 60 * wait_minutes
-        self._bucket = BucketFolder(url=bucket) if bucket else None
         self._api = ClusterApi(namespace=namespace, context=context)
+        self.faults = {
+            **COMMON,
+            "not taken": Fault(
+                state="refused",
+                text=f"the cluster does not take job {{job}} on {{what}}{{said}}; look at the quota of "
+                f"namespace {namespace}, and at {self.file}; {NEXT}",
+            ),
+            "unschedulable": Fault(
+                state="refused", patience_s=60 * wait_minutes,
+                text=f"no node takes job {{job}} on {{machine}}{{said}}; {NEXT}; a longer wait comes from "
+                "backend.wait_minutes",
+            ),
+            "no image": Fault(
+                state="failed", final=True, patience_s=IMAGE_S,
+                text=f"job {{job}} cannot start{{said}}; look at backend.image, {image}",
+            ),
+            "disrupted": Fault(
+                state="preempted", text=f"job {{job}} was disrupted on {{machine}}{{said}}; {GOES_ON}"
+            ),
+        }  # fmt: skip
 
-    def submitted(self, job: Job, machine: OwnMachine, journal: SubmissionJournal) -> str:
-        """Submits the job unless it stands, and returns the name of its Job."""
-        standing = self._standing(job.name)
-        for each in standing:
-            self._adopt(each, journal, job)
-        mine = [journal.of(each["metadata"]["name"]) for each in standing]
-        states = {each.resource: self.known(journal, each) for each in mine if each}
-        kept = next((name for name, state in states.items() if state in LIVE or state == "succeeded"), "")
-        if kept:
-            self._end_others(standing, kept)
-            self._complete(kept, job, standing)
-            return kept
-        number = 1 + max((_number(name) for name in [*states, *self._known(journal, job.name)]), default=0)
-        name = f"{_stem(job.name)}-{number}"
-        now = datetime.now(UTC)
-        seconds = left_s(job, now)
-        labels = self._labels(job, number)
-        request = manifest.indexed_job(
-            job, machine.machine, name=name, selector=manifest.chosen(machine.words(job.rental.strategy)),
-            site=self.site, labels=labels, annotations={JOB: job.name, NIGHT: job.night, FOLDER: job.folder},
-            staged=_stem(job.name), left_s=seconds, until=now.timestamp() + seconds,
+    def make(self, request: Request) -> Rented:
+        """Creates the Job, or returns the one of that name."""
+        job, name = request.job, f"{STEM}{request.attempt}"
+        made = self._api.create_job(
+            manifest.indexed_job(
+                job, request.machine, name=name, selector=manifest.chosen(self.options(job.rental)),
+                site=self.site, labels=_labels(request.labels), staged=request.folder.name,
+                annotations={JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder)},
+                left_s=request.run_s, until=request.until,
+            )
         )  # fmt: skip
-        replace_text(journal.folder / "attempt", name)
-        if self._bucket and (journal.folder / "job.json").exists():
-            staging.pack(self._bucket, _stem(job.name), journal.folder, night=Path())
-        submission = Submission(
-            attempt=name, job=job.name, rental=job.rental, asked_at=now.isoformat(), resource=name
-        )
-        try:
-            made = self._api.create_job(request)
-        except ClusterRefused as refused:
-            why = (
-                f"the cluster does not take job {job.name} on {job.rental} ({refused}); look at the quota of "
-            )
-            return self.refuse(
-                journal, submission, f"{why}namespace {self.site.namespace}, and at {self.file}"
-            )
-        journal.put(submission)
-        self._complete(name, job, [made] if made else self._standing(job.name))
-        return name
+        if made:
+            return _rented(made, ())
+        there = self.find((), attempt=request.attempt)
+        if not there:
+            raise Unreachable(f"the cluster does not answer: it has Job {name}, and does not list it")
+        return there[0]
 
-    def _complete(self, name: str, job: Job, standing: Sequence[Mapping[str, Any]]) -> None:
+    def attached(self, rented: Rented, job: Job) -> None:
         """Creates the secret and the service that the pods of a Job wait for, if a kill came in between."""
-        made = next((each for each in standing if each["metadata"]["name"] == name), None)
-        if made is None:
-            return
-        owner = manifest.owner_of(name, made["metadata"]["uid"])
+        name, num_pods = rented.name, job.rental.num_machines
+        owner = manifest.owner_of(name, rented.evidence["metadata"]["uid"])
         labels = {"daybreak": self.home}
-        environment = {
-            key: value for key, value in job.environment.items() if key != "PYTHONPATH"
-        } | {"PIPELINE_ATTEMPT": name, NUM_PODS: str(job.rental.num_machines), NAME: name}  # fmt: skip
-        if job.rental.num_machines > 1:
+        environment = {key: value for key, value in job.environment.items() if key != "PYTHONPATH"}
+        environment |= {"PIPELINE_ATTEMPT": rented.attempt, NUM_PODS: str(num_pods), NAME: name}
+        if num_pods > 1:
             self._api.create_service(manifest.service(name, labels=labels, owner=owner))
-        self._api.create_secret(
-            manifest.secret(name, environment, labels=labels, owner=owner)
-        )  # pods wait for it
+        self._api.create_secret(manifest.secret(name, environment, labels=labels, owner=owner))
 
-    def _standing(self, job: str) -> list[dict[str, Any]]:
-        return self._api.jobs({"daybreak": self.home, "daybreak/job": label(job)})
+    def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
+        """Returns the Jobs of this home with these labels."""
+        return [_rented(job, ()) for job in self._api.jobs(_labels({"daybreak": self.home, **labels}))]
 
-    def _adopt(self, made: Mapping[str, Any], journal: SubmissionJournal, job: Job) -> None:
-        """Records a Job whose request was not answered, or whose journal was lost."""
-        name = made["metadata"]["name"]
-        if journal.of(name) is None:
-            asked = made["metadata"]["creationTimestamp"]
-            journal.put(
-                Submission(attempt=name, job=job.name, rental=job.rental, asked_at=asked, resource=name)
-            )
+    def get(self, name: str) -> Rented | None:
+        """Returns the Job of that name, as it and its pods say."""
+        jobs = self._api.jobs(_labels({"attempt": name.removeprefix(STEM)}))
+        return _rented(jobs[0], self._api.pods({manifest.OF_A_JOB: name})) if jobs else None
 
-    def _known(self, journal: SubmissionJournal, job: str) -> list[str]:
-        return [each.attempt for each in journal.submissions() if each.job == job]
+    def end(self, name: str) -> None:
+        """Deletes the Job, and its pods before it."""
+        self._api.delete_job(name)
 
-    def _end_others(self, standing: Sequence[Mapping[str, Any]], kept: str) -> None:
-        for other in standing:
-            name = other["metadata"]["name"]
-            if name != kept and pod_status.seen(other, ()).state in LIVE:
-                log.warning("job %s lives twice; ending Job %s, %s stays", _stem(kept), name, kept)
-                self._api.delete_job(name)
+    def owns(self, name: str) -> bool:
+        """Returns whether it is the name of a Job of ours."""
+        return name.startswith(STEM)
 
-    def looked(self, journal: SubmissionJournal, submission: Submission) -> State:
-        """Returns the state of a submission, and records it with its times."""
-        name = submission.resource
-        standing = self._standing(submission.job)
-        job = next((each for each in standing if each["metadata"]["name"] == name), None)
-        pods = self._api.pods({manifest.OF_A_JOB: name}) if job else []
-        seen = pod_status.seen(job, pods) if job else Seen(cause="gone")
-        if seen.state in LIVE:
-            self._end_others(standing, name)
-        return self._record(journal, submission, job, pods, seen)
-
-    def _record(
-        self, journal: SubmissionJournal, submission: Submission, job: Mapping[str, Any] | None,
-        pods: Sequence[Mapping[str, Any]], seen: Seen,
-    ) -> State:  # fmt: skip
-        """Records the state and the times; ends a Job that waits for what does not come."""
-        name, state = submission.attempt, seen.state
-        started, ended = pod_status.times(job, pods) if job else (None, None)
-        final = seen.cause == "out of memory"
-        if state in LIVE:
-            waited_s = (datetime.now(UTC) - seen.since).total_seconds() if seen.since else 0.0
-            most_s = submission.rental.max_wait_s or self._wait_s
-            if seen.cause == "unschedulable" and waited_s > most_s:
-                self._api.delete_job(name)
-                state = "refused"
-            elif seen.cause == "no image" and waited_s > IMAGE_S:
-                self._api.delete_job(name)
-                state, final = "failed", True
-        self._exchange(journal, _stem(submission.job), alive=state in LIVE)
-        times = {"started_at": _iso(started)} if started else {}
-        if state in LIVE:
-            journal.change(name, state=state, **times)
-            return state
-        text = "" if state == "succeeded" else _sentence(submission, seen, file=self.file, site=self.site)
-        if text:
-            log.warning("%s", text)
-            leave(journal, name, text, final=final)
-        journal.change(name, state=state, reason=text, ended_at=_iso(ended or datetime.now(UTC)), **times)
-        return state
-
-    def _exchange(self, journal: SubmissionJournal, name: str, *, alive: bool) -> None:
-        """Fetches what the job has left in the bucket, and sends it what has changed."""
-        if not self._bucket:
-            return
-        try:
-            if alive:
-                staging.push_updates(self._bucket, name, journal.folder)
-            staging.pull_results(self._bucket, name, journal.folder)
-        except Exception as error:
-            if not alive:
-                raise JobError(
-                    f"what job {name} left is in {self._bucket.url}, which does not answer "
-                    f"({type(error).__name__}: {error}); try again"
-                ) from error
-            log.warning("%s does not answer: %s; the next look fetches it", self._bucket.url, error)
-
-    def cancel(self, handle: str) -> None:
-        """Deletes the Job and returns when its pods have ended; no error if it has, or never existed."""
-        name, journal = self.parted(handle)
-        submission = journal.of(name)
-        if submission is None or submission.state not in LIVE:
-            return
-        try:
-            if self.looked(journal, submission) not in LIVE:
-                return
-            self._api.delete_job(name)
-            until = time.monotonic() + END_S
-            while self._api.pods({manifest.OF_A_JOB: name}) and time.monotonic() < until:
-                time.sleep(POLL_S)
-            self.looked(journal, submission)
-        except (ClusterUnreachable, ClusterRefused) as error:
-            log.warning("whether job %s was cancelled is not known: %s", submission.job, error)
-
-    def live(self) -> list[LiveJob]:
-        """Returns the jobs of this home that wait or run."""
-        try:
-            standing = self._api.jobs({"daybreak": self.home})
-        except (ClusterUnreachable, ClusterRefused) as error:
-            raise JobError(f"the cluster does not list its Jobs: {error}; try again") from None
-        return [
-            LiveJob(
-                handle=f"{meta['name']} {meta['annotations'][FOLDER]}",
-                job=meta["annotations"][JOB],
-                night=meta["annotations"][NIGHT],
-                state=state,
-                created_at=pod_status.moment(meta["creationTimestamp"]),
-            )
-            for each in standing
-            if (meta := each["metadata"]) and (state := pod_status.seen(each, ()).state) in LIVE
-        ]
-
-    def logs(self, handle: str) -> str:
+    def log_of(self, name: str, folder: Path) -> str:
         """Returns the command that prints what the pods have printed."""
-        name = self.parted(handle)[0]
         return f"kubectl logs --namespace {self.site.namespace} --selector {manifest.OF_A_JOB}={name}"
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
@@ -245,8 +129,8 @@ class Kubernetes(Cluster):
                 for verb in verbs.split()
                 if not self._api.may(verb, resource, group=group)
             ]
-        except (ClusterUnreachable, ClusterRefused) as error:
-            yield "cluster", False, f"does not answer: {error}; look at the kubeconfig and backend.context"
+        except (Unreachable, Refused) as error:
+            yield "cluster", False, f"{error}; look at the kubeconfig and backend.context"
             return
         text = f"namespace {self.site.namespace}: this account may do what a night needs"
         if lacks:
@@ -259,55 +143,28 @@ class Kubernetes(Cluster):
             return
         yield "bucket", True, "none: the nodes share the folder of the nights at the same path"
 
-    @cached_property
-    def home(self) -> str:
-        """The token of the home of the nights."""
-        return ownership.home_token()
 
-    def is_own(self, name: str) -> bool:
-        """Returns whether it is the name of a Job of ours."""
-        return name.startswith("daybreak-")
-
-    def _labels(self, job: Job, number: int) -> dict[str, str]:
-        facts = {"night": job.night, "model": job.model, "job": job.name, "attempt": str(number)}
-        own = {f"daybreak/{key}": _value(label(value)) for key, value in facts.items()}
-        return {"daybreak": self.home, **own}
-
-
-def _value(text: str) -> str:
-    """Returns the text as the value of a label, which begins and ends with a letter or digit."""
-    return text.strip("-_") or "none"
-
-
-def _stem(job: str) -> str:
-    """Returns the name of a Job without its number: distinct for each job of each home."""
-    return f"daybreak-{hashlib.sha256(f'{ownership.home_token()} {job}'.encode()).hexdigest()[:20]}"
+def _rented(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Rented:
+    """Returns a Job as it and its pods say."""
+    seen, meta = pod_status.seen(job, pods), job["metadata"]
+    there, started, ended = pod_status.times(job, pods)
+    state: Literal["queued", "running", "succeeded", "ended"] = "ended"
+    if seen.cause == "done":
+        state = "succeeded"
+    elif seen.cause in pod_status.LIVE:
+        state = "running" if seen.cause == "running" else "queued"
+    notes = meta.get("annotations", {})
+    return Rented(
+        name=meta["name"], state=state, created_at=pod_status.moment(meta["creationTimestamp"]),
+        attempt=meta["labels"]["daybreak/attempt"], job=notes.get(JOB, ""), night=notes.get(NIGHT, ""),
+        folder=notes.get(FOLDER, ""), cause=seen.cause, since=seen.since, said=seen.text, status=seen.status,
+        there_at=there, started_at=started, ended_at=ended, evidence=job,
+    )  # fmt: skip
 
 
-def _number(name: str) -> int:
-    return int(name.rpartition("-")[2])
-
-
-def _sentence(submission: Submission, seen: Seen, *, file: Path, site: Site) -> str:
-    """Returns why a job ended without a model, and what to do."""
-    job, machine = submission.job, submission.rental.machine
-    said = f" ({seen.text.rstrip('.')[:300]})" if seen.text else ""
-    goes_on = "it goes on from its last checkpoint"
+def _labels(facts: Mapping[str, str]) -> dict[str, str]:
+    """Returns labels of a Job; their values begin and end with a letter or digit."""
     return {
-        "unschedulable": f"no node takes job {job} on {machine}{said}; the plan's next machine is asked for; "
-        f"a longer wait comes from backend.wait_minutes",
-        "no image": f"job {job} cannot start{said}; look at backend.image, {site.image}",
-        "disrupted": f"job {job} was disrupted on {machine}{said}; {goes_on}",
-        "out of memory": f"job {job} ran out of the memory of {machine}{said}; name a machine with more in "
-        f"plan.machines, or lower train.batch_size",
-        "overtime": f"job {job} was ended after its time{said}; its last checkpoint is what the night has; "
-        f"allow more by night.train_hours",
-        "killed": f"job {job} was killed on {machine}{said}; {goes_on}",
-        "gone": f"job {job} is gone from namespace {site.namespace}; {goes_on}",
-        "error": f"job {job} ended with status {seen.status}, an error of its own code{said}; look at its "
-        f"log, fix the workload, and run train again",
-    }.get(seen.cause, f"job {job} ended as {seen.cause}{said}; {goes_on}")
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat()
+        key if key == "daybreak" else f"daybreak/{key}": label(value).strip("-_") or "none"
+        for key, value in facts.items()
+    }

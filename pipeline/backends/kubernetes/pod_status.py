@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from pipeline.contract.backend import State
-
 Cause = Literal[
     "done", "suspended", "unschedulable", "no image", "starting", "running", "disrupted", "out of memory",
     "overtime", "killed", "error", "gone",
@@ -19,11 +17,7 @@ Cause = Literal[
 STUCK = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError")
 )
-STATES: dict[Cause, State] = {
-    "done": "succeeded", "suspended": "queued", "unschedulable": "queued", "no image": "queued",
-    "starting": "queued", "running": "running", "disrupted": "preempted", "out of memory": "failed",
-    "overtime": "preempted", "killed": "preempted", "error": "failed", "gone": "preempted",
-}  # fmt: skip
+LIVE: frozenset[Cause] = frozenset(("suspended", "unschedulable", "no image", "starting", "running"))
 LOST = ("Evicted", "NodeLost", "Shutdown")  # reasons of a pod that lost its node
 SIGNALS = 128  # exit statuses above it are signals
 
@@ -36,11 +30,6 @@ class Seen:
     text: str = ""  # the cluster's own words
     since: datetime | None = None  # when that began, where the cluster says so
     status: int | None = None  # exit status of the first container that failed
-
-    @property
-    def state(self) -> State:
-        """The state that a backend reports for it."""
-        return STATES[self.cause]
 
 
 def seen(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
@@ -90,8 +79,9 @@ def _failed(condition: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> 
 
 def times(
     job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]
-) -> tuple[datetime | None, datetime | None]:
-    """Returns from when to when nodes were held: the first container's start, the end of the Job."""
+) -> tuple[datetime | None, datetime | None, datetime | None]:
+    """Returns when the first node had its pod, when the first container began, and when the Job ended."""
+    placed = [moment(at) for pod in pods if (at := pod.get("status", {}).get("startTime"))]
     started = [
         moment(at)
         for pod in pods
@@ -102,7 +92,7 @@ def times(
     conditions = _true(job)
     over = next((conditions[kind] for kind in ("Complete", "Failed") if kind in conditions), {})
     ended = job.get("status", {}).get("completionTime") or over.get("lastTransitionTime")
-    return min(started, default=None), moment(ended) if ended else None
+    return min(placed, default=None), min(started, default=None), moment(ended) if ended else None
 
 
 def _true(thing: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

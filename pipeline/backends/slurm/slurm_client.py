@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from pipeline.backends.cluster import ClusterRefused, ClusterUnreachable
+from pipeline.backends.place import Refused, Unreachable
 
+AWAY = "the cluster does not answer"
 CALL_S = 30.0  # the most that a command may take
 FIELDS = ("%i", "%T", "%j", "%k", "%V", "%S", "%e", "%r")  # of squeue, in the order of `Listed`
 SEPARATOR = "\x1f"
@@ -72,7 +73,7 @@ def would_take(options: Sequence[str]) -> str:
     """Returns why Slurm would not take a job with these options; "" if it would."""
     try:
         _call(["sbatch", "--test-only", *options], text="#!/bin/sh\nexit 0\n")
-    except ClusterRefused as refused:
+    except Refused as refused:
         return str(refused)
     return ""
 
@@ -83,21 +84,21 @@ def _call(words: Sequence[str], *, text: str = "", environment: dict[str, str] |
             words, input=text, capture_output=True, text=True, timeout=CALL_S, check=False, env=environment
         )
     except FileNotFoundError:
-        raise ClusterUnreachable(f"{words[0]} is not installed here") from None
+        raise Unreachable(f"{AWAY}: {words[0]} is not installed here") from None
     except subprocess.TimeoutExpired:
-        raise ClusterUnreachable(f"{words[0]} did not answer within {CALL_S:g} s") from None
+        raise Unreachable(f"{AWAY}: {words[0]} did not answer within {CALL_S:g} s") from None
     if not done.returncode:
         return done.stdout.strip()
     said = " ".join(done.stderr.split())[:300]
     if words[0] != "scontrol" and not _answers():
-        raise ClusterUnreachable(said)
-    raise ClusterRefused(said)
+        raise Unreachable(f"{AWAY}: {said}")
+    raise Refused(said)
 
 
 def _answers() -> bool:
     try:
         _call(["scontrol", "ping"])
-    except (ClusterRefused, ClusterUnreachable):
+    except (Refused, Unreachable):
         return False
     return True
 

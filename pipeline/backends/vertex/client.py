@@ -6,14 +6,13 @@ here: the caller first looks at what became of the call before.
 """
 
 import logging
-import random
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pipeline.backends.place import NotDone, RetryPolicy, Unreachable
 from pipeline.backends.vertex.error_codes import is_device_quota
 from pipeline.contract.errors import JobError, ParamsError
 
@@ -27,34 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 A = TypeVar("A")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """Deadlines of calls, and how long to retry."""
-
-    call_s: float = 30.0  # deadline of one call
-    first_pause_s: float = 1.0  # between two calls; twice as long each time, up to 32 times
-    give_up_s: float = 240.0  # of retrying
-    settle_s: float = 60.0  # until a request whose reply was lost has made its job, or never will
-    error_s: float = 90.0  # until a job that has ended says why
-    cancel_s: float = 60.0  # at most, until a cancelled job has ended
-
-    def pauses(self) -> Iterator[float]:
-        """Yields the seconds to wait before each retry, with a jitter of a fifth, until giving up."""
-        until = time.monotonic() + self.give_up_s
-        pause_s = self.first_pause_s
-        while time.monotonic() + pause_s < until:
-            yield pause_s * random.uniform(0.8, 1.2)
-            pause_s = min(2 * pause_s, 32 * self.first_pause_s)
-
-
-class Unreachable(JobError):
-    """The service did not answer, or not in time; it may have carried out the request all the same."""
-
-
-class NotDone(Unreachable):
-    """The service refused the request for now and has done nothing: by its rate limit, or ABORTED."""
 
 
 class Denied(JobError):

@@ -13,7 +13,8 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from pipeline.backends.vertex.client import Client, Denied, RetryPolicy
+from pipeline.backends.place import RetryPolicy
+from pipeline.backends.vertex.client import Client, Denied
 from pipeline.contract.backend import label
 
 if TYPE_CHECKING:

@@ -16,11 +16,9 @@ the cause is read from structure, in this order:
 """
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.contract.backend import State
-from pipeline.contract.records import Rental
+from pipeline.backends.faults import COMMON, NEXT, Fault
 
 Kind = Literal[
     "stock-out", "quota", "expired", "no such thing", "not allowed", "user error", "out of memory",
@@ -50,57 +48,56 @@ CODES: dict[int, Kind] = {
     9: "user error", 10: "internal", 13: "internal", 14: "internal", 16: "not allowed",
 }  # fmt: skip
 AMBIGUOUS = frozenset((3, 9, 10, 13, 14))  # an argument or the user's code; a fault of either side
-STATES: dict[Kind, State] = {
-    "stock-out": "refused", "quota": "refused", "expired": "refused",
-    "no such thing": "failed", "not allowed": "failed", "user error": "failed", "out of memory": "failed",
-    "preempted": "preempted", "cancelled": "preempted", "overtime": "preempted", "internal": "preempted",
+FAULTS: dict[str, Fault] = {
+    **COMMON,
+    "stock-out": Fault(
+        state="refused",
+        text=f"there is no capacity for {{what}}{{said}}; {NEXT}; more choice comes from plan.machines and "
+        "plan.regions",
+    ),
+    "quota": Fault(
+        state="refused",
+        text=f"the project's quota does not allow {{what}}{{said}}; {NEXT}; ask Google Cloud for more of it "
+        "(IAM & Admin, Quotas), or allow other plan.regions",
+    ),
+    "expired": Fault(
+        state="refused",
+        text=f"{{what}} did not come within {{wait}}{{said}}; {NEXT}; a longer wait comes from "
+        "plan.flex_wait_hours",
+    ),
+    "no such thing": Fault(
+        state="failed", final=True,
+        text="job {job} names something that is not there{said}; look at backend.image in params.yaml, and "
+        "at what python -m pipeline check says",
+    ),
+    "not allowed": Fault(
+        state="failed", final=True,
+        text="job {job} may not use something that it needs{said}; give backend.service_account the roles "
+        "that docs/vertex.md lists",
+    ),
+    "user error": Fault(
+        state="failed",
+        text="job {job} ended with an error of its own code{said}; look at {logs}, fix the workload, and run "
+        "train again",
+    ),
+    "preempted": Fault(state="preempted", text="{what} was taken away{said}; the job goes on from its "
+                       "last checkpoint"),
+    "internal": Fault(
+        state="preempted",
+        text="Vertex AI lost job {job} by a fault of its own{said}; it is submitted again",
+    ),
 }  # fmt: skip
-FINAL: frozenset[Kind] = frozenset(("no such thing", "not allowed", "out of memory"))
 # Device quotas of training; others are of calls per minute, which waiting restores.
 DEVICES = re.compile(r"custom_model_training|(?:gpu|tpu|cpu|accelerator)s?\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was requested, for the sentence of a fault."""
-
-    job: str
-    rental: Rental
-    logs: str = ""  # where a person reads them; "" for a request that did not become a job
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """Why a job ended without a model."""
-
-    kind: Kind
-    text: str  # one sentence, and what to do
-
-    @property
-    def state(self) -> State:
-        """The state that a backend reports for it."""
-        return STATES[self.kind]
-
-    @property
-    def final(self) -> bool:
-        """Whether a retry of the same request would fail in the same way."""
-        return self.kind in FINAL
-
-
-def classify(
-    request: Request, *, state: str, code: int, message: str, ran: bool, failed: bool = False
-) -> Fault:
-    """Returns the fault behind the end of a job.
+def classify(*, state: str, code: int, message: str, ran: bool, failed: bool = False) -> Kind:
+    """Returns why a job ended, as a key of the table of faults.
 
     `state` is the service's (FAILED, EXPIRED, CANCELLED), `ran` whether its command was ever started: a
     stock-out before it is a lack of capacity, a stock-out after it a spot machine that was preempted and
     could not be replaced in six attempts. `failed`: workers of this attempt have recorded errors.
     """
-    kind = _kind(state=state, code=code, message=message, ran=ran, failed=failed)
-    return Fault(kind=kind, text=_sentence(kind, request, message=" ".join(message.split())))
-
-
-def _kind(*, state: str, code: int, message: str, ran: bool, failed: bool) -> Kind:
     if state in ENDS:
         return ENDS[state]
     said = message.partition(TRACEBACK)[0].strip().partition("\n")[0]
@@ -131,30 +128,3 @@ def _of_a_replica(said: str) -> Kind | None:
 def is_device_quota(message: str) -> bool:
     """Whether a 429 is of the device quota, where waiting does not help, rather than of calls per minute."""
     return bool(DEVICES.search(message)) and "per minute" not in message
-
-
-def _sentence(kind: Kind, request: Request, *, message: str) -> str:
-    job, rental = request.job, request.rental
-    what = f"{rental.num_machines} x {rental.machine} as {rental.strategy} in {rental.region}"
-    said = f" ({message.rstrip('.')[:300]})" if message else ""
-    return {
-        "stock-out": f"there is no capacity for {what}{said}; the plan's next machine is asked for; "
-        f"more choice comes from plan.machines and plan.regions",
-        "quota": f"the project's quota does not allow {what}{said}; the plan's next machine is asked for; "
-        f"ask Google Cloud for more of it (IAM & Admin, Quotas), or allow other plan.regions",
-        "expired": f"{what} did not come within {rental.max_wait_s:,.0f} s{said}; the plan's next machine is "
-        f"asked for; a longer wait comes from plan.flex_wait_hours",
-        "no such thing": f"job {job} names something that is not there{said}; look at backend.image in "
-        f"params.yaml, and at what python -m pipeline check says",
-        "not allowed": f"job {job} may not use something that it needs{said}; give "
-        f"backend.service_account the roles that docs/vertex.md lists",
-        "user error": f"job {job} ended with an error of its own code{said}; look at "
-        f"{request.logs or 'its log'}, fix the workload, and run train again",
-        "out of memory": f"job {job} ran out of the memory of {rental.machine}{said}; "
-        f"name a machine with more in plan.machines, or lower train.batch_size",
-        "preempted": f"{what} was taken away{said}; the job goes on from its last checkpoint",
-        "cancelled": f"job {job} was cancelled{said}; it goes on from its last checkpoint if submitted",
-        "overtime": f"job {job} was ended after its time{said}; "
-        f"its last checkpoint is what the night has; allow more by night.train_hours",
-        "internal": f"Vertex AI lost job {job} by a fault of its own{said}; it is submitted again",
-    }[kind]

@@ -6,19 +6,18 @@ used up some of it since the job was planned, which is no reason to give up the 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any
 
-from pipeline.contract.backend import Job, OutOfTime
+from pipeline.contract.backend import Job, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Strategy
 
 STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
-SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
 ENTRYPOINT = ("python", "-m", "pipeline.backends.vertex.entrypoint")
 TORUS = re.compile(r"^(?:ct\dp|tpu\dx)-")  # chips joined in three dimensions
 TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
@@ -47,44 +46,15 @@ class Site:
     disk_gb: int = 200
 
 
-def machine_of(job: Job, *, known: Sequence[Machine]) -> Machine:
-    """Returns the machine of the catalog that the job is for; JobError if it is not rented that way."""
-    rental = job.rental
-    named = [machine for machine in known if machine.name == rental.machine]
-    if not named:
-        raise JobError(
-            f"job {job.name} is for machine {rental.machine}, which Vertex AI does not rent; "
-            f"name one in plan.machines (python -m pipeline prices lists them)"
-        )
-    machine = next((machine for machine in named if machine.region == rental.region), None)
-    if machine is None:
-        raise JobError(
-            f"{rental.machine} is not offered in {rental.region}; "
-            f"set plan.regions to {' or '.join(sorted({m.region for m in named}))}"
-        )
-    strategy = rental.strategy
-    if (strategy == "spot" and not machine.spot) or (strategy == "flex-start" and not machine.flex):
-        raise JobError(
-            f"{rental.machine} is not rented as {strategy} in {rental.region}; "
-            f"set plan.{'spot' if strategy == 'spot' else 'flex_wait_hours'} to "
-            f"{'false' if strategy == 'spot' else '0'}, or name another machine in plan.machines"
-        )
-    if machine.is_tpu and rental.is_spot and rental.num_machines > 1:
-        raise JobError(
-            f"job {job.name} is for {rental.num_machines} x {rental.machine} as spot, but TPU machines that "
-            f"are joined are not rented as spot; set plan.spot to false, or plan.max_machines to 1"
-        )
-    return machine
-
-
 def custom_job(
-    job: Job, machine: Machine, *, site: Site, labels: Mapping[str, str], attempt: str, now: datetime
-) -> dict[str, Any]:
+    job: Job, machine: Machine, *, site: Site, labels: Mapping[str, str], attempt: str, now: datetime,
+    left_s: float,
+) -> dict[str, Any]:  # fmt: skip
     """Returns the custom job, as a mapping that `CustomJob` of the client takes.
 
-    The job neither runs nor waits beyond `job.until`. Raises OutOfTime if that has passed.
+    The job neither runs nor waits longer than `left_s` from `now`.
     """
-    timeout, wait = _times(job, now=now)
+    timeout, wait = _times(job, left_s=left_s)
     scheduling: dict[str, Any] = {
         "strategy": STRATEGIES[job.rental.strategy],
         "timeout": timeout,
@@ -103,22 +73,19 @@ def custom_job(
         if value:
             spec[key] = value
     name = f"daybreak {job.night} {job.name}".replace("  ", " ")
-    return {"display_name": name[:128], "job_spec": spec, "labels": dict(labels)}
+    named = {key: label(value) for key, value in labels.items()}
+    return {"display_name": name[:128], "job_spec": spec, "labels": named}
 
 
-def _times(job: Job, *, now: datetime) -> tuple[timedelta, timedelta | None]:
+def _times(job: Job, *, left_s: float) -> tuple[timedelta, timedelta | None]:
     """Returns how long the job may run, and wait for flex-start; whole seconds, rounded down."""
     flex = job.rental.is_queued
-    if job.timeout_s < 1 or (flex and job.rental.max_wait_s < 1):  # the service reads 0 as no limit
+    if min(left_s, job.timeout_s) < 1 or (
+        flex and job.rental.max_wait_s < 1
+    ):  # the service reads 0 as no limit
         raise JobError(
             f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.rental.max_wait_s:,.0f} s, "
             f"which is no time; allow more by night.train_hours or plan.flex_wait_hours"
-        )
-    left_s = job.timeout_s if job.until is None else (job.until - now).total_seconds() + SLACK_S
-    if left_s < 1:
-        raise OutOfTime(
-            f"job {job.name} was not taken before training has to end, {SLACK_S - left_s:,.0f} s ago; "
-            f"allow more by night.train_hours"
         )
     wait = timedelta(seconds=int(min(job.rental.max_wait_s, left_s))) if flex else None
     return timedelta(seconds=int(min(job.timeout_s, left_s))), wait

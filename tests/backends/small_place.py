@@ -1,0 +1,119 @@
+"""A team's own place: a dictionary is its cloud, whose jobs are processes here. CONTRIBUTING shows it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipeline.backends.faults import COMMON, Fault
+from pipeline.backends.place import Refused, Rented, Request, Unreachable
+from pipeline.backends.renting import Renting
+from pipeline.contract.machine import Machine
+from pipeline.machines.catalog import rented
+
+ENTRYPOINT = "pipeline.backends.vertex.entrypoint"
+MACHINE = next(machine for machine in rented() if machine.name == "n2-standard-8")
+
+
+@dataclass
+class Thing:
+    """A job of the cloud."""
+
+    process: "subprocess.Popen[bytes]"
+    labels: Mapping[str, str]
+    folder: str
+    created_at: datetime
+    ended_at: datetime | None = None
+    taken: bool = False
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+            self.process.wait()
+
+
+@dataclass
+class Cloud:
+    """What outlives a backend; `away` and `full` are its moods, and a reply may be lost."""
+
+    things: dict[str, Thing] = field(default_factory=dict)
+    away: bool = False
+    full: bool = False
+    replies_lost: int = 0
+
+
+class SmallPlace(Renting):
+    """Processes as rented machines."""
+
+    place = "the small place"
+    faults: Mapping[str, Fault] = {
+        **COMMON,
+        "full": Fault(state="refused", text="all of {what} is taken{said}; wait"),
+    }
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__(region=MACHINE.region)
+        self.cloud = cloud
+
+    def make(self, request: Request) -> Rented:
+        self._answer()
+        if self.cloud.full:
+            raise Refused("no rack is free", cause="full")
+        words = [sys.executable, "-m", ENTRYPOINT, "--until", str(request.until), "--workers",
+                 str(request.job.num_workers), "--", request.job.module, *request.job.arguments]  # fmt: skip
+        environment = {**os.environ, **request.job.environment, "PIPELINE_ATTEMPT": request.attempt}
+        process = subprocess.Popen(words, env=environment, start_new_session=True)
+        name = f"thing-{len(self.cloud.things)}"
+        self.cloud.things[name] = Thing(process, request.labels, str(request.folder), datetime.now(UTC))
+        if self.cloud.replies_lost:
+            self.cloud.replies_lost -= 1
+            raise Unreachable("the small place does not answer")
+        return self._rented(name)
+
+    def find(self, regions: Iterable[str], **labels: str) -> Sequence[Rented]:
+        self._answer()
+        wanted = {"daybreak": self.home, **labels}.items()
+        return [
+            self._rented(name) for name, thing in self.cloud.things.items() if wanted <= thing.labels.items()
+        ]
+
+    def get(self, name: str) -> Rented | None:
+        self._answer()
+        return self._rented(name) if name in self.cloud.things else None
+
+    def end(self, name: str) -> None:
+        self._answer()
+        if thing := self.cloud.things.get(name):
+            thing.taken = thing.taken or thing.process.poll() is None
+            thing.end()
+
+    def owns(self, name: str) -> bool:
+        return name.startswith("thing-")
+
+    def log_of(self, name: str, folder: Path) -> str:
+        return f"smallplace logs {name}"
+
+    def machines(self) -> Sequence[Machine]:
+        return (MACHINE,)
+
+    def _answer(self) -> None:
+        if self.cloud.away:
+            raise Unreachable("the small place does not answer")
+
+    def _rented(self, name: str) -> Rented:
+        thing = self.cloud.things[name]
+        status = thing.process.poll()
+        if status is not None and thing.ended_at is None:
+            thing.ended_at = datetime.now(UTC)
+        lost = thing.taken or status == 128 + signal.SIGTERM  # ended at its time
+        return Rented(
+            name=name, state="running" if status is None else "ended" if status else "succeeded",
+            cause="preempted" if lost else "error", status=status, attempt=thing.labels["attempt"],
+            job=thing.labels["job"], night=thing.labels["night"], folder=thing.folder,
+            created_at=thing.created_at, there_at=thing.created_at, started_at=thing.created_at,
+            ended_at=thing.ended_at,
+        )  # fmt: skip
