@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.contract import params
+from pipeline import night
+from pipeline.contract import params, source_code
 from pipeline.contract.backend import Backend
 from pipeline.contract.errors import PipelineError
-from pipeline.contract.formats import counted
+from pipeline.contract.formats import counted, size
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Check, Rental
 from pipeline.storage import checkout, ledger, lifecycle
@@ -55,6 +56,7 @@ def findings() -> Iterator[Finding]:
     )  # fmt: skip
     for name in ("source", "workload", "backend"):
         yield _plug(name, getattr(loaded, name))
+    yield _code(home, loaded)
     with contextlib.suppress(PipelineError):  # already reported
         yield from _backend(home, loaded, loaded.backend.make())
     yield from _serving(loaded)
@@ -77,6 +79,19 @@ def _plug(name: str, plug: params.Plug) -> Finding:
     except PipelineError as error:
         return Finding(what=name, ok=False, text=str(error))
     return Finding(what=name, ok=True, text=plug.use)
+
+
+def _code(home: Path, loaded: params.Params) -> Finding:
+    """Returns whether the code of a night is small enough to travel to jobs and into versions."""
+    texts = []
+    try:
+        for what, files in night.travelling(loaded, home):
+            source_code.expect_small(files, what=what, max_mb=loaded.night.max_code_mb)
+            num_bytes = sum(path.stat().st_size for path in files)
+            texts.append(f"{counted(len(files), 'file')}, {size(num_bytes)}, {what}")
+    except (PipelineError, SyntaxError) as error:
+        return Finding(what="code", ok=False, text=str(error))
+    return Finding(what="code", ok=True, text="; ".join(texts))
 
 
 def _backend(home: Path, loaded: params.Params, backend: Backend) -> Iterator[Finding]:

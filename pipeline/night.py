@@ -9,14 +9,14 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 
 from pipeline import warm_parent
-from pipeline.contract import clock, days, older, params, records
+from pipeline.contract import clock, days, older, params, records, source_code
 from pipeline.contract.errors import (
     JobError,
     NothingToDo,
@@ -117,6 +117,7 @@ def _lay_out(
     params.complete(Path())
     if folder == home and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
+    _expect_small_code(overridden)
     day = day or _newest_day(overridden, partial(_zone, overridden), at=datetime.now(UTC))
     champion = _restore(previous, day)
     booted_at = clock.read_anew()
@@ -137,6 +138,23 @@ def _lay_out(
     )
     records.write(night)
     return night
+
+
+def _expect_small_code(loaded: params.Params) -> None:
+    """Raises ParamsError where more code would travel than may, rather than after hours of training."""
+    for what, files in travelling(loaded, Path()):
+        source_code.expect_small(files, what=what, max_mb=loaded.night.max_code_mb)
+
+
+def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[Path]]]:
+    """Yields where files of the checkout in a folder travel, and which."""
+    from pipeline.backends import staging
+    from pipeline.registry import carried_code
+
+    if (loaded.backend.model_extra or {}).get("bucket"):
+        yield "to each job", staging.code_files(folder)
+    tops = carried_code.tops(loaded.workload.use)
+    yield "into each version", [file for top in tops for file in carried_code.files_of(top)]
 
 
 def close(night: Night, params: CloseSections) -> None:

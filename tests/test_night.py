@@ -52,6 +52,28 @@ def test_a_night_runs_in_a_worktree_with_its_overrides_written_in(repository: Pa
     assert checkout.git("rev-parse", "HEAD") == night.code_commit
 
 
+def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours_of_training(
+    repository: Path,
+) -> None:
+    (repository / "big.bin").write_bytes(b"x" * 2_500_000)
+    checkout.git("add", "big.bin", folder=repository)
+    checkout.git("commit", "-m", "Add a file that is no code", folder=repository)
+    backend = 'backend={"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p", "image": "i", '
+    with pytest.raises(ParamsError) as refused:
+        opened(
+            repository,
+            day=date(2025, 1, 2),
+            set=[f'{backend}"bucket": "gs://b"}}', "night.max_code_mb=2"],
+        )
+    told = str(refused.value)
+    assert (
+        "would travel to each job, more than night.max_code_mb: 2 allows; the largest: big.bin (2.5 MB), "
+        in told
+    )
+    assert told.endswith("have git ignore what is not code, keep it in a bucket, or raise night.max_code_mb")
+    assert opened(repository, day=date(2025, 1, 2)).day == date(2025, 1, 2)
+
+
 def test_without_a_day_the_newest_of_the_source_is_taken(repository: Path) -> None:
     assert opened(repository).day == date(2025, 1, 2)
 

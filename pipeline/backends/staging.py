@@ -16,7 +16,6 @@ import hashlib
 import json
 import logging
 import shutil
-import subprocess
 import tempfile
 import zipfile
 from contextlib import suppress
@@ -25,6 +24,7 @@ from typing import Any
 
 from pipeline.contract.errors import DataError
 from pipeline.contract.records import digest, replace_text
+from pipeline.storage import checkout
 from pipeline.storage.bucket import BucketFolder, inside
 
 log = logging.getLogger(__name__)
@@ -61,11 +61,8 @@ def _pack_code(night: Path, path: Path) -> str:
 
     So what a workload reads beside its modules, a vocabulary as well as a configuration, is there too.
     """
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--",
-              ":!data", ":!nights", ":!var"]  # fmt: skip
-    done = subprocess.run(listed, cwd=night, capture_output=True, check=False)
-    names = sorted(name for name in done.stdout.decode().split("\0") if name and (night / name).is_file())
-    if done.returncode or not names:
+    names = sorted(file.relative_to(night).as_posix() for file in code_files(night))
+    if not names:
         return ""
     seen = hashlib.md5(usedforsecurity=False)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -74,6 +71,11 @@ def _pack_code(night: Path, path: Path) -> str:
             seen.update(name.encode() + b"\0" + hashlib.md5(content, usedforsecurity=False).digest())
             packed.writestr(zipfile.ZipInfo(name), content)  # without times: the same code, the same bytes
     return seen.hexdigest()
+
+
+def code_files(night: Path) -> list[Path]:
+    """Returns the files of the folder of a night that travel to its jobs as their code."""
+    return checkout.unignored(night, leaving_out=("data", "nights", "var"))
 
 
 def push_updates(bucket: BucketFolder, name: str, folder: Path) -> None:

@@ -119,6 +119,10 @@ class NightParams(Section):
     keep_days: float = Field(90, gt=0)
     """Days for which data and models of a night are kept, so that a rollback can bring them back. What serves
     and what it replaced are kept longer, the records of all nights always. Lower it to free disk."""
+    max_code_mb: float = Field(1000, gt=0)
+    """Megabytes that the code of a night may hold: what travels to a rented job, all of the checkout that git
+    does not ignore, and what a version carries, the package of the workload. Raise it where these files are
+    really needed there."""
     reread_nights: int = Field(7, ge=1)
     """Nights within which every byte of DVC's cache is read again and compared with its digest: each `close`
     reads that share of it. Raise it where reading takes too long."""

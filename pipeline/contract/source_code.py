@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError
+from pipeline.contract.formats import counted, size
 
 FRAME = __name__.partition(".")[0]
 LOCKS = (
@@ -25,6 +26,26 @@ def source_digest(use: str) -> str:
     files = source_files(use.partition(":")[0])
     text = "\0".join(_without_own_imports(path, top=use.partition(".")[0]) for path in files)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def expect_small(files: Iterable[Path], *, what: str, max_mb: float) -> None:
+    """Raises ParamsError where files hold more than may travel, and names the largest.
+
+    Args:
+        files: that would travel.
+        what: where to, as an error says it.
+        max_mb: `night.max_code_mb`.
+    """
+    sizes = {path: path.stat().st_size for path in files}
+    total = sum(sizes.values())
+    if total > max_mb * 1e6:
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+        named = ", ".join(f"{path} ({size(sizes[path])})" for path in largest)
+        raise ParamsError(
+            f"{counted(len(sizes), 'file')} of {size(total)} would travel {what}, more than "
+            f"night.max_code_mb: {max_mb:g} allows; the largest: {named}: have git ignore what is not code, "
+            f"keep it in a bucket, or raise night.max_code_mb"
+        )
 
 
 def frame_digest(*rooms: str) -> str:

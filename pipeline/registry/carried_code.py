@@ -14,6 +14,7 @@ import builtins
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import json
 import os
 import shutil
@@ -21,12 +22,14 @@ import sys
 import tempfile
 import types
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
+from pipeline.contract.source_code import imported_files
+from pipeline.storage import checkout
 
 MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")
@@ -72,20 +75,38 @@ def file_names(version: Path) -> list[str]:
         ) from None
 
 
+def tops(workload: str) -> list[Path]:
+    """Returns the packages and modules that a version carries: this package and the workload's own.
+
+    Of a module without a package, the modules beside it that it imports are its own too.
+    """
+    module = workload.partition(":")[0]
+    names = [__package__.partition(".")[0], module.partition(".")[0]]
+    if "." not in module:
+        names += [name.partition(".")[0] for name in sorted(imported_files(module, below=""))]
+    paths = []
+    for name in dict.fromkeys(names):
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            continue
+        folders = list(spec.submodule_search_locations or ())
+        paths.append(Path(folders[0] if folders else str(spec.origin)))
+    return paths
+
+
+def files_of(top: Path) -> list[Path]:
+    """Returns the files of a package or module that git does not ignore, or all of one outside a checkout."""
+    if top.is_file():
+        return [top]
+    return checkout.unignored(top) or sorted(checkout.walked(top))
+
+
 def pack(paths: Sequence[Path], archive: Path) -> None:
-    """Packs these modules and packages, less what Python compiled: the same files make the same bytes."""
-    files = sorted((path.relative_to(top.parent).as_posix(), path) for top in paths for path in _files(top))
+    """Packs these modules and packages, less what git ignores: the same files make the same bytes."""
+    files = sorted((path.relative_to(top.parent).as_posix(), path) for top in paths for path in files_of(top))
     with zipfile.ZipFile(archive, "w") as packed:
         for name, path in files:
             packed.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)  # without times
-
-
-def _files(top: Path) -> Iterator[Path]:
-    if top.is_file():
-        yield top
-    for folder, _, names in os.walk(top, followlinks=True):
-        if Path(folder).name != "__pycache__":
-            yield from (Path(folder, name) for name in names)
 
 
 def unpack(version: Path, to: Path) -> None:

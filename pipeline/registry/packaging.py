@@ -4,7 +4,6 @@ Everything goes to the same places of the night's one run, so a second call over
 """
 
 import importlib.metadata
-import importlib.util
 import tempfile
 import warnings
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ def log_model(
         folder = Path(scratch) / "model"
         taken = _rows(workload, Path(scratch), day=day) if serves_rows(workload) else _samples()
         code = Path(scratch) / carried_code.ARCHIVE
-        carried_code.pack(code_paths(params.workload.use), code)
+        carried_code.pack(carried_code.tops(params.workload.use), code)
         required = (*REQUIRED, *(row_packaging.REQUIRED if taken.example is not None else ()))
         mlflow.pyfunc.save_model(
             folder,
@@ -156,19 +155,6 @@ def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> N
     names = [path.name for path in folder.rglob("*")] + carried_code.file_names(folder)
     if pickled := sorted(name for name in names if PurePosixPath(name).suffix in PICKLES):
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
-
-
-def code_paths(workload: str) -> list[Path]:
-    """Returns the code that a version carries: this package and the workload's own."""
-    tops = dict.fromkeys((__package__.partition(".")[0], workload.partition(":")[0].partition(".")[0]))
-    paths = []
-    for top in tops:
-        spec = importlib.util.find_spec(top)
-        if spec is None:
-            continue
-        folders = list(spec.submodule_search_locations or ())
-        paths.append(Path(folders[0] if folders else str(spec.origin)))
-    return paths
 
 
 def log_records(

@@ -15,6 +15,8 @@ from pipeline.contract.errors import ParamsError, ReleaseError
 
 log = logging.getLogger(__name__)
 
+COMPILED = "__pycache__"
+
 LEAD = Path("var/lead.json")
 _within: ContextVar[Path | None] = ContextVar("home", default=None)
 
@@ -99,6 +101,40 @@ def membership(home: Path) -> Membership | None:
             f"{home / LEAD} cannot be read ({error}); write it again by python -m pipeline fleet in the home "
             f"with fleet.yaml"
         ) from None
+
+
+def unignored(folder: Path, *, leaving_out: Iterable[str] = (), around: tuple[Path, ...] = ()) -> list[Path]:
+    """Returns the files in a folder that git does not ignore, committed or not, in order of their paths.
+
+    The files of a link to a folder, and of another repository in it, count too. The list is empty outside a
+    checkout, and where git ignores all there is, as of a package in `.venv`.
+
+    Args:
+        folder: whose files are listed.
+        leaving_out: names in it that do not count.
+        around: the folders whose listing led here by a link; a link back to one of them is not followed.
+    """
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."]
+    words = [*listed, *(f":!{name}" for name in leaving_out)]
+    done = subprocess.run(words, cwd=folder, capture_output=True, check=False)
+    named = (
+        [folder / name for name in done.stdout.decode().split("\0") if name] if not done.returncode else []
+    )
+    around = (*around, folder.resolve())
+    found = [path for path in named if path.is_file()]
+    for path in named:
+        target = path.resolve()
+        if path.is_dir() and not any(each.is_relative_to(target) for each in around):
+            inside = unignored(target, around=around) or walked(target)
+            found += [path / file.relative_to(target) for file in inside]
+    return sorted(path for path in dict.fromkeys(found) if COMPILED not in path.parts)
+
+
+def walked(folder: Path) -> Iterator[Path]:
+    """Yields all files below a folder, through links too, but for what git and Python keep there."""
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if name not in (".git", COMPILED)]
+        yield from (Path(parent, name) for name in names if name != ".git")
 
 
 def remove_worktrees(home: Path, folders: Iterable[Path]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -54,6 +55,45 @@ def version(folder: Path, *, base: int, use: str = "team.work:W", packed: bool =
     model.mkdir(parents=True)
     (model / "model.json").write_text(json.dumps({"workload": use, "arguments": {"plus": 1}}))
     return folder
+
+
+def test_a_version_carries_what_git_does_not_ignore_of_the_package_links_and_all(tmp_path: Path) -> None:
+    package = team(tmp_path / "shop" / "team", base=1)
+    for name in ("words.txt", "secret.env", "__pycache__/work.pyc", "build/big.bin"):
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).write_text(name)
+    (tmp_path / "shop" / ".gitignore").write_text("*.env\n")
+    (package / ".gitignore").write_text("build/\n")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "tables.csv").write_text("a,b\n")
+    (package / "shared").symlink_to(tmp_path / "shared")
+    (package / "back").symlink_to(tmp_path / "shop")  # a link to a folder around it would never end
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path / "shop", check=True)
+    subprocess.run(["git", "add", "team/work.py", "team/numbers.py"], cwd=tmp_path / "shop", check=True)
+    carried_code.pack([package], tmp_path / "code.zip")
+    with zipfile.ZipFile(tmp_path / "code.zip") as packed:
+        assert packed.namelist() == sorted(
+            f"team/{name}" for name in (".gitignore", "__init__.py", "late.py", "numbers.py", "plus.txt",
+                                        "shared/tables.csv", "words.txt", "work.py")
+        )  # fmt: skip
+
+
+def test_a_package_that_is_installed_in_an_ignored_folder_is_carried_whole(tmp_path: Path) -> None:
+    package = team(tmp_path / ".venv" / "team", base=1)
+    (tmp_path / ".gitignore").write_text(".venv\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    assert {path.name for path in carried_code.files_of(package)} == {path.name for path in package.iterdir()}
+
+
+def test_a_module_without_a_package_carries_the_modules_beside_it_that_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lonely_model.py").write_text("import lonely_part\nimport json\n")
+    (tmp_path / "lonely_part.py").write_text("")
+    (tmp_path / "lonely_other.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = [path.name for path in carried_code.tops("lonely_model:Model")]
+    assert found == ["pipeline", "lonely_model.py", "lonely_part.py"]
 
 
 def answer(folder: Path) -> Any:
