@@ -21,6 +21,7 @@ from pipeline.contract.machine import Machine, Price
 from pipeline.contract.records import LOCAL, Profile, Strategy
 from pipeline.machines import fees, pricelist
 
+IMPLAUSIBLE = 1 / 3  # of what the slowest CPU of the catalog does a core: a busy machine was measured
 HEADROOM = 0.10  # share of a device's memory that stays free
 PAGE_CACHE = 0.5  # share of a machine's memory, that arrays may take to stay in it once they were laid out
 
@@ -135,21 +136,39 @@ AT_HAND = Machine(
 
 
 def local(profile: Profile, *, today: date) -> Machine:
-    """Returns the machine that was profiled: `AT_HAND` with its measured rates; it costs nothing."""
+    """Returns the machine that was profiled: `AT_HAND` with its measured rates; it costs nothing.
+
+    A rate of a CPU that is not plausible beside those of the catalog, as other processes took the cores while
+    it was measured, is replaced by the catalog's median a core: forecasts for rented machines are scaled by it.
+    """
     measured = profile.evidence["machine"]
+    rates, source = {}, AT_HAND.rates_source
+    for name in ("flops_per_s", "bandwidth_bytes_per_s"):
+        rates[name] = measured[name]
+        listed = sorted(_per_core(name)) if not measured["num_devices"] else [0.0]
+        if measured[name] < IMPLAUSIBLE * listed[0] * measured["num_cores"]:
+            rates[name] = listed[len(listed) // 2] * measured["num_cores"]
+            source += f"; {name} {measured[name]:.3g} is not plausible, and {rates[name]:.3g} is assumed"
     return replace(
         AT_HAND,
+        rates_source=source,
         device=profile.device,
         num_devices=measured["num_devices"],
         vcpus=measured["num_cores"],
         memory_bytes=measured["memory_bytes"],
         device_memory_bytes=measured["device_memory_bytes"],
-        bandwidth_bytes_per_s=measured["bandwidth_bytes_per_s"],
-        flops_per_s=measured["flops_per_s"],
-        link_bytes_per_s=measured["bandwidth_bytes_per_s"],
+        bandwidth_bytes_per_s=rates["bandwidth_bytes_per_s"],
+        flops_per_s=rates["flops_per_s"],
+        link_bytes_per_s=rates["bandwidth_bytes_per_s"],
         storage_bytes_per_s=measured.get("storage_bytes_per_s", 0.0),  # profiles of before do not have it
         dated=today,
     )
+
+
+@cache
+def _per_core(rate: str) -> frozenset[float]:
+    """Returns what a core of each series of CPU machines does, by the catalog."""
+    return frozenset(getattr(m, rate) / m.vcpus for m in rented() if m.device == "cpu")
 
 
 def choose(

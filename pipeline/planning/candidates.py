@@ -17,7 +17,7 @@ from pipeline.machines import catalog
 from pipeline.machines.pricelist import STRATEGIES
 from pipeline.planning.search import Candidate
 from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.costs import Estimate, estimate
+from pipeline.prediction.costs import Estimate, predict
 from pipeline.prediction.efficiency import Efficiency
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _counts(
         # A machine is equally fast in every region and at every price; only spot machines are preempted.
         key = (machine.name, rental.is_spot, batch_size, num_machines)
         if key not in estimates:
-            estimates[key] = estimate(
+            estimates[key] = predict(
                 job.profile,
                 job.at_hand if here else machine,
                 measured=job.at_hand,

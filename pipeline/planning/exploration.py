@@ -6,9 +6,8 @@ nights that will profit, is larger (expected improvement, Mockus 1975), and if t
 is left. The search that Scavenger (CCGrid'23) does in one go over four corners is thus spread over nights,
 and stops by itself once nothing promises enough.
 
-`Prospects` hold what is known of the ways to run the job: of a real night's candidates (`of_ways`, by
-profile, roofline, and what ledger_history.py and efficiency.py learned from the nights), or of the scales of
-one machine of which only runs are known (`of_scales`, by quality.py).
+`Prospects` hold what is known of the ways to run the job: of a night's candidates by profile, roofline, and
+what ledger_history.py and efficiency.py learned from the nights.
 """
 
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ from scipy.special import ndtr, ndtri
 
 from pipeline.contract.units import HOUR_S
 from pipeline.prediction.calibration import NIGHTS_AHEAD
-from pipeline.prediction.quality import Array, Run, TimeToQuality
 
 CERTAIN = 0.95  # chance that exploring costs no more than is left for it, and no more than the budget
 
 LEAST = 0.005  # least expected saving that is worth another way, as a share of the best's cost or time
 
+Array = NDArray[np.float64]
 Objective = Literal["cost", "time"]
 
 
@@ -39,10 +38,8 @@ class Prospects:
     usd: Array
     spread: Array  # deviation of the logarithm of both, which nights may reduce
     late: Array  # cost tonight as a multiple of the expected one, at most, with a chance of CERTAIN
-    saving: Array  # chance that the saving can be realized, as the way is in time
     allowed: NDArray[np.bool_]  # tonight
     best: int  # index of the best known way
-    basis: str = ""  # what these figures rest on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +50,6 @@ class Step:
     best: int  # index of the best known way
     explore_usd: float  # expected; 0 where the best is taken
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aim:
-    """What to minimize over scales, dollars or hours, and the hours available."""
-
-    objective: Objective = "cost"
-    usd_per_worker_hour: float
-    deadline_hours: float = float("inf")
-    confidence: float = 0.9  # of meeting the deadline
 
 
 class Weighed(Protocol):
@@ -103,32 +90,8 @@ def of_ways(
         usd=usd,
         spread=np.maximum(spread, 1e-6),
         late=late,
-        saving=np.ones(len(ranked)),
         allowed=usd * late <= budget_usd,
         best=0,
-    )
-
-
-def of_scales(model: TimeToQuality, runs: Sequence[Run], aim: Aim) -> Prospects:
-    """Returns the prospects of scales of which only these runs are known; ValueError without any run."""
-    forecast = model.given(runs)
-    hours, spread = forecast.hours, forecast.spread
-    workers: Array = np.array([scale.num_workers for scale in model.scales], np.float64)
-    usd = hours * workers * aim.usd_per_worker_hour
-    late_hours = hours * np.exp(ndtri(aim.confidence) * spread)
-    in_time = late_hours <= aim.deadline_hours
-    safe = np.flatnonzero(in_time) if in_time.any() else np.array([int(np.argmin(late_hours))])
-    value = usd if aim.objective == "cost" else hours
-    return Prospects(
-        names=[f"a batch of {scale.batch_size} on {scale.num_workers} workers" for scale in model.scales],
-        hours=hours,
-        usd=usd,
-        spread=spread,
-        late=np.exp(ndtri(CERTAIN) * spread),
-        saving=ndtr((np.log(aim.deadline_hours) - np.log(hours)) / spread),
-        allowed=hours <= aim.deadline_hours,
-        best=int(safe[np.argmin(value[safe])]),
-        basis=forecast.prior,
     )
 
 
@@ -136,7 +99,7 @@ def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> 
     """Returns the way for tonight, given what is known and what is left to spend on exploring."""
     best = known.best
     value = known.usd if objective == "cost" else known.hours
-    saved = known.saving * _improvement(value, known.spread, float(value[best]))
+    saved = _improvement(value, known.spread, float(value[best]))
     # Hours have no price of their own, so an hour saved is worth what an hour of the best costs.
     rate = 1.0 if objective == "cost" else float(known.usd[best] / known.hours[best]) or 1.0
     price = np.maximum(0.0, known.usd - known.usd[best])
@@ -153,7 +116,7 @@ def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> 
         taken=taken,
         best=best,
         explore_usd=float(price[taken]),
-        reason=f"{reason}; {known.basis}" if known.basis else reason,
+        reason=reason,
     )
 
 

@@ -1,36 +1,40 @@
 """Corrects predicted update times by what earlier nights measured, and says how uncertain they remain.
 
 An earlier night records how much longer an update took than its own profile predicted: a ratio, so that it
-stays valid when model or profile change. On a machine that has run, tonight's form (step_time.py, with its
-constants from the profile and the roofline) is fitted to those ratios, so counts and batch sizes that were
-never tried are predicted from those that were. A machine that has not run takes its ratio from what it has in
-common with those that have: the job, and the kind of device (Sia, SOSP'23: what one device does alone carries
-over to any number of them).
+stays valid when model or profile change. All nights on all machines are fitted together by the model of
+throughput.py, around what profile and roofline say of each machine. So counts and batch sizes that were never
+tried are predicted from those that were, and machines that have not run from what they share with those that
+have: the job, and the kind of device.
+
+Nights may be wrong. One that physics forbids (faster than its operations at the device's peak rate) is left
+out, and so is one that the newest others at the same setting contradict. All else is believed, and widens the
+interval where it contradicts the forecast: by all that it is beyond the forecast's interval where it is alone,
+and by that over n^2 once n nights have said so.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import hypot, log
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import exp, hypot, isfinite, log
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from pipeline.prediction.measurements import Measurement, Setting, believable
+from pipeline.machines.startup import Z90
+from pipeline.prediction.measurements import Measurement, Setting
+from pipeline.prediction.priors import NAMES, Priors, priors
 
 if TYPE_CHECKING:
     from pipeline.prediction.efficiency import Reached
-    from pipeline.prediction.step_time import Array, Prior
-    from pipeline.prediction.throughput import StepTime
+    from pipeline.prediction.throughput import Machine, StepTime
     from pipeline.prediction.time_budget import Decided
     from pipeline.spot.hazard import Hazard
 
-# Deviations of log(actual / predicted), before any night: of the job on all machines, of a kind of device
-# and of a machine against the roofline, and from night to night.
-JOB, DEVICE, MACHINE, NIGHT = 0.10, 0.30, 0.28, 0.06
-NETWORK = 0.25  # deviation of log(time to sum gradients)
-NO_OVERLAP = (-3.0, 0.5)  # log(g - 1): here gradients are summed after the pass that computed them
-PSEUDO_NIGHTS = 4  # weight of NIGHT as a prior, in nights
+NIGHT = 0.06  # deviation of log(actual / predicted) from night to night
 NIGHTS_AHEAD = 30  # nights that profit from what one taught; plan.explore_usd covers as many
-BELIEVED = 20.0  # times too fast or too slow; beyond that, something else was measured
+NEWEST = 5  # nights at a setting that may contradict another there, of which most have to agree
+CONTRADICTS = 5.0  # deviations of a night from the median of those
 NEGLIGIBLE_S = 1e-9
+LEAST_SHARE = 0.02  # of a pass, that either part of it is given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,9 @@ class Past:
     device: str
     measured_here: bool  # the profile was measured on that machine
     setting: Setting
+    update: "Update"  # by profile and roofline of that night
     ratio: float  # seconds of an update / those predicted by profile and roofline, uncorrected
+    least_ratio: float = 0.0  # of its operations at the device's peak rate; 0: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +58,8 @@ class Update:
     per_sample_s: float
     within_s: float  # on one machine
     across_s: float  # on several
+    fixed_error: float = 0.0  # deviation of the logarithm, by the profile's line
+    per_sample_error: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,119 +84,154 @@ class Calibration:
     reached: Sequence["Reached"] = ()  # quality by samples and batch size
     decided: Sequence["Decided"] = ()  # what followed training
     left_out: list[str] = field(default_factory=list)  # why a night was ignored, one sentence each
-    _fits: dict[tuple[str, Update], tuple["StepTime", "StepTime", float]] = field(default_factory=dict)
+    priors: Priors | None = None  # None: priors.json
+    overlapped: bool = False  # gradients are summed while others are still computed
+    night: float = NIGHT
     _corrections: dict[tuple[str, Setting, Update], Correction] = field(default_factory=dict)
-    _shared: dict[str, Correction] = field(default_factory=dict)
-    _kin: "Array | None" = None
+    _fit: "StepTime | None" = None
 
     def __post_init__(self) -> None:
-        odd = [each for each in self.past if not 1 / BELIEVED < each.ratio < BELIEVED]
-        self.past = [each for each in self.past if each not in odd]
-        self.left_out.extend(
-            f"{each.machine}: an update of {each.ratio:.3g} times the predicted time is left out; at more "
-            f"than {BELIEVED:g} times too fast or too slow, something else was measured"
-            for each in odd
-        )
+        self.past, self.left_out = believed(self.past)
 
     def widened(self, spread: float) -> float:
         """Returns the factor for an interval of that spread: the scorecard's, but no more than needed."""
         return min(self.widen, max(1.0, self.needed / spread)) if spread > 0 else 1.0
 
-    def correction(self, machine: str, device: str, setting: Setting, update: Update) -> Correction:
-        """Returns how a machine differs from profile and roofline; computed once per setting."""
-        nights = [each for each in self.past if each.machine == machine]
-        if not nights:
-            if machine not in self._shared:
-                self._shared[machine] = self._by_kinship(machine, device)
-            return self._shared[machine]
+    def correction(
+        self, machine: str, device: str, setting: Setting, update: Update, *, here: bool
+    ) -> Correction:
+        """Returns how a machine differs from profile and roofline; computed once per setting.
+
+        `here` says that the profile was measured on that machine.
+        """
         key = (machine, setting, update)
         if key not in self._corrections:
-            plain, fitted, night = self._fitted(machine, nights, update)
-            before, (seconds, spread) = plain.predict([setting])[0], fitted.predict([setting], noisy=False)
-            self._corrections[key] = Correction(
-                shift=log(float(seconds[0]) / float(before[0])),
-                spread=hypot(float(spread[0]), night),
-                num_nights=len(nights),
-            )
+            self._corrections[key] = self._corrected(machine, device, setting, update, here=here)
         return self._corrections[key]
 
-    def _fitted(
-        self, machine: str, nights: Sequence[Past], update: Update
-    ) -> tuple["StepTime", "StepTime", float]:
-        """Returns tonight's form before and after fitting this machine's nights, and their random spread."""
-        import numpy as np
-
+    def _corrected(
+        self, name: str, device: str, setting: Setting, update: Update, *, here: bool
+    ) -> Correction:
         from pipeline.prediction.throughput import StepTime
 
-        if (machine, update) not in self._fits:
-            prior = _prior(update, measured_here=nights[0].measured_here)
-            plain = StepTime([], prior)
-            by_form = plain.predict([each.setting for each in nights])[0]
-            measurements, left_out = believable(
-                [
+        model = self._fitted()
+        ran = next((each for each in model.machines if each.name == name), None)
+        there = ran or _machine(name, device, update, setting.micro_batch_size, profiled=here)
+        plain = StepTime([], machine_of=[], machines=[there], priors=self.prior)
+        (before,), (doubt,) = plain.predict([setting], there)
+        (seconds,), (spread,) = model.predict([setting], there)
+        shift, num_nights = log(float(seconds / before)), sum(each.machine == name for each in self.past)
+        contradicted = max(0.0, abs(shift) - Z90 * float(doubt))
+        return Correction(
+            shift=shift,
+            spread=hypot(float(spread), contradicted / max(1, num_nights) ** 2),
+            num_nights=num_nights,
+        )
+
+    def _fitted(self) -> "StepTime":
+        """Returns the model of all machines that have run."""
+        if self._fit is None:
+            from pipeline.prediction.throughput import StepTime
+
+            newest = {each.machine: each for each in self.past}
+            names = list(newest)
+            micro = exp(fmean(log(each.setting.micro_batch_size) for each in self.past)) if self.past else 1.0
+            machines = [
+                _machine(each.machine, each.device, each.update, micro, profiled=each.measured_here)
+                for each in newest.values()
+            ]
+            measurements: list[Measurement] = []
+            machine_of = [names.index(each.machine) for each in self.past]
+            for place, machine in enumerate(machines):
+                plain = StepTime([], machine_of=[], machines=[machine], priors=self.prior)
+                there = [each for each in self.past if each.machine == names[place]]
+                by_form = plain.predict([each.setting for each in there], machine)[0]
+                measurements += [
                     Measurement(
                         workers=each.setting.workers,
                         micro_batch_size=each.setting.micro_batch_size,
                         num_passes=each.setting.num_passes,
                         step_s=float(seconds) * each.ratio,
                     )
-                    for each, seconds in zip(nights, by_form, strict=True)
+                    for each, seconds in zip(there, by_form, strict=True)
                 ]
-            )
-            self.left_out.extend(f"{machine}: {each}" for each in left_out)
-            fitted = StepTime(measurements, prior)
-            apart = np.log([each.step_s for each in measurements] / fitted.predict(measurements)[0])
-            squares = PSEUDO_NIGHTS * NIGHT**2 + float(apart @ apart)
-            night = (squares / (PSEUDO_NIGHTS + len(measurements) - 1)) ** 0.5
-            self._fits[machine, update] = plain, fitted, night
-        return self._fits[machine, update]
+            machine_of = sorted(machine_of)
+            self._fit = StepTime(measurements, machine_of=machine_of, machines=machines, priors=self.prior)
+        return self._fit
 
-    def _by_kinship(self, machine: str, device: str) -> Correction:
-        """Returns the mean correction of the machines that have run, each weighted by what it has in common.
+    @property
+    def misfit(self) -> float:
+        """Median of |log| between nights and what the others predict for them; 0 without nights."""
+        return self._fitted().misfit
 
-        A Gaussian with components of the job, the device and the machine, conditioned on the nights.
-        """
-        doubt = hypot(JOB, DEVICE, MACHINE)
-        if not self.past:
-            return Correction(shift=0.0, spread=doubt, num_nights=0)
-        import numpy as np
-
-        if self._kin is None:
-            common = np.array([[_common(one, other) for one in self.past] for other in self.past])
-            self._kin = np.asarray(np.linalg.inv(common + NIGHT**2 * np.eye(len(self.past))), np.float64)
-        kin = np.array([each.device == device and not each.measured_here for each in self.past], float)
-        own = JOB**2 + DEVICE**2 * kin
-        weights: Array = self._kin @ own
-        return Correction(
-            shift=float(weights @ np.log([each.ratio for each in self.past])),
-            spread=max(doubt**2 - float(weights @ own), NIGHT**2) ** 0.5,
-            num_nights=0,
-        )
+    @cached_property
+    def prior(self) -> Priors:
+        """Returns the priors of update times, with how gradients are summed."""
+        found = self.priors or priors()
+        found = replace(found, residual=replace(found.residual, noise=self.night))
+        return found if self.overlapped else found.without_overlap()
 
 
-def _common(one: Past, other: Past) -> float:
-    """Returns the covariance of the logarithms of two nights' ratios."""
-    device = one.device == other.device and not (one.measured_here or other.measured_here)
-    machine = one.machine == other.machine and not one.measured_here
-    return JOB**2 + DEVICE**2 * device + MACHINE**2 * machine
+def believed(past: Sequence[Past]) -> tuple[list[Past], list[str]]:
+    """Returns the nights that may be true, oldest first as given, and a sentence for each that may not."""
+    kept: list[Past] = []
+    left_out: list[str] = []
+    for each in past:
+        if not (isfinite(each.ratio) and each.ratio > each.least_ratio):
+            left_out.append(
+                f"{each.machine}: an update of {each.ratio:.3g} times the predicted time is left out; "
+                + (f"its operations alone take {each.least_ratio:.3g} times at the device's peak rate"
+                   if 0 < each.ratio < float("inf") else "it is not a valid time")
+            )  # fmt: skip
+        else:
+            kept.append(each)
+    believed_: list[Past] = []
+    for each in kept:
+        others = [other for other in kept if other is not each and _same_setting(each, other)][-NEWEST:]
+        reason = _contradicted(each, others)
+        if reason:
+            left_out.append(f"{each.machine}: {reason}")
+        else:
+            believed_.append(each)
+    return believed_, left_out
 
 
-def _prior(update: Update, *, measured_here: bool) -> "Prior":
-    """Returns the constants of the form by profile and roofline, and how far they may be off."""
-    from pipeline.prediction import step_time
+def _same_setting(one: Past, other: Past) -> bool:
+    return one.machine == other.machine and one.setting == other.setting
 
-    off = JOB if measured_here else hypot(JOB, DEVICE, MACHINE)
-    across = log(max(update.across_s, NEGLIGIBLE_S))
-    within = log(max(update.within_s, NEGLIGIBLE_S)) - across
-    return step_time.LEARNED.scaled(
-        {
-            step_time.FIXED: (log(max(update.fixed_s, NEGLIGIBLE_S)), off),
-            step_time.PER_SAMPLE: (log(max(update.per_sample_s, NEGLIGIBLE_S)), off),
-            step_time.ONE: (within, NETWORK),
-            step_time.TWO: (0.0, NETWORK),
-            step_time.MANY: (across, NETWORK),
-            step_time.OVERLAP: NO_OVERLAP,
-        }
+
+def _contradicted(night: Past, others: Sequence[Past]) -> str:
+    """Returns in words that the newest others at the same setting contradict a night; or ""."""
+    if len(others) < 3:
+        return ""
+    middle = median(log(other.ratio) for other in others)
+    spread = max(NIGHT, 1.4826 * median(abs(log(other.ratio) - middle) for other in others))
+    agree = sum(abs(log(other.ratio) - middle) <= CONTRADICTS / 2 * NIGHT for other in others)
+    if 2 * agree <= len(others) or abs(log(night.ratio) - middle) <= CONTRADICTS * spread:
+        return ""
+    return (
+        f"an update of {night.ratio:.3g} times the predicted time is left out; {agree} newer nights in the "
+        f"same setting took {exp(middle):.3g} times"
+    )
+
+
+def _machine(name: str, device: str, update: Update, micro: float, *, profiled: bool) -> "Machine":
+    """Returns a machine as the model sees it: the constants of the form by profile and roofline.
+
+    `micro` is about how many samples a pass has: a fixed part that is nothing beside them is not nothing.
+    """
+    from pipeline.prediction.step_time import FIXED, MANY, ONE, PER_SAMPLE, TWO
+    from pipeline.prediction.throughput import Machine
+
+    whole = update.fixed_s + update.per_sample_s * micro
+    constants, errors = [0.0] * len(NAMES), [0.0] * len(NAMES)
+    constants[FIXED] = log(max(update.fixed_s, LEAST_SHARE * whole, NEGLIGIBLE_S))
+    constants[PER_SAMPLE] = log(max(update.per_sample_s, LEAST_SHARE * whole / micro, NEGLIGIBLE_S))
+    constants[ONE] = log(max(update.within_s, NEGLIGIBLE_S))
+    constants[TWO] = constants[MANY] = log(max(update.across_s, NEGLIGIBLE_S))
+    errors[FIXED], errors[PER_SAMPLE] = update.fixed_error, update.per_sample_error
+    return Machine(
+        name=name, device=device, profiled=profiled, constants=tuple(constants), errors=tuple(errors)
     )
 
 

@@ -1,4 +1,4 @@
-"""Estimates how long a job takes on a machine, and what it costs.
+"""Predicts how long a job takes on a machine, and what it costs: `predict`, which all plans are made of.
 
 The time is that of waiting for the machine, starting it and fetching the data (startup.py), then of all
 updates (update_time.py), plus what saving and preemptions add to them (spot/preemptions.py). A machine is
@@ -26,7 +26,7 @@ from pipeline.spot.preemptions import (
     mean_time_to_loss_s,
 )
 
-__all__ = ["Estimate", "Part", "estimate"]
+__all__ = ["Estimate", "Part", "predict"]
 
 NORMAL = NormalDist()
 SAVE_BYTES_PER_S = 200e6
@@ -87,7 +87,7 @@ class Estimate:
         return late + max(0.0, z) * self.deviation_s
 
 
-def estimate(
+def predict(
     profile: Profile,
     machine: Machine,
     *,
@@ -99,8 +99,9 @@ def estimate(
     num_bytes: int,
     known: Calibration | None = None,
 ) -> Estimate | None:
-    """Returns time and cost of training on `num_samples`; None if not even one sample fits the memory.
+    """Returns time and cost of training on `num_samples`, with intervals; docs/prediction.md has the formula.
 
+    None if not even one sample fits the memory.
     `measured` is the machine that the profile was measured on, `num_workers` the training processes per
     machine, `num_bytes` the size of the arrays, `known` what earlier nights taught.
     """

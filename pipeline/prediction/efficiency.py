@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-THEORY_SPREAD = 0.6  # of d; also of the slope in quality.py
+THEORY_SPREAD = 0.6  # of d
 REACH = 2.5  # of d on the grid, either way; four deviations of its prior
 NUM_SLOPES, NUM_OTHERS = 101, 25
 # What e times the samples add to the score, as a share of it: 90 % within a factor of ten of 5 %.

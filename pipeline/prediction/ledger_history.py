@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Night, Profile, Rental
+from pipeline.contract.records import Night, Plan, Profile, Rental
 from pipeline.machines import catalog
 from pipeline.machines.startup import IN_RUN_S, wait
 from pipeline.prediction.calibration import NIGHTS_AHEAD, Calibration, Past, ratio
 from pipeline.prediction.efficiency import Reached
 from pipeline.prediction.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from pipeline.prediction.time_budget import Decided
-from pipeline.prediction.update_time import update
+from pipeline.prediction.update_time import by_profile, update
 from pipeline.profiling import remedies
 from pipeline.spot.hazard import learned
 from pipeline.storage import ledger
@@ -91,13 +91,14 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         profile, epochs=epochs, num_samples=plan.num_samples, at_hand=plan.rental.is_local
     )
     here = plan.rental.is_local
+    on, processes = (measured, num_workers) if here else (machine, machine.num_workers)
     predicted = update(
         as_run,
-        measured if here else machine,
+        on,
         measured=measured,
         num_machines=plan.rental.num_machines,
         batch_size=plan.batch_size,
-        num_workers=num_workers if here else machine.num_workers,
+        num_workers=processes,
         num_bytes=entry.dataset.num_bytes,
     )
     if predicted is None:
@@ -115,8 +116,21 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         device=machine.device,
         measured_here=here,
         setting=predicted.setting,
+        update=by_profile(as_run, on, measured=measured, sharing=max(1.0, processes / on.num_workers)),
         ratio=times,
+        least_ratio=_least_s(as_run, on, plan) / predicted.seconds,
     )
+
+
+def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:
+    """Returns the seconds that an update's operations take at the peak rate of all devices.
+
+    It is 0 for the machine at hand, whose rate is measured, perhaps while it was busy.
+    """
+    if machine.is_local:
+        return 0.0
+    rate = machine.flops_per_s * machine.num_workers * plan.rental.num_machines
+    return profile.flops_per_sample * plan.batch_size / rate if rate else 0.0
 
 
 def _starts(entries: Sequence[Entry], machines: Sequence[Machine]) -> dict[str, list[float]]:

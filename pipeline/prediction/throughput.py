@@ -1,11 +1,18 @@
 """Predicts the time of an update in a setting that was not measured, and how certain that is.
 
-`step_time.py` has the form, fitted by the error of log T. Its residual is a Gaussian process over log T
-(Rasmussen & Williams 2006). With f the share of T that depends on summing gradients, it is
-(1 - f) u(m) + f v(K, N, w, m): u and v are smooth, each placement has an offset, and both have noise. The
-constants are linear in the same process through their derivatives, with a prior that was learned from other
-jobs. So one covariance holds what is known of form, machine and noise, and intervals widen with the distance
-from what was measured.
+log T is a Gaussian process (Rasmussen & Williams 2006) over all machines of a job:
+
+    log T = log form(constants of the machine) + (1 - f) (u + q + o) + f (v + o') + noise
+
+f is the share of T that depends on summing gradients, so a misfit of the network is not blamed on the
+device. u is smooth in m; q differs from one micro-batch size to the next, as kernels of devices do; v is
+smooth in K, N, w and m; o and o' are of a placement. The constants of all machines are jointly Gaussian: they
+share what is of the job and of the device (priors.py), so what one machine taught carries over to others,
+to any number of them (Sia, SOSP'23). They enter linearly, by their derivatives. So one covariance holds what
+is known of form, machines and noise, and intervals widen with the distance from what was measured.
+
+Three factors are chosen by evidence, each with a prior around 1: of the noise, of q, and of the constants'
+deviations; measurements that contradict the prior or each other so widen the interval.
 """
 
 from collections.abc import Sequence
@@ -16,121 +23,209 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 from scipy.special import ndtri
 
 from pipeline.prediction.measurements import Measurement, Setting
-from pipeline.prediction.step_time import (
-    LEARNED,
-    MANY,
-    ONE,
-    SCALES,
-    TWO,
-    UNINFORMED,
-    Array,
-    Points,
-    Prior,
-    centred,
-    form,
-    slopes,
-)
+from pipeline.prediction.priors import NAMES, Priors
+from pipeline.prediction.step_time import MIX, Array, Points, form, slopes
+
+FACTORS = {  # multiples to choose from, by name
+    "noise": tuple(float(x) for x in np.exp(np.arange(-1.2, 1.3, 0.2))),
+    "kernel": (0.2, 0.5, 1.0, 2.0, 4.0),
+    "constants": (1.0, 2.0, 4.0, 8.0, 16.0),
+}
+FACTOR_SPREAD = {"noise": 0.5, "kernel": 1.0, "constants": 0.5}  # of their logarithms, before any measurement
+FAR = 2.5  # deviations; a measurement farther from what the others predict weighs less
+PSEUDO = 10  # measurements that behave as predicted, with which the calibration begins
+SAME_SIZE = 0.01  # of log m
 
 
 @dataclass(frozen=True, kw_only=True)
-class Process:
-    """Amplitudes and length scales of the form's residual, in log T; set once, on steps of T4 machines."""
+class Machine:
+    """A kind of machine as the model sees it: the constants of the form by profile and roofline."""
 
-    compute: float = 0.04
-    compute_reach: float = 1.0  # in log m
-    sync: float = 0.15
-    sync_reach: float = 1.0  # in log K, log N and log w
-    sync_batch_reach: float = 3.0  # in log m
-    compute_offset: float = 0.02  # of a placement
-    sync_offset: float = 0.08
-    noise: float = 0.02
-    sync_noise: float = 0.08
+    name: str
+    device: str
+    profiled: bool  # the profile was measured on it
+    constants: tuple[float, ...]
+    errors: tuple[float, ...]  # deviations of these, beyond the prior's
 
 
-PROCESS = Process()
-NOISES = tuple(float(x) for x in np.exp(np.arange(-1.2, 1.01, 0.2)))  # multiples of the noise of PROCESS
-NOISE_SPREAD = 0.5  # of the logarithm of that factor, before anything is measured
-FAR = 2.5  # deviations; a measurement farther from what the others predict weighs less
-PSEUDO = 10  # measurements that behave as predicted, with which the calibration begins
+@dataclass(frozen=True)
+class _Nearness:
+    """How near the points of two sets are to each other, each [one, other] and between 0 and 1."""
+
+    machine: Array
+    batch: Array  # smooth in m
+    size: Array  # the same m
+    placement: Array  # the same
+    count: Array  # smooth in K, N and w
+    sync_batch: Array
 
 
-class _Covariance:
-    """Covariance of two sets of points beyond the form; the noise factor and shares are given later."""
+def _nearness(one: Points, other: Points, priors: Priors) -> _Nearness:
+    """Returns how near two sets of points are, by the reaches of the priors."""
+    p = priors.residual
 
-    def __init__(self, one: Points, other: Points) -> None:
-        p = PROCESS
+    def apart(name: str) -> Array:
+        logs: list[Array] = [np.log(getattr(points, name)) for points in (one, other)]
+        return (logs[0][:, None] - logs[1][None]) ** 2
 
-        def apart(name: str) -> Array:
-            logs: list[Array] = [np.log(getattr(points, name)) for points in (one, other)]
-            return (logs[0][:, None] - logs[1][None]) ** 2
-
-        batch = apart("micro")
-        kind = np.minimum(one.machines, 3)[:, None] == np.minimum(other.machines, 3)[None]
-        place = apart("workers") + apart("machines") + apart("most")
-        self._same = (one.placement[:, None] == other.placement[None]).astype(float)
-        self._compute = p.compute**2 * np.exp(-batch / 2 / p.compute_reach**2)
-        self._sync = p.sync**2 * np.exp(-place / 2 / p.sync_reach**2) * kind
-        self._batch: Array = np.exp(-batch / 2 / p.sync_batch_reach**2)
-
-    def __call__(self, noise: float, one: Array, other: Array) -> Array:
-        """Returns the covariance, [one, other], given the shares of sync of both."""
-        p = PROCESS
-        compute = self._compute + (noise * p.compute_offset) ** 2 * self._same
-        sync = (self._sync + (noise * p.sync_offset) ** 2 * self._same) * self._batch
-        covariance: Array = np.outer(1 - one, 1 - other) * compute + np.outer(one, other) * sync
-        return covariance
-
-
-def _variance(noise: float, share: Array) -> Array:
-    """Returns the variance of the noise that is independent in each measurement."""
-    variance: Array = noise**2 * (PROCESS.noise**2 + np.square(PROCESS.sync_noise * share))
-    return variance
+    batch = apart("micro")
+    kind = np.minimum(one.machines, 3)[:, None] == np.minimum(other.machines, 3)[None]
+    place = apart("workers") + apart("machines") + apart("most")
+    return _Nearness(
+        (one.machine[:, None] == other.machine[None]).astype(float),
+        np.exp(-batch / 2 / p.compute_reach**2),
+        (batch < SAME_SIZE**2).astype(float),
+        (one.placement[:, None] == other.placement[None]).astype(float),
+        np.exp(-place / 2 / p.sync_reach**2) * kind,
+        np.exp(-batch / 2 / p.sync_batch_reach**2),
+    )
 
 
 class StepTime:
-    """Fitted model of log T of a job on one kind of machine; see the module docstring."""
+    """Model of log T of a job on some machines, fitted to measurements; see the module docstring.
 
-    def __init__(self, measurements: Sequence[Measurement], prior: Prior) -> None:
-        self._at = Points.of(measurements)
+    `machine_of` says by number on which of the machines each was taken.
+    """
+
+    def __init__(
+        self,
+        measurements: Sequence[Measurement],
+        *,
+        machine_of: Sequence[int],
+        machines: Sequence[Machine],
+        priors: Priors,
+    ) -> None:
+        self.machines = list(machines)
+        self._priors = priors
+        self._at = Points.of(measurements, machine_of)
+        self._near = _nearness(self._at, self._at, priors)
         self._log: Array = np.log([each.step_s for each in measurements])
-        self._common = _Covariance(self._at, self._at)
-        self._mean, self._spread = prior.moments()
+        self._factors = dict.fromkeys(FACTORS, 1.0)
+        self._mean = np.concatenate([self._mean_of(each) for each in self.machines])
+        self._shared = np.block([[self._shared_by(a, b) for b in self.machines] for a in self.machines])
         self.constants = self._mean.copy()
-        self.noise = 1.0
         self._extra: Array = np.ones(len(self._log))
-        self.stretch, self.stretch_beyond = 1.0, 1.0
+        self._stretch, self._stretch_beyond = 1.0, 1.0
         if len(self._log):
             self._fit()
 
+    @property
+    def noise(self) -> float:
+        """The noise of these measurements, as a multiple of the prior's."""
+        return self._factors["noise"]
+
+    @property
+    def misfit(self) -> float:
+        """Median of |log| between each measurement and what the others predict; 0 without any."""
+        if not len(self._log):
+            return 0.0
+        inverse: Array = cho_solve(self._factor, np.eye(len(self._log)))
+        return float(np.median(np.abs(self._weights / np.diag(inverse))))
+
+    def predict(self, settings: Sequence[Setting], machine: Machine) -> tuple[Array, Array]:
+        """Returns the median seconds of an update and the deviation of their logarithm, per setting."""
+        known = next((k for k, each in enumerate(self.machines) if each == machine), None)
+        at = Points.of(settings, [-1 if known is None else known] * len(settings))
+        mean, shared = self._mean_of(machine), self._shared_by(machine, machine)
+        here = mean if known is None else self.constants[self._place(known)]
+        fitted, share = form(np.broadcast_to(here, (len(settings), len(here))), at)
+        steep = slopes(np.broadcast_to(here, (len(settings), len(here))), at)
+        shared = shared * self._factors["constants"] ** 2
+        variance = np.einsum("ij,jk,ik->i", steep, shared, steep) + self._residual_variance(share)
+        anew = self._noise(share)
+        log = fitted + steep @ (mean - here)
+        if not len(self._log):
+            return np.exp(log), np.sqrt(variance + anew)
+        across = np.hstack([self._shared_by(machine, each) for each in self.machines])
+        common = steep @ (across * self._factors["constants"] ** 2) @ self._slopes.T
+        common += self._residual(_nearness(at, self._at, self._priors), share, self._share)
+        log = log + common @ self._weights
+        told = solve_triangular(self._factor[0], common.T, lower=True)
+        variance -= np.sum(np.square(told), axis=0)
+        seen = self._at.placement[self._at.machine == (-1 if known is None else known)]
+        stretch = np.where(np.isin(at.placement, seen), self._stretch, self._stretch_beyond)
+        return np.exp(log), stretch * np.sqrt(np.maximum(variance, 0.0) + anew)
+
+    def evidence(self, priors: Priors) -> float:
+        """Returns minus the log evidence of the measurements under other priors and these constants."""
+        self._priors, self._factors = priors, dict.fromkeys(FACTORS, 1.0)
+        self._solve()
+        return float(self._left @ self._weights / 2 + np.sum(np.log(np.diag(self._factor[0]))))
+
+    def _place(self, machine: int) -> slice:
+        return slice(machine * len(NAMES), (machine + 1) * len(NAMES))
+
+    def _mean_of(self, machine: Machine) -> Array:
+        """Returns the expected constants of a machine."""
+        mean: Array = MIX @ np.array(self._priors.constants.mean) + np.array(machine.constants)
+        return mean
+
+    def _shared_by(self, one: Machine, other: Machine) -> Array:
+        """Returns the covariance of the constants of two machines."""
+        p = self._priors.constants
+        squares: Array = np.square(p.job)
+        if one.device == other.device and not (one.profiled or other.profiled):
+            squares = squares + np.square(p.device)
+        if one == other:
+            squares = squares + np.square(p.profiled if one.profiled else p.machine) + np.square(one.errors)
+        covariance: Array = MIX @ np.diag(squares) @ MIX.T
+        return covariance
+
+    def _residual(self, near: "_Nearness", f: Array, g: Array) -> Array:
+        """Returns the covariance of what the form leaves, [one, other], given their shares of sync."""
+        p, noise = self._priors.residual, self.noise
+        compute = p.compute**2 * near.batch
+        compute += (self._factors["kernel"] * p.kernel) ** 2 * near.size
+        compute += (noise * p.compute_offset) ** 2 * near.placement
+        sync = (p.sync**2 * near.count + (noise * p.sync_offset) ** 2 * near.placement) * near.sync_batch
+        covariance: Array = near.machine * (np.outer(1 - f, 1 - g) * compute + np.outer(f, g) * sync)
+        return covariance
+
+    def _residual_variance(self, f: Array) -> Array:
+        p, noise = self._priors.residual, self.noise
+        compute = p.compute**2 + (self._factors["kernel"] * p.kernel) ** 2 + (noise * p.compute_offset) ** 2
+        variance: Array = np.square(1 - f) * compute + np.square(f) * (
+            p.sync**2 + (noise * p.sync_offset) ** 2
+        )
+        return variance
+
+    def _noise(self, share: Array) -> Array:
+        """Returns the variance of the noise that is independent in each measurement."""
+        p = self._priors.residual
+        variance: Array = self.noise**2 * (p.noise**2 + np.square(p.sync_noise * share))
+        return variance
+
     def _fit(self) -> None:
-        self._choose_noise()
+        self._choose_factors()
         apart = self._left_out(each=True)
         if np.any(np.abs(apart) > FAR):  # a disturbed step must not set the standard for the others
             self._extra = np.square(np.maximum(1, np.abs(apart) / FAR))
-            self._choose_noise()
-        self.stretch = _stretch(self._left_out(each=True))
-        self.stretch_beyond = _stretch(self._left_out(each=False))
+            self._choose_factors()
+        self._stretch = _stretch(self._left_out(each=True))
+        self._stretch_beyond = _stretch(self._left_out(each=False))
 
-    def _choose_noise(self) -> None:
-        """Sets the noise factor under which the measurements are most likely, given its prior."""
-        self.noise = 1.0
+    def _choose_factors(self) -> None:
+        """Sets the factors under which the measurements are most likely, given their priors."""
+        self._factors = dict.fromkeys(FACTORS, 1.0)
         self._settle(rounds=25)
-        start, best = self.constants, (np.inf, 1.0, self.constants)
-        for noise in NOISES:
-            self.noise, self.constants = noise, start
-            try:
-                loss = self._settle(rounds=4) + (np.log(noise) / NOISE_SPREAD) ** 2 / 2
-            except LinAlgError:
-                continue
-            best = min(best, (loss, noise, self.constants), key=lambda each: each[0])
-        _, self.noise, self.constants = best
+        for name, choices in FACTORS.items():
+            start, best = self.constants, (np.inf, 1.0, self.constants)
+            for factor in choices:
+                self._factors[name], self.constants = factor, start
+                try:
+                    loss = self._settle(rounds=4) + (np.log(factor) / FACTOR_SPREAD[name]) ** 2 / 2
+                except LinAlgError:
+                    continue
+                best = min(best, (loss, factor, self.constants), key=lambda each: each[0])
+            _, self._factors[name], self.constants = best
         self._settle(rounds=10)
 
     def _settle(self, *, rounds: int) -> float:
         """Fits the constants by Gauss-Newton under the whole covariance; returns minus the log evidence."""
         for _ in range(rounds):
             self._solve()
-            step = self._mean + self._spread @ self._slopes.T @ self._weights - self.constants
+            shared = self._shared * self._factors["constants"] ** 2
+            step = self._mean + shared @ self._slopes.T @ self._weights - self.constants
             longest = float(np.max(np.abs(step)))
             self.constants = self.constants + step / max(1.0, longest)
             if longest < 1e-3:
@@ -139,11 +234,16 @@ class StepTime:
         return float(self._left @ self._weights / 2 + np.sum(np.log(np.diag(self._factor[0]))))
 
     def _solve(self) -> None:
-        fitted, self._share = form(self.constants, self._at)
-        self._slopes = slopes(self.constants, self._at)
-        covariance = self._common(self.noise, self._share, self._share)
-        covariance += self._slopes @ self._spread @ self._slopes.T
-        covariance += np.diag(_variance(self.noise, self._share) * self._extra)
+        by_machine = self.constants.reshape(len(self.machines), len(NAMES))
+        here = by_machine[self._at.machine]
+        fitted, self._share = form(here, self._at)
+        steep = slopes(here, self._at)
+        self._slopes = np.zeros((len(self._log), len(self.constants)))
+        for k in range(len(self.machines)):
+            self._slopes[self._at.machine == k, self._place(k)] = steep[self._at.machine == k]
+        covariance = self._residual(self._near, self._share, self._share)
+        covariance += self._slopes @ (self._shared * self._factors["constants"] ** 2) @ self._slopes.T
+        covariance += np.diag(self._noise(self._share) * self._extra)
         self._left = self._log - fitted + self._slopes @ (self.constants - self._mean)
         self._factor = cho_factor(covariance, lower=True)
         self._weights: Array = cho_solve(self._factor, self._left)
@@ -160,58 +260,13 @@ class StepTime:
             apart[here] = block @ self._weights[here] / np.sqrt(np.diag(block))
         return apart
 
-    def predict(self, settings: Sequence[Setting], *, noisy: bool = True) -> tuple[Array, Array]:
-        """Returns the median seconds of an update and the standard deviation of their logarithm, per setting.
-
-        The deviation is that of one more measurement, or, without noise, of the mean of many.
-        """
-        at = Points.of(settings)
-        fitted, share = form(self.constants, at)
-        steep = slopes(self.constants, at)
-        variance = np.square(1 - share) * (PROCESS.compute**2 + (self.noise * PROCESS.compute_offset) ** 2)
-        variance += np.square(share) * (PROCESS.sync**2 + (self.noise * PROCESS.sync_offset) ** 2)
-        variance += np.einsum("ij,jk,ik->i", steep, self._spread, steep)
-        anew = _variance(self.noise, share) if noisy else np.zeros_like(share)
-        log = fitted + steep @ (self._mean - self.constants)
-        if not len(self._log):
-            return np.exp(log), np.sqrt(variance + anew)
-        common = _Covariance(at, self._at)(self.noise, share, self._share)
-        common += steep @ self._spread @ self._slopes.T
-        log = log + common @ self._weights
-        known = solve_triangular(self._factor[0], common.T, lower=True)
-        variance -= np.sum(np.square(known), axis=0)
-        stretch = np.where(np.isin(at.placement, self._at.placement), self.stretch, self.stretch_beyond)
-        return np.exp(log), stretch * np.sqrt(np.maximum(variance, 0.0) + anew)
-
 
 def _stretch(apart: Array) -> float:
-    """Returns the square root of the factor with which intervals cover 90 % of what was left out.
+    """Returns the square root of the factor with which intervals cover 90 % of what was left out; 1 or more.
 
     It is conformal prediction (Vovk 2005) with a prior. The root goes half way on a logarithmic scale, since
     the settings to predict are farther from the measurements than those are from one another.
     """
     as_they_should = ndtri(0.5 + 0.5 * (np.arange(PSEUDO) + 0.5) / PSEUDO)
-    return float(np.sqrt(np.quantile(np.concatenate([np.abs(apart), as_they_should]), 0.9) / ndtri(0.95)))
-
-
-def fit(measurements: Sequence[Measurement], prior: Prior | None = None) -> StepTime:
-    """Returns the model fitted to measurements of one job on one kind of machine.
-
-    Without a prior the scales come from the measurements, and the rest from other jobs (`LEARNED`).
-    """
-    return StepTime(measurements, prior or centred(LEARNED, measurements))
-
-
-def learn(jobs: Sequence[Sequence[Measurement]]) -> Prior:
-    """Returns what jobs have in common: mean constants, and a deviation that allows for one more job.
-
-    It is empirical Bayes with one pseudo-job of `UNINFORMED`, so that few jobs do not look too alike.
-    """
-    fitted = np.stack([StepTime(job, centred(UNINFORMED, job)).constants for job in jobs])
-    fitted[:, [ONE, TWO]] -= fitted[:, [MANY]]
-    mean = fitted.mean(axis=0)
-    squares = np.sum(np.square(fitted - mean), axis=0) + np.square(UNINFORMED.deviation)
-    spread = np.sqrt(squares / len(jobs) * (1 + 1 / len(jobs)))
-    return UNINFORMED.scaled(
-        {k: (float(mean[k]), float(spread[k])) for k in range(len(mean)) if k not in SCALES}
-    )
+    plain = np.quantile(np.concatenate([np.abs(apart), as_they_should]), 0.9) / ndtri(0.95)
+    return max(1.0, float(np.sqrt(plain)))

@@ -2,9 +2,10 @@
 
 With R workers, b = batch / R samples each in s micro-batches of m, an update takes
 
-    T = s * (load(m) + step(m)) + 2 (R-1)/R * sync_bytes / bandwidth
+    T = s * (load(m) + step(m)) + S,   S = k (R/2)^p * (sync_bytes / bandwidth + latency)
 
-(no gradient is sent in the micro-steps before the last; Pollux, OSDI'21, without overlap). With L loaders
+(no gradient is sent in the micro-steps before the last; Pollux, OSDI'21, without overlap; k and p are those
+that networks showed, priors.json, one of each for one machine, two, and more). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
 other, expected at their geometric mean; the part that does not grow is the host's and stays. Loading waits
@@ -25,7 +26,6 @@ from pipeline.prediction.measurements import Setting
 
 REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
 UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
-NETWORK = log(1.5) / Z90
 LEAST_LOAD = 0.05  # share of a load that stays where it waits for no storage
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
 
@@ -68,39 +68,68 @@ def update(
     setting = Setting(
         workers=(num_workers,) * num_machines, micro_batch_size=micro, num_passes=ceil(samples / micro)
     )
+    return at(
+        profile, machine, measured=measured, setting=setting, num_bytes=num_bytes, known=known,
+        samples=samples, sharing=sharing,
+    )  # fmt: skip
+
+
+def by_profile(profile: Profile, machine: Machine, *, measured: Machine, sharing: float = 1.0) -> Update:
+    """Returns an update on a machine by profile and roofline, `sharing` processes on one device."""
+    scale, _ = _scale(machine, measured=measured, sharing=sharing)
+    line = profile.step_s
+    return Update(
+        fixed_s=line.fixed,
+        per_sample_s=line.per_sample * scale,
+        within_s=_sync_s(profile, machine, num_machines=1),
+        across_s=_sync_s(profile, machine, num_machines=2),
+        fixed_error=_relative(line.fixed_error, line.fixed),
+        per_sample_error=_relative(line.per_sample_error, line.per_sample),
+    )
+
+
+def at(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    setting: Setting,
+    samples: float = 0,
+    sharing: float = 1.0,
+    num_bytes: int = 0,
+    known: Calibration | None = None,
+) -> TimedUpdate:
+    """Returns one update in a setting, whether or not it fits the memory.
+
+    `samples` are those of a worker, if the last of its passes has fewer than the others.
+    """
+    samples = samples or setting.micro_batch_size * setting.num_passes
     scale, apart = _scale(machine, measured=measured, sharing=sharing)
     corrected = None
     if known and known.past:
-        plain = Update(
-            fixed_s=profile.step_s.fixed,
-            per_sample_s=profile.step_s.per_sample * scale,
-            within_s=_sync_s(profile, machine, workers=2, num_machines=1),
-            across_s=_sync_s(profile, machine, workers=2, num_machines=2),
-        )
-        corrected = known.correction(machine.name, machine.device, setting, plain)
+        plain = by_profile(profile, machine, measured=measured, sharing=sharing)
+        corrected = known.correction(machine.name, machine.device, setting, plain, here=machine is measured)
     spread, apart = _doubt(corrected, seen=machine is measured, apart=apart)
     num_loaders, parts = _passes(
         profile, machine, seen=machine is measured, setting=setting, samples=samples, scale=scale,
         spread=spread, apart=apart,
         storage=_storage(profile, machine, measured=measured, num_bytes=num_bytes),
     )  # fmt: skip
-    sync_s = _sync_s(profile, machine, workers=workers, num_machines=num_machines)
-    if sync_s:
-        parts = (*parts, Part(name="all-reduce", seconds=sync_s, spread=NETWORK))
-    if corrected and corrected.num_nights:  # the whole update was measured, so its parts are as certain
-        late = exp(corrected.shift)
+    if setting.num_workers > 1:
+        compute_s = sum(part.seconds for part in parts) / setting.num_passes
+        parts = (*parts, _summing(profile, machine, setting, compute_s=compute_s, known=known))
+    if corrected and (corrected.num_nights or machine is not measured):
+        late = exp(
+            corrected.shift
+        )  # the whole update was measured or is like those, so its parts are as certain
         parts = tuple(Part(seconds=p.seconds * late, spread=spread, name=p.name) for p in parts)
-    elif corrected and machine is not measured:
-        parts = tuple(part.times(exp(corrected.shift)) for part in parts)
     return TimedUpdate(setting=setting, num_loaders=num_loaders, parts=parts)
 
 
 def _doubt(corrected: Correction | None, *, seen: bool, apart: float) -> tuple[float, float]:
     """Returns the spread of an update's parts, and what the two extremes of the roofline add to it."""
-    if corrected and corrected.num_nights:
+    if corrected and (corrected.num_nights or not seen):
         return corrected.spread, 0.0
-    if corrected and not seen:
-        return corrected.spread, apart * min(1.0, corrected.spread / UNSEEN)
     return (REPEATED if seen else UNSEEN), apart
 
 
@@ -145,7 +174,7 @@ def _passes(
     *,
     seen: bool,
     setting: Setting,
-    samples: int,
+    samples: float,
     scale: float,
     spread: float,
     apart: float,
@@ -182,13 +211,29 @@ def _relative(error: float, value: float) -> float:
     return log(1 + error / value) / Z90 if value > 0 else 0.0
 
 
-def _sync_s(profile: Profile, machine: Machine, *, workers: int, num_machines: int) -> float:
-    """Returns the seconds of a ring all-reduce: each worker sends and receives 2 (R-1)/R of the gradient."""
-    if workers == 1:
-        return 0.0
+def _summing(
+    profile: Profile, machine: Machine, setting: Setting, *, compute_s: float, known: Calibration | None
+) -> Part:
+    """Returns what summing gradients adds to the last pass, by what networks showed beside their rates."""
+    found = (known or Calibration()).prior
+    num_machines, doubles = len(setting.workers), log(setting.num_workers / 2)
+    kind = "one" if num_machines == 1 else "two" if num_machines == 2 else "many"
+    relative = kind != "many"
+    slower = found.mean_of("many") + relative * found.mean_of(kind) + found.mean_of(f"{kind}_power") * doubles
+    spread = hypot(
+        found.spread_of("many"), relative * found.spread_of(kind), found.spread_of(f"{kind}_power") * doubles
+    )
+    seconds = _sync_s(profile, machine, num_machines=num_machines) * exp(slower)
+    power = 1 + exp(found.mean_of("overlap"))
+    longer = max(compute_s, seconds)
+    together = longer * ((compute_s / longer) ** power + (seconds / longer) ** power) ** (1 / power)
+    return Part(name="all-reduce", seconds=together - compute_s, spread=spread)
+
+
+def _sync_s(profile: Profile, machine: Machine, *, num_machines: int) -> float:
+    """Returns the seconds in which two workers sum gradients, by the rate of their link or network."""
     across = num_machines > 1
     rates = machine.network_bytes_per_s, machine.link_bytes_per_s  # 0: there is no such link
     rate = (rates[0] or rates[1]) if across else (rates[1] or rates[0])
     message_s = LATENCY_S if across else LATENCY_S / 5
-    num_bytes = 2 * (workers - 1) / workers * profile.sync_bytes.fixed
-    return num_bytes / rate + 2 * (workers - 1) * message_s
+    return profile.sync_bytes.fixed / rate + 2 * message_s

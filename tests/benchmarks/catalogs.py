@@ -15,7 +15,7 @@ from pipeline.machines.catalog import rented
 from pipeline.planning import planner
 from pipeline.planning.candidates import Job, candidates
 from pipeline.planning.search import Limits, relax
-from pipeline.prediction.costs import estimate
+from pipeline.prediction.costs import predict
 from pipeline.prediction.efficiency import Efficiency
 from pipeline.prediction.time_budget import BEFORE_TRAINING
 from tests.planning.jobs import DATASET, night, profile
@@ -132,7 +132,7 @@ def _way(
         machine=machine.name, num_machines=number, region=machine.region, strategy=strategy,
         max_wait_s=told.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0,
     )  # fmt: skip
-    done = estimate(
+    done = predict(
         found, machine, measured=here, rental=rental, batch_size=batch_size,
         num_workers=workers, num_samples=samples, num_bytes=job["dataset"].num_bytes,
     )  # fmt: skip

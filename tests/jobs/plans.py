@@ -14,7 +14,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params
 from pipeline.contract.records import Night, Plan
 from pipeline.planning.planner import plan
-from pipeline.prediction.calibration import Calibration, Past
+from pipeline.prediction.calibration import Calibration, Past, Update
 from pipeline.prediction.measurements import Setting
 from tests.planning import jobs
 from tests.training import nights
@@ -74,7 +74,14 @@ def known() -> Calibration:
     setting = Setting(workers=(1,), micro_batch_size=BATCH_SIZE, num_passes=1)
     return Calibration(
         past=[
-            Past(machine=name, device=name.upper(), measured_here=False, setting=setting, ratio=1.0)
+            Past(
+                machine=name,
+                device=name.upper(),
+                measured_here=False,
+                setting=setting,
+                update=Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.01, across_s=0.01),
+                ratio=1.0,
+            )
             for name in PRICES
             for _ in range(8)
         ]

@@ -1,14 +1,16 @@
 """Every price is one that could be paid, and every machine is what VERTEX calls it."""
 
+from dataclasses import replace
 from datetime import date
 
 import pandas as pd
 import pytest
 
 from pipeline.contract.errors import ParamsError
-from pipeline.machines.catalog import choose, rented
+from pipeline.machines.catalog import choose, local, rented
 from pipeline.machines.pricelist import prices
 from tests.benchmarks.frame import DATA
+from tests.planning.jobs import profile
 
 MACHINES = rented()
 
@@ -154,3 +156,19 @@ def test_the_share_of_a_small_machine_is_that_of_its_devices_and_of_one_not_sold
     spot = next(p for m in MACHINES for p in m.prices if p.key == ("a3-ultragpu-8g", "us-east4", "spot"))
     assert spot.fee.usd_per_hour == pytest.approx(0.15 * 8 * 11.4934)
     assert spot.fee.inferred
+
+
+@pytest.mark.parametrize(("rate", "busy"), [("flops_per_s", 3.9e9), ("bandwidth_bytes_per_s", 6.5e8)])
+def test_a_rate_measured_beside_other_processes_is_not_believed(rate: str, busy: float) -> None:
+    found = profile()
+    measured = {**found.evidence["machine"], rate: busy}
+    here = local(replace(found, evidence={"machine": measured}), today=date(2026, 11, 25))
+    listed = [getattr(m, rate) / m.vcpus for m in MACHINES if m.device == "cpu"]
+    assert 2 * min(listed) <= getattr(here, rate) <= 2 * max(listed)
+    assert f"{rate} {busy:.3g} is not plausible" in here.rates_source
+
+
+def test_a_rate_that_is_plausible_stays_as_measured() -> None:
+    here = local(profile(), today=date(2026, 11, 25))
+    assert (here.flops_per_s, here.bandwidth_bytes_per_s) == (2e11, 2e10)
+    assert here.rates_source == "measured by the profile"

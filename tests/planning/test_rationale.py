@@ -8,7 +8,7 @@ from pipeline.contract.params import Params, PlanParams, TrainParams
 from pipeline.contract.records import Plan
 from pipeline.planning.planner import plan
 from pipeline.planning.rationale import around, picture, rationale, rows
-from pipeline.prediction.calibration import Calibration, Past
+from pipeline.prediction.calibration import Calibration, Past, Update
 from pipeline.prediction.efficiency import Reached
 from pipeline.prediction.measurements import Setting
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
@@ -102,7 +102,14 @@ def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
 
 def test_earlier_nights_take_the_place_of_the_prior():
     setting = Setting(workers=(1,), micro_batch_size=256)
-    past = Past(machine="local", device="cpu", measured_here=True, setting=setting, ratio=1.1)
+    past = Past(
+        machine="local",
+        device="cpu",
+        measured_here=True,
+        setting=setting,
+        update=Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.01, across_s=0.01),
+        ratio=1.1,
+    )
     params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(batch_size=256))
     told = plan(
         night(), DATASET, profile(), None, params, available=EVERYTHING, known=Calibration(past=(past, past))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
 from pipeline.prediction.calibration import Calibration, Past, Update, ratio
-from pipeline.prediction.costs import estimate
+from pipeline.prediction.costs import predict
 from pipeline.prediction.measurements import Setting
-from pipeline.prediction.update_time import update
+from pipeline.prediction.update_time import by_profile, update
 from tests.planning.jobs import machine, profile
 
 PROFILE = profile()
@@ -22,12 +22,15 @@ UPDATE = Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.02, across_s=0.1)
 ONE = Setting(workers=(1,), micro_batch_size=256)
 
 
-def night(ratio_: float, *, name="a-1", device="A", here=False, setting=ONE) -> Past:
-    return Past(machine=name, device=device, measured_here=here, setting=setting, ratio=ratio_)
+def night(ratio_: float, *, name="a-1", device="A", here=False, setting=ONE, least=0.0, by=UPDATE) -> Past:
+    return Past(
+        machine=name, device=device, measured_here=here, setting=setting, update=by, ratio=ratio_,
+        least_ratio=least,
+    )  # fmt: skip
 
 
 def correction(past, *, name="a-1", device="A", setting=ONE):
-    return Calibration(past=past).correction(name, device, setting, UPDATE)
+    return Calibration(past=past).correction(name, device, setting, UPDATE, here=False)
 
 
 def test_a_machine_that_took_longer_is_expected_to_take_longer():
@@ -67,7 +70,7 @@ def test_what_the_profiled_machine_took_says_little_of_the_roofline():
 
 def test_without_nights_nothing_is_corrected():
     known, plain = (
-        estimate(
+        predict(
             PROFILE, machine(), measured=LOCAL, rental=Rental(machine="m", num_machines=2), batch_size=256,
             num_workers=1,
             num_samples=10**6, num_bytes=10**9, known=known,
@@ -77,21 +80,57 @@ def test_without_nights_nothing_is_corrected():
     assert known == plain
 
 
-def test_a_ratio_that_cannot_be_is_left_out():
-    known = Calibration(past=[night(1 / 150), night(1.2)])
+def test_a_night_faster_than_its_operations_is_left_out():
+    known = Calibration(past=[night(1 / 13, least=0.1), night(1.2, least=0.1)])
     assert [each.ratio for each in known.past] == [1.2]
     assert known.left_out == [
-        "a-1: an update of 0.00667 times the predicted time is left out; "
-        "at more than 20 times too fast or too slow, something else was measured"
+        "a-1: an update of 0.0769 times the predicted time is left out; "
+        "its operations alone take 0.1 times at the device's peak rate"
     ]
 
 
-def test_a_night_that_scaled_beyond_what_can_be_is_left_out():
-    many = Setting(workers=(4, 4), micro_batch_size=256)
-    known = Calibration(past=[night(1.0), night(1.0), night(0.08, setting=many)])
-    assert known.correction("a-1", "A", ONE, UPDATE).shift == pytest.approx(0, abs=0.05)
-    assert len(known.left_out) == 1
-    assert "times the throughput of as many single devices" in known.left_out[0]
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_not_a_time_is_left_out(seconds):
+    known = Calibration(past=[night(seconds), night(1.2)])
+    assert [each.ratio for each in known.past] == [1.2]
+    assert "it is not a valid time" in known.left_out[0]
+
+
+def test_a_night_that_several_newer_ones_contradict_is_left_out():
+    known = Calibration(past=[night(13.0), *[night(each) for each in (1.0, 1.05, 0.97)]])
+    assert [each.ratio for each in known.past] == [1.0, 1.05, 0.97]
+    assert known.left_out == [
+        "a-1: an update of 13 times the predicted time is left out; "
+        "3 newer nights in the same setting took 1 times"
+    ]
+
+
+def test_nights_that_all_contradict_the_forecast_are_believed():
+    other = Setting(workers=(1,), micro_batch_size=64)
+    known = Calibration(past=[night(1.0)] * 5 + [night(2.0, setting=other)] * 5)
+    assert not known.left_out
+    found = known.correction("a-1", "A", other, UPDATE, here=False)
+    assert math.exp(found.shift) == pytest.approx(2, rel=0.1)
+
+
+def test_what_changed_for_good_is_believed_and_what_was_before_is_not():
+    known = Calibration(past=[night(1.0)] * 9 + [night(2.0 + 0.01 * k) for k in range(4)])
+    assert math.exp(known.correction("a-1", "A", ONE, UPDATE, here=False).shift) == pytest.approx(2, rel=0.1)
+
+
+def test_one_night_that_contradicts_the_forecast_widens_it():
+    calm, odd = correction([night(1.0)]), correction([night(8.0)])
+    assert odd.shift > math.log(3)
+    assert odd.spread > 2 * calm.spread
+
+
+def test_what_the_network_takes_is_not_blamed_on_the_device():
+    many = Setting(workers=(1,) * 8, micro_batch_size=32)
+    slow = Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.02, across_s=1.0)
+    known = Calibration(past=[night(2.0, setting=many, by=slow)] * 5)
+    alone, together = (known.correction("a-1", "A", at, slow, here=False).shift for at in (ONE, many))
+    assert together == pytest.approx(math.log(2), abs=0.1)
+    assert abs(alone) < 0.1
 
 
 @pytest.mark.slow
@@ -99,7 +138,10 @@ def test_a_night_that_scaled_beyond_what_can_be_is_left_out():
 def test_intervals_learn_how_much_nights_differ(deviation):
     setting = update(PROFILE, LOCAL, measured=LOCAL, num_machines=1, batch_size=256, num_workers=1).setting
     ratios = 1.2 * np.exp(deviation * np.random.default_rng(0).normal(size=60))
-    ran = [night(float(each), name="local", device="cpu", here=True, setting=setting) for each in ratios]
+    ran = [
+        night(float(each), name="local", device="cpu", here=True, setting=setting, by=by(LOCAL))
+        for each in ratios
+    ]
     plain_s, held = hours(LOCAL).expected_s, 0
     for number in range(20, 60):
         low, high = hours(LOCAL, ran[:number]).interval
@@ -124,8 +166,12 @@ def on(name: str):
     return next(each for each in rented() if each.name == name and each.region == "us-central1")
 
 
+def by(where):
+    return by_profile(PROFILE, where, measured=LOCAL)
+
+
 def hours(where, past=(), *, widen=1.0, count=1):
-    return estimate(
+    return predict(
         PROFILE, where, measured=LOCAL, batch_size=256,
         rental=Rental(machine=where.name, num_machines=count, region=where.region),
         num_workers=where.num_workers, num_samples=10**7, num_bytes=10**9,
@@ -136,7 +182,7 @@ def hours(where, past=(), *, widen=1.0, count=1):
 def test_the_estimate_of_a_rented_machine_follows_its_nights():
     where = on("n2-standard-4")
     setting = update(PROFILE, where, measured=LOCAL, num_machines=1, batch_size=256, num_workers=1).setting
-    ran = [night(1.4, name=where.name, device=where.device, setting=setting)] * 6
+    ran = [night(1.4, name=where.name, device=where.device, setting=setting, by=by(where))] * 6
     plain, corrected = hours(where), hours(where, ran)
     assert corrected.expected_s / plain.expected_s == pytest.approx(1.4, rel=0.06)
     wide, narrow = (e.interval[1] / e.interval[0] for e in (plain, corrected))
@@ -145,7 +191,7 @@ def test_the_estimate_of_a_rented_machine_follows_its_nights():
 
 def test_nights_on_this_machine_correct_it_too():
     setting = update(PROFILE, LOCAL, measured=LOCAL, num_machines=1, batch_size=256, num_workers=1).setting
-    ran = [night(1.2, name="local", device="cpu", here=True, setting=setting)] * 6
+    ran = [night(1.2, name="local", device="cpu", here=True, setting=setting, by=by(LOCAL))] * 6
     assert hours(LOCAL, ran).expected_s / hours(LOCAL).expected_s == pytest.approx(1.2, rel=0.03)
 
 

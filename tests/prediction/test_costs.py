@@ -13,7 +13,7 @@ from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
 from pipeline.machines.startup import FIVEFOLD, TWICE, Part
 from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.costs import Estimate, estimate, time_to_save_s
+from pipeline.prediction.costs import Estimate, predict, time_to_save_s
 from pipeline.spot.hazard import Hazard
 from pipeline.spot.lifetimes import Exponential
 from pipeline.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_PREEMPTION_S
@@ -33,7 +33,7 @@ def found(on=LOCAL, *, job=PROFILE, num_machines=1, strategy="on-demand", **chan
         "num_samples": 100_000,
         "num_bytes": 10**9,
     } | changes
-    return estimate(job, on, measured=LOCAL, **arguments)
+    return predict(job, on, measured=LOCAL, **arguments)
 
 
 def test_the_measured_machine_takes_what_the_lines_say():
