@@ -139,7 +139,7 @@ def local(profile: Profile, *, today: date) -> Machine:
     """Returns the machine that was profiled: `AT_HAND` with its measured rates; it costs nothing.
 
     A rate of a CPU that is not plausible beside those of the catalog, as other processes took the cores while
-    it was measured, is replaced by the catalog's median a core: forecasts for rented machines are scaled by it.
+    it was measured, is replaced by the catalog's median a core, as it scales forecasts for rented machines.
     """
     measured = profile.evidence["machine"]
     rates, source = {}, AT_HAND.rates_source

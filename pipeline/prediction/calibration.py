@@ -8,13 +8,14 @@ have: the job, and the kind of device.
 
 Nights may be wrong. One that physics forbids (faster than its operations at the device's peak rate) is left
 out, and so is one that the newest others at the same setting contradict. All else is believed, and widens the
-interval where it contradicts the forecast: by all that it is beyond the forecast's interval where it is alone,
-and by that over n^2 once n nights have said so.
+interval where it contradicts the forecast: by all that it is beyond the forecast's interval where it is
+alone, and by that over n^2 once n nights have said so.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import exp, hypot, isfinite, log
 from statistics import fmean, median
 from typing import TYPE_CHECKING
@@ -112,21 +113,22 @@ class Calibration:
     def _corrected(
         self, name: str, device: str, setting: Setting, update: Update, *, here: bool
     ) -> Correction:
-        from pipeline.prediction.throughput import StepTime
-
         model = self._fitted()
         ran = next((each for each in model.machines if each.name == name), None)
         there = ran or _machine(name, device, update, setting.micro_batch_size, profiled=here)
-        plain = StepTime([], machine_of=[], machines=[there], priors=self.prior)
-        (before,), (doubt,) = plain.predict([setting], there)
-        (seconds,), (spread,) = model.predict([setting], there)
-        shift, num_nights = log(float(seconds / before)), sum(each.machine == name for each in self.past)
-        contradicted = max(0.0, abs(shift) - Z90 * float(doubt))
+        found = model.forecast([setting], there)
+        shift, num_nights = float(found.log_s[0] - found.before_log_s[0]), self._num_nights[name]
+        contradicted = max(0.0, abs(shift) - Z90 * float(found.before_spread[0]))
         return Correction(
             shift=shift,
-            spread=hypot(float(spread), contradicted / max(1, num_nights) ** 2),
+            spread=hypot(float(found.spread[0]), contradicted / max(1, num_nights) ** 2),
             num_nights=num_nights,
         )
+
+    @cached_property
+    def _num_nights(self) -> Counter[str]:
+        """Nights by machine."""
+        return Counter(each.machine for each in self.past)
 
     def _fitted(self) -> "StepTime":
         """Returns the model of all machines that have run."""
@@ -244,3 +246,9 @@ def ratio(*, elapsed_s: float, start_s: float, num_updates: int, update_s: float
     if num_updates < 1 or elapsed_s <= 3 * start_s or update_s < NEGLIGIBLE_S:  # mostly start-up
         return None
     return (elapsed_s - start_s) / num_updates / update_s
+
+
+@cache
+def nothing() -> Calibration:
+    """Returns what is known without nights."""
+    return Calibration()

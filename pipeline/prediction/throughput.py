@@ -48,6 +48,16 @@ class Machine:
     errors: tuple[float, ...]  # deviations of these, beyond the prior's
 
 
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Logarithm of the median seconds of an update and its deviation, after and before the measurements."""
+
+    log_s: Array
+    spread: Array
+    before_log_s: Array
+    before_spread: Array
+
+
 @dataclass(frozen=True)
 class _Nearness:
     """How near the points of two sets are to each other, each [one, other] and between 0 and 1."""
@@ -124,27 +134,38 @@ class StepTime:
 
     def predict(self, settings: Sequence[Setting], machine: Machine) -> tuple[Array, Array]:
         """Returns the median seconds of an update and the deviation of their logarithm, per setting."""
-        known = next((k for k, each in enumerate(self.machines) if each == machine), None)
-        at = Points.of(settings, [-1 if known is None else known] * len(settings))
+        found = self.forecast(settings, machine)
+        return np.exp(found.log_s), found.spread
+
+    def forecast(self, settings: Sequence[Setting], machine: Machine) -> Forecast:
+        """Returns what is expected after the measurements, and what was before, per setting."""
+        known = next((k for k, each in enumerate(self.machines) if each == machine), -1)
+        at = Points.of(settings, [known] * len(settings))
         mean, shared = self._mean_of(machine), self._shared_by(machine, machine)
-        here = mean if known is None else self.constants[self._place(known)]
+        here = mean if known < 0 else self.constants[self._place(known)]
         fitted, share = form(np.broadcast_to(here, (len(settings), len(here))), at)
         steep = slopes(np.broadcast_to(here, (len(settings), len(here))), at)
-        shared = shared * self._factors["constants"] ** 2
-        variance = np.einsum("ij,jk,ik->i", steep, shared, steep) + self._residual_variance(share)
-        anew = self._noise(share)
+        before = fitted if known < 0 else form(np.broadcast_to(mean, (len(settings), len(mean))), at)[0]
+        loose = self._factors["constants"] ** 2
+        by_constants = np.einsum("ij,jk,ik->i", steep, shared, steep)
+        residual, anew = self._residual_variance(share), self._noise(share)
+        doubt = np.sqrt(by_constants + residual + anew)
         log = fitted + steep @ (mean - here)
         if not len(self._log):
-            return np.exp(log), np.sqrt(variance + anew)
+            return Forecast(log_s=log, spread=doubt, before_log_s=before, before_spread=doubt)
         across = np.hstack([self._shared_by(machine, each) for each in self.machines])
-        common = steep @ (across * self._factors["constants"] ** 2) @ self._slopes.T
+        common = steep @ (across * loose) @ self._slopes.T
         common += self._residual(_nearness(at, self._at, self._priors), share, self._share)
-        log = log + common @ self._weights
         told = solve_triangular(self._factor[0], common.T, lower=True)
-        variance -= np.sum(np.square(told), axis=0)
-        seen = self._at.placement[self._at.machine == (-1 if known is None else known)]
+        variance = by_constants * loose + residual - np.sum(np.square(told), axis=0)
+        seen = self._at.placement[self._at.machine == known]
         stretch = np.where(np.isin(at.placement, seen), self._stretch, self._stretch_beyond)
-        return np.exp(log), stretch * np.sqrt(np.maximum(variance, 0.0) + anew)
+        return Forecast(
+            log_s=log + common @ self._weights,
+            spread=stretch * np.sqrt(np.maximum(variance, 0.0) + anew),
+            before_log_s=before,
+            before_spread=doubt,
+        )
 
     def evidence(self, priors: Priors) -> float:
         """Returns minus the log evidence of the measurements under other priors and these constants."""

@@ -21,7 +21,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile
 from pipeline.machines.catalog import HEADROOM, PAGE_CACHE
 from pipeline.machines.startup import Z90, Part
-from pipeline.prediction.calibration import Calibration, Correction, Update
+from pipeline.prediction.calibration import Calibration, Correction, Update, nothing
 from pipeline.prediction.measurements import Setting
 
 REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
@@ -215,7 +215,7 @@ def _summing(
     profile: Profile, machine: Machine, setting: Setting, *, compute_s: float, known: Calibration | None
 ) -> Part:
     """Returns what summing gradients adds to the last pass, by what networks showed beside their rates."""
-    found = (known or Calibration()).prior
+    found = (known or nothing()).prior
     num_machines, doubles = len(setting.workers), log(setting.num_workers / 2)
     kind = "one" if num_machines == 1 else "two" if num_machines == 2 else "many"
     relative = kind != "many"

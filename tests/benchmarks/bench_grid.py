@@ -1,7 +1,7 @@
 """How well do four corners predict the other twelve? On Scavenger's grid (CCGrid'23), as nights.
 
-Hours of training to a quality for ResNet-18 and ResNet-50, four batch sizes by four sizes of a cluster, read off
-its figures with the epochs that they took. A run is a night: how many samples it trained on, in which
+Hours of training to a quality for ResNet-18 and ResNet-50, four batch sizes by four sizes of a cluster, read
+off its figures with the epochs that they took. A run is a night: how many samples it trained on, in which
 batches, for how long. The forecast of another run is the night's: samples by efficiency.py, the time of an
 update by update_time.py, with priors (priors.json) fitted to neither grid. The profile says little, as the
 paper has none: half of an update of the first corner is the device's, give or take a factor of e.
@@ -136,8 +136,8 @@ class Nights:
         self.efficiency = Efficiency(
             noise_scale=NOISE_SCALE,
             nights=tuple(
-                Reached(batch_size=run.batch_size, num_samples=round(run.num_samples), noise_scale=NOISE_SCALE,
-                        score=1.0, size=1.0, flops_per_sample=0.0)
+                Reached(batch_size=run.batch_size, num_samples=round(run.num_samples),
+                        noise_scale=NOISE_SCALE, score=1.0, size=1.0, flops_per_sample=0.0)
                 for run in runs
             ),
         )  # fmt: skip
