@@ -21,6 +21,7 @@ from tests.benchmarks.bench_grid import USD, Forecast, Nights, Run, grid
 MONTH, NIGHTS = (8, 5) if frame.QUICK else (30, 5)
 CAP = 0.04  # less than the target, since the best so far may be dearer than the best
 CONFIDENCE = 0.9
+SETTLED = 3  # nights in a row at the best, after which the rest of the month is taken to be there, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def month(name: str, runs: Sequence[Run], first: int, aim: Aim) -> tuple[float, 
     def value(run: Run) -> float:
         return usd(run) if aim.objective == "cost" else run.hours
 
-    known, spent, explored = [runs[first]], usd(runs[first]), 0.0
+    known, spent, explored, stayed = [runs[first]], usd(runs[first]), 0.0, 0
     regret, late = 0.0, float("inf")
     for night in range(2, MONTH + 1):
         left = CAP * MONTH * min(map(usd, known)) - explored
@@ -91,6 +92,9 @@ def month(name: str, runs: Sequence[Run], first: int, aim: Aim) -> tuple[float, 
         price = max(0.0, usd(run) - usd(best)) if run is not best else 0.0
         explored, spent = explored + price, spent + usd(run)
         known.append(run)
+        stayed = stayed + 1 if run is best else 0
+        if night > NIGHTS and stayed >= SETTLED:
+            return regret, explored / (spent + (MONTH - night) * usd(run))
     return regret, explored / spent
 
 

@@ -27,10 +27,10 @@ from tests.benchmarks import frame
 from tests.benchmarks.fit_priors import CELLS, Cell, without
 from tests.benchmarks.step_times import APPS, CLUSTERS, DEVICES, PARAMETERS, line, steps
 
-DRAWS_OF_SEVEN = 2 if frame.QUICK else 5
+DRAWS_OF_SEVEN = 2 if frame.QUICK else 4
 DRAWS_ELSEWHERE = 1 if frame.QUICK else 2
-MOST = 60 if frame.QUICK else 150  # steps of each draw that are predicted
-MOST_KNOWN = 300  # nights of a draw
+MOST = 60 if frame.QUICK else 120  # steps of each draw that are predicted
+MOST_KNOWN = 200  # nights of a draw
 NIGHTS = (0, 1, 3, 7)
 ROUGH = 0.045
 Z90 = 1.6449
