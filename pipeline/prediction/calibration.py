@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pipeline.prediction.time_budget import Decided
     from pipeline.spot.hazard import Hazard
 
-NIGHT = 0.06  # deviation of log(actual / predicted) from night to night
 NIGHTS_AHEAD = 30  # nights that profit from what one taught; plan.explore_usd covers as many
 NEWEST = 5  # nights at a setting that may contradict another there, of which most have to agree
 CONTRADICTS = 5.0  # deviations of a night from the median of those
@@ -87,7 +86,7 @@ class Calibration:
     left_out: list[str] = field(default_factory=list)  # why a night was ignored, one sentence each
     priors: Priors | None = None  # None: priors.json
     overlapped: bool = False  # gradients are summed while others are still computed
-    night: float = NIGHT
+    night: float | None = None  # deviation from night to night; None: that of the priors
     _corrections: dict[tuple[str, Setting, Update], Correction] = field(default_factory=dict)
     _fit: "StepTime | None" = None
 
@@ -170,7 +169,8 @@ class Calibration:
     def prior(self) -> Priors:
         """Returns the priors of update times, with how gradients are summed."""
         found = self.priors or priors()
-        found = replace(found, residual=replace(found.residual, noise=self.night))
+        night = found.assumed.night if self.night is None else self.night
+        found = replace(found, residual=replace(found.residual, noise=night))
         return found if self.overlapped else found.without_overlap()
 
 
@@ -206,9 +206,10 @@ def _contradicted(night: Past, others: Sequence[Past]) -> str:
     """Returns in words that the newest others at the same setting contradict a night; or ""."""
     if len(others) < 3:
         return ""
+    night_to_night = priors().assumed.night
     middle = median(log(other.ratio) for other in others)
-    spread = max(NIGHT, 1.4826 * median(abs(log(other.ratio) - middle) for other in others))
-    agree = sum(abs(log(other.ratio) - middle) <= CONTRADICTS / 2 * NIGHT for other in others)
+    spread = max(night_to_night, 1.4826 * median(abs(log(other.ratio) - middle) for other in others))
+    agree = sum(abs(log(other.ratio) - middle) <= CONTRADICTS / 2 * night_to_night for other in others)
     if 2 * agree <= len(others) or abs(log(night.ratio) - middle) <= CONTRADICTS * spread:
         return ""
     return (

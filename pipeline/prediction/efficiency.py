@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract.records import Profile
 from pipeline.machines.startup import Z90
+from pipeline.prediction.priors import priors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-THEORY_SPREAD = 0.6  # of d
 REACH = 2.5  # of d on the grid, either way; four deviations of its prior
 NUM_SLOPES, NUM_OTHERS = 101, 25
 # What e times the samples add to the score, as a share of it: 90 % within a factor of ten of 5 %.
@@ -118,7 +118,7 @@ class Efficiency:
     def slope(self) -> tuple[float, float]:
         """Mean and deviation of d."""
         if not self.learned:
-            return 0.0, THEORY_SPREAD
+            return 0.0, priors().assumed.theory
         import numpy as np
 
         size = float(np.median([night.size for night in self.nights]))
@@ -135,7 +135,7 @@ class Efficiency:
         apart = score - worth[None, :, None] * (progress - d[:, None, None] * batch)
         squares = np.square(apart - apart.mean(axis=-1, keepdims=True)).sum(axis=-1)
         likely = -squares[..., None] / (2 * noise**2) - (len(score) - 1) * np.log(noise)
-        likely -= np.square(d / THEORY_SPREAD)[:, None, None] / 2  # the priors
+        likely -= np.square(d / priors().assumed.theory)[:, None, None] / 2  # the priors
         likely -= (np.square(z)[:, None] + np.square(z)) / 2
         weights = np.exp(likely - likely.max()).sum(axis=(1, 2))
         weights /= weights.sum()

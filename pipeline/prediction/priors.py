@@ -1,6 +1,7 @@
 """Holds what is known of update times before any night: priors.json, each with its source.
 
-`python -m tests.benchmarks.fit_priors` writes the file, from measurements of other jobs on other machines.
+`python -m tests.benchmarks.fit_priors` writes the file, from measurements of other
+jobs on other machines; what is assumed stays as it is there.
 Deviations are of logarithms, except for those of powers and of the sharing, which are plain.
 """
 
@@ -48,11 +49,22 @@ class Residual:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Assumed:
+    """Deviations of logarithms that no measurement at hand gives; the file has the source of each."""
+
+    repeated: float  # time of an update of the same job on the same machine again
+    unseen: float  # time of an update on a machine that was not profiled, beyond the roofline
+    night: float  # time of an update from one night to the next
+    theory: float  # d of efficiency.py, plain
+
+
+@dataclass(frozen=True, kw_only=True)
 class Priors:
-    """All priors of update times."""
+    """All priors of update times, and of samples by batch size."""
 
     constants: Constants
     residual: Residual
+    assumed: Assumed
 
     def without_overlap(self) -> "Priors":
         """Returns the priors of a trainer that sums gradients after the pass that computed them."""
@@ -67,6 +79,7 @@ class Priors:
                 device=c.device, machine=changed(c.machine, 0.0), profiled=changed(c.profiled, 0.0),
             ),
             residual=self.residual,
+            assumed=self.assumed,
         )  # fmt: skip
 
     def mean_of(self, name: str) -> float:
@@ -83,7 +96,10 @@ def of(told: dict[str, Any]) -> Priors:
     """Returns the priors of such a file."""
     constants = {key: tuple(float(told["constants"][key][name]) for name in NAMES)
                  for key in Constants.__annotations__}  # fmt: skip
-    return Priors(constants=Constants(**constants), residual=Residual(**told["residual"]))
+    assumed = {name: float(each["value"]) for name, each in told["assumed"].items()}
+    return Priors(
+        constants=Constants(**constants), residual=Residual(**told["residual"]), assumed=Assumed(**assumed)
+    )
 
 
 @cache

@@ -31,7 +31,11 @@ FACTORS = {  # multiples to choose from, by name
     "kernel": (0.2, 0.5, 1.0, 2.0, 4.0),
     "constants": (1.0, 2.0, 4.0, 8.0, 16.0),
 }
-FACTOR_SPREAD = {"noise": 0.35, "kernel": 1.0, "constants": 0.5}  # of their logarithms, before any measurement
+FACTOR_SPREAD = {
+    "noise": 0.35,
+    "kernel": 1.0,
+    "constants": 0.5,
+}  # of their logarithms, before any measurement
 FAR = 2.5  # deviations; a measurement farther from what the others predict weighs less
 PSEUDO = 10  # measurements that behave as predicted, with which the calibration begins
 SAME_SIZE = 0.01  # of log m

@@ -23,9 +23,8 @@ from pipeline.machines.catalog import HEADROOM, PAGE_CACHE
 from pipeline.machines.startup import Z90, Part
 from pipeline.prediction.calibration import Calibration, Correction, Update, nothing
 from pipeline.prediction.measurements import Setting
+from pipeline.prediction.priors import priors
 
-REPEATED = log(1.10) / Z90  # the same job on the same machine again: 90 % within 10 %
-UNSEEN = log(2.0) / Z90  # a machine never measured: 90 % within a factor of two beyond the roofline
 LEAST_LOAD = 0.05  # share of a load that stays where it waits for no storage
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
 
@@ -130,7 +129,8 @@ def _doubt(corrected: Correction | None, *, seen: bool, apart: float) -> tuple[f
     """Returns the spread of an update's parts, and what the two extremes of the roofline add to it."""
     if corrected and (corrected.num_nights or not seen):
         return corrected.spread, 0.0
-    return (REPEATED if seen else UNSEEN), apart
+    assumed = priors().assumed
+    return (assumed.repeated if seen else assumed.unseen), apart
 
 
 def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[float, float]:

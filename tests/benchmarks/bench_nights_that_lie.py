@@ -18,8 +18,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeline.prediction.calibration import NIGHT, Calibration, Past
+from pipeline.prediction.calibration import Calibration, Past
 from pipeline.prediction.measurements import Measurement
+from pipeline.prediction.priors import priors
 from tests.benchmarks import frame
 from tests.benchmarks.bench_throughput import Z90, nights, predicted
 from tests.benchmarks.fit_priors import CELLS, Cell, without
@@ -27,6 +28,7 @@ from tests.benchmarks.step_times import APPS, steps
 
 HISTORIES = 40 if frame.QUICK else 200
 TRUE = 5
+NIGHT = priors().assumed.night
 LIES = ("wrong clocks", "one bad night", "changed batch", "changed network", "nothing")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from pipeline.prediction.priors import NAMES, Constants, Priors, Residual
+from pipeline.prediction.priors import priors as shipped
 from pipeline.prediction.step_time import FIXED, MANY, MIX, ONE, PER_SAMPLE
 from pipeline.prediction.throughput import Machine, StepTime
 from tests.benchmarks import frame
@@ -80,11 +81,11 @@ def fitted(cell: Cell, priors: Priors) -> StepTime:
 
 def learn(cells: Sequence[Cell]) -> Priors:
     """The priors that these cells have in common."""
-    found = Priors(constants=UNINFORMED, residual=START)
+    found = replace(shipped(), constants=UNINFORMED, residual=START)
     for _ in range(ROUNDS):
         models = [fitted(cell, found) for cell in cells]
         constants = _constants(cells, [model.constants for model in models])
-        found = Priors(constants=constants, residual=_residual(models, constants))
+        found = replace(found, constants=constants, residual=_residual(models, constants))
     return found
 
 
@@ -130,7 +131,7 @@ def _residual(models: Sequence[StepTime], constants: Constants) -> Residual:
     def loss(amplitudes: np.ndarray) -> float:
         values = np.maximum(LEAST, np.exp(amplitudes))
         residual = replace(START, **dict(zip(AMPLITUDES, map(float, values), strict=True)))
-        priors = Priors(constants=constants, residual=residual)
+        priors = replace(shipped(), constants=constants, residual=residual)
         apart = np.sum(np.square((amplitudes - start) / AROUND)) / 2
         return float(sum(model.evidence(priors) for model in models) + apart)
 
@@ -145,8 +146,8 @@ def without(*, app: str = "", cluster: str = "") -> Priors:
     return learn([cell for cell in CELLS if cell[0] != app and cell[1] != cluster])
 
 
-def text(priors: Priors, cells: Collection[Cell]) -> str:
-    """The file of priors: constants by name, amplitudes, and where they come from."""
+def text(priors: Priors, cells: Collection[Cell], assumed: object) -> str:
+    """The file of priors: constants by name, amplitudes, where they come from, and what is assumed."""
     constants = {
         key: {name: round(value, 3) for name, value in zip(NAMES, values, strict=True)}
         for key, values in asdict(priors.constants).items()
@@ -156,13 +157,19 @@ def text(priors: Priors, cells: Collection[Cell]) -> str:
         f"python -m tests.benchmarks.fit_priors: {len(cells)} cells, {', '.join(APPS)} on T4 "
         "(Pollux, OSDI'21) and on RTX 2080 Ti and A100 (Sia, SOSP'23)"
     )
-    return json.dumps({"source": source, "constants": constants, "residual": residual}, indent=1) + "\n"
+    return (
+        json.dumps(
+            {"source": source, "constants": constants, "residual": residual, "assumed": assumed}, indent=1
+        )
+        + "\n"
+    )
 
 
 def main() -> None:
     """Fit to all cells, and write the file."""
     path = frame.ROOT / "pipeline" / "prediction" / "priors.json"
-    path.write_text(text(learn(CELLS), CELLS))
+    assumed = json.loads(path.read_text())["assumed"]
+    path.write_text(text(learn(CELLS), CELLS, assumed))
     print(path.read_text())
 
 
