@@ -2,12 +2,16 @@
 
 Whatever rents the machine starts this on each of them. On SIGTERM, or at its time, the module has half a
 minute to save, and the exit status is then 143, whatever the module itself returns.
+
+Where the job goes on with fewer machines, the first of them holds the rendezvous, and its end is that of the
+job. Another that ends otherwise has lost the first, and joins again when that is back.
 """
 
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.backends import torchrun
@@ -15,6 +19,7 @@ from pipeline.backends.torchrun import Place
 from pipeline.contract.clock import Clock
 
 STOP_S = 30.0  # from the request to end to the kill
+REJOIN_S = 2.0  # between two tries to join again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,32 +44,51 @@ def run(task: Task, *, place: Place | None = None) -> int:
         place=place,
         meeting=os.environ.get("PIPELINE_ATTEMPT", "job"),
     )
-    clock = Clock()  # that nobody sets meanwhile
-    stopped: list[float] = []  # when it was asked to end
-    started: list[subprocess.Popen[bytes]] = []
+    modules = _Runs(words, {**torchrun.threads(task.num_workers), **os.environ}, until=task.until)
+    modules.listen()
+    status = modules.once()
+    while place and place.is_elastic and place.rank and 0 < status < 128 and not modules.stopped:
+        time.sleep(REJOIN_S)
+        status = modules.once()
+    return status
 
-    def pass_on(number: int, _: object) -> None:
-        stopped.append(clock.now())
-        for process in started:
-            process.send_signal(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):  # before the start: else a child could be left behind
-        signal.signal(number, pass_on)
-    process = subprocess.Popen(words, env={**torchrun.threads(task.num_workers), **os.environ})
-    started.append(process)
-    if stopped:
-        process.terminate()
-    while True:
-        end = stopped[0] + STOP_S if stopped else task.until
-        try:
-            status = process.wait(min(1.0, max(0.01, end - clock.now())))
-            if stopped and status:
-                return 128 + signal.SIGTERM
-            return status if status >= 0 else 128 - status
-        except subprocess.TimeoutExpired:
-            if clock.now() < end:
-                continue
-            if stopped:
-                process.kill()
-            else:
-                pass_on(signal.SIGTERM, None)
+class _Runs:
+    """Starts a command, once or more often, and passes signals on to it."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], *, until: float) -> None:
+        self._words, self._environment, self._until = words, environment, until
+        self._clock = Clock()  # that nobody sets meanwhile
+        self._process: subprocess.Popen[bytes] | None = None
+        self.stopped: list[float] = []  # when it was asked to end
+
+    def listen(self) -> None:
+        """Takes signals from now on: before the start, else a child could be left behind."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+
+    def once(self) -> int:
+        """Runs the command to its end, or until its time; returns its exit status."""
+        process = self._process = subprocess.Popen(self._words, env=self._environment)
+        if self.stopped:
+            process.terminate()
+        while True:
+            end = self.stopped[0] + STOP_S if self.stopped else self._until
+            try:
+                status = process.wait(min(1.0, max(0.01, end - self._clock.now())))
+                break
+            except subprocess.TimeoutExpired:
+                if self._clock.now() < end:
+                    continue
+                if self.stopped:
+                    process.kill()
+                else:
+                    self._pass_on(signal.SIGTERM, None)
+        if self.stopped and status:
+            return 128 + signal.SIGTERM
+        return status if status >= 0 else 128 - status
+
+    def _pass_on(self, number: int, _: object) -> None:
+        self.stopped.append(self._clock.now())
+        if self._process:
+            self._process.send_signal(number)

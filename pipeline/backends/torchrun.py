@@ -1,6 +1,7 @@
 """Builds the command of a job: a module under torchrun, or by itself. Nothing else knows torchrun's options.
 
-Workers rendezvous at a c10d store on the first machine, so that after a loss all of them do so again.
+Workers rendezvous at a c10d store on the first machine, so that after a loss all of them do so again. Where a
+job may go on with fewer machines, the others wait moments for one that is lost, and take in one that comes.
 """
 
 import os
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 
 RESTARTS = 3  # by torchrun, of the workers in a job
 SHUTDOWN_S = 20  # for workers to save after SIGTERM
+LOSSES = 20  # of machines, which a job survives that may go on with fewer
+# Until a machine that says nothing is lost, and until a rendezvous with enough machines is over, in seconds.
+SILENT_S, LAST_CALL_S = 6, 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,12 @@ class Place:
     rank: int
     host: str  # this machine's own name
     master: str  # HOST:PORT
+    min_nodes: int = 0  # with which the job goes on; 0: only with all
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the job goes on with fewer machines."""
+        return 0 < self.min_nodes < self.num_nodes
 
 
 def command(
@@ -36,17 +46,21 @@ def command(
     """
     if not num_workers:
         return [sys.executable, "-m", module, *arguments]
+    restarts = LOSSES if place and place.is_elastic else RESTARTS
     if place is None:
         nodes = ["--standalone", "--nnodes=1"]
     else:
+        count, conf = f"{place.num_nodes}", f"is_host={str(place.rank == 0).lower()}"
+        if place.is_elastic:
+            count = f"{place.min_nodes}:{place.num_nodes}"
+            conf += f",last_call_timeout={LAST_CALL_S},keep_alive_interval={SILENT_S // 3}"
         nodes = [
-            f"--nnodes={place.num_nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={place.master}",
-            f"--rdzv-id={meeting}", f"--rdzv-conf=is_host={str(place.rank == 0).lower()}",
-            f"--local-addr={place.host}",
+            f"--nnodes={count}", "--rdzv-backend=c10d", f"--rdzv-endpoint={place.master}",
+            f"--rdzv-id={meeting}", f"--rdzv-conf={conf}", f"--local-addr={place.host}",
         ]  # fmt: skip
     return [
         sys.executable, "-m", "torch.distributed.run", *nodes, f"--nproc-per-node={num_workers}",
-        f"--max-restarts={RESTARTS}", f"--shutdown-timeout={SHUTDOWN_S}", "-m", module, *arguments,
+        f"--max-restarts={restarts}", f"--shutdown-timeout={SHUTDOWN_S}", "-m", module, *arguments,
     ]  # fmt: skip
 
 

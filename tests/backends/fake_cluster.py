@@ -33,6 +33,7 @@ PATHS = re.compile(
 )
 QUEUE = "kueue.x-k8s.io/queue-name"
 OF_A_JOB = "batch.kubernetes.io/job-name"
+INDEX = "batch.kubernetes.io/job-completion-index"
 NAMESPACE = "default"  # the only one
 TICK_S = 0.05
 HANG_S = 1.5  # of a call that hangs
@@ -407,7 +408,8 @@ class FakeCluster:
         name = f"{job['metadata']['name']}-{index}-{self._uid:05d}"
         labels = {**job["spec"]["template"]["metadata"].get("labels", {}), OF_A_JOB: job["metadata"]["name"]}
         self.objects["pods"][name] = {
-            "metadata": {"name": name, "labels": labels, "annotations": {}, "creationTimestamp": now(),
+            "metadata": {"name": name, "labels": labels, "annotations": {INDEX: str(index)},
+                         "creationTimestamp": now(),
                          "index": index, "owner": job["metadata"]["name"]},
             "spec": json.loads(json.dumps(job["spec"]["template"]["spec"])),
             "status": {"phase": "Pending", "conditions": []},
@@ -471,6 +473,7 @@ class FakeCluster:
         spec["nodeName"] = fits[0]["metadata"]["name"]
         given = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
         own = {"JOB_COMPLETION_INDEX": str(pod["metadata"]["index"])}
+        own |= {each["name"]: each["value"] for each in container.get("env", ())}
         words = [sys.executable, *container["command"][1:], *container["args"]]
         if spec["subdomain"] in self.objects["services"]:
             words = self._among_others(spec["subdomain"], words)

@@ -86,3 +86,30 @@ def test_two_pods_of_kubernetes_by_way_of_a_bucket(kubernetes, folder, tmp_path)
     trained_by_two(night)
     assert len(kubernetes.objects["jobs"]) >= 2
     wait(lambda: not kubernetes.live())
+
+
+def test_pods_go_on_without_a_lost_node_and_take_in_one_that_comes(kubernetes, folder, tmp_path):
+    bucket = f"file://{tmp_path}/bucket"
+    backend = Kubernetes(
+        image="eu.example/trainer:1", machines=str(tmp_path / "machines.csv"), bucket=bucket, min_machines=1
+    )
+    pool = {"pool": "spot", "spot": "true"}
+    for name in ("b", "c"):
+        kubernetes.add_node(name, labels=pool, taints=("spot",), pods=1)
+    night = TrainingNight(folder, backend, rental=spot("node"), bucket=bucket)
+    night.be_slow()
+    night.until_saved()
+    (job,) = kubernetes.objects["jobs"]
+    assert night.workers == {"worker 0 of 2", "worker 1 of 2"}
+    night.forget_workers()
+    kubernetes.lose_node(job, indexes=(1,), returns=False)
+    night.until(lambda: night.workers == {"worker 0 of 1"})
+    night.forget_workers()
+    kubernetes.add_node("d", labels=pool, taints=("spot",), pods=1)
+    night.until(lambda: night.workers == {"worker 0 of 2", "worker 1 of 2"})
+    night.be_quick()
+    training = night.finish()
+    night.assert_whole()
+    assert training.num_restarts >= 2
+    assert list(kubernetes.objects["jobs"]) == [job]
+    wait(lambda: not kubernetes.live())

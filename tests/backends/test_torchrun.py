@@ -1,8 +1,9 @@
 """The command of a job: torchrun alone or among machines, or the module by itself."""
 
 import sys
+from dataclasses import replace
 
-from pipeline.backends.torchrun import Place, command, threads
+from pipeline.backends.torchrun import LOSSES, RESTARTS, Place, command, threads
 
 WORKER = ["-m", "worker", "folder"]
 
@@ -30,3 +31,13 @@ def test_torchrun_gets_nodes_place_and_master() -> None:
 def test_workers_share_the_cores() -> None:
     alone, shared = (int(threads(number)["OMP_NUM_THREADS"]) for number in (0, 10_000))
     assert alone >= shared == 1
+
+
+def test_a_job_that_goes_on_with_fewer_gives_torchrun_a_range_and_outlives_losses() -> None:
+    place = Place(num_nodes=4, rank=1, host="b", master="a:1", min_nodes=2)
+    words = command("m", (), num_workers=1, place=place, meeting="x")
+    assert "--nnodes=2:4" in words
+    assert f"--max-restarts={LOSSES}" in words
+    whole = command("m", (), num_workers=1, place=replace(place, min_nodes=4), meeting="x")
+    assert "--nnodes=4" in whole
+    assert f"--max-restarts={RESTARTS}" in whole

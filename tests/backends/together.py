@@ -14,8 +14,10 @@ from pipeline.contract.params import Plug
 from pipeline.contract.records import Rental, Training
 from pipeline.jobs import collector, launcher
 from tests.backends.rented import wait
-from tests.fakes import LineWorkload
+from tests.fakes import Curve, LineWorkload
 from tests.training import nights
+
+SLOW, SLOW_S = "slow", 0.3
 
 
 class Witnessed(LineWorkload):
@@ -27,7 +29,21 @@ class Witnessed(LineWorkload):
 
     def dataset(self, folder: Path, split: str) -> Any:
         (self.witness / f"worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']}").touch()
-        return super().dataset(folder, split)
+        made = super().dataset(folder, split)
+        return Slowed(folder, witness=self.witness) if split == "train" else made
+
+
+class Slowed(Curve):
+    """Its samples, slowly as long as the witness is asked for that."""
+
+    def __init__(self, folder: Path, *, witness: Path) -> None:
+        super().__init__(folder, delay_s=0.01, poison=-1)
+        self.witness = witness
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        if (self.witness / SLOW).exists():
+            time.sleep(SLOW_S)
+        return super().__getitems__(indices)
 
 
 class TrainingNight:
@@ -61,7 +77,20 @@ class TrainingNight:
     @property
     def workers(self) -> set[str]:
         """The workers that there were, such as `worker 0 of 2`."""
-        return {path.name for path in self.witness.iterdir()}
+        return {path.name for path in self.witness.glob("worker *")}
+
+    def be_slow(self) -> None:
+        """Training takes a batch in a third of a second."""
+        (self.witness / SLOW).touch()
+
+    def be_quick(self) -> None:
+        """Training is as quick as it is."""
+        (self.witness / SLOW).unlink()
+
+    def forget_workers(self) -> None:
+        """Only workers that come now are counted."""
+        for name in self.workers:
+            (self.witness / name).unlink()
 
     @property
     def checkpoints(self) -> list[Path]:

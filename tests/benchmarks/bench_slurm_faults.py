@@ -140,7 +140,7 @@ class Slurms(Place):
             End("preempted", "preempted", words="preempted", act=lambda job: self.cluster.take_away()),
             End("its node failed", "preempted", words="node of job", act=self._fail_node),
             End("cancelled by a person", "preempted", words="cancelled", act=self._cancel),
-            End("killed by Slurm's own signal", "preempted", words="killed", act=self._kill),
+            End("killed by Slurm's own signal", "preempted", words="cancelled", act=self._kill),
             End("over its time", "preempted", words="after its time", act=said("TIMEOUT")),
             End("out of memory", "failed", words="ran out of the memory", act=said("OUT_OF_MEMORY")),
             End("its node did not boot", "preempted", words="did not boot", act=said("BOOT_FAIL")),
@@ -165,7 +165,6 @@ class Slurms(Place):
             End(
                 "too much memory", "refused", waits=True, around=asked("--partition=scavenge --mem=999999999")
             ),
-            End("more nodes than there are", "refused", waits=True, rental={"num_machines": 3}),
             End("suspended, then resumed", "succeeded", script="sleep 2", act=self._suspend),
             End("its node drained", "succeeded", script="sleep 3", act=self._drain),
             End("forgotten, done", "succeeded", script="exit 0", waits=True, around=self._forgetful),

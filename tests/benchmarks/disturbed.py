@@ -226,9 +226,9 @@ def planted_ends(place: Place, folder: Path, part: int, parts: int) -> dict[str,
             state = end(make(), handle, timeout_s=180)
         errors = where / "job" / "errors.jsonl"
         reason = read_lines(errors)[-1]["error"] if errors.exists() else ""
-        if state != planted.state or planted.words not in reason:
-            wrong += 1
-            print(f"{planted.name}: {state}, {reason!r}", file=sys.stderr)
+        right = state == planted.state and planted.words in reason
+        wrong += not right
+        print(f"{part} {planted.name}: {state}{'' if right else f', {reason!r}'}", file=sys.stderr)
         make().cancel(handle)
     return {"planted ends": len(mine), "planted ends with a wrong word": wrong}
 

@@ -40,11 +40,21 @@ class Kubernetes(Cluster):
         queue: str = "",
         bucket: str = "",
         wait_minutes: float = 15.0,
+        min_machines: int = 0,
     ) -> None:
-        """Keeps where jobs run; `wait_minutes` is how long a job may wait for nodes that there are not."""
+        """Keeps where jobs run.
+
+        `wait_minutes` is how long a job may wait for nodes that there are not, and `min_machines` with how
+        many a job of more goes on when it loses one; 0: with all.
+        """
         super().__init__(machines=machines, bucket=bucket, retry=replace(AT_ONCE, cancel_s=END_S))
         self.site = Site(
-            namespace=namespace, image=image, service_account=service_account, queue=queue, bucket=bucket
+            namespace=namespace,
+            image=image,
+            service_account=service_account,
+            queue=queue,
+            bucket=bucket,
+            min_machines=min_machines,
         )
         self._api = ClusterApi(namespace=namespace, context=context)
         self.faults = {

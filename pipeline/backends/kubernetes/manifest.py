@@ -2,13 +2,15 @@
 
 The pods of a Job are its machines. Each has a stable name behind the service, by which those of several find
 each other. A disruption (preemption, eviction, a drained node) ends the Job, as the launcher decides what
-comes next, and is told from an error of the user's code by the conditions of the pod. Pure.
+comes next, and is told from an error of the user's code by the conditions of the pod. Where a job may go on
+with fewer machines, a disrupted pod is replaced instead, and the Job ends with its first pod. Pure.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.backends.kubernetes.pod_entrypoint import MIN_PODS
 from pipeline.contract.backend import Job
 from pipeline.contract.machine import Machine
 
@@ -31,6 +33,7 @@ class Site:
     service_account: str = ""
     queue: str = ""  # a LocalQueue of Kueue; jobs are then created suspended, and Kueue admits them
     bucket: str = ""  # URL for staging
+    min_machines: int = 0  # with which a job of more goes on; 0: only with all
 
 
 def indexed_job(
@@ -52,6 +55,7 @@ def indexed_job(
         until: when the module ends by itself, in seconds since 1970.
     """
     count = job.rental.num_machines
+    is_elastic = 0 < site.min_machines < count
     spec: dict[str, Any] = {
         "completions": count,
         "parallelism": count,
@@ -62,7 +66,7 @@ def indexed_job(
         "podFailurePolicy": {
             "rules": [
                 {
-                    "action": "FailJob",
+                    "action": "Ignore" if is_elastic else "FailJob",
                     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
                 },
                 {
@@ -76,6 +80,10 @@ def indexed_job(
             "spec": _pod(job, machine, name=name, staged=staged, selector=selector, site=site, until=until),
         },
     }
+    if is_elastic:
+        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+        (container,) = spec["template"]["spec"]["containers"]
+        container["env"] = [{"name": MIN_PODS, "value": str(site.min_machines)}]
     marked = dict(labels)
     if site.queue:
         spec["suspend"] = True

@@ -19,6 +19,7 @@ STUCK = frozenset(
 )
 LIVE: frozenset[Cause] = frozenset(("suspended", "unschedulable", "no image", "starting", "running"))
 LOST = ("Evicted", "NodeLost", "Shutdown")  # reasons of a pod that lost its node
+INDEX = "batch.kubernetes.io/job-completion-index"
 SIGNALS = 128  # exit statuses above it are signals
 
 
@@ -41,6 +42,17 @@ def seen(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
         return _failed(failed, pods)
     if "Suspended" in conditions or (job["spec"].get("suspend")):
         return Seen(cause="suspended", text=conditions.get("Suspended", {}).get("message", ""))
+    running = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded")]
+    if "successPolicy" in job["spec"] and any(_is_first(pod) for pod in running):
+        return Seen(cause="running")  # it goes on without the others
+    if hindered := _hindered(pods):
+        return hindered
+    whole = len(running) >= job["spec"]["completions"]
+    return Seen(cause="running" if whole else "starting")
+
+
+def _hindered(pods: Sequence[Mapping[str, Any]]) -> Seen | None:
+    """Returns what keeps a pod from starting; None if nothing does."""
     for pod in pods:
         for container in _containers(pod):
             waiting = container.get("state", {}).get("waiting", {})
@@ -51,9 +63,7 @@ def seen(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
             if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
                 since = moment(condition.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
                 return Seen(cause="unschedulable", text=condition.get("message", ""), since=since)
-    running = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded")]
-    whole = len(running) >= job["spec"]["completions"]
-    return Seen(cause="running" if whole else "starting")
+    return None
 
 
 def _failed(condition: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
@@ -93,6 +103,12 @@ def times(
     over = next((conditions[kind] for kind in ("Complete", "Failed") if kind in conditions), {})
     ended = job.get("status", {}).get("completionTime") or over.get("lastTransitionTime")
     return min(placed, default=None), min(started, default=None), moment(ended) if ended else None
+
+
+def _is_first(pod: Mapping[str, Any]) -> bool:
+    """Whether it is the pod whose end is that of a Job that goes on with fewer."""
+    meta = pod["metadata"]
+    return "0" in (meta.get("labels", {}).get(INDEX), meta.get("annotations", {}).get(INDEX))
 
 
 def _true(thing: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

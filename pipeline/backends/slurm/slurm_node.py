@@ -3,7 +3,8 @@
     python -m pipeline.backends.slurm.slurm_node --until T --workers N --ended FILE -- MODULE ARGUMENTS
 
 Several nodes find each other by the variables that srun sets, and by the addresses that Slurm has of them.
-The first node writes the exit status of the job to FILE, since Slurm forgets a job minutes after its end.
+The first node, or one that fails before it, writes the exit status of the job to FILE, since Slurm forgets a
+job minutes after its end.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pipeline.backends import node
 from pipeline.backends.torchrun import Place
 from pipeline.contract.records import replace_text
 
+SIGNALS = 128  # exit statuses from it on are signals
 PORTS = range(20_000, 60_000)  # by the id of the job, since jobs may share a node
 
 
@@ -61,7 +63,8 @@ def main(words: Sequence[str]) -> int:
     )
     here = place(os.environ)
     status = node.run(task, place=here)
-    if here is None or here.rank == 0:
+    is_own_error = 0 < status < SIGNALS  # on whichever node: the others are then ended because of it
+    if (here is None or here.rank == 0 or is_own_error) and not options.ended.exists():
         replace_text(options.ended, f"{status}\n")
     return status
 

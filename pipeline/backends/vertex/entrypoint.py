@@ -33,7 +33,7 @@ def place(text: str) -> Place | None:
 
     >>> place('{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]},'
     ...       ' "task": {"type": "workerpool1", "index": 1}}')
-    Place(num_nodes=3, rank=2, host='c', master='a:2222')
+    Place(num_nodes=3, rank=2, host='c', master='a:2222', min_nodes=0)
     """
     if not text:
         return None
