@@ -20,7 +20,7 @@ from typing import Literal
 
 from pipeline.backends.cluster import Cluster
 from pipeline.backends.faults import CANCELLED, COMMON, GOES_ON, NEXT, Fault
-from pipeline.backends.place import AT_ONCE, SLACK_S, Rented, Request, Unreachable
+from pipeline.backends.place import AT_ONCE, SLACK_S, Refused, Rented, Request, Unreachable
 from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm_client import Listed
 from pipeline.backends.submission_journal import Submission
@@ -76,7 +76,12 @@ class Slurm(Cluster):
     def make(self, request: Request) -> Rented:
         """Submits the batch script."""
         environment = _environment(request)
-        id = client.submit(self._options_of(request), _script(request), environment=environment)
+        try:
+            id = client.submit(self._options_of(request), _script(request), environment=environment)
+        except Refused:  # Slurm also says so of a job that it has taken, where its answer was lost
+            if there := self.find((), job=request.job.name, attempt=request.attempt):
+                return there[0]
+            raise
         return Rented(name=id, state="queued", created_at=request.now, attempt=request.attempt)
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
