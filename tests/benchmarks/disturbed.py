@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -217,13 +218,17 @@ def planted_ends(place: Place, folder: Path, part: int, parts: int) -> dict[str,
             **(planted.rental or {}),
         )  # fmt: skip
         make = planted.backend or place.backend
+        state = "none"
         with place.troubled(lambda: ""):  # which ends what was done to the place
             with planted.around():
                 handle = make().submit(job)
-            if not planted.waits:
-                end(_Until(make(), "running"), handle)
-            planted.act(handle.partition(" ")[0])
-            state = end(make(), handle, timeout_s=180)
+            try:
+                if not planted.waits:
+                    end(_Until(make(), "running"), handle)
+                planted.act(handle.partition(" ")[0])
+                state = end(make(), handle, timeout_s=120)
+            except AssertionError as error:
+                print(f"{planted.name}: {error}", file=sys.stderr)
         errors = where / "job" / "errors.jsonl"
         reason = read_lines(errors)[-1]["error"] if errors.exists() else ""
         right = state == planted.state and planted.words in reason
@@ -265,10 +270,17 @@ def training(place: Place, folder: Path, part: int, parts: int) -> dict[str, flo
             most = max(most, place.num_live())
             night.ask()
 
-        night.until_saved()
-        fault.act(night)
-        night.looks = look
-        result = night.finish()
+        try:
+            night.until_saved()
+            fault.act(night)
+            night.looks = look
+            result = night.finish()
+        except Exception:  # noqa: BLE001 whatever it is, the other nights are still to be seen
+            traceback.print_exc()
+            wrong += 1
+            for lost in place.backend().live():
+                place.backend().cancel(lost.handle)
+            continue
         whole = [each.whole for each in result.epochs[: result.num_samples // 1000]]
         good = result.stopped_by == "finished" and result.num_samples == night.num_samples and all(whole)
         good = good and (result.num_restarts > 0) == fault.restarts
