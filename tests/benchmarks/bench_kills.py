@@ -193,15 +193,17 @@ def commands_of(home: Path, sets: list[str], *, unit: str) -> list[tuple[list[st
 
 
 def prepare(words: list[str], home: Path) -> None:
-    """Damage what `repair` is to put back, before each call of it: the bytes of raw rows; a model is lost."""
+    """Damage what `repair` is to put back, before each call of it: of a model one file is lost, one is torn.
+
+    MLflow has both, too.
+    """
     if words[0] != "repair":
         return
     lock = str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
     files = dict(dvc_cache.files_of(dvc_cache.outputs(lock)))
-    raw = min(digest for path, digest in files.items() if path.startswith("data/raw/"))
-    model = min(digest for path, digest in files.items() if path.startswith("data/run/model"))
-    dvc_cache.path_of(model).unlink(missing_ok=True)
-    path = dvc_cache.path_of(raw)
+    lost, *_, torn = sorted({digest for path, digest in files.items() if path.startswith("data/run/model")})
+    dvc_cache.path_of(lost).unlink(missing_ok=True)
+    path = dvc_cache.path_of(torn)
     path.chmod(0o644)
     with path.open("r+b") as file:
         file.write(b"damaged")
