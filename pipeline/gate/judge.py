@@ -123,7 +123,9 @@ def gate(
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
     else:
-        verdict = live_test.judge(night, version, champion, params, rules=rules, replayed=replayed)
+        verdict = live_test.judge(
+            night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
+        )
     verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance)
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
@@ -137,6 +139,14 @@ def gate(
             notifier.asks(night, verdict)
         review.show_report(night)  # for whoever is asked, since the night is closed only later
     return verdict
+
+
+def rules_for_users(rules: Rules, chance: float | None) -> Rules:
+    """Returns the rules of the live test, where a changed recipe has that chance of a false promotion.
+
+    Each end of its interval fails with alpha, over all looks; of the interval at one look, with half of it.
+    """
+    return rules if chance is None else replace(rules, alpha=chance)
 
 
 def _chance(night: Night, params: GateParams) -> float:

@@ -14,9 +14,19 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import GateParams, GateSections, SmokeTestParams
 from pipeline.contract.records import Champion, Check, Verdict
 from pipeline.evaluation.scores import write_scores
-from pipeline.gate.judge import ACTIONS, decide, fit_to_serve, gate, judge_scores, rules_of
+from pipeline.experiment.looks import last_bound
+from pipeline.gate.judge import (
+    ACTIONS,
+    decide,
+    fit_to_serve,
+    gate,
+    judge_scores,
+    rules_for_users,
+    rules_of,
+)
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Status
+from pipeline.statistics.unpaired import effect
 from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
@@ -278,6 +288,22 @@ def test_the_rules_are_those_of_params_yaml() -> None:
         alpha=0.1, margin=0.2, min_samples=40, refresh=True, resamples=7
     )
     assert not rules_of(params, refresh=False).refresh
+
+
+def test_users_promote_a_changed_recipe_that_is_no_better_with_the_chance_that_the_verdict_says() -> None:
+    """An end of the interval at one look fails with half of alpha; over all looks at users, with alpha."""
+    chance, num_users, num_tests = 0.025, 400, 4000
+    rules = replace(rules_of(GateParams(margin=0.03), refresh=False), alpha=2 * chance)
+    users = rules_for_users(rules, chance)
+    assert rules_for_users(rules, None) == rules  # a refresh
+    bound = last_bound([1.0], [1.0], alpha=users.alpha)
+    rng = np.random.default_rng(3)
+    arm, halves = rng.random((num_tests, num_users)) < 0.5, np.full(num_users, 0.5)
+    scores = rng.normal(0, 1, (num_tests, num_users))
+    promoted = [
+        effect(a, halves, y, alpha=users.alpha, bound=bound).low > 0 for a, y in zip(arm, scores, strict=True)
+    ]
+    assert abs(np.mean(promoted) - chance) < 4 * math.sqrt(chance / num_tests)
 
 
 @pytest.mark.parametrize("changed", [{"model_digest": "other"}, {"night": "other"}])
