@@ -280,7 +280,7 @@ def cells(pool: Any) -> dict[str, float]:
 
 
 def stated(cell: str) -> float:
-    """How often an end may fail: of held-out scores half of alpha, at one look; of users alpha, at all looks."""
+    """How often an end may fail: of held-out scores half of alpha, at one look; of users alpha, at all."""
     return ALPHA / 2 if "units" in cell else ALPHA
 
 
