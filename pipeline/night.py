@@ -279,7 +279,7 @@ def _worktree(home: Path, folder: Path, commit: str) -> None:
     """Checks `commit` out in `folder`, over what a killed `open` may have left."""
     if folder.exists():
         shutil.rmtree(folder)
-    checkout.git("worktree", "prune", folder=home)
+    checkout.prune_worktrees(home)
     try:
         checkout.git("worktree", "add", "--force", "--detach", str(folder), commit, folder=home)
     except ReleaseError as error:

@@ -1,6 +1,7 @@
 """A night's deadline and folder, and its place in the ledger, in a real git repository."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, runner
+from pipeline import cli, night, runner
 from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.contract.records import Night, Release, Verdict
@@ -119,6 +120,20 @@ def test_a_day_that_is_not_over_is_neither_taken_nor_opened(repository: Path) ->
 def test_a_moment_without_an_offset_is_no_time_for_a_night(repository: Path) -> None:
     with pytest.raises(ParamsError, match="is not a moment; write"):
         opened(repository, due="2025-01-31T03:00:00", set=HERE)
+
+
+def test_an_open_that_was_killed_while_git_made_the_worktree_is_laid_anew(repository: Path) -> None:
+    """Git has locked it by then, and would neither forget it nor add it again."""
+    folder = repository / "nights" / "2026-03-05"
+    words = ["worktree", "add", "--quiet", "--detach", "--lock", "--reason", "initializing", str(folder)]
+    checkout.git(*words, folder=repository)
+    shutil.rmtree(folder)
+    night._worktree(repository, folder, "HEAD")
+    assert (folder / "params.yaml").exists()
+    shutil.rmtree(folder)
+    checkout.git(*words, "--force", folder=repository)
+    checkout.remove_worktrees(repository, [folder])
+    assert "2026-03-05" not in checkout.git("worktree", "list", folder=repository)
 
 
 def test_what_an_open_that_was_killed_left_is_laid_anew(repository: Path) -> None:

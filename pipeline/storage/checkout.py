@@ -141,6 +141,20 @@ def remove_worktrees(home: Path, folders: Iterable[Path]) -> None:
     """Removes worktrees, also those of which a killed call left only a part, which git refuses to remove."""
     for folder in folders:
         shutil.rmtree(folder)
+    prune_worktrees(home)
+
+
+def prune_worktrees(home: Path) -> None:
+    """Has git forget the worktrees of nights that are gone; the caller holds `folders_alone`.
+
+    While git adds a worktree it is locked, and stays so, and is never forgotten, where that is killed.
+    """
+    common = Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=home))
+    for locked in common.glob("worktrees/*/locked"):
+        place = locked.with_name("gitdir")
+        is_night = not place.exists() or Path(place.read_text().strip()).is_relative_to(home / "nights")
+        if is_night and locked.read_text().strip() == "initializing":
+            locked.unlink()
     git("worktree", "prune", folder=home)
 
 
