@@ -295,11 +295,12 @@ def _waiting(action: Callable[[Any], T]) -> T:
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
     from dvc.repo import Repo
+    from dvc.rwlock import RWLockFileCorruptedError
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of an empty data/champion, which is intended
     attempts = Retrying(
-        retry=retry_if_exception_type(LockError),
+        retry=retry_if_exception_type((LockError, RWLockFileCorruptedError)),
         stop=stop_after_delay(LOCK_WAIT_S),
         wait=wait_random_exponential(max=5),
         reraise=True,
@@ -307,7 +308,11 @@ def _waiting(action: Callable[[Any], T]) -> T:
 
     def once() -> T:
         with Repo() as repo:
-            return action(repo)
+            try:
+                return action(repo)
+            except RWLockFileCorruptedError:
+                _remove_torn(Path(repo.tmp_dir))
+                raise
 
     try:
         return attempts(once)
@@ -315,6 +320,23 @@ def _waiting(action: Callable[[Any], T]) -> T:
         raise JobError(
             f"dvc failed: {' '.join(str(error).split())}; look at .dvc/tmp, then run this again"
         ) from error
+
+
+def _remove_torn(folder: Path) -> None:
+    """Removes DVC's list of who reads and writes what where it was torn: DVC writes it in place.
+
+    A process that is killed meanwhile leaves a part of it, by which DVC would refuse every later call. Those
+    that were on it and live are kept apart by DVC's other lock, of the repository.
+    """
+    from dvc.lock import make_lock
+    from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
+
+    with make_lock(str(folder / RWLOCK_LOCK), tmp_dir=str(folder)):
+        try:
+            json.loads((folder / RWLOCK_FILE).read_text())
+        except ValueError:
+            log.warning("%s was torn when a process was killed, and is removed", folder / RWLOCK_FILE)
+            (folder / RWLOCK_FILE).unlink()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Data and artifacts in a bucket: what a night leaves there, another clone has again."""
 
+import json
 import os
 import signal
 import subprocess
@@ -102,6 +103,17 @@ def test_a_process_killed_while_dvc_writes_its_lock_leaves_it_as_it_was(
     assert (lock.read_text() if lock.exists() else None) == before
     snapshots.record("ingest")
     assert snapshots.is_current("ingest")
+
+
+@pytest.mark.parametrize("torn", ["", '{"read": {"da'])
+def test_a_process_killed_while_dvc_writes_who_reads_what_stops_no_later_call(
+    recorded: Path, torn: str
+) -> None:
+    lock = recorded / ".dvc" / "tmp" / "rwlock"
+    lock.write_text(torn)
+    snapshots.record("ingest")
+    assert snapshots.is_current("ingest")
+    assert not json.loads(lock.read_text())["write"]
 
 
 def half_of_it(yaml: Any, data: Any, stream: Any) -> None:
