@@ -1,9 +1,13 @@
 """Computes what the machines of a job cost: each attempt from its machines to its end, at `Machine.price`.
 
-    usd = sum over attempts of num_machines * usd_per_hour * (ended - started + start-up) / 3600
+    usd = sum over attempts of num_machines * usd_per_hour * (ended - there) / 3600
 
-Machines are billed from when they are there, and the service reports when the job's command began to run: the
-start-up before that, of machine and image, is counted as it was planned, but never from before the request.
+    there = what the place says, or when the machine was booted, as its first worker says
+            else started - the start-up that was planned, but not before the request
+
+Machines are billed from when they are there, and not every place says when that was: Vertex AI reports when
+the job's command began to run. The start-up before that, of machine and image, can take several times as long
+as planned, so the machine itself is asked. One that was booted before the request was not rented for it.
 Preempted attempts are paid like the others; waiting in the queue is not. The service does not report when a
 job waited for a new spot machine in between, so for a job that it restarted by itself this is an upper bound.
 jobs/cost_tracker.py records the result.
@@ -22,7 +26,7 @@ from pipeline.machines import startup
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """Machines that ran from one moment to another; `started` is None if none were obtained."""
+    """Machines that ran from one moment to another; neither there nor started: none were obtained."""
 
     rental: Rental
     started: datetime | None
@@ -37,20 +41,27 @@ def usd(stretches: Iterable[Stretch], *, now: datetime, known: Sequence[Machine]
 
 
 def _usd(stretch: Stretch, *, now: datetime, known: Sequence[Machine]) -> float:
-    if stretch.started is None:
+    there = _there(stretch, known)
+    if there is None:
         return 0.0
-    hours = max(0.0, ((stretch.ended or now) - _there(stretch, known)).total_seconds()) / HOUR_S
+    hours = max(0.0, ((stretch.ended or now) - there).total_seconds()) / HOUR_S
     return stretch.rental.num_machines * rate(stretch.rental, known=known) * hours
 
 
-def _there(stretch: Stretch, known: Sequence[Machine]) -> datetime:
-    """Returns when the machines were there: a planned start-up before the command began, not before asked."""
-    assert stretch.started
-    machine = _machine(stretch.rental, known)
-    if machine is None or stretch.asked is None or stretch.asked > stretch.started:
-        return stretch.started
-    start_s = startup.wait(machine, num_bytes=0).start_s
-    return max(stretch.asked, stretch.started - timedelta(seconds=start_s))
+def _there(stretch: Stretch, known: Sequence[Machine]) -> datetime | None:
+    """Returns when the machines were there; None if none were obtained."""
+    asked, started, there = stretch.asked, stretch.started, stretch.there
+    if there and (asked is None or there >= asked) and (started is None or there <= started):
+        return there
+    if started is None or asked is None or asked > started:
+        return started
+    return max(asked, started - start_up(stretch.rental, known=known))
+
+
+def start_up(rental: Rental, *, known: Sequence[Machine]) -> timedelta:
+    """Returns how long the start-up of machine and image is planned to take; 0 if it is unknown."""
+    machine = _machine(rental, known)
+    return timedelta(seconds=startup.wait(machine, num_bytes=0).start_s if machine else 0.0)
 
 
 def rate(rental: Rental, *, known: Sequence[Machine]) -> float:

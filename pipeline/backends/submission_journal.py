@@ -15,6 +15,7 @@ from pipeline.backends.billing import Stretch
 from pipeline.contract import records
 from pipeline.contract.backend import State
 from pipeline.contract.records import Record, Rental
+from pipeline.storage import jsonl
 from pipeline.storage.journal import Journal, alone
 
 FILE = "orders.json"
@@ -109,8 +110,17 @@ class SubmissionJournal:
 
 
 def stretches(folder: Path) -> list[Stretch]:
-    """Returns what was rented for the job in `folder`, in all attempts."""
-    return [each.stretch for each in SubmissionJournal(folder).submissions()]
+    """Returns what was rented for the job in `folder`, in all attempts.
+
+    Where the place does not say when the machines were there, the first worker has: when its machine booted.
+    """
+    booted: dict[str, str] = {}
+    for line in jsonl.whole(folder / "starts.jsonl"):  # those of releases before say only when it started
+        booted.setdefault(line.get("attempt", ""), line.get("booted_at", ""))
+    submissions = SubmissionJournal(folder).submissions()
+    return [
+        replace(each, there_at=each.there_at or booted.get(each.attempt, "")).stretch for each in submissions
+    ]
 
 
 def _time(text: str) -> datetime | None:

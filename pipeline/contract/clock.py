@@ -90,6 +90,11 @@ def utc() -> datetime:
     return datetime.fromtimestamp(now(), UTC)
 
 
+def booted_at() -> datetime:
+    """Returns when this machine was booted, by that time."""
+    return datetime.fromtimestamp(_CLOCK.booted_at(), UTC)
+
+
 def read_anew() -> float:
     """Reads the wall clock for a night that opens here, and returns when the machine was booted by it."""
     return _CLOCK.read_anew()

@@ -65,7 +65,9 @@ def main(folder: Path) -> int:
     recipe = records.loads(Recipe, (folder / "job.json").read_text(), source=str(folder / "job.json"))
     with ExitStack() as stack:
         if rank == 0:
-            jsonl.append(folder / "starts.jsonl", {"time": clock.utc().isoformat()})
+            line = {"time": clock.utc().isoformat(), "booted_at": clock.booted_at().isoformat()}
+            line["attempt"] = os.environ.get(worker_errors.ATTEMPT, "")
+            jsonl.append(folder / "starts.jsonl", line)
             stack.enter_context(_tracking(folder, recipe))
         outcome, warm, engine, epochs = _train(folder, recipe)
         stack.callback(engine.close)

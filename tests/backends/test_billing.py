@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.backends.billing import Stretch, rate, usd
+from pipeline.backends.submission_journal import Submission, SubmissionJournal, stretches
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.machine import Charge
 from pipeline.contract.records import Rental
 from pipeline.machines import startup
 from pipeline.machines.catalog import rented
+from pipeline.storage import jsonl
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 FEE = 0.2 * 3.6734  # the same however it is rented
@@ -51,6 +53,35 @@ def test_the_start_up_that_is_planned_is_paid_from_the_request_at_the_earliest()
     assert cost(replace(hour, asked=long_ago)) == pytest.approx((1 + planned_s / 3600) * SPOT)
     assert cost(replace(hour, asked=just_now)) == pytest.approx((1 + planned_s / 7200) * SPOT)
     assert cost(replace(hour, asked=START + timedelta(seconds=1))) == pytest.approx(SPOT)  # clocks differ
+
+
+def test_a_start_up_that_took_longer_than_planned_is_paid_from_when_the_machine_was_booted():
+    asked, booted = START - timedelta(hours=3), START - timedelta(hours=2)
+    hour = replace(stretch(1), asked=asked)
+    assert cost(replace(hour, there=booted)) == pytest.approx(3 * SPOT)
+    assert cost(replace(hour, there=START - timedelta(seconds=30))) == pytest.approx((1 + 30 / 3600) * SPOT)
+    for other in (
+        asked - timedelta(days=1),
+        START + timedelta(minutes=1),
+    ):  # not rented for it; clocks differ
+        assert cost(replace(hour, there=other)) == cost(hour)
+
+
+def test_machines_that_were_there_and_lost_before_the_command_began_are_paid():
+    lost = replace(stretch(1), started=None, there=START)
+    assert cost(lost) == pytest.approx(SPOT)
+
+
+def test_the_first_worker_of_an_attempt_says_when_its_machine_was_booted(tmp_path):
+    journal, rental = SubmissionJournal(tmp_path), stretch().rental
+    for attempt, resource in (("a", "1"), ("a 2", "2"), ("b", "3")):
+        at = START.isoformat()
+        journal.put(Submission(attempt=attempt, job="j", rental=rental, asked_at=at, resource=resource))
+    moments = [START + timedelta(minutes=number) for number in range(3)]
+    jsonl.append(tmp_path / "starts.jsonl", {"time": START.isoformat()})  # of the release before
+    for attempt, moment in zip("aab", moments, strict=True):
+        jsonl.append(tmp_path / "starts.jsonl", {"attempt": attempt, "booted_at": moment.isoformat()})
+    assert [each.there for each in stretches(tmp_path)] == [moments[0], None, moments[2]]
 
 
 def test_the_meter_and_the_plan_read_the_same_price():

@@ -7,8 +7,10 @@ with a clock of its own (tests/jobs/cloud.py), in which jobs wait, start sooner 
 faster or slower, and fail: what they leave is what Vertex AI reports, when a command began and ended, in the
 real journal, from which the backend reckons. What the ledger keeps of a night is its record `Training`.
 
-Plan and bill differ by how long the nights took, so the plan is also compared at the hours of the bill; meter
-and bill only by start-ups that took longer or shorter than planned, which Vertex AI does not report.
+Plan and bill differ by how long the nights took, so the plan is also compared at the hours of the bill.
+Vertex AI does not report when machines were there, and start-ups take longer or shorter than planned; the
+machines here say when they were booted, as the first worker on a real one does, ten seconds after the bill
+begins.
 """
 
 import logging

@@ -33,6 +33,7 @@ from tests.training import nights
 
 HOUR_S = 3600.0
 TICK_S = 120.0
+KERNEL_S = 10.0  # from a machine being there, and billed, to its kernel
 KILL_S = 30.0  # from a request to end that is not heard to the end
 BEGUN = datetime(2026, 1, 2, tzinfo=UTC)
 EPOCH = 1000  # samples
@@ -198,7 +199,9 @@ class Cloud(Backend):
         """Training on the machines of a job, until it ends or they do."""
         folder = Path(live.job.folder)
         recipe = records.loads(Recipe, (folder / "job.json").read_text())
-        jsonl.append(folder / "starts.jsonl", {"time": datetime.fromtimestamp(self.now, UTC).isoformat()})
+        booted_at = datetime.fromtimestamp(live.granted + KERNEL_S, UTC).isoformat()
+        line = {"time": datetime.fromtimestamp(self.now, UTC).isoformat(), "booted_at": booted_at}
+        jsonl.append(folder / "starts.jsonl", {**line, "attempt": live.handle})
         if self.luck.user_error:
             self._fault(live, folder, "the loss has shape [32, 1]; return one value per sample", final=True)
             return

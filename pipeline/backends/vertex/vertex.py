@@ -6,9 +6,12 @@ CreateCustomJob is not idempotent and its reply can be lost; a job carries its t
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pipeline.backends import billing
+from pipeline.backends.faults import CANCELLED
 from pipeline.backends.place import Refused, Rented, Request, RetryPolicy
 from pipeline.backends.renting import Renting
 from pipeline.backends.submission_journal import Submission
@@ -107,7 +110,13 @@ class Vertex(Renting):
         cause = error_codes.classify(
             state=state_name(job), code=code, message=message, ran=ran, failed=failed
         )
-        return replace(rented, cause=cause)
+        rented = replace(rented, cause=cause)
+        if ran or self.faults[cause].state == "refused" or cause == CANCELLED:
+            return rented
+        # What failed before its command began, as for want of an image, had its machines, which are billed.
+        ended_at = rented.ended_at or datetime.now(UTC)
+        start_up = billing.start_up(submission.rental, known=self.machines())
+        return replace(rented, there_at=max(rented.created_at, ended_at - start_up))
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """Yields for each check of what a job needs its name, whether it passed, and what to do."""
