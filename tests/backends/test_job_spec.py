@@ -100,6 +100,34 @@ def test_the_strategy_is_the_jobs(told, strategy):
     assert asked(job(**told))["scheduling"]["strategy"] == strategy
 
 
+@pytest.mark.parametrize(
+    ("machine", "disk"),
+    [
+        ("g2-standard-8", "pd-ssd"), ("a2-ultragpu-1g", "pd-ssd"), ("a3-highgpu-8g", "pd-ssd"),
+        ("ct5lp-hightpu-1t", "pd-ssd"), ("n2-standard-8", "pd-ssd"),
+        ("a3-ultragpu-8g", "hyperdisk-balanced"), ("a4-highgpu-8g", "hyperdisk-balanced"),
+        ("g4-standard-48", "hyperdisk-balanced"), ("ct6e-standard-1t", "hyperdisk-balanced"),
+        ("tpu7x-standard-4t", "hyperdisk-balanced"),
+    ],
+)  # fmt: skip
+def test_a_machine_is_asked_for_with_a_boot_disk_that_it_takes(machine, disk):
+    region = next(each.region for each in rented() if each.name == machine)
+    (pool,) = asked(job(machine=machine), site=replace(SITE, disk_gb=300), region=region)["worker_pool_specs"]
+    assert pool["disk_spec"] == {"boot_disk_type": disk, "boot_disk_size_gb": 300}
+
+
+def test_a_network_is_reached_by_peering_or_by_an_attachment_as_the_client_takes_it():
+    from google.cloud.aiplatform_v1.types import CustomJobSpec
+
+    peered = asked(job(), site=replace(SITE, network="projects/1/global/networks/default"))
+    assert CustomJobSpec(peered).network == "projects/1/global/networks/default"
+    name = "projects/p/regions/us-central1/networkAttachments/daybreak"
+    attached = asked(job(), site=replace(SITE, network_attachment=name))
+    assert CustomJobSpec(attached).psc_interface_config.network_attachment == name
+    assert "psc_interface_config" not in peered
+    assert "network" not in attached
+
+
 def test_a_reservation_is_drawn_on_by_what_is_bought_and_not_by_spot():
     site = replace(SITE, reservation="projects/p/zones/z/reservations/r")
     (bought,) = asked(job(), site=site)["worker_pool_specs"]

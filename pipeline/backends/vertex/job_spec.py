@@ -42,7 +42,8 @@ class Site:
     service_account: str = ""  # the project's default if empty
     reservation: str = ""  # full name of a Compute Engine reservation to draw on
     persistent_resource: str = ""  # id of machines that are kept between jobs
-    network: str = ""
+    network: str = ""  # full name of a peered network
+    network_attachment: str = ""  # full name of what joins jobs to a network by Private Service Connect
     disk_gb: int = 200
 
 
@@ -72,6 +73,8 @@ def custom_job(
     ):
         if value:
             spec[key] = value
+    if site.network_attachment:
+        spec["psc_interface_config"] = {"network_attachment": site.network_attachment}
     name = f"daybreak {job.night} {job.name}".replace("  ", " ")
     named = {key: label(value) for key, value in labels.items()}
     return {"display_name": name[:128], "job_spec": spec, "labels": named}

@@ -100,7 +100,7 @@ def _image(image: str, *, endpoint: str) -> str:
     if answer.status_code in (401, 403):
         raise ParamsError(
             f"backend.image {image} may not be read with the credentials that are here; give them, and "
-            f"backend.service_account, the role roles/artifactregistry.reader"
+            f"Vertex AI's service agent, the role roles/artifactregistry.reader (docs/vertex.md)"
         )
     if answer.status_code != 200:
         raise JobError(f"the registry of backend.image {image} answers {answer.status_code}; try again later")

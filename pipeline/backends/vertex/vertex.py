@@ -48,6 +48,7 @@ class Vertex(Renting):
         reservation: str = "",
         persistent_resource: str = "",
         network: str = "",
+        network_attachment: str = "",
         disk_gb: int = 200,
         endpoint: str = "",  # of the service; the region's own if left out
         retry: RetryPolicy | None = None,
@@ -56,6 +57,7 @@ class Vertex(Renting):
         self.site = Site(
             project=project, region=region, image=image, bucket=bucket, service_account=service_account,
             reservation=reservation, persistent_resource=persistent_resource, network=network,
+            network_attachment=network_attachment,
             disk_gb=disk_gb, tpu_image=tpu_image,
         )  # fmt: skip
         self.service = Service(project=project, endpoint=endpoint, retry=self.retry)
