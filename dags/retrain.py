@@ -201,7 +201,12 @@ def nights_of(home: Home) -> DAG:
             stage(home, "validate"),
             stage(home, "prepare"),
             stage(home, "profile"),
-            BashOperator(task_id="plan", bash_command=notify.command(home, "plan", IN_NIGHT) + ONLY_PLAN),
+            CommandSensor(
+                task_id="plan",
+                bash_command=notify.command(home, "plan", IN_NIGHT) + ONLY_PLAN,
+                retry_failures=True,
+                timeout=timedelta(hours=24).total_seconds(),
+            ),
             reconciler(home, "train"),
             stage(home, "evaluate"),
             stage(home, "register"),

@@ -102,15 +102,19 @@ def _histories(limit: int) -> dict[str, list[ledger.Entry]]:
 
 
 def fleet() -> int:
-    """Make the homes of fleet.yaml members of this one, and show them."""
+    """Make the homes of fleet.yaml members of this one, and show them and their shares of the machines."""
+    from pipeline.planning import evening
     from pipeline.storage import homes
 
+    shares = evening.standing(homes.lead_of(checkout.home()))
     for home in homes.join(checkout.home()):
         where = "Airflow retrain, router /" if home.leads else f"Airflow retrain.{home.model}, "
         where += (
             "" if home.leads else "router of its own" if home.own_registry else f"router /models/{home.model}"
         )
         print(f"{home.model}: {home.folder}; {where}")
+        if home.model in shares:
+            print(f"    {shares[home.model]}")
     return 0
 
 

@@ -116,7 +116,7 @@ def _expect_intact(stage: stages.Stage) -> None:
 
     A stage that is called until a job ends reads them when it sends the job.
     """
-    if stage.waits:
+    if stage.waits and stage.dvc == "frozen":
         from pipeline.jobs import launcher
 
         if any(launcher.JOBS.glob("*/")):

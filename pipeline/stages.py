@@ -70,7 +70,7 @@ STAGES = {
     ),
     "plan": Stage(
         path="pipeline.planning.plan_stage:plan", help="choose the machine that meets the deadline",
-        dvc="cached", reads=(WORKLOAD, PRICES, "data/champion"),
+        dvc="cached", reads=(WORKLOAD, PRICES, "data/champion"), waits=True,
         explain="pipeline.planning.rationale:rationale",
     ),
     "train": Stage(

@@ -5,7 +5,7 @@ It lies in the home that leads. A home without it is by itself.
 
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -20,6 +20,13 @@ class Fleet(Section):
 
     homes: tuple[str, ...] = ()
     """Folders of the other homes, from that of the file on."""
+    machines: dict[str, PositiveInt] = Field(default_factory=dict)
+    """How many machines of each name there are for all models together; of others there are as many as one
+    asks for. Empty: nothing is shared, and each model plans as if it were alone."""
+    budget_usd: float | None = Field(None, ge=0)
+    """Dollars of an evening for all models together; empty: each has its own `night.budget_usd`."""
+    value: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """What a model counts for beside the others, by its name; 1 where it is not named."""
 
 
 def load(lead: Path) -> Fleet:

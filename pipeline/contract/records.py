@@ -296,6 +296,7 @@ class Plan(Record):
     sizes: tuple[Size, ...] = ()  # of batches to grow to, the planned one first; none where it stays
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
     gpus: str = ""  # of one machine, "2 x L4"; "" for none
+    share: str = ""  # of the machines that it has in common with other models; "" where it has none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,20 @@
 """Runs the stage `plan`: reads the newest prices and the earlier nights, and plans tonight with them.
 
-`planner.plan` decides, without a clock or a network.
+`planner.plan` decides, without a clock or a network. Where the home shares machines with others of a fleet,
+it plans with its share of them, and is called again until that begins (`evening`).
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
 from pipeline.contract.backend import Backend
+from pipeline.contract.machine import Machine
 from pipeline.contract.params import PlanSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Profile
 from pipeline.machines.catalog import rented
 from pipeline.machines.pricelist import REFRESHED
-from pipeline.planning import planner
+from pipeline.planning import evening, planner
 from pipeline.planning.candidates import everything
 from pipeline.prediction import ledger_history
 from pipeline.storage import checkout
@@ -27,10 +33,41 @@ def plan(
     entries = ledger_history.before(night)
     available, listed = backend.machines(), rented(checkout.home() / REFRESHED)
     machines = everything(available, listed)
-    return planner.plan(
-        night, dataset, profile, champion, params,
-        available=available,
-        listed=listed,
-        known=ledger_history.known(entries, machines=machines, num_workers=params.train.num_workers),
-        explored_usd=ledger_history.explored_usd(entries),
+    known = ledger_history.known(entries, machines=machines, num_workers=params.train.num_workers)
+
+    def planned(
+        night: Night, params: PlanSections, available: Sequence[Machine], listed: Sequence[Machine] = ()
+    ) -> Plan:
+        return planner.plan(
+            night, dataset, profile, champion, params,
+            available=available,
+            listed=listed,
+            known=known,
+            explored_usd=ledger_history.explored_usd(entries),
+        )  # fmt: skip
+
+    place = evening.shared(checkout.home())
+    if place is None:
+        return planned(night, params, available, listed)
+    fleet = place[2]
+    # The share says how much is saved; with as many machines, the fastest plan is the one that it counts on.
+    fastest = params.model_copy(update={"plan": params.plan.model_copy(update={"objective": "time"})})
+    offered = evening.ways(
+        lambda there: planned(night, fastest, there), profile,
+        available=available, machines=fleet.machines,
+        confidence=params.plan.confidence, most=params.plan.max_machines,
     )  # fmt: skip
+    if not offered:  # none of the machines that are shared would do
+        return planned(night, params, available, listed)
+    share, waited_s = evening.turn(night, offered)
+    there = [
+        replace(machine, count=share.way.num_machines)
+        for machine in available
+        if machine.name == share.way.machine
+    ]
+    num_shared = fleet.machines[share.way.machine]
+    begun = replace(night, started_at=night.started_at + timedelta(seconds=round(waited_s)))
+    return replace(
+        planned(begun, fastest, there),
+        share=f"{share.way.num_machines} x {share.way.machine} of the fleet's {num_shared}",
+    )

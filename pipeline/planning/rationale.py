@@ -25,6 +25,8 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
     yield summary(plan, night)
     if plan.basis:
         yield f"The time rests on {plan.basis}."
+    if plan.share:
+        yield f"Its share: {plan.share}."
     if plan.risk:
         yield f"On spot: {plan.risk}."
     if plan.options:

@@ -1,0 +1,126 @@
+"""Who has the shared machines this evening, as the homes of a fleet see it one after the other."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+from pipeline.contract import records
+from pipeline.contract.errors import NotYet, PlanError
+from pipeline.contract.records import Night, Plan
+from pipeline.planning import evening
+from pipeline.planning.sharing import Way
+from pipeline.storage import checkout, homes
+from tests.planning.jobs import DATASET, night, profile
+
+PARAMS = """\
+source: some.module:Class
+workload: some.module:Class
+backend: tests.fakes:ScriptedBackend
+plan: {machines: [local, g2-standard-4], spot: false, max_machines: 2}
+train: {epochs: 1, batch_size: 256}
+"""
+HOUR = Way(machine="g2-standard-4", num_machines=1, seconds=3600, late_s=4000, usd=2.0)
+
+
+@pytest.fixture
+def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Homes of models shop and cards, each with an open night in its own folder; shop leads."""
+    monkeypatch.delenv("PIPELINE_HOME", raising=False)
+    now = datetime.now(UTC).replace(microsecond=0)
+    for name in ("shop", "cards"):
+        (tmp_path / name / "var").mkdir(parents=True)
+        (tmp_path / name / "params.yaml").write_text(f"{PARAMS}register: {{name: {name}}}\n")
+        folder = tmp_path / name / "nights" / "one"
+        open_night = replace(
+            night(), id="one", started_at=now, train_until=now + timedelta(hours=18),
+            decide_until=now + timedelta(hours=20),
+        )  # fmt: skip
+        for record in (open_night, DATASET, profile(step_s=1e-2)):
+            records.write(record, folder / records.RUN)
+        (folder / "params.yaml").write_text((tmp_path / name / "params.yaml").read_text())
+    write(tmp_path / "shop", machines="{g2-standard-4: 1}")
+    homes.join(tmp_path / "shop")
+    return tmp_path / "shop"
+
+
+def write(lead: Path, **keys: str) -> None:
+    text = "".join(f"{key}: {value}\n" for key, value in keys.items())
+    (lead / "fleet.yaml").write_text(f"homes: [../cards]\n{text}")
+
+
+def look(home: Path, *ways: Way, later_s: float = 0.0, of: str = "one") -> tuple[str, float]:
+    folder = home / "nights" / of
+    tonight = records.read(Night, folder / records.RUN)
+    with checkout.within(home):
+        share, waited_s = evening.turn(tonight, ways, now=tonight.started_at.timestamp() + later_s)
+    return share.way.machine, waited_s
+
+
+def test_a_model_waits_until_the_one_that_trains_is_done_even_if_that_is_early(lead: Path) -> None:
+    cards = lead.parent / "cards"
+    with pytest.raises(NotYet, match="waits for what cards offers"):
+        look(lead, HOUR)
+    with pytest.raises(NotYet, match="waits about 1 h"):
+        look(cards, replace(HOUR, seconds=3601))
+    assert look(lead, HOUR, later_s=10) == ("g2-standard-4", 10)
+    with pytest.raises(NotYet, match="waits about 50 min"):
+        look(cards, HOUR, later_s=610)
+    assert look(lead, HOUR, later_s=620) == ("g2-standard-4", 10)  # its call was killed, and is repeated
+    (lead / "nights/one" / records.RUN / "training.json").write_text("{}")
+    assert look(cards, HOUR, later_s=1200) == ("g2-standard-4", 1200)
+
+
+def test_a_night_that_does_not_look_any_more_keeps_nobody_waiting(lead: Path) -> None:
+    cards = lead.parent / "cards"
+    with pytest.raises(NotYet):
+        look(lead, HOUR)
+    with pytest.raises(NotYet):
+        look(cards, replace(HOUR, seconds=4000))
+    assert look(cards, HOUR, later_s=evening.UNSEEN_S + 1)[0] == "g2-standard-4"
+
+
+def test_a_model_that_the_dollars_do_not_suffice_for_goes_first_on_the_next_evening(lead: Path) -> None:
+    write(lead, machines="{g2-standard-4: 2}", budget_usd="3.0", value="{shop: 2}")
+    cards = lead.parent / "cards"
+    with pytest.raises(NotYet):
+        look(lead, HOUR)
+    with pytest.raises(PlanError, match=r"has \$3\.00 left and cards needs \$2\.00 at least; it goes first"):
+        look(cards, HOUR)
+    assert look(lead, HOUR)[0] == "g2-standard-4"
+    day = 24 * 3600.0
+    for home in (cards, lead):
+        tonight = records.read(Night, home / "nights/one" / records.RUN)
+        later = {
+            name: getattr(tonight, name) + timedelta(seconds=day)
+            for name in ("started_at", "train_until", "decide_until")
+        }
+        records.write(replace(tonight, id="two", **later), home / "nights/two" / records.RUN)
+    with pytest.raises(NotYet, match="waits for what shop offers"):
+        look(cards, HOUR, of="two")
+    with pytest.raises(PlanError, match="shop needs"):
+        look(lead, HOUR, of="two")
+    assert look(cards, HOUR, of="two")[0] == "g2-standard-4"
+
+
+def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
+    lead: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def called(name: str) -> int:
+        monkeypatch.setenv("PIPELINE_HOME", str(lead.parent / name))
+        monkeypatch.chdir(lead.parent / name / "nights" / "one")
+        return cli.main(["plan"])
+
+    assert called("shop") == 75
+    assert called("cards") in (0, 75)
+    ended = {name: called(name) for name in ("shop", "cards")}
+    assert sorted(ended.values()) == [0, 75]
+    has = next(name for name, status in ended.items() if status == 0)
+    plan = records.read(Plan, lead.parent / has / "nights/one" / records.RUN)
+    assert (plan.rental.machine, plan.rental.num_machines) == ("g2-standard-4", 1)
+    assert plan.share == "1 x g2-standard-4 of the fleet's 1"
+    book = json.loads((lead / evening.BOOK).read_text())
+    assert ["share" in book[name] for name in ("shop", "cards")] == [has == "shop", has == "cards"]
