@@ -178,8 +178,8 @@ def _taken(
     if share is None:
         least = min(way["usd"] for way in entry["ways"])
         entry["refused"] = (
-            f"the evening of the fleet has ${left_usd or 0:.2f} left and {model} needs ${least:.2f} at least; "
-            f"it goes first on the next one, or raise budget_usd in {lead / 'fleet.yaml'}"
+            f"the evening of the fleet has ${left_usd or 0:.2f} left and {model} needs ${least:.2f} at "
+            f"least; it goes first on the next one, or raise budget_usd in {lead / 'fleet.yaml'}"
         )
         raise PlanError(entry["refused"])
     if share.start_s > 1.0:

@@ -7,9 +7,9 @@ same factor in all its ways. They differ in who gets what when:
 
 - divided: `sharing.divide`, anew whenever a job ends, early or late;
 - one after the other: by deadline, each in its fastest way, with all machines to choose from;
-- all at once: each plans as if it were alone, for `plan.objective: cost`, the default; jobs that want the same
-  machines share their time, without any loss by it, and all in memory at once, whether or not they fit. The
-  same for `plan.objective: time` is shown beside, without a target.
+- all at once: each plans as if it were alone, for `plan.objective: cost`, the default; jobs that want the
+  same machines share their time, without any loss by it, and all in memory at once, whether or not they fit.
+  The same for `plan.objective: time` is shown beside, without a target.
 
     make bench NAME=fleet
 """
