@@ -21,7 +21,11 @@ from tests import architecture
 ROOT = architecture.ROOT
 MODULES = architecture.modules(ROOT)
 PURE_ROOMS = {"statistics", "spot", "simulation", "prediction", "planning"}
-ACTING = {"prediction.ledger_history", "planning.plan_stage"}  # in those rooms, and read the ledger
+ACTING = {
+    "prediction.ledger_history",
+    "planning.evening",
+    "planning.plan_stage",
+}  # in those rooms, and read the ledger
 PURE = {
     "contract.formats", "contract.source_code", "contract.units",
     "backends.billing", "backends.faults", "backends.vertex.error_codes", "backends.vertex.job_spec",

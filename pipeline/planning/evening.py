@@ -10,7 +10,6 @@ A night that is open and has not offered yet is waited for, at most `PATIENCE_S`
 not look any more, as its night was killed, is passed over until it looks again.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import NotYet, PlanError
 from pipeline.contract.formats import duration
 from pipeline.contract.machine import Machine
@@ -122,7 +121,7 @@ def turn(night: Night, offered: tuple[Way, ...], *, now: float | None = None) ->
     place = shared(checkout.home())
     assert place
     lead, model, fleet = place
-    now = time.time() if now is None else now
+    now = clock.now() if now is None else now
     journal = Journal(lead / BOOK, empty={})
     with journal.alone():
         book: dict[str, Any] = journal.read()
@@ -171,7 +170,7 @@ def _taken(
     )  # fmt: skip
     left_usd = None if fleet.budget_usd is None else fleet.budget_usd - spent_usd
     division = divide(waiting, machines=fleet.machines, budget_usd=left_usd, running=running)
-    late = [name for name in _expected(folders, book) if name != model]
+    late = [name for name in _expected(folders, book, now=now) if name != model]
     if late and now - entry["offered_at"] < PATIENCE_S:
         raise NotYet(f"waits for what {', '.join(late)} offers, {duration(PATIENCE_S)} at most")
     share = division.of(model)
@@ -239,14 +238,14 @@ def _folder(home: Path, night: str) -> Path:
     return folder if folder.exists() else home  # of a night with --here
 
 
-def _expected(folders: Mapping[str, Path], book: Mapping[str, Any]) -> list[str]:
+def _expected(folders: Mapping[str, Path], book: Mapping[str, Any], *, now: float) -> list[str]:
     """Returns the models whose newest night is open and has not offered yet."""
     late = []
     for model, home in folders.items():
         nights = sorted((home / "nights").glob("*"), key=lambda path: path.stat().st_mtime)
         for folder in nights[-1:]:
             night = records.find(Night, folder / records.RUN)
-            if night is None or night.train_until.timestamp() < time.time():
+            if night is None or night.train_until.timestamp() < now:
                 continue
             has_failed = any((folder / records.RUN).glob("*.error"))
             offered = book.get(model, {}).get("night") == night.id
