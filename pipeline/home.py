@@ -122,6 +122,15 @@ def test_one_day_goes_through_every_seam() -> None:
 '''
 
 
+def _body(found: "Survey") -> str:
+    """Returns the imports and the methods of the module for a kind of label, and for images."""
+    images = found.images
+    if images is None or not found.num_classes:
+        return CLASSES if found.num_classes else BINARY if found.binary else NUMBER
+    body = IMAGES.replace('"IMAGE"', _literal(images.column)).replace("SIZE", str(images.size))
+    return body.replace("COLOR", str(images.color)).replace("CHANNELS", "3" if images.color else "1")
+
+
 def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
@@ -132,7 +141,7 @@ def module_text(found: "Survey", name: str) -> str:
     kinds = {type(column).__name__ for column in found.table.columns.values()} | {"Label", "Table"}
     late = found.table.label is not None and bool(found.table.label.ripe_after)
     names = [*sorted(kinds), *(["days"] if late else [])]
-    body = (BINARY if found.binary else NUMBER).replace('"LABEL"', label)
+    body = _body(found).replace('"LABEL"', label).replace("CLASSES", str(found.num_classes))
     imports, methods = body.split("# ---\n")
     return (
         f'"""Predicts {label[1:-1]}; written by `python -m pipeline init`, and yours from now on."""\n\n'
@@ -203,6 +212,65 @@ from pipeline.workloads.table_workload import TableWorkload
 
     def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"prediction": model(batch)[:, 0].sigmoid()}
+"""
+CLASSES = """\
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+# TABLE
+from pipeline.contract.workload import Batch, State
+from pipeline.workloads.metrics import Accuracy, ClassLogLoss
+from pipeline.workloads.table_model import TableModel
+from pipeline.workloads.table_workload import TableWorkload
+
+
+# ---
+    metrics = (ClassLogLoss(), Accuracy())  # the first decides
+
+    def model(self, state: State) -> nn.Module:
+        return TableModel(state, num_outputs=CLASSES)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return cross_entropy(model(batch), batch["LABEL"].long(), reduction="none")
+
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"prediction": model(batch).softmax(dim=1)}
+
+    def slices(self, batch: Batch) -> dict[str, Tensor]:
+        return {f"class {n}": batch["LABEL"] == n for n in range(CLASSES)}
+"""
+IMAGES = """\
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+# TABLE
+from pipeline.contract.workload import Batch, State
+from pipeline.workloads.image_columns import ImageModel, pixels
+from pipeline.workloads.metrics import Accuracy, ClassLogLoss
+from pipeline.workloads.table_workload import TableWorkload
+
+
+# ---
+    metrics = (ClassLogLoss(), Accuracy())  # the first decides
+
+    def fit(self, rows) -> State:
+        return {}
+
+    def features(self, rows, state, past):
+        return {"pixels": pixels(rows["IMAGE"], size=SIZE, color=COLOR)}
+
+    def model(self, state: State) -> nn.Module:
+        return ImageModel(num_outputs=CLASSES, channels=CHANNELS)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = model(batch["pixels"])
+        return cross_entropy(logits, batch["LABEL"].long(), reduction="none")
+
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"prediction": model(batch["pixels"]).softmax(dim=1)}
+
+    def slices(self, batch: Batch) -> dict[str, Tensor]:
+        return {f"class {n}": batch["LABEL"] == n for n in range(CLASSES)}
 """
 NUMBER = '''\
 import numpy as np
@@ -330,6 +398,8 @@ def expectations_text(found: "Survey") -> str:
         f"  {json.dumps(name)}: {min(0.95, max(0.2, math.ceil((value * 1.25 + 0.05) * 20) / 20)):g}  # review"
         for name, value in found.drift.items()
     ]
+    if found.images:
+        rows.append('  - {name: "the images decode", python: "pipeline.workloads.image_columns:decodes"}')
     seen = f"{len(found.days)} days, {found.days[0]} to {found.days[-1]}"
     groups = {"figures": figures, "days": days, "rows": rows, "drift": drift}
     written = "\n\n".join(f"{group}:\n" + "\n".join(lines) for group, lines in groups.items() if lines)

@@ -6,7 +6,7 @@ What it finds is a proposal: `init` writes it as a table and as limits, for peop
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -34,13 +34,17 @@ from pipeline.contract.table import (
 )
 from pipeline.data import drift
 from pipeline.data.database import Database
+from pipeline.data.image_files import SUFFIXES as IMAGES
+from pipeline.data.image_files import ImageFiles
 from pipeline.data.source import PART, Files, conform
+from pipeline.data.source import SUFFIXES as TABLES
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
 PEEK_ROWS = 100_000  # by which columns and times are known
 MOST_VALUES = 1000  # of a category
 TEXT_CHARS = 30  # mean length of texts that people wrote
 FEW_CLASSES = 20
+NUM_IMAGES = 50  # that are decoded to see what they are
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 NAMES_OF_LABELS = ("label", "target", "y")
 FORMATS = (
@@ -49,6 +53,15 @@ FORMATS = (
     "%d.%m.%Y", "%Y%m%d",
 )  # fmt: skip
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """A column of images, as most of them are."""
+
+    column: str
+    size: int  # pixels of a side that they are scaled to
+    color: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +80,8 @@ class Survey:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     drift: dict[str, float] = field(default_factory=dict)  # widest between same weekdays
     left_out: tuple[str, ...] = ()  # columns of types that a table has not
+    num_classes: int = 0  # of a label 0, 1, ...; 0: it is none
+    images: "Images | None" = None  # what a column of bytes holds, if it is images
 
 
 def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_days: float = -1) -> Survey:
@@ -111,7 +126,12 @@ def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_da
     if ripe_days < 0:
         ripe_days = _days_without_label(days, label)
         found = replace(found, label=Label(label, ripe_after=timedelta(days=ripe_days)))
-    kind, binary = _label(pa.concat_tables(days.values())[label], label, late=ripe_days > 0)
+    labels = pa.concat_tables(days.values())[label]
+    images = _images(delivered, known)
+    num_classes = len(plug.get("classes", ())) or _num_classes(labels)
+    if images and _is_binary(labels):
+        num_classes = num_classes or 2
+    kind, binary = _label(labels, label, late=ripe_days > 0, num_classes=num_classes)
     table = replace(found, columns=known | {label: kind})
     num_rows = [len(part) for part in days.values()]
     return Survey(
@@ -119,6 +139,7 @@ def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_da
         rows_per_day=float(np.mean(num_rows)), least_rows=min(num_rows), most_rows=max(num_rows),
         nulls=_nulls(days, table), ranges=_ranges(days, table), drift=_drift(days, table),
         left_out=tuple(name for name, column in columns.items() if column is None),
+        num_classes=num_classes, images=images,
     )  # fmt: skip
 
 
@@ -140,7 +161,21 @@ def _plug(url: str) -> dict[str, Any]:
         return {"use": "pipeline.data.database:Database", "url": address, "table": table}
     if "://" not in url and not url.startswith(("$", "~", "/")):
         url = f"{Path.cwd()}/{url}"
+    if _leads_to_images(url):
+        found = ImageFiles(url).folders()
+        return {"use": "pipeline.data.image_files:ImageFiles", "url": url, "classes": list(found)}
     return {"use": "pipeline.data.source:Files", "url": url}
+
+
+def _leads_to_images(url: str) -> bool:
+    """Returns whether a URL names image files, or is a local folder with such files and none of a table."""
+    if url.lower().endswith(IMAGES):
+        return True
+    folder = Path(url).expanduser()
+    if not folder.is_dir():
+        return False
+    names = [path.name.lower() for path in folder.rglob("*") if path.is_file()]
+    return any(name.endswith(IMAGES) for name in names) and not any(name.endswith(TABLES) for name in names)
 
 
 def _days(plug: dict[str, Any]) -> list[date]:
@@ -281,18 +316,50 @@ def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str)
     )
 
 
-def _label(values: pa.ChunkedArray, name: str, *, late: bool) -> tuple[AnyColumn, bool]:
+def _is_binary(values: pa.ChunkedArray) -> bool:
+    """Returns whether labels are 0 and 1, or true and false."""
+    if not _is_number(values.type):
+        return False
+    return set(pc.unique(values.drop_null().cast(pa.float64())).to_pylist()) == {0.0, 1.0}
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _num_classes(values: pa.ChunkedArray) -> int:
+    """Returns the number of classes where labels are 0, 1, ... without a gap, three or more; else 0."""
+    if not pa.types.is_integer(values.type) and not pa.types.is_floating(values.type):
+        return 0
+    numbers = sorted(pc.unique(values.drop_null().cast(pa.float64())).to_pylist())
+    return len(numbers) if 3 <= len(numbers) <= FEW_CLASSES and numbers == [*range(len(numbers))] else 0
+
+
+def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> Images | None:
+    """Returns the first column of bytes of which most decode as images; None where there is none."""
+    from pipeline.workloads.image_columns import MOST_SIZE, sizes
+
+    for name, column in columns.items():
+        if isinstance(column, Bytes):
+            some = rows[name].drop_null().slice(0, NUM_IMAGES)
+            found = sizes(some)
+            if len(found) > len(some) / 2:
+                side = int(np.median([max(width, height) for width, height, _ in found]))
+                color = sum(of for *_, of in found) > len(found) / 2
+                return Images(column=name, size=min(side, MOST_SIZE), color=color)
+    return None
+
+
+def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int = 0) -> tuple[AnyColumn, bool]:
     """Returns the label's column, and whether it is 0 or 1."""
     known = values.drop_null()
     nullable = late or len(known) < len(values)
+    if num_classes and _is_number(values.type) and not pa.types.is_boolean(values.type):
+        return Int(min=0, max=num_classes - 1, nullable=nullable), False
     if _is_text(values.type):
         some = ", ".join(repr(value) for value in pc.unique(known).to_pylist()[:3])
         raise ParamsError(f"the label {name} is text ({some}); number its values at the source, as 0 and 1")
-    if not (
-        pa.types.is_boolean(values.type)
-        or pa.types.is_integer(values.type)
-        or pa.types.is_floating(values.type)
-    ):
+    if not _is_number(values.type):
         raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
     numbers = pc.unique(known.cast(pa.float64())).to_pylist()
     if len(numbers) < 2:
@@ -308,8 +375,8 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool) -> tuple[AnyColumn
     if len(numbers) <= FEW_CLASSES and all(value == int(value) for value in numbers):
         shown = ", ".join(f"{value:g}" for value in sorted(numbers)[:6])
         raise ParamsError(
-            f"the label {name} has {len(numbers)} values ({shown}), like classes, and init "
-            f"knows labels of 0 and 1, and numbers; deliver one, or start from an example with your own loss"
+            f"the label {name} has {len(numbers)} values ({shown}), like classes that are not numbered from "
+            f"0; number them 0, 1, ... at the source, without a gap"
         )
     whole = all(value == int(value) for value in numbers)
     return (Int if whole else Float)(nullable=nullable), False

@@ -12,8 +12,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
+from PIL import Image
 
-from pipeline import cli, dvc_file, home
+from pipeline import cli, dvc_file, home, survey
 from pipeline.contract import params
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.source_code import frame_digest
@@ -171,8 +172,8 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
     )
     same = refused(tmp_path, rows(y=[0] * 40))
     assert same.startswith("the label y is 0 in all 40 rows, so that there is nothing to learn; name another")
-    assert refused(tmp_path, rows(y=[0, 1, 2, 3] * 10)).startswith(
-        "the label y has 4 values (0, 1, 2, 3), like classes, and init knows labels of 0 and 1, and numbers; "
+    assert refused(tmp_path, rows(y=[1, 2, 3, 5] * 10)).startswith(
+        "the label y has 4 values (1, 2, 3, 5), like classes that are not numbered from 0; number them 0, 1"
     )
     assert refused(tmp_path, rows(y=["no", "yes"] * 20)).startswith(
         "the label y is text ('no', 'yes'); number"
@@ -203,3 +204,32 @@ def test_a_night_of_a_home_imports_the_module_of_its_own_commit(payments: Path, 
     subprocess.run([*words, "ingest", "--night", "2025-06-30"], cwd=folder, check=True, capture_output=True)
     assert (night / "data/run/daybreak.txt").read_text() == f"{frame_digest()}\n"
     assert json.loads((night / "data/run/batch.json").read_text())["day"] == str(date(2025, 6, 30))
+
+
+def test_folders_of_images_become_a_home_that_goes_through_every_seam(tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    for day in range(1, 7):
+        for shade, name in ((40, "dark"), (120, "grey"), (200, "light")):
+            folder = tmp_path / "photos" / f"2026-01-{day:02}" / name
+            folder.mkdir(parents=True)
+            for number in range(4):
+                image = draw.normal(shade, 20, (12, 12)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(image).save(folder / f"{number}.jpg")
+    made = home.write(tmp_path / "shades", str(tmp_path / "photos"))
+    assert made.plug["classes"] == ["dark", "grey", "light"]
+    assert (made.num_classes, made.images) == (3, survey.Images(column="image", size=12, color=False))
+    assert formatted(tmp_path / "shades/shades.py")
+    table = table_of(tmp_path / "shades", "shades:Shades")
+    assert table.columns["label"] == Int(min=0, max=2)
+    assert (
+        "pipeline.workloads.image_columns:decodes" in (tmp_path / "shades/data/expectations.yaml").read_text()
+    )
+    rehearse(tmp_path / "shades")
+
+
+def test_labels_numbered_from_0_become_classes(tmp_path: Path) -> None:
+    pq.write_table(rows(y=[0, 1, 2, 3] * 10, x=[0.5] * 40), tmp_path / "data.parquet")
+    made = home.write(tmp_path / "new", str(tmp_path / "data.parquet"))
+    assert made.num_classes == 4
+    assert "TableModel(state, num_outputs=4)" in (tmp_path / "new/new.py").read_text()
+    assert formatted(tmp_path / "new/new.py")

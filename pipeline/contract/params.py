@@ -280,6 +280,9 @@ class TrainParams(Section):
     """Passes over `warm_share` of the samples in a warm start."""
     warm_rate: float = Field(5e-4, gt=0)
     """Learning rate of a warm start, at its peak."""
+    band_rate: float = Field(0.0, ge=0, lt=1)
+    """Share of the spectrum, its highest frequencies, that convolutions leave out when they are trained and
+    when they serve, so that training takes less memory. It changes the model; 0: none is left out."""
     checkpoint_every_s: float | None = Field(None, gt=0)
     """Seconds between checkpoints; empty: the plan decides, by the danger of losing machines."""
     checkpoints: str = ""

@@ -126,13 +126,17 @@ class Line(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Record):
-    """How a step is taken, at no cost to the quality of the model; with all of it off, as torch does it."""
+    """How a step is taken; with all of it off, as torch does it.
+
+    It costs no quality of the model, but for `band_rate`, which the team sets.
+    """
 
     num_loaders: int = 0  # threads that get batches ready; 0: the training thread does
     loader_processes: bool = False  # processes in place of these threads
     in_memory: bool = False  # samples stay in columns in memory once they were read
     pinned: bool = False  # batches in page-locked memory, from which an accelerator copies by itself
     precision: Literal["float32", "bfloat16"] = "float32"  # of products; weights are float32
+    band_rate: float = 0.0  # share of the spectrum that convolutions leave out, as `train.band_rate` says
     compiled: bool = False
     fused: bool = False  # the optimizer updates all weights in one kernel
     channels_last: bool = False  # order of images in memory

@@ -119,6 +119,8 @@ class Files:
             of this container where that has less.
     """
 
+    suffixes = SUFFIXES  # of the files in a folder that are read
+
     def __init__(
         self,
         url: str,
@@ -220,9 +222,9 @@ class Files:
     def _paths(self) -> list[str]:
         """The files that the url stands for, in order."""
         if any(sign in self._root for sign in "*?["):
-            paths = [path for path in self._system.glob(self._root) if path.endswith(SUFFIXES)]
+            paths = [path for path in self._system.glob(self._root) if path.endswith(self.suffixes)]
         elif self._system.isdir(self._root):
-            paths = [path for path in self._system.find(self._root) if path.endswith(SUFFIXES)]
+            paths = [path for path in self._system.find(self._root) if path.endswith(self.suffixes)]
         else:
             return [self._root]
         if not paths:

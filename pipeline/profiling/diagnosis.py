@@ -119,7 +119,7 @@ def diagnose(
         load_s=changes.load_s,
         step_s=changes.step_s,
         memory_share=bounds.memory_share(operators, ceilings),
-        fits=room.fits and tuning == Tuning(),
+        fits=room.fits and tuning == Tuning(band_rate=training.band_rate),
         dispatch_share=dispatch_share,
         gains={
             "io": changes.no_input_gain,

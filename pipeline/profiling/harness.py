@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from pipeline.contract.errors import DataError, ParamsError, PipelineError, is_out_of_memory
 from pipeline.contract.records import Tuning
-from pipeline.contract.workload import Batch, Workload, make_model
+from pipeline.contract.workload import Batch, Workload
 from pipeline.profiling.bounds import Operator
 from pipeline.profiling.operators import OperatorLog, OtherStep, own
 from pipeline.training import noise, sample_order
+from pipeline.training.band_limited import new_model
 from pipeline.training.sample_order import Indices
 from pipeline.training.tuning import ShardedOptimizer, Tuner, read, tensors
 
@@ -62,7 +63,8 @@ class Harness:
         self.tuning = tuning or Tuning()
         self._tuner = Tuner(self.tuning, self.device)
         with self._blame_user_code("model"):
-            model = make_model(self.workload, getattr(self.data, "state", {}))
+            state = getattr(self.data, "state", {})
+            model = new_model(self.workload, state, rate=self.tuning.band_rate)
             self._loss = partial(self._tuner.loss, self.workload, model)
             if self.tuning.sharded_weights:
                 model = self._shard(model, num_workers)

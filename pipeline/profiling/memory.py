@@ -30,6 +30,8 @@ from pipeline.contract.workload import Workload
 from pipeline.machines import this_machine
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from pipeline.profiling.harness import Harness
 
 CLEAR = Path("/proc/self/clear_refs")
@@ -48,6 +50,7 @@ class Peaks:
     room_bytes: int  # free for steps
     too_large: int | None  # the batch size that did not fit, if any
     how: str
+    convolves: bool = False  # the model has convolutions that can be band-limited
     too_slow: int | None = None  # the batch size from which on a profile would take too long, if any
 
 
@@ -198,7 +201,7 @@ def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room:
     """Yields the peaks so far after each size; the last says which size does not fit, if any."""
     sizes = probe.sizes(harness)
     peak_bytes: dict[int, int] = {}
-    step_s, too_slow = 0.0, None
+    step_s, too_slow, convolves = 0.0, None, False
 
     def peaks(too_large: int | None) -> Peaks:
         return Peaks(
@@ -209,10 +212,12 @@ def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room:
             too_large=too_large,
             how="growth of the peak resident set of a fresh process over the same process without a model",
             too_slow=too_slow,
+            convolves=convolves,
         )
 
     try:
         harness.build(probe.tuning, num_workers=probe.num_workers)
+        convolves = _convolves(harness.model)
         most = _most_samples(harness, sizes, limit_s=probe.limit_s)
         too_slow = next((size for size in sizes if size > most), None)
         quick = tuple(size for size in sizes if size <= most)
@@ -236,6 +241,12 @@ def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room:
                 "; train a smaller model, lower profile.batch_sizes and train.batch_size, or give it more"
             ) from None
         yield peaks(next(size for size in sizes if size not in peak_bytes))
+
+
+def _convolves(model: "nn.Module") -> bool:
+    from pipeline.training.band_limited import limitable
+
+    return bool(limitable(model))
 
 
 def _most_samples(harness: "Harness", sizes: tuple[int, ...], *, limit_s: float) -> int:

@@ -21,6 +21,7 @@ COMPILED_MODEL = "compiled model"
 NOT_TRIED = "not tried: "  # in the note of a remedy, before the reason
 SMALLER_BATCH = "smaller batch"
 SPARSE = "sparse gradients"
+BAND_LIMITED, OFFERED_RATE = "band-limited convolutions", 0.5  # at which a rung is measured
 VARIANTS = ("simpler model", "cheaper activation", "fewer layers")  # which a workload may offer as another
 LEAST_GAIN = 0.05  # predicted gain of a remedy for another bound
 MANY_LOADERS = (4, 16)  # where loading takes longer than the step; each thread waits for storage by itself
@@ -74,6 +75,8 @@ class JobFacts:
     fusible: bool = False  # torch has one kernel for the whole update
     images: bool = False  # the model convolves images
     blocks: bool = False  # the model has layers whose activations can be recomputed
+    convolves: bool = False  # the model has convolutions that can be band-limited
+    band_rate: float = 0.0  # at which they are
     num_layers: int = 10  # of the model, with weights of their own
 
     @property
@@ -350,6 +353,10 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         helps=needed and job.num_workers > 1,
         note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share the model",
     )  # fmt: skip
+    yield _offer(
+        job, "memory", BAND_LIMITED, gain=0.0, quality=True,
+        helps=needed and job.convolves and not job.band_rate, note=_band_limited(job),
+    )  # fmt: skip
     larger = _with_room(job)
     yield _offer(
         job, "memory", "more memory per worker", gain=0.0, helps=needed and larger is not None,
@@ -361,6 +368,19 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         note=f"less to keep for the backward pass; {_variant(job, 'fewer layers')}",
     )  # fmt: skip
     yield _smaller_batch(job, "memory", helps=needed)
+
+
+def _band_limited(job: JobFacts) -> str:
+    """Returns what band-limiting would do for the memory of a job."""
+    if not job.convolves:
+        return "the model has no convolution of more than one tap"
+    if job.band_rate:
+        return f"train.band_rate leaves out {job.band_rate:.0%} already"
+    if job.fits:
+        return "it fits already"
+    measured = job.rungs.get(BAND_LIMITED, "")
+    accepted = f"set train.band_rate: {OFFERED_RATE:g}, and the gate judges it as a changed recipe"
+    return f"{measured}; {accepted}" if measured else accepted
 
 
 def _with_room(job: JobFacts) -> Machine | None:

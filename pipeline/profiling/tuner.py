@@ -33,6 +33,7 @@ from pipeline.profiling.remedies import (
     Offer,
     offers,
 )
+from pipeline.training.band_limited import limitable
 from pipeline.training.loader import draws
 from pipeline.training.tuning import blocks, fusible, read, same_if_sparse, tables, tensors
 
@@ -315,6 +316,8 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         fusible=fusible(harness.optimizer),
         images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
         blocks=bool(blocks(harness.model)),
+        convolves=bool(limitable(harness.model)),
+        band_rate=harness.tuning.band_rate,
         num_layers=sum(any(True for _ in m.parameters(recurse=False)) for m in harness.model.modules()),
         sparse_rows=sum(map(_rows_with_gradient, dense)) / num_rows if num_rows else 0.0,
         sparse_equal=same_if_sparse(harness.optimizer),

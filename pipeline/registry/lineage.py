@@ -48,8 +48,12 @@ def is_declared_equal(champion: Champion | None, params: JobSections) -> bool:
 
 
 def _train(params: JobSections) -> str:
-    """Returns the part of `train` that decides the model: no checkpoint interval, no number of workers."""
-    return params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"})
+    """Returns the part of `train` that decides the model: no checkpoint interval, no number of workers.
+
+    `band_rate` is left out at 0, as recipes of before it had none.
+    """
+    hidden = {"checkpoint_every_s", "num_workers"} | (set() if params.train.band_rate else {"band_rate"})
+    return params.train.model_dump_json(exclude=hidden)
 
 
 def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSections) -> dict[str, str]:

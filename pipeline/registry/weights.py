@@ -1,14 +1,16 @@
 """Loads a model's weights into its workload, and makes batches for it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
-from pipeline.contract.workload import Workload, make_model, read_state
+from pipeline.contract.workload import Workload, read_state
 from pipeline.data.ingest import part_of
 from pipeline.data.prepare import partitions
+from pipeline.training.band_limited import new_model
 from pipeline.workloads.served_rows import ServedRows
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
     from safetensors.torch import load_file
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = make_model(workload, read_state(folder))
+    facts = folder / "model.json"
+    rate = json.loads(facts.read_text()).get("band_rate", 0.0) if facts.exists() else 0.0
+    model = new_model(workload, read_state(folder), rate=rate)
     path = folder / "model.safetensors"
     try:
         model.load_state_dict(load_file(path))

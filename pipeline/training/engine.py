@@ -22,7 +22,8 @@ from torch.utils.data import Dataset
 
 from pipeline.contract.errors import JobError, is_out_of_memory
 from pipeline.contract.records import Tuning
-from pipeline.contract.workload import Workload, make_model
+from pipeline.contract.workload import Workload
+from pipeline.training.band_limited import new_model
 from pipeline.training.checkpoint import State, pack, unpack
 from pipeline.training.column_files import ColumnFiles
 from pipeline.training.devices import device, devices
@@ -118,7 +119,8 @@ class TorchEngine:
         self._workload = workload
         self._micro_batch_size, self._on_shrink = micro_batch_size, on_shrink
         self._tuner = Tuner(tuning, self.device)
-        self.model = self._tuner.model(self._shard(make_model(workload, getattr(dataset, "state", {}))))
+        model = new_model(workload, getattr(dataset, "state", {}), rate=tuning.band_rate)
+        self.model = self._tuner.model(self._shard(model))
         self.model.train()
         self.optimizer = self._tuner.optimizer(workload.optimizer(self.model.parameters()))
         self._sharded_optimizer: ShardedOptimizer | None = None

@@ -88,6 +88,8 @@ def _changed(champion: Champion, model: dict[str, Any], params: "JobSections") -
     """Returns what has changed in the workload since the champion was trained; "" if nothing has."""
     if model["arguments"] != (params.workload.model_extra or {}):
         return f"the workload has other arguments than version {champion.version}"
+    if (rate := model.get("band_rate", 0.0)) != params.train.band_rate:
+        return f"train.band_rate is {params.train.band_rate:g}, and version {champion.version} has {rate:g}"
     source = source_digest(params.workload.use)
     if champion.lineage.get("source", source) != source:
         return f"the workload was edited since version {champion.version} was trained"
@@ -147,6 +149,7 @@ class Recipe(Record):
             self.first_sample, self.batch_size, self.rate, self.warmup, self.decay, self.tuning.precision,
             self.base_batch_size, self.base_samples, self.scaling, self.sync_every, bool(self.sizes),
             self.source_digest, *([self.split] if self.split != "train" else []),
+            *([self.tuning.band_rate] if self.tuning.band_rate else []),
         )  # fmt: skip
 
 

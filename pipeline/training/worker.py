@@ -250,6 +250,8 @@ def write_facts(folder: Path, recipe: Recipe, *, seen: int) -> None:
         "data_digest": recipe.data_digest,
         "last_day": recipe.last_day.isoformat(),
     }
+    if recipe.tuning.band_rate:
+        facts["band_rate"] = recipe.tuning.band_rate
     records.replace_text(folder / "model.json", json.dumps(facts, indent=2) + "\n")
 
 

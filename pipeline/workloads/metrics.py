@@ -142,6 +142,37 @@ class Calibration(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassLogLoss(Metric):
+    """Minus the log of the probability that was given to the class that it was; labels are 0, 1, ..."""
+
+    def values(self, prediction: ArrayLike, label: ArrayLike) -> Floats:
+        """Returns the loss of each sample, in nats; predictions are of shape [n, classes]."""
+        chance, place = _chances(prediction), np.asarray(label).reshape(-1).astype(int)
+        known = (place >= 0) & (place < chance.shape[1])  # a class that no training has seen has no chance
+        given = np.where(known, chance[np.arange(len(chance)), np.where(known, place, 0)], 0.0)
+        return _floats(-np.log(np.clip(given, 1e-12, 1)))
+
+    def constant(self, label: ArrayLike) -> ArrayLike | None:
+        """Returns the shares of the classes."""
+        return _shares(label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Metric):
+    """Share of the samples whose most likely class is right; labels are 0, 1, ..."""
+
+    higher_is_better: ClassVar[bool] = True
+
+    def values(self, prediction: ArrayLike, label: ArrayLike) -> Floats:
+        """Returns 1 where it is right, else 0; predictions are of shape [n, classes]."""
+        return _floats(_chances(prediction).argmax(axis=1) == np.asarray(label).reshape(-1))
+
+    def constant(self, label: ArrayLike) -> ArrayLike | None:
+        """Returns the shares of the classes, of which the largest is taken."""
+        return _shares(label)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AbsoluteError(Metric):
     """Distance of prediction and label, in the label's unit."""
 
@@ -223,6 +254,16 @@ class Perplexity(Metric):
     def constant(self, label: ArrayLike) -> ArrayLike | None:
         """Returns None: there is no label."""
         return None
+
+
+def _chances(prediction: ArrayLike) -> Floats:
+    chance = _floats(prediction)
+    return chance.reshape(len(chance), -1)
+
+
+def _shares(label: ArrayLike) -> Floats | None:
+    places = np.asarray(label).reshape(-1).astype(int)
+    return _floats(np.bincount(places) / len(places)) if len(places) else None
 
 
 def _ratio(over: Floats, under: Floats) -> Floats:

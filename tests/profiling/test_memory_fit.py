@@ -158,3 +158,40 @@ def test_weights_that_do_not_fit_are_shared_by_workers():
 def test_what_fits_on_no_rung_is_told_in_one_sentence():
     found = limited(of_one_worker, room_bytes=250 * MIB)
     assert found["told"].startswith("a step of 1 samples does not fit the memory, of which")
+
+
+class Deeper:
+    """Convolutions behind a BatchNorm, so that their activations are not computed again."""
+
+    def dataset(self, folder: Path, split: str) -> Tensor:
+        return torch.zeros(512, 4, 32, 32)
+
+    def model(self) -> nn.Module:
+        layers = [(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()) for _ in range(60)]
+        return nn.Sequential(nn.BatchNorm2d(4), *(part for layer in layers for part in layer))
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=0.1, foreach=False)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().mean(dim=(1, 2, 3))
+
+    def score(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return -self.loss(model, batch)
+
+
+def of_convolutions() -> dict[str, Any]:
+    """Passes of 256 samples keep a map of 4 MiB for each of 60 layers, or 2.3 MiB of its spectrum."""
+    params = ProfileParams(batch_sizes=(256, 512))
+    try:
+        with memory_fit.fitting(Deeper(), Path(), params, TrainParams(batch_size=256)) as climbed:
+            return {"told": str(climbed())}
+    except PlanError as error:
+        return {"told": str(error)}
+
+
+@pytest.mark.slow
+def test_convolutions_that_do_not_fit_are_offered_band_limited():
+    told = limited(of_convolutions, room_bytes=240 * MIB)["told"]
+    assert told.startswith("a step of 256 samples does not fit the memory, of which")
+    assert "; or accept band-limited convolutions by train.band_rate: 0.5, with which a step of 256" in told

@@ -12,7 +12,9 @@ from pipeline.workloads.metrics import (
     F1,
     MAPE,
     AbsoluteError,
+    Accuracy,
     Calibration,
+    ClassLogLoss,
     LogLoss,
     Metric,
     Perplexity,
@@ -82,3 +84,13 @@ def test_no_other_constant_is_better_than_the_best_one(metric: Metric) -> None:
 
 def test_the_area_of_labels_that_are_all_alike_is_not_a_number() -> None:
     assert np.isnan(AUC().values(np.array([0.1, 0.2]), np.array([1, 1]))).all()
+
+
+def test_metrics_of_classes_are_those_of_scikit_learn() -> None:
+    draw = np.random.default_rng(1)
+    chance, true = draw.dirichlet(np.ones(4), 60), draw.integers(0, 4, 60)
+    assert ClassLogLoss().values(chance, true).mean() == pytest.approx(sk.log_loss(true, chance))
+    assert Accuracy().values(chance, true).mean() == sk.accuracy_score(true, chance.argmax(axis=1))
+    constant = np.asarray(ClassLogLoss().constant(true))
+    assert constant == pytest.approx(np.bincount(true) / 60)
+    assert ClassLogLoss().values(chance, np.full(60, 9)).min() > 20  # a class that was never seen

@@ -1,0 +1,1 @@
+"""Photographs of handwritten digits, as JPEG: which digit is it?"""

@@ -1,0 +1,145 @@
+"""The band-limited convolution: its gradient, its memory, and a model that is trained and served with it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.contract.errors import ParamsError
+from pipeline.training.band_limited import (
+    BandLimitedConv1d,
+    BandLimitedConv2d,
+    ReLUOfBits,
+    band_limit,
+    limitable,
+    rates_by_energy,
+)
+
+LAYERS: list[tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = [
+    (nn.Conv2d, (7, 8), {"kernel_size": 3, "padding": 1}),
+    (nn.Conv2d, (7, 6), {"kernel_size": 3, "stride": 2, "bias": False}),
+    (nn.Conv2d, (6, 7), {"kernel_size": (3, 2), "padding": (2, 3), "stride": (2, 1), "dilation": (1, 2),
+                         "groups": 2}),
+    (nn.Conv2d, (6, 6), {"kernel_size": 4, "padding": "same", "padding_mode": "reflect"}),
+    (nn.Conv1d, (17,), {"kernel_size": 5, "padding": 4, "stride": 3}),
+]  # fmt: skip
+
+
+def layer(kind: type[nn.Module], sizes: tuple[int, ...], options: dict[str, Any]) -> tuple[Any, Tensor]:
+    torch.manual_seed(1)
+    return kind(2, 4, **options).double(), torch.randn(2, 2, *sizes, dtype=torch.float64)
+
+
+def gradients(made: nn.Module, signal: Tensor) -> tuple[Tensor, ...]:
+    signal = signal.detach().requires_grad_()
+    made.zero_grad()
+    out = made(signal)
+    (out * torch.arange(out.numel(), dtype=out.dtype).view_as(out).sin()).sum().backward()
+    return (out.detach(), signal.grad, *(p.grad.clone() for p in made.parameters()))
+
+
+@pytest.mark.parametrize(("kind", "sizes", "options"), LAYERS)
+def test_at_rate_0_it_is_torchs_convolution(kind, sizes, options):
+    made, signal = layer(kind, sizes, options)
+    theirs = gradients(made, signal)
+    ours = gradients(band_limit(made, 0.0), signal)
+    assert type(made) in (BandLimitedConv1d, BandLimitedConv2d)
+    for one, other in zip(ours, theirs, strict=True):
+        assert float((one - other).abs().max()) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "sizes", "options"), LAYERS)
+@pytest.mark.parametrize("rate", [0.3, 0.8])
+def test_gradients_equal_numerical_differentiation(kind, sizes, options, rate):
+    made, signal = layer(kind, sizes, options)
+    band_limit(made, rate)
+    given = (signal[:1].requires_grad_(), *made.parameters())
+
+    def run(signal: Tensor, *weights: Tensor) -> Tensor:
+        named = dict(zip((name for name, _ in made.named_parameters()), weights, strict=True))
+        return torch.func.functional_call(made, named, (signal,))
+
+    assert torch.autograd.gradcheck(run, given, eps=1e-6, atol=1e-4, rtol=1e-4)
+
+
+def test_samples_convolved_a_few_at_a_time_come_out_the_same(monkeypatch):
+    made, signal = layer(*LAYERS[0])
+    band_limit(made, 0.4)
+    whole = gradients(made, signal)
+    monkeypatch.setattr("pipeline.training.band_limited.MOST_AT_ONCE", 1)
+    for one, other in zip(gradients(made, signal), whole, strict=True):
+        assert torch.allclose(one, other)
+
+
+def test_high_frequencies_are_left_out_and_low_ones_stay():
+    made = BandLimitedConv1d(1, 1, 1, bias=False, rate=0.5)  # of one tap, it only filters
+    made.weight.data.fill_(1.0)
+    place = torch.arange(30.0) * 2 * torch.pi / 30
+    low, high = torch.cos(3 * place)[None, None], torch.cos(12 * place)[None, None]
+    assert torch.allclose(made(low + high), low, atol=1e-5)
+
+
+def test_half_the_spectrum_takes_less_memory_than_all_of_it_and_than_torch():
+    def kept_bytes(rate: float | None) -> int:
+        torch.manual_seed(1)
+        layers = [part for _ in range(4) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
+        model, kept = nn.Sequential(*layers), {}
+        if rate is not None:
+            band_limit(model, rate)
+
+        def keep(tensor: Tensor) -> Tensor:
+            if not isinstance(tensor, nn.Parameter):
+                kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model(torch.randn(4, 8, 32, 32)).sum().backward()
+        return sum(kept.values())
+
+    half, whole, torchs = kept_bytes(0.5), kept_bytes(0.0), kept_bytes(None)
+    assert half < 0.7 * whole
+    assert half < 0.7 * torchs
+
+
+def test_a_relu_of_bits_has_the_gradient_of_a_relu():
+    torch.manual_seed(1)
+    signal = torch.randn(3, 5, 7)
+    for one, other in zip(gradients(ReLUOfBits(), signal), gradients(nn.ReLU(), signal), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_limited_model_has_the_same_weights_and_lets_other_layers_be():
+    class Own(nn.Conv2d):
+        pass
+
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), Own(2, 2, 3), nn.Conv2d(2, 2, 1), nn.Flatten())
+    before = model.state_dict()
+    assert band_limit(model, {"0": 0.25}) is model
+    assert list(limitable(model)) == ["0"]
+    assert model[0].rate == 0.25
+    assert [type(part) for part in model] == [BandLimitedConv2d, ReLUOfBits, Own, nn.Conv2d, nn.Flatten]
+    model.load_state_dict(before)
+
+
+def test_smooth_signals_get_a_higher_rate_than_rough_ones():
+    model = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1))
+    place = torch.arange(60.0) * 2 * torch.pi / 60
+    smooth, rough = torch.sin(2 * place)[None, None], torch.randn(1, 1, 60, generator=torch.Generator())
+    by_smooth = rates_by_energy(model, lambda: model(smooth))["0"]
+    by_rough = rates_by_energy(model, lambda: model(rough))["0"]
+    assert by_smooth > 0.6 > 0.4 > by_rough
+
+
+def test_under_autocast_it_convolves_in_float32():
+    made = BandLimitedConv2d(1, 1, 3, rate=0.0)
+    signal = torch.randn(1, 1, 6, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert made(signal).dtype == torch.float32
+        assert made(signal.bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_rate_that_leaves_nothing_is_refused():
+    with pytest.raises(ParamsError, match="leaves no spectrum; take one from 0 to below 1"):
+        band_limit(nn.Sequential(nn.Conv1d(1, 1, 3)), 1.0)
