@@ -32,7 +32,7 @@ COMMON: Mapping[str, Fault] = MappingProxyType({
     ),
     "killed": Fault(state="preempted", text=f"job {{job}} was killed on {{machine}}{{said}}; {GOES_ON}"),
     CANCELLED: Fault(state="preempted", text=f"job {{job}} was cancelled{{said}}; {GOES_ON} if submitted"),
-    GONE: Fault(state="preempted", text=f"{{place}} does not have job {{job}} any more; {GOES_ON}"),
+    GONE: Fault(state="preempted", text=f"job {{job}} is gone from {{place}}; {GOES_ON}"),
     NOT_TAKEN: Fault(
         state="refused", text=f"{{place}} does not take job {{job}} on {{machine}}{{said}}; {NEXT}"
     ),

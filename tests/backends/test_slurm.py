@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from pipeline.backends.faults import sentence
 from pipeline.backends.slurm import slurm_client as client
-from pipeline.backends.slurm.slurm import Slurm
+from pipeline.backends.slurm.slurm import CAUSES, Slurm
 from pipeline.backends.slurm.slurm_node import PORTS, place
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import NotYet
+from pipeline.contract.records import Rental
 from pipeline.jobs import reaper
 from tests.backends import rented
 from tests.backends.rented import end, wait
@@ -200,3 +202,12 @@ def test_nodes_meet_at_the_address_of_the_first(cluster):
     assert (second.rank, second.num_nodes, second.host) == (1, 2, "127.0.0.1")
     assert second.master == f"127.0.0.1:{PORTS[40_007 % len(PORTS)]}"
     assert place({}) is None
+
+
+def test_each_word_of_slurm_for_an_end_has_a_sentence():
+    faults = Slurm(machines="machines.csv").faults
+    rental = Rental(machine="node")
+    texts = {word: sentence(faults[cause], job="j", rental=rental) for word, cause in CAUSES.items()}
+    assert len(set(texts.values())) == len(CAUSES)
+    assert texts["BOOT_FAIL"] == "a node for job j did not boot; it goes on from its last checkpoint"
+    assert "revoked" in texts["REVOKED"]

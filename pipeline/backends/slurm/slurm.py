@@ -36,7 +36,7 @@ NEVER = frozenset(
 )  # fmt: skip
 # What a state of Slurm that ended a job means. FAILED: by its exit status.
 CAUSES = {
-    "PREEMPTED": "preempted", "REVOKED": "preempted", "NODE_FAIL": "node failed", "BOOT_FAIL": "node failed",
+    "PREEMPTED": "preempted", "REVOKED": "revoked", "NODE_FAIL": "node failed", "BOOT_FAIL": "no boot",
     "CANCELLED": CANCELLED, "TIMEOUT": "overtime", "OUT_OF_MEMORY": "out of memory", "DEADLINE": "too late",
 }  # fmt: skip
 
@@ -66,6 +66,11 @@ class Slurm(Cluster):
                 state="refused", text=f"job {{job}} could not have ended in time on {{machine}}; {NEXT}"
             ),
             "node failed": Fault(state="preempted", text=f"a node of job {{job}} failed; {GOES_ON}"),
+            "no boot": Fault(state="preempted", text=f"a node for job {{job}} did not boot; {GOES_ON}"),
+            "revoked": Fault(
+                state="preempted",
+                text=f"job {{job}} was revoked by the cluster that it was sent from; {GOES_ON}",
+            ),
             "out of memory": Fault(
                 state="failed", final=True,
                 text=f"job {{job}} ran out of the memory that Slurm gives it on {{machine}}; ask for more by "
