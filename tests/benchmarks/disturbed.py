@@ -189,8 +189,8 @@ def at_random(place: Place, folder: Path, part: int, parts: int) -> dict[str, fl
             wrong += not place.alone(name, handle)
             alive = [each.handle for each in backend.live() if each.night == f"night{seed}"]
             lost += handle.partition(" ")[0] not in {each.partition(" ")[0] for each in alive}
-        else:  # the night is never asked for again
-            shutil.rmtree(folder / name)
+        else:  # the night is never asked for again; a kill may come before its folder is made
+            shutil.rmtree(folder / name, ignore_errors=True)
         later = datetime.fromtimestamp(time.time() + 3600, UTC)
         for orphan in orphans(backend.live(), {}, now=later):
             backend.cancel(orphan.handle)
