@@ -136,6 +136,13 @@ def test_a_worker_that_is_killed_is_no_error_of_its_code(backend, job, tmp_path)
     assert "status 3, an error of its own code" in reasons(tmp_path)[-1]
 
 
+def test_an_error_on_any_node_is_that_of_the_job(backend, job, tmp_path):
+    script = 'test "$SLURM_NODEID" = 1 && exit 3; exec sleep 60'
+    handle = backend.submit(job(script, num_machines=2))
+    assert end(backend, handle) == "failed"
+    assert "status 3, an error of its own code" in reasons(tmp_path)[-1]
+
+
 def test_what_a_job_costs_is_its_time_at_the_price_of_the_file(backend, job, tmp_path):
     handle = backend.submit(job("sleep 2", strategy="spot"))
     assert end(backend, handle) == "succeeded"

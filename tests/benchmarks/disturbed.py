@@ -31,6 +31,7 @@ from typing import NoReturn
 from unittest.mock import patch
 
 from pipeline.backends.ownership import home_token
+from pipeline.backends.submission_journal import SubmissionJournal
 from pipeline.contract.backend import LIVE, Backend, Job, State
 from pipeline.contract.records import Rental
 from pipeline.jobs.reaper import orphans
@@ -38,7 +39,6 @@ from tests.backends import killed
 from tests.backends.rented import end
 from tests.backends.together import TrainingNight
 from tests.benchmarks import frame
-from tests.fakes import read_lines
 from tests.training import nights
 
 How = Callable[[], str]  # of the next call, how it goes wrong; "" for not at all
@@ -229,8 +229,7 @@ def planted_ends(place: Place, folder: Path, part: int, parts: int) -> dict[str,
                 state = end(make(), handle, timeout_s=120)
             except AssertionError as error:
                 print(f"{planted.name}: {error}", file=sys.stderr)
-        errors = where / "job" / "errors.jsonl"
-        reason = read_lines(errors)[-1]["error"] if errors.exists() else ""
+        reason = SubmissionJournal(where / "job").submissions()[-1].reason
         right = state == planted.state and planted.words in reason
         wrong += not right
         print(f"{part} {planted.name}: {state}{'' if right else f', {reason!r}'}", file=sys.stderr)

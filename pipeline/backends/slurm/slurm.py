@@ -84,9 +84,11 @@ class Slurm(Cluster):
         try:
             id = client.submit(self._options_of(request), _script(request), environment=environment)
         except Refused:  # Slurm also says so of a job that it has taken, where its answer was lost
-            if there := self.find((), job=request.job.name, attempt=request.attempt):
-                return there[0]
-            raise
+            there = self.find((), job=request.job.name, attempt=request.attempt)
+            alive = [job for job in there if job.is_alive]  # one that it refuses is listed, too, as failed
+            if not alive:
+                raise
+            return alive[0]
         return Rented(name=id, state="queued", created_at=request.now, attempt=request.attempt)
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
