@@ -85,7 +85,7 @@ class TrainingNight:
 
     def be_quick(self) -> None:
         """Training is as quick as it is."""
-        (self.witness / SLOW).unlink()
+        (self.witness / SLOW).unlink(missing_ok=True)
 
     def forget_workers(self) -> None:
         """Only workers that come now are counted."""

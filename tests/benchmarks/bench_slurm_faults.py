@@ -252,6 +252,7 @@ class Slurms(Place):
     def _drain_meanwhile(self, night: TrainingNight) -> None:
         node = self.cluster.call("squeue", "--noheader", f"--jobs={self.id_of(night)}", "--format=%N")
         self.cluster.set_node(node, "drain")
+        night.be_quick()
         night.finish()
         self.cluster.set_node(node, "resume")
 

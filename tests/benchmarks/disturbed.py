@@ -270,8 +270,10 @@ def training(place: Place, folder: Path, part: int, parts: int) -> dict[str, flo
             night.ask()
 
         try:
+            night.be_slow()  # so that it is not over before something happens
             night.until_saved()
             fault.act(night)
+            night.be_quick()
             night.looks = look
             result = night.finish()
         except Exception:  # noqa: BLE001 whatever it is, the other nights are still to be seen
