@@ -1,12 +1,19 @@
 """The band-limited convolution: its gradient, its memory, and a model that is trained and served with it."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pipeline.contract import params
 from pipeline.contract.errors import ParamsError
+from pipeline.contract.records import Tuning
+from pipeline.registry import lineage
+from pipeline.registry.weights import load_model
+from pipeline.training import checkpoint
 from pipeline.training.band_limited import (
     BandLimitedConv1d,
     BandLimitedConv2d,
@@ -15,6 +22,10 @@ from pipeline.training.band_limited import (
     limitable,
     rates_by_energy,
 )
+from pipeline.training.engine import TorchEngine
+from pipeline.training.gradients import Signals
+from pipeline.training.worker import write_facts
+from tests.training.recipes import recipe
 
 LAYERS: list[tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = [
     (nn.Conv2d, (7, 8), {"kernel_size": 3, "padding": 1}),
@@ -138,6 +149,51 @@ def test_under_autocast_it_convolves_in_float32():
     with torch.autocast("cpu", torch.bfloat16):
         assert made(signal).dtype == torch.float32
         assert made(signal.bfloat16()).dtype == torch.bfloat16
+
+
+class Waves:
+    """A workload of one convolution, on drawn signals."""
+
+    def dataset(self, folder: Path, split: str) -> Tensor:
+        return torch.randn(16, 1, 20, generator=torch.Generator().manual_seed(1))
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Conv1d(1, 4, 5, padding=2), nn.ReLU(), nn.Conv1d(4, 1, 5, padding=2))
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) - batch).square().mean(dim=(1, 2))
+
+    def score(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return -self.loss(model, batch)
+
+
+def test_a_version_is_served_at_the_rate_that_it_was_trained_at(tmp_path):
+    job = recipe(tuning=Tuning(band_rate=0.5))
+    data = Waves().dataset(tmp_path, "train")
+    engine = TorchEngine(Waves(), data, seed=1, micro_batch_size=8, tuning=job.tuning)
+    engine.step(np.arange(8), batch_size=8, rate=0.1, signals=Signals())
+    checkpoint.write_tensors(tmp_path / "model.safetensors", engine.weights())
+    write_facts(tmp_path, job, seen=8)
+    served = load_model(Waves(), tmp_path)
+    assert [part.rate for part in served if isinstance(part, BandLimitedConv1d)] == [0.5, 0.5]
+    assert torch.equal(served(data), engine.model.eval()(data))
+    write_facts(tmp_path, recipe(), seen=8)
+    assert not any(isinstance(part, BandLimitedConv1d) for part in load_model(Waves(), tmp_path))
+
+
+def test_a_rate_is_part_of_a_recipe_and_none_leaves_recipes_as_they_were():
+    def recipe_at(**train: float) -> str:
+        use = "pipeline.examples.shop.regression:Regression"
+        given = {"source": "a.b:C", "backend": "a.b:C", "workload": use, "train": train}
+        return lineage.recipe(params.check(given))
+
+    assert recipe_at() == recipe_at(band_rate=0.0) != recipe_at(band_rate=0.5)
+    assert recipe().identity != recipe(tuning=Tuning(band_rate=0.5)).identity
+    train = params.check({"source": "a.b:C", "backend": "a.b:C", "workload": "a.b:C"})
+    assert "band_rate" not in lineage._train(train)
 
 
 def test_a_rate_that_leaves_nothing_is_refused():
