@@ -11,9 +11,12 @@ scales meet, over that of the cheapest which meets it; a scale that is late cost
 price.
 """
 
+import csv
+import gzip
 import json
 from dataclasses import dataclass
-from statistics import NormalDist
+from functools import cache
+from statistics import NormalDist, median
 
 import numpy as np
 
@@ -32,7 +35,9 @@ SAMPLES = 50_000  # of CIFAR-10 and of CIFAR-100
 PARAMETERS = {"resnet18": 11.2e6, "resnet50": 23.7e6}
 FIRST = (384, 8)  # the corner that sets the profile's level
 LATE = 2.0
-NOISE_SCALE = 2000.0  # of ResNet-18 on CIFAR-10, in the median over Pollux's validation file
+FIRST_BATCH = (
+    128  # of ResNet-18 on CIFAR-10 in Pollux's validation file, whose variances are per batch of that
+)
 NETWORK_BYTES_PER_S = 1.25e9  # of virtual machines with 10 Gbit/s
 
 
@@ -63,14 +68,20 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Hours of a run and the deviation of their logarithm."""
+    """Hours of a run, with deviations of their logarithm."""
 
     hours: float
-    spread: float
+    late: float  # by the time of an update, which a plan's deadline takes into account
+    doubt: float  # by the samples that the quality needs, which exploring takes into account
+
+    @property
+    def spread(self) -> float:
+        """Deviation by both."""
+        return float(np.hypot(self.late, self.doubt))
 
     def time_s(self, chance: float) -> float:
-        """Seconds within which it is done with this chance."""
-        return self.hours * 3600 * float(np.exp(NormalDist().inv_cdf(chance) * self.spread))
+        """Seconds within which the samples are trained on with this chance."""
+        return self.hours * 3600 * float(np.exp(NormalDist().inv_cdf(chance) * self.late))
 
 
 def grid(model: str) -> list[Run]:
@@ -82,6 +93,14 @@ def grid(model: str) -> list[Run]:
         for place, (batch, row) in enumerate(told["T_hours"][model].items())
         for workers, hours in zip(told["K"], row, strict=True)
     ]
+
+
+@cache
+def noise_scale() -> float:
+    """Noise scale of ResNet-18 on CIFAR-10 in samples: the median over Pollux's validation runs."""
+    with gzip.open(frame.DATA / "throughput" / "pollux_osdi21_validation.csv.gz", "rt") as file:
+        rows = [row for row in csv.DictReader(file) if row["app"] == "cifar10"]
+    return FIRST_BATCH * median(float(row["grad_var"]) / float(row["grad_sqr"]) for row in rows)
 
 
 def corners(runs: list[Run]) -> list[Run]:
@@ -112,7 +131,7 @@ def profile(model: str, first: Run) -> Profile:
         step_s=Line(fixed=0.1 * first.update_s, per_sample=per_sample, fixed_error=0.2 * first.update_s,
                     per_sample_error=2 * per_sample),
         sync_bytes=Line(fixed=4 * PARAMETERS[model], per_sample=0.0, fixed_error=0.0, per_sample_error=0.0),
-        flops_per_sample=0.0, noise_scale=NOISE_SCALE, bound="compute", evidence={}, remedies=(),
+        flops_per_sample=0.0, noise_scale=noise_scale(), bound="compute", evidence={}, remedies=(),
     )  # fmt: skip
 
 
@@ -134,10 +153,10 @@ class Nights:
             ]
         )  # fmt: skip
         self.efficiency = Efficiency(
-            noise_scale=NOISE_SCALE,
+            noise_scale=noise_scale(),
             nights=tuple(
                 Reached(batch_size=run.batch_size, num_samples=round(run.num_samples),
-                        noise_scale=NOISE_SCALE, score=1.0, size=1.0, flops_per_sample=0.0)
+                        noise_scale=noise_scale(), score=1.0, size=1.0, flops_per_sample=0.0)
                 for run in runs
             ),
         )  # fmt: skip
@@ -162,7 +181,7 @@ class Nights:
             ]
         ).T  # fmt: skip
         num_updates = float(np.exp(weights @ np.log(samples))) / run.batch_size
-        return Forecast(hours=num_updates * seconds / 3600, spread=float(np.hypot(spread, weights @ doubts)))
+        return Forecast(hours=num_updates * seconds / 3600, late=spread, doubt=float(weights @ doubts))
 
     def bases(self, run: Run) -> list[Run]:
         """The runs with the nearest batch sizes, at most one on either side: what a run's samples go by."""

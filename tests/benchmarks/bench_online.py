@@ -18,7 +18,7 @@ from pipeline.planning.exploration import Objective, next_step, of_ways
 from tests.benchmarks import frame
 from tests.benchmarks.bench_grid import USD, Forecast, Nights, Run, grid
 
-MONTH, NIGHTS = (8, 5) if frame.QUICK else (30, 5)
+MONTH, NIGHTS = 30, 5
 CAP = 0.04  # less than the target, since the best so far may be dearer than the best
 CONFIDENCE = 0.9
 SETTLED = 3  # nights in a row at the best, after which the rest of the month is taken to be there, too
@@ -80,7 +80,7 @@ def month(name: str, runs: Sequence[Run], first: int, aim: Aim) -> tuple[float, 
         prospects = of_ways(
             ways,
             names=[f"a batch of {way.run.batch_size} on {way.run.workers} workers" for way in ways],
-            doubts=[0.0] * len(ways),  # the forecast's spread has them
+            doubts=[way.forecast.doubt for way in ways],
             num_nights=[known.count(way.run) for way in ways],
             budget_usd=float("inf"),
         )

@@ -1,0 +1,25 @@
+"""All priors have a source, and a trainer that sums gradients afterwards hides none of that."""
+
+import json
+from importlib.resources import files
+
+from pipeline.prediction.priors import NAMES, priors
+
+
+def test_every_prior_names_its_source():
+    told = json.loads(files("pipeline.prediction").joinpath("priors.json").read_text())
+    assert "fit_priors" in told["source"]
+    assert all(each["value"] > 0 and each["source"] for each in told["assumed"].values())
+
+
+def test_no_prior_is_certain():
+    found = priors()
+    assert all(each > 0 for each in found.constants.job)
+    assert all(found.spread_of(name) > 0 for name in NAMES)
+
+
+def test_without_overlap_little_of_the_sum_is_hidden():
+    place = NAMES.index("overlap")
+    plain, after = priors(), priors().without_overlap()
+    assert after.constants.mean[place] < plain.constants.mean[place]
+    assert after.constants.mean[:place] == plain.constants.mean[:place]
