@@ -223,7 +223,7 @@ def _share(model: str, way: Mapping[str, Any], *, start_s: float) -> Share:
     return Share(model=model, way=Way(**way), start_s=start_s)
 
 
-def _deadline(night: Night) -> Any:
+def _deadline(night: Night) -> datetime:
     return min(night.train_until, night.decide_until)
 
 

@@ -35,20 +35,19 @@ def plan(
     machines = everything(available, listed)
     known = ledger_history.known(entries, machines=machines, num_workers=params.train.num_workers)
 
-    def planned(
-        night: Night, params: PlanSections, available: Sequence[Machine], listed: Sequence[Machine] = ()
-    ) -> Plan:
+    def planned(night: Night, params: PlanSections, available: Sequence[Machine]) -> Plan:
         return planner.plan(
             night, dataset, profile, champion, params,
             available=available,
-            listed=listed,
+            # All that params.yaml may name; those beyond `available` are only weighed.
+            listed=[machine for machine in machines if not machine.is_local],
             known=known,
             explored_usd=ledger_history.explored_usd(entries),
         )  # fmt: skip
 
     place = evening.shared(checkout.home())
     if place is None:
-        return planned(night, params, available, listed)
+        return planned(night, params, available)
     fleet = place[2]
     # The share says how much is saved; with as many machines, the fastest plan is the one that it counts on.
     fastest = params.model_copy(update={"plan": params.plan.model_copy(update={"objective": "time"})})
@@ -58,7 +57,7 @@ def plan(
         confidence=params.plan.confidence, most=params.plan.max_machines,
     )  # fmt: skip
     if not offered:  # none of the machines that are shared would do
-        return planned(night, params, available, listed)
+        return planned(night, params, available)
     share, waited_s = evening.turn(night, offered)
     there = [
         replace(machine, count=share.way.num_machines)

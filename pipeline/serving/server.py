@@ -79,6 +79,8 @@ def _members(lead: Path, logs: list[Log], *, token: str) -> Iterator[tuple[str, 
     from pipeline.serving.router import make_app
     from pipeline.storage import homes
 
+    if checkout.membership(lead):  # a member that is served by itself
+        return
     taken = {log_url(params.load(lead).serving, lead)}
     for home in homes.join(lead)[1:]:
         try:

@@ -69,7 +69,9 @@ def join(lead: Path) -> tuple[Home, ...]:
         )
     found = homes(lead)
     for home in found[1:]:
-        Membership(lead=str(lead), model=home.model, own_registry=home.own_registry).write(home.folder)
+        member = Membership(lead=str(lead), model=home.model, own_registry=home.own_registry)
+        if membership(home.folder) != member:  # a router may read a home, and not write to it
+            member.write(home.folder)
     return found
 
 

@@ -106,9 +106,12 @@ def test_a_model_that_the_dollars_do_not_suffice_for_goes_first_on_the_next_even
     assert look(cards, HOUR, of="two")[0] == "g2-standard-4"
 
 
+@pytest.mark.parametrize("machine", ["g2-standard-4", "local"])
 def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
-    lead: Path, monkeypatch: pytest.MonkeyPatch
+    lead: Path, monkeypatch: pytest.MonkeyPatch, machine: str
 ) -> None:
+    write(lead, machines=f"{{{machine}: 1}}")
+
     def called(name: str) -> int:
         monkeypatch.setenv("PIPELINE_HOME", str(lead.parent / name))
         monkeypatch.chdir(lead.parent / name / "nights" / "one")
@@ -120,7 +123,7 @@ def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
     assert sorted(ended.values()) == [0, 75]
     has = next(name for name, status in ended.items() if status == 0)
     plan = records.read(Plan, lead.parent / has / "nights/one" / records.RUN)
-    assert (plan.rental.machine, plan.rental.num_machines) == ("g2-standard-4", 1)
-    assert plan.share == "1 x g2-standard-4 of the fleet's 1"
+    assert (plan.rental.machine, plan.rental.num_machines) == (machine, 1)
+    assert plan.share == f"1 x {machine} of the fleet's 1"
     book = json.loads((lead / evening.BOOK).read_text())
     assert ["share" in book[name] for name in ("shop", "cards")] == [has == "shop", has == "cards"]

@@ -54,6 +54,13 @@ def test_members_keep_their_versions_in_one_mlflow_each_in_an_experiment_of_its_
     assert artifacts.startswith((made["cards"] / "var").as_uri())
 
 
+def test_a_fleet_that_is_as_it_was_is_read_and_not_written(made: dict[str, Path]) -> None:
+    homes.join(made["shop"])
+    written = (made["cards"] / checkout.LEAD).stat().st_mtime_ns
+    homes.join(made["shop"])
+    assert (made["cards"] / checkout.LEAD).stat().st_mtime_ns == written
+
+
 def test_a_home_that_has_an_mlflow_of_its_own_keeps_it(made: dict[str, Path], empty_store: Path) -> None:
     (made["cards"] / "var" / "mlflow.db").write_bytes(empty_store.read_bytes())
     for _ in range(2):
