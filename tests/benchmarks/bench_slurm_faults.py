@@ -143,8 +143,8 @@ class Slurms(Place):
             End("killed by Slurm's own signal", "preempted", words="cancelled", act=self._kill),
             End("over its time", "preempted", words="after its time", act=said("TIMEOUT")),
             End("out of memory", "failed", words="ran out of the memory", act=said("OUT_OF_MEMORY")),
-            End("its node did not boot", "preempted", words="a node of job", act=said("BOOT_FAIL")),
-            End("revoked by another cluster", "preempted", words="was preempted", act=said("REVOKED")),
+            End("its node did not boot", "preempted", words="did not boot", act=said("BOOT_FAIL")),
+            End("revoked by another cluster", "preempted", words="revoked", act=said("REVOKED")),
             End("not in time", "refused", words="in time", act=said("DEADLINE")),
             End(
                 "beyond the limit of its partition",
@@ -225,9 +225,9 @@ class Slurms(Place):
     @contextmanager
     def _forgetful(self) -> Iterator[None]:
         """Slurm forgets the job as soon as it has ended."""
-        before = {path for path in self.folder.glob("end*/job/ended/*")}
+        before = {path for path in self.folder.glob("end*/job/ended/[!.]*")}
         yield
-        wait(lambda: {path for path in self.folder.glob("end*/job/ended/*")} - before)
+        wait(lambda: {path for path in self.folder.glob("end*/job/ended/[!.]*")} - before)
         self.how = lambda command: "nothing" if command.startswith("squeue") else ""
 
     def faults(self) -> Sequence[Fault]:
