@@ -181,7 +181,7 @@ def _taken(
             f"least; it goes first on the next one, or raise budget_usd in {lead / 'fleet.yaml'}"
         )
         raise PlanError(entry["refused"])
-    if share.start_s > 1.0:
+    if share.start_s > 0:
         raise NotYet(
             f"waits about {duration(share.start_s)} for {share.way.num_machines} x {share.way.machine}, "
             f"which other models of the fleet have"

@@ -74,6 +74,18 @@ def test_a_model_waits_until_the_one_that_trains_is_done_even_if_that_is_early(l
     assert look(cards, HOUR, later_s=1200) == ("g2-standard-4", 1200)
 
 
+def test_a_short_job_that_should_be_done_keeps_its_machine_until_it_is(lead: Path) -> None:
+    short = replace(HOUR, seconds=9.0, late_s=20.0)
+    cards = lead.parent / "cards"
+    with pytest.raises(NotYet, match="waits for what cards offers"):
+        look(lead, short)
+    with pytest.raises(NotYet):
+        look(cards, replace(short, seconds=10.0))
+    assert look(lead, short, later_s=10)
+    with pytest.raises(NotYet, match="which other models of the fleet have"):
+        look(cards, short, later_s=60)
+
+
 def test_a_night_that_does_not_look_any_more_keeps_nobody_waiting(lead: Path) -> None:
     cards = lead.parent / "cards"
     with pytest.raises(NotYet):
