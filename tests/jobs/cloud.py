@@ -29,6 +29,7 @@ from pipeline.training.trainer import Trainer
 from pipeline.training.worker import ended_early_by, write_facts
 from tests.fakes import AtOnce, CountingEngine
 from tests.jobs import plans
+from tests.jobs.stock import LATE_S, Stock
 from tests.training import nights
 
 HOUR_S = 3600.0
@@ -65,6 +66,17 @@ class Luck:
     user_error: bool = False
     kills: float = 0.0  # chance that the launcher dies in a call to the backend
     asleep: Sequence[tuple[float, float]] = ()  # when the launcher is not called
+    stock: Stock | None = None  # when which place has machines; None: always
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a look of the launcher met; seconds from the beginning of the night."""
+
+    at: float
+    running: bool
+    seen: int
+    billed_usd: float
 
 
 @dataclass
@@ -77,6 +89,7 @@ class Live:
     granted: float = inf  # when the machines are there
     begins: float = inf  # when training goes on
     lost: float = inf
+    refused: float = inf  # when the cloud says that there is no machine
     state: State = "queued"
     told: float = inf  # when it was told to end
     ended: float = inf
@@ -94,6 +107,8 @@ class Cloud(Backend):
         self.jobs: list[Live] = []
         self.billed_usd = 0.0  # as a provider bills: from machines being there to their end
         self.most_live = self.dearest = 0.0
+        self.looks: list[Look] = []
+        self.seen = 0
         self.hangs_at, self.fails_at = luck.hangs_at, list(luck.fails_at)
         self.decision: Training | JobError | None = None
         self.decided_at = inf
@@ -111,6 +126,11 @@ class Cloud(Backend):
         self.jobs.append(live)
         if self.now - self.began < _until(self.luck.refused, job):
             self._finish(live, "refused")
+        stock, since = self.luck.stock, self.now - self.began
+        if stock and not stock.up(job.rental, since) and stock.shown != "never":
+            live.granted, live.refused = inf, self.now + (LATE_S if stock.shown == "late" else 0.0)
+            if stock.shown == "at once":
+                self._finish(live, "refused")
         self.most_live = max(self.most_live, sum(each.ended == inf for each in self.jobs))
         self._perhaps_killed()
         return live.handle
@@ -148,7 +168,7 @@ class Cloud(Backend):
                 events = [self.next_tick]
                 if live:
                     events += [live.granted if live.state == "queued" else live.begins, live.lost]
-                    events += [live.told + KILL_S]
+                    events += [live.told + KILL_S, live.refused]
                 self.pass_to(min(events))
 
     def pass_to(self, now: float) -> None:
@@ -156,6 +176,9 @@ class Cloud(Backend):
         while self.next_tick <= now and self.decision is None:
             self._let_happen(self.next_tick)
             self.next_tick += TICK_S
+            runs = any(live.state == "running" for live in self.jobs)
+            since = self.now - self.began
+            self.looks.append(Look(at=since, running=runs, seen=self.seen, billed_usd=self.billed_usd))
             self._call()
         self._let_happen(now)
 
@@ -170,7 +193,12 @@ class Cloud(Backend):
                 live.begins = live.granted + self._start_s()
                 if live.job.rental.is_spot and self.luck.life_s < inf:
                     live.lost = live.granted + self.random.expovariate(1 / self.luck.life_s)
-            if live.lost <= self.now:
+                if live.job.rental.is_spot and self.luck.stock:
+                    since = live.granted - self.began
+                    live.lost = self.began + self.luck.stock.until(live.job.rental, since, up=False)
+            if live.refused <= self.now:
+                self._finish(live, "refused", at=live.refused)
+            elif live.lost <= self.now:
                 self._finish(live, "preempted", at=live.lost)
             elif live.told + KILL_S <= self.now:
                 self._finish(live, "preempted", at=live.told + KILL_S)
@@ -238,6 +266,7 @@ class Cloud(Backend):
     def after_step(self, live: Live, recipe: Recipe, seen: int, step_s: float) -> None:
         """A step was taken on those machines; raises Gone where it was the last."""
         folder = Path(live.job.folder)
+        self.seen = max(self.seen, seen)
         if seen >= self.hangs_at:
             self.hangs_at = inf
             while live.ended == inf and self.decision is None:
@@ -283,6 +312,8 @@ class Cloud(Backend):
             for low, high in self.luck.no_spot:
                 if self.began + low <= at < self.began + high:
                     at = self.began + high
+        if self.luck.stock:
+            at = self.began + self.luck.stock.until(job.rental, at - self.began, up=True)
         return max(at, self.began + _until(self.luck.stocked_out, job))
 
     def _start_s(self) -> float:

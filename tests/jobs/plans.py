@@ -4,6 +4,7 @@ Machine b is 1.8 times as fast as a, and c three times; each costs a little more
 earlier nights on each have told how fast they are, so the plan is as sure of them as nights are alike.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -45,11 +46,20 @@ def told(*, strategy: str, machines: str = "abc", regions: tuple[str, ...] = REG
     return params.check(given)
 
 
-def planned(night: Night, given: Params, *, share: float) -> Plan:
+def planned(
+    night: Night,
+    given: Params,
+    *,
+    share: float,
+    available: Sequence[Machine] = (),
+    taught: Calibration | None = None,
+) -> Plan:
     """The plan of the night, where machine a takes `share` of the time until training has to end."""
     whole_s = share * (night.train_until - night.started_at).total_seconds()
     job = replace(jobs.profile(step_s=(whole_s - 240) / NUM_SAMPLES), noise_scale=BATCH_SIZE)
-    return plan(night, nights.dataset(), job, None, given, available=rented(), known=known())
+    return plan(
+        night, nights.dataset(), job, None, given, available=available or rented(), known=taught or known()
+    )
 
 
 @cache
