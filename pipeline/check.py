@@ -104,6 +104,8 @@ def _backend(home: Path, loaded: params.Params, backend: Backend) -> Iterator[Fi
         yield Finding(what="backend", ok=False, text=text)
         return
     yield _machines(home, loaded, backend)
+    if fault := backend.cannot_move(loaded.train.checkpoints):
+        yield Finding(what="checkpoints", ok=False, text=fault)
     for what, ok, text in backend.preflight(loaded.plan.regions):
         yield Finding(what=what, ok=ok, text=text)
 
@@ -140,14 +142,16 @@ def _planned(loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
     from pipeline.planning import candidates
 
     available = backend.machines()
-    places = {(machine.name, machine.region): machine for machine in available}
+    places = {(machine.name, machine.region, machine.backend): machine for machine in available}
     planned = next((entry.plan.rental for entry in ledger.history(limit=NUM_NIGHTS) if entry.plan), None)
-    if planned and (machine := places.get((planned.machine, planned.region))):
+    if planned and (machine := places.get((planned.machine, planned.region, planned.backend))):
         return replace(planned, num_machines=1), machine
     chosen = _chosen(checkout.home(), loaded, available)
     machine = next(machine for machine in chosen if machine in available)
     strategy = candidates.strategies(machine, loaded.plan)[0]
-    return Rental(machine=machine.name, region=machine.region, strategy=strategy), machine
+    return Rental(
+        machine=machine.name, region=machine.region, strategy=strategy, backend=machine.backend
+    ), machine
 
 
 def _chosen(home: Path, loaded: params.Params, available: Sequence[Machine]) -> tuple[Machine, ...]:

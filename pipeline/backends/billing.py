@@ -81,4 +81,9 @@ def rate(rental: Rental, *, known: Sequence[Machine]) -> float:
 
 
 def _machine(rental: Rental, known: Sequence[Machine]) -> Machine | None:
-    return next((m for m in known if (m.name, m.region) == (rental.machine, rental.region)), None)
+    """Returns the machine that was rented; a backend does not name itself among its own machines."""
+    for machine in known:
+        same = (machine.name, machine.region) == (rental.machine, rental.region)
+        if same and ("" in (machine.backend, rental.backend) or machine.backend == rental.backend):
+            return machine
+    return None

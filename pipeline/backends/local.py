@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,7 +45,7 @@ class Local(Backend):
         Raises JobError for a job that is meant for another machine: its result here would be mistaken for one
         from there.
         """
-        if job.rental != Rental(machine=LOCAL):
+        if replace(job.rental, backend="") != Rental(machine=LOCAL):
             raise JobError(
                 f"job {job.name} is for {job.rental}, but backend Local has only the machine at hand; "
                 f"set plan.machines (or profile.machine) to {LOCAL}, or backend to one that rents"

@@ -348,13 +348,21 @@ class Renting(Backend):
 
     def live(self) -> list[LiveJob]:
         """Returns the jobs of this home that are queued or running, in all regions; JobError if not known."""
-        regions = dict.fromkeys([self.region, *(machine.region for machine in self.machines())])
+        return self.live_in([machine.region for machine in self.machines()])
+
+    def live_in(self, regions: Sequence[str]) -> list[LiveJob]:
+        """Returns those in these regions and its own; JobError if not known."""
         return [
             LiveJob(handle=f"{job.name} {job.folder}", job=job.job, night=job.night,
                     state="running" if job.state == "running" else "queued", created_at=job.created_at)
-            for job in self.find(regions)
+            for job in self.find(dict.fromkeys([self.region, *filter(None, regions)]))
             if job.is_alive
         ]  # fmt: skip
+
+    @property
+    def shares_disk(self) -> bool:
+        """Returns whether its machines see the folders of the nights; not by default, as they are rented."""
+        return False
 
     def usd(self, folder: Path) -> float | None:
         """Returns what the job in `folder` has cost so far; None without a submission or a price."""

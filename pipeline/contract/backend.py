@@ -101,6 +101,22 @@ class Backend(Protocol):
         """Returns the jobs of this pipeline that are queued or running and cost money, of any night."""
         return ()
 
+    def live_in(self, regions: Sequence[str]) -> Sequence[LiveJob]:
+        """Returns the live jobs in these regions; more of them where that costs no more.
+
+        Each look at a job asks it, so that a job that another host submitted elsewhere does not live on.
+        """
+        return self.live()
+
+    @property
+    def shares_disk(self) -> bool:
+        """Returns whether its machines see the folders of the nights, as this machine does."""
+        return True
+
+    def cannot_move(self, checkpoints: str) -> str:
+        """Returns why a job could not go on from `train.checkpoints` wherever it may run; "" if it can."""
+        return ""
+
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """Yields what a job needs here: what was checked, whether it is well, and what to do otherwise."""
         yield from ()

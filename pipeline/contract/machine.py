@@ -80,6 +80,7 @@ class Machine:
     prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
     count: int = 0  # that there are; 0: as many as one asks for
     disk: Charge | None = None  # the boot disk, at the size that a backend rents
+    backend: str = ""  # that rents it, by its name in params.yaml; "" where there is one
 
     @property
     def is_local(self) -> bool:

@@ -36,6 +36,7 @@ from pipeline.contract.records import replace_text
 
 FILE = Path("params.yaml")
 MOST_VALUES = 100_000
+SEVERAL = "pipeline.backends.several:Several"  # what a list of backends is made to
 CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
 
 
@@ -561,7 +562,17 @@ class BackendSections(Sections):
     """Where jobs run: `pipeline.backends.local:Local`, this machine;
     `pipeline.backends.vertex.vertex:Vertex`, machines rented on Vertex AI;
     `pipeline.backends.slurm.slurm:Slurm` and `pipeline.backends.kubernetes.kubernetes:Kubernetes`, your own
-    cluster; or your own class."""
+    cluster; or your own class. A list names several, each the fallback of the others: the plan chooses among
+    the machines of all, and `train.checkpoints` has to be a folder that they all reach."""
+
+    @field_validator("backend", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        if not value:
+            raise ValueError("a list of backends names at least one")
+        return {"use": SEVERAL, "backends": [Plug.model_validate(each).model_dump() for each in value]}
 
 
 class PlanSections(ProfileSections, TrainSections, PrepareSections, BackendSections):
@@ -700,6 +711,10 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
             raise ParamsError(f"--set {assignment} is not an assignment; write --set section.key=value")
         section = values
         for name in sections:
+            if not isinstance(section, dict) or isinstance(section.get(name), list):
+                raise ParamsError(
+                    f"--set {assignment}: {name} is not a section with keys; edit {FILE} instead"
+                )
             if isinstance(section.get(name), str):
                 section[name] = {"use": section[name]}
             section = section.setdefault(name, {})

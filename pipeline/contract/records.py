@@ -195,6 +195,7 @@ class Rental(Record):
     region: str = ""  # "" for the machine at hand
     strategy: Strategy = "on-demand"
     max_wait_s: float = 0.0  # in the queue of flex-start; others are rented at once
+    backend: str = ""  # its name among those of params.yaml; "" where there is one
 
     @property
     def is_local(self) -> bool:
@@ -221,7 +222,8 @@ class Rental(Record):
         number = f"{self.num_machines} x " if self.num_machines > 1 else ""
         how = f", {self.strategy}" if self.strategy != "on-demand" else ""
         where = f", in {self.region}" if self.region else ""
-        return f"{number}{self.machine}{how}{where}"
+        by = f", by {self.backend}" if self.backend else ""
+        return f"{number}{self.machine}{how}{where}{by}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout
 
 def _words(rental: Rental) -> list[str]:
     words = [rental.machine, str(rental.num_machines), rental.strategy]
-    return [*words, rental.region] if rental.region else words
+    return [*words, *filter(None, (rental.region, rental.backend))]
 
 
 def _environment() -> dict[str, str]:

@@ -3,7 +3,7 @@
 If the backend knows what the job has cost, preempted attempts included, that counts. Else the cost is
 estimated: a machine is paid for from the last look at which it was still queued until the look that sees it
 ended, whatever was billed in between. So the estimate is never too low, and too high by two looks at most per
-attempt. If the job itself reports when it ended, that time counts.
+attempt. A request that was refused costs nothing. If the job itself reports when it ended, that time counts.
 """
 
 import json

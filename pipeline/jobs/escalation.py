@@ -16,9 +16,11 @@ moment to start the last rung that would be in time, or until the trainer would 
 is left in the same way, so early that each of the other rungs can be waited for as long.
 
 Refused machines are left at once, for the cheapest rung that was not refused and keeps both limits, even if
-it is slower or costs more. If all were refused, the one refused longest ago is tried again, one every
-`PATIENCE_S`, until the deadline, as capacity comes back. While there is time to wait for spot, the job moves
-only to other spot machines, and it does not return from on demand to spot if it can be bought elsewhere.
+it is slower or costs more; a place that does not answer for `PATIENCE_S`, or three times as long as planned,
+counts as one that refuses. If all were refused, the one refused longest ago is tried again, each `PATIENCE_S`
+later at the earliest, until the deadline, as capacity comes back. While there is time to wait for spot, the
+job moves only to other spot machines, and it does not return from on demand to spot if it can be bought
+elsewhere.
 If training was slower than planned on one machine, the others are assumed to be slower by the same factor.
 """
 
@@ -31,9 +33,10 @@ from typing import Literal
 from pipeline.contract.records import Plan, Rental, Rung
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
-from pipeline.machines.startup import BEFORE_WORK
+from pipeline.machines.startup import BEFORE_WORK, QUEUE
 from pipeline.spot import steering
 from pipeline.spot.preemptions import mean_time_to_loss_s
+from pipeline.spot.states import Place
 from pipeline.spot.steering import TICK_S, on_demand, usd_per_hour
 from pipeline.training.learning_rate import MARGIN
 
@@ -58,7 +61,7 @@ class Sight:
     seen: int = 0  # samples trained on, by the last heartbeat
     starting_s: float = 0.0  # until its machines have started
     rate: Rate | None = None  # measured on this rung
-    attempts: Sequence[steering.Attempt] = ()  # on the machines of this rung, spot or not
+    attempts: Sequence[steering.Attempt] = ()  # all of the job
     refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
 
 
@@ -88,6 +91,22 @@ def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
 
 def choose(plan: Plan, sight: Sight) -> Choice:
     """Returns the rung to be on now."""
+    if _is_in_vain(plan, sight):
+        refused = {**sight.refused, sight.rung.rental: sight.now}
+        moved = _choose(plan, replace(sight, state="refused", refused=refused))
+        if moved.rung and moved.rung.rental != sight.rung.rental:
+            return moved
+    return _choose(plan, sight)
+
+
+def _is_in_vain(plan: Plan, sight: Sight) -> bool:
+    """Whether machines without a queue of their own were waited for longer than they take to come."""
+    usual_s = sum(portion.expected_s for portion in plan.portions if portion.name == QUEUE)
+    waits = sight.state == "queued" and not sight.rung.rental.is_queued
+    return waits and sight.now - sight.since >= max(PATIENCE_S, 3 * usual_s)
+
+
+def _choose(plan: Plan, sight: Sight) -> Choice:
     here = sight.rung
     best = _steered(plan, sight)
     other = _elsewhere(plan, sight, best)
@@ -96,9 +115,9 @@ def choose(plan: Plan, sight: Sight) -> Choice:
             f"{here.rental} cannot be had; {other.rental} takes {_rest_s(plan, sight, other):,.0f} s at most"
         )
         return Choice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=reason)
-    if best is None:
+    if best is None or (sight.state in ("none", "refused") and _is_fresh(sight, best)):
         return Choice(rung=None)
-    if not (best.rental.is_spot and on_demand(_named(plan, best))):
+    if not (best.rental.is_spot and on_demand(_named(plan, sight, best))):
         faster = _up(plan, sight, best)
         if faster:
             chance = forecast(plan, sight, best).chance
@@ -155,15 +174,15 @@ def _steered(plan: Plan, sight: Sight) -> Rung | None:
     held = not here.rental.is_spot and sight.state in ("running", "queued")  # and not left for spot
     if not plan.rental.is_spot or spot is None or held:
         return here
-    there = _named(plan, spot)
-    bought = on_demand(there)
-    if bought is None:
+    there = _named(plan, sight, spot)
+    if on_demand(there) is None:
         return here
-    place = steering.place(there, _facts(sight))
-    if place is None:
+    place = steering.place(there, _facts(plan, sight, spot))
+    if place is None or (place.spot and sight.state == "queued"):
         return here if sight.state == "queued" else None
     if place.spot:
-        return spot
+        return _rung_at(plan, sight, place, like=spot)
+    bought = _rung_at(plan, sight, place, like=spot)
     if _rest_usd(plan, sight, bought) <= sight.left_usd:
         return bought
     # The budget cannot pay for the rest on demand, so spot is used until it is time to spend what is left.
@@ -177,14 +196,35 @@ def _same_on_spot(plan: Plan, sight: Sight) -> Rung | None:
     return next((rung for rung in _rungs(plan, sight) if rung.rental == rental), None)
 
 
-def _facts(sight: Sight) -> steering.Facts:
+def _rung_at(plan: Plan, sight: Sight, place: Place, *, like: Rung) -> Rung:
+    """Returns the rung of the same machines in that zone, on spot or on demand."""
+    same = (
+        rung
+        for rung in _rungs(plan, sight)
+        if rung.rental.is_spot == place.spot
+        and rung.rental.num_machines == like.rental.num_machines
+        and steering.zone_of(rung.rental) == place.zone
+    )
+    return next(same)
+
+
+def _facts(plan: Plan, sight: Sight, spot: Rung) -> steering.Facts:
+    """Returns what the policy goes by for a job that is, or would be, on that spot rung.
+
+    Whether another zone has capacity cannot be seen without giving up the machine that is held, and what was
+    bought here is bought elsewhere before other zones are asked for spot.
+    """
+    held = sight.state == "running" or not sight.rung.rental.is_spot
+    others = [rung.rental for rung in _rungs(plan, sight)] if held else sight.refused
+    away = (rental for rental in others if rental.is_spot and rental != spot.rental)
     return steering.Facts(
+        refused=frozenset(map(steering.zone_of, away)),
         now=sight.now,
         deadline=sight.deadline,
         seen=sight.seen,
         samples_per_s=sight.rate.samples_per_s if sight.rate else None,
         attempts=sight.attempts,
-        queued=sight.state in ("queued", "refused"),
+        queued=sight.state in ("queued", "refused") or spot.rental in sight.refused,
         running=sight.state == "running",
         starting_s=sight.starting_s,
     )
@@ -204,7 +244,7 @@ def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
     if wanted.rental not in sight.refused:
         return None
     others = [rung for rung in _rungs(plan, sight) if rung.rental != wanted.rental]
-    if wanted.rental.is_spot and on_demand(_named(plan, wanted)):  # which the job moves to in time
+    if wanted.rental.is_spot and on_demand(_named(plan, sight, wanted)):  # which the job moves to in time
         others = [rung for rung in others if rung.rental.is_spot]
     kept = [rung for rung in others if _keeps(plan, sight, rung)]
     if (
@@ -214,20 +254,26 @@ def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
     else:  # cheapest first, and on demand is not left for spot
         bought = not wanted.rental.is_spot
         kept.sort(key=lambda rung: (bought and rung.rental.is_spot, _rest_usd(plan, sight, rung)))
-    fresh = [rung for rung in kept if rung.rental not in sight.refused]
-    if fresh or sight.state == "refused":
-        return fresh[0] if fresh else None
-    oldest = min([wanted, *kept], key=lambda rung: sight.refused.get(rung.rental, -inf))
-    return None if oldest.rental == wanted.rental else oldest
+    unasked = [rung for rung in kept if rung.rental not in sight.refused]
+    if unasked:
+        return unasked[0]
+    cheapest_first = sorted([wanted, *kept], key=lambda rung: _rest_usd(plan, sight, rung))
+    oldest = min(cheapest_first, key=lambda rung: sight.refused[rung.rental])
+    return None if oldest.rental == wanted.rental or _is_fresh(sight, oldest) else oldest
+
+
+def _is_fresh(sight: Sight, rung: Rung) -> bool:
+    """Whether the rung was refused so short a time ago that it is not asked for again yet."""
+    return sight.now - sight.refused.get(rung.rental, -inf) < PATIENCE_S
 
 
 def _spot_elsewhere(plan: Plan, sight: Sight) -> Rung | None:
     """Returns the cheapest spot rung that was not refused and that the policy accepts."""
     on_spot = (rung for rung in _rungs(plan, sight) if rung.rental.is_spot)
     left = [rung for rung in on_spot if rung.rental not in sight.refused and _keeps(plan, sight, rung)]
-    facts = replace(_facts(sight), attempts=(), queued=False, running=False)
     for rung in sorted(left, key=lambda rung: _rest_usd(plan, sight, rung)):
-        place = steering.place(_named(plan, rung), facts)
+        facts = replace(_facts(plan, sight, rung), queued=False, running=False)
+        place = steering.place(_named(plan, sight, rung), facts)
         if place and place.spot:
             return rung
     return None
@@ -288,11 +334,12 @@ def _rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
     return [rung for rung in ways if not rung.rental.is_queued]
 
 
-def _named(plan: Plan, rung: Rung) -> Plan:
-    """Returns the plan as if it named that rung."""
+def _named(plan: Plan, sight: Sight, rung: Rung) -> Plan:
+    """Returns the plan as if it named that rung, and had the others to fall back on."""
     return replace(
         plan, rental=rung.rental, expected_s=rung.expected_s, expected_usd=rung.expected_usd,
         usd_per_hour=usd_per_hour(rung) / rung.rental.num_machines,
+        ladder=tuple(other for other in _rungs(plan, sight) if other.rental != rung.rental),
     )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 from pipeline.contract import clock as night_clock
 from pipeline.contract import records
-from pipeline.contract.backend import LIVE, Backend, Job, OutOfTime, State
-from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, OutOfTime, State, label
+from pipeline.contract.errors import JobError, NotYet, PipelineError
 from pipeline.contract.records import Plan, Rental, Rung, Taken, Training
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import collector, escalation
@@ -98,6 +98,9 @@ class Reconciler:
             return self._end(now, limit=limit)
         if last and last.leaving and state in LIVE:
             self._cancel(now)
+        if last and state in LIVE and (other := self._older(last.name)):
+            self.attempts.leave(now, "told", to=self._rung_of(other))
+            self._cancel(now)
         if state in LIVE:
             self._watch(now, state)
         return self._go_on(now)
@@ -140,31 +143,71 @@ class Reconciler:
 
     def _go_on(self, now: float) -> NoReturn:
         """Submits a job where none is alive, or waits; always raises NotYet."""
-        last = self.attempts.last
         self._give_up_if_hopeless()
         if now >= self.deadline:
             raise NotYet(f"job {self.folder.name} is past its time")
-        rung: Rung | None = last.to if last else None
-        if rung is None:
-            choice = escalation.choose(self.plan, self._sight(now, None))
-            rung, taken = choice.rung, self._taken(now, choice)
-            if taken:
-                self.attempts.take(now, taken)
-            if last and rung:
-                why = worker_errors.reason(self.folder)
-                log.warning("job %s was ended: %s; restarting it", self.folder.name, why)
-        if rung is None:
-            raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
-        if last and self._refused(now) and rung.rental == last.rung.rental:
-            raise NotYet(
-                f"job {self.folder.name}: {worker_errors.reason(self.folder)}; retries in a few minutes"
-            )
+        rung = self._next_rung(now)
         if not (self.folder / "job.json").exists():
             records.replace_text(self.folder / "job.json", records.dumps(self.recipe))
         job = self._job(rung, now)
         self.attempts.ask(now, name=job.name, rung=rung)
         self._submit(now, job)
+        asked = self.attempts.last
+        if asked and asked.handle and self.plan.ladder and self.backend.state(asked.handle) == "refused":
+            self._note(now, "refused")
+            self._go_on(now)  # the next place, at once
         raise NotYet(f"job {self.folder.name}: queued")
+
+    def _next_rung(self, now: float) -> Rung:
+        """Returns the rung to submit the job on; NotYet where there is none now."""
+        last = self.attempts.last
+        if other := self._older(last.name if last else ""):
+            if rung := self._rung_of(other):
+                return rung
+            raise NotYet(f"job {self.folder.name}: another host runs it by another plan, as {other.job}")
+        if last and last.to:
+            return last.to
+        choice = escalation.choose(self.plan, self._sight(now, None))
+        if taken := self._taken(now, choice):
+            self.attempts.take(now, taken)
+        if choice.rung is None and last and self._refused(now):
+            raise NotYet(
+                f"job {self.folder.name}: {worker_errors.reason(self.folder)}; retries in a few minutes"
+            )
+        if choice.rung is None:
+            raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
+        if last:
+            why = worker_errors.reason(self.folder)
+            log.warning("job %s was ended: %s; restarting it", self.folder.name, why)
+        return choice.rung
+
+    def _older(self, name: str) -> LiveJob | None:
+        """Returns the oldest live job of this recipe if it has another name than ours, and ends all others.
+
+        Another host with this home may have submitted one elsewhere, which has the name of another rung. All
+        who look keep the same one; of several jobs of one name, their backend keeps one.
+        """
+        if not self.plan.ladder:
+            return None
+        regions = [rung.rental.region for rung in (self.first, *self.plan.ladder)]
+        try:
+            jobs = [j for j in self.backend.live_in(regions) if j.job.startswith(self.folder.name)]
+        except PipelineError as error:
+            log.warning("whether job %s lives elsewhere, too, is not known: %s", self.folder.name, error)
+            return None
+        if not jobs:
+            return None
+        kept = min(jobs, key=lambda job: (job.created_at, job.handle))
+        for job in jobs:
+            if job.job != kept.job:
+                log.warning("job %s lives twice; ending %s, %s stays", self.folder.name, job.job, kept.job)
+                self.backend.cancel(job.handle)
+        return kept if kept.job != label(name) else None
+
+    def _rung_of(self, job: LiveJob) -> Rung | None:
+        """Returns the rung whose job that is."""
+        rungs = (self.first, *self.plan.ladder)
+        return next((rung for rung in rungs if label(self._job(rung, 0.0).name) == job.job), None)
 
     def _submit(self, now: float, job: Job) -> None:
         """Submits the job, or attaches to it; NotYet if its deadline has passed meanwhile."""
@@ -186,7 +229,8 @@ class Reconciler:
 
     def _workers_on(self, rental: Rental) -> int:
         """Returns the number of workers per machine: one per device, or as params say on this machine."""
-        machine = next((each for each in self.backend.machines() if each.name == rental.machine), None)
+        names = (rental.machine, rental.backend)
+        machine = next((m for m in self.backend.machines() if (m.name, m.backend) == names), None)
         return self.num_workers if rental.is_local or machine is None else machine.num_workers
 
     def _note(self, now: float, state: State | None) -> None:
@@ -204,7 +248,8 @@ class Reconciler:
         last = self.attempts.last
         if not usd_per_hour(last.rung if last else self.first):
             return  # a machine that is not rented
-        held = last if last and last.live and state != "queued" else None
+        waits = state == "queued" or (state == "refused" and last is not None and not last.run_at)
+        held = last if last and last.live and not waits else None
         until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
         billed_usd = self.backend.usd(self.folder)
         usd_per_s = usd_per_hour(held.rung) / HOUR_S if held else 0.0
@@ -259,9 +304,13 @@ class Reconciler:
             starting_s=0.0 if heard else max(0.0, escalation.start_s(self.plan) - (now - began)),
             rate=self.heartbeats.rate(since=here[0].at) if here else None,
             attempts=[
-                steering.Attempt(at=each.at, strategy=each.rung.rental.strategy)
+                steering.Attempt(
+                    at=each.at,
+                    strategy=each.rung.rental.strategy,
+                    zone=steering.zone_of(each.rung.rental),
+                    came=bool(each.run_at),
+                )
                 for each in self.attempts.all
-                if last and each.rung.rental.on_demand == last.rung.rental.on_demand
             ],
             refused=self.attempts.refused(since=now - escalation.FORGET_S),
         )

@@ -46,7 +46,8 @@ class Job:
         return max(1, round(num_samples * self.efficiency.ratio(batch_size, self.batch_size)))
 
 
-Estimates = dict[tuple[str, bool, int, int], Estimate | None]  # by machine, spot, batch size, count
+# By machine, backend, spot, batch size and count.
+Estimates = dict[tuple[str, str, bool, int, int], Estimate | None]
 Way = tuple[Rental, int]  # what is rented, and the batch size
 
 
@@ -114,11 +115,12 @@ def _counts(
             region=machine.region,
             strategy=strategy,
             max_wait_s=params.flex_wait_hours * HOUR_S if strategy == "flex-start" else 0.0,
+            backend=machine.backend,
         )
         if among is not None and (rental, batch_size) not in among:
             continue
         # A machine is equally fast in every region and at every price; only spot machines are preempted.
-        key = (machine.name, rental.is_spot, batch_size, num_machines)
+        key = (machine.name, machine.backend, rental.is_spot, batch_size, num_machines)
         if key not in estimates:
             estimates[key] = predict(
                 job.profile,

@@ -7,7 +7,7 @@ It serves three needs:
                 more than the budget still allows
     faster      a job that turns out slow moves to a machine that takes at most `MUCH_LATER` of the time
     elsewhere   machines that are refused or out of stock are replaced by others, even if slower or more
-                expensive: in other regions, as capacity is regional, and with other devices
+                expensive: the same ones in other regions, other devices, and those of other backends
 
 All rungs keep to the deadline. Those within the budget come first; while there is room, others follow that
 cost up to `DEAREST` times as much, of which the launcher buys what the budget allows: part of the work is
@@ -31,7 +31,7 @@ from pipeline.spot.hazard import PRIOR, saves
 from pipeline.spot.worst_case import worst_case
 
 NUM_FASTER = 4
-NUM_RUNGS = 12  # all can be tried within half an hour, one at each check of the launcher
+NUM_RUNGS = 32  # each is asked for within two hours at most, where each answers as late as it may
 DEAREST = 2.0  # times the budget
 MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
 
@@ -88,7 +88,7 @@ def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: Limi
 
 
 def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yields the cheapest candidate of each device in each region, spread over devices and regions.
+    """Yields the cheapest candidate of each device in each region, spread over devices, regions and backends.
 
     A refusal concerns a device in a region, and often the whole region: so as few as possible of each are
     taken before the next, cheapest first. Another number of the same machines in one place is the same place.
@@ -99,12 +99,12 @@ def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Itera
     for each in taken:
         left.pop(_place(each), None)
     pools = Counter(_pool(each) for each in taken)
-    regions = Counter(each.machine.region for each in taken)
+    regions = Counter(_region(each) for each in taken)
     while left:
-        candidate = min(left.values(), key=lambda c: (pools[_pool(c)], regions[c.machine.region]))
+        candidate = min(left.values(), key=lambda c: (pools[_pool(c)], regions[_region(c)]))
         del left[_place(candidate)]
         pools[_pool(candidate)] += 1
-        regions[candidate.machine.region] += 1
+        regions[_region(candidate)] += 1
         yield candidate
 
 
@@ -114,9 +114,13 @@ def _place(candidate: Candidate) -> Rental:
     return one if one.is_spot else one.on_demand
 
 
-def _pool(candidate: Candidate) -> tuple[str, str]:
-    """Returns the device and region, whose capacity runs out together."""
-    return candidate.machine.device, candidate.machine.region
+def _pool(candidate: Candidate) -> tuple[str, str, str]:
+    """Returns the device and region of a backend, whose capacity runs out together."""
+    return candidate.machine.device, *_region(candidate)
+
+
+def _region(candidate: Candidate) -> tuple[str, str]:
+    return candidate.rental.region, candidate.rental.backend
 
 
 def on_spot(

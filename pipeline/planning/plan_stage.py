@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from pipeline.contract.backend import Backend
+from pipeline.contract.errors import ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import PlanSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Profile
@@ -29,7 +30,12 @@ def plan(
     backend: Backend,
     params: PlanSections,
 ) -> Plan:
-    """Returns the plan of the night; raises PlanError with the least that helps if nothing is feasible."""
+    """Returns the plan of the night; raises PlanError with the least that helps if nothing is feasible.
+
+    Raises ParamsError where a job could not move among the places that params name.
+    """
+    if fault := backend.cannot_move(params.train.checkpoints):
+        raise ParamsError(fault)
     entries = ledger_history.before(night)
     available, listed = backend.machines(), rented(checkout.home() / REFRESHED)
     machines = everything(available, listed)

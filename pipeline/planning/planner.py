@@ -61,7 +61,9 @@ def plan(
     """
     planning, training = params.plan, params.train
     at_hand = catalog.local(profile, today=night.day)
-    available = tuple(at_hand if machine.is_local else machine for machine in available)
+    available = tuple(
+        replace(at_hand, backend=machine.backend) if machine.is_local else machine for machine in available
+    )
     machines = allowed(everything(available, (at_hand, *listed)), planning, available=available)
     obtainable = frozenset(available)
     tonight = _course(night, dataset, champion, params)

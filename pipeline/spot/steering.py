@@ -1,16 +1,18 @@
 """Decides whether tonight's job goes to spot now, to on-demand machines, or waits.
 
-It puts what the launcher knows into the state that `policies.decide` takes. The plan names one machine of one
-region, so there is one zone; buying means the ladder's rung of the same machines on demand. A job that waits
-in the queue for spot counts as a zone without capacity. A running spot machine is given up for on demand once
-the deadline could not be met after its loss. A job on demand is left where it is: whether there is spot
-capacity cannot be seen without giving up the machine that is held.
+It puts what the launcher knows into the state that `policies.decide` takes. A zone is wherever plan and
+ladder have the same machines on spot; buying means their rung on demand in one of these. A job that waits in
+the queue for spot counts as a zone without capacity, and so do zones that refused it. A running spot machine
+is given up for on demand once the deadline could not be met after its loss, and for no other zone. A job on
+demand is left where it is: whether there is spot capacity cannot be seen without giving up the machine that
+is held.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
-from pipeline.contract.records import Plan, Rung, Strategy
+from pipeline.contract.records import Plan, Rental, Rung, Strategy
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.spot.policies import decide
@@ -28,6 +30,8 @@ class Attempt:
 
     at: float
     strategy: Strategy
+    zone: str = ""  # "": where the plan is
+    came: bool = True  # machines were there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +46,29 @@ class Facts:
     queued: bool  # the last of them is not running yet
     running: bool = False  # on spot
     starting_s: float = 0.0  # remaining time of its start
+    refused: Collection[str] = ()  # other zones without capacity now
 
 
 def place(plan: Plan, facts: Facts) -> Place | None:
     """Returns where the job should run; None: nowhere yet, or in the queue for spot that it is in."""
-    bought = on_demand(plan)
-    if not plan.rental.is_spot or bought is None:
-        return None if facts.queued else Place(plan.rental.machine, spot=plan.rental.is_spot)
-    zone = Zone(
-        name=plan.rental.machine,
-        spot_usd_per_hour=usd_per_hour(plan),
-        on_demand_usd_per_hour=usd_per_hour(bought),
-        sightings=_sightings(facts),
+    here, own = zone_of(plan.rental), on_demand(plan)
+    if not plan.rental.is_spot or own is None:
+        return None if facts.queued else Place(here, spot=plan.rental.is_spot)
+    same = replace(plan.rental, region="", backend="")
+    others = [
+        rung for rung in plan.ladder
+        if replace(rung.rental, region="", backend="") == same and rung.rental != plan.rental
+    ]  # fmt: skip
+    ways: list[tuple[Plan | Rung, Rung | None]] = [(plan, own)]
+    ways += [(rung, on_demand(plan, of=rung)) for rung in others]
+    zones = tuple(
+        Zone(
+            name=zone_of(way.rental),
+            spot_usd_per_hour=usd_per_hour(way),
+            on_demand_usd_per_hour=usd_per_hour(bought) if bought else inf,
+            sightings=_sightings(facts, zone_of(way.rental), here=here),
+        )
+        for way, bought in ways
     )
     # What a lost machine had saved is not known here: the work since a whole interval counts as lost.
     unsaved_s = 0.0 if facts.running else plan.checkpoint_every_s
@@ -66,11 +81,11 @@ def place(plan: Plan, facts: Facts) -> Place | None:
             tick_s=TICK_S,
             work_s=plan.expected_s,
             done_s=done_s,
-            zones=(zone,),
-            place=Place(zone.name, spot=True) if facts.running else None,
+            zones=zones,
+            place=Place(here, spot=True) if facts.running else None,
             starting_s=facts.starting_s,
-            home=zone.name,
-            refused=frozenset((zone.name,)) if facts.queued else frozenset(),
+            home=here,
+            refused=frozenset((*((here,) if facts.queued else ()), *facts.refused)),
             ran_s=done_s * planned / facts.samples_per_s if facts.samples_per_s else 0.0,
             made_s=done_s if facts.samples_per_s else 0.0,
             restart_s=restart_s(plan),
@@ -85,9 +100,18 @@ def restart_s(plan: Plan) -> float:
     return max(RESTART_S, 2 * median_s)
 
 
-def on_demand(plan: Plan) -> Rung | None:
-    """Returns the ladder's rung of the same machines on demand; None where it has none."""
-    bought = plan.rental.on_demand
+def zone_of(rental: Rental) -> str:
+    """Returns the name of where machines are, whatever their number and however they are rented.
+
+    >>> zone_of(Rental(machine="g2-standard-8", num_machines=2, region="us-east4", strategy="spot"))
+    'g2-standard-8, in us-east4'
+    """
+    return str(replace(rental.on_demand, num_machines=1))
+
+
+def on_demand(plan: Plan, *, of: Rung | None = None) -> Rung | None:
+    """Returns the ladder's rung of the same machines on demand, or of those of a rung; None without one."""
+    bought = (of or plan).rental.on_demand
     return next((rung for rung in plan.ladder if rung.rental == bought), None)
 
 
@@ -101,13 +125,17 @@ def usd_per_hour(way: Plan | Rung) -> float:
     return way.expected_usd / way.expected_s * HOUR_S if way.expected_s else 0.0
 
 
-def _sightings(facts: Facts) -> Sightings:
-    """Derives sightings from the spot attempts: a new attempt means a loss, a queued one no capacity."""
+def _sightings(facts: Facts, zone: str, *, here: str) -> Sightings:
+    """Derives sightings from the spot attempts in a zone.
+
+    An attempt after one whose machines came means their loss; one whose machines did not come, or that is
+    queued, no capacity.
+    """
     seen = Sightings()
-    asked = [attempt for attempt in facts.attempts if attempt.strategy == "spot"]
+    asked = [each for each in facts.attempts if each.strategy == "spot" and (each.zone or here) == zone]
     for number, attempt in enumerate(asked):
         if number:
             seen = seen.look(up=False, now_s=attempt.at)
-        last = number == len(asked) - 1
-        seen = seen.look(up=not (last and facts.queued), now_s=attempt.at)
+        waits = facts.queued and attempt is facts.attempts[-1]
+        seen = seen.look(up=attempt.came and not waits, now_s=attempt.at)
     return seen

@@ -109,7 +109,7 @@ def played(seed: int, folder: Path) -> Cloud:
 def _planned(night: Drawn, *, budget_usd: float) -> launcher.Plan:
     return plans.planned(
         night_of(budget_usd=budget_usd, window_s=stock.WINDOW_S), stock.told(night), share=night.share,
-        available=stock.rented(), taught=stock.known(),
+        available=stock.machines(), taught=stock.known(),
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _all(night: Drawn) -> Iterator[tuple[Machine, Rental]]:
     for machine in stock.rented():
         for strategy in strategies:
             yield machine, Rental(machine=machine.name, region=machine.region, strategy=strategy)
-    yield stock.own(), Rental(machine=stock.own().name)
+    yield stock.own(), Rental(machine=stock.own().name, backend=stock.own().backend)
 
 
 def _feasible(night: Drawn, cloud: Cloud, machine: Machine, rental: Rental, look: Look) -> bool:

@@ -15,7 +15,7 @@ from math import exp, inf, log
 from pathlib import Path
 
 from pipeline.contract import records
-from pipeline.contract.backend import Backend, Job, State
+from pipeline.contract.backend import Backend, Job, LiveJob, State
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params
@@ -28,7 +28,7 @@ from pipeline.training.recipe import END_BY, Recipe, Result
 from pipeline.training.trainer import Trainer
 from pipeline.training.worker import ended_early_by, write_facts
 from tests.fakes import AtOnce, CountingEngine
-from tests.jobs import plans
+from tests.jobs import plans, stock
 from tests.jobs.stock import LATE_S, Stock
 from tests.training import nights
 
@@ -67,6 +67,7 @@ class Luck:
     kills: float = 0.0  # chance that the launcher dies in a call to the backend
     asleep: Sequence[tuple[float, float]] = ()  # when the launcher is not called
     stock: Stock | None = None  # when which place has machines; None: always
+    lists_nothing: bool = False  # the cloud does not list its jobs yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +127,10 @@ class Cloud(Backend):
         self.jobs.append(live)
         if self.now - self.began < _until(self.luck.refused, job):
             self._finish(live, "refused")
-        stock, since = self.luck.stock, self.now - self.began
-        if stock and not stock.up(job.rental, since) and stock.shown != "never":
-            live.granted, live.refused = inf, self.now + (LATE_S if stock.shown == "late" else 0.0)
-            if stock.shown == "at once":
+        here, since = self.luck.stock, self.now - self.began
+        if here and not here.up(job.rental, since) and here.shown != "never":
+            live.granted, live.refused = inf, self.now + (LATE_S if here.shown == "late" else 0.0)
+            if here.shown == "at once":
                 self._finish(live, "refused")
         self.most_live = max(self.most_live, sum(each.ended == inf for each in self.jobs))
         self._perhaps_killed()
@@ -148,9 +149,19 @@ class Cloud(Backend):
             live.told = min(live.told, self.now)
         self._perhaps_killed()
 
+    def live(self) -> Sequence[LiveJob]:
+        """The jobs that have not ended, unless the cloud is slow to list them."""
+        if self.luck.lists_nothing:
+            return ()
+        return [
+            LiveJob(handle=live.handle, job=live.job.name, night=self.night.id, state=live.state,
+                    created_at=datetime.fromtimestamp(live.asked, UTC))
+            for live in self.jobs if live.ended == inf
+        ]  # fmt: skip
+
     def machines(self) -> Sequence[Machine]:
         """The machines of the plans."""
-        return plans.rented()
+        return stock.machines() if self.luck.stock else plans.rented()
 
     def logs(self, handle: str) -> str:
         """Of no job."""

@@ -19,7 +19,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params
 from pipeline.contract.records import Rental
 from pipeline.contract.units import HOUR_S
-from pipeline.prediction.calibration import Calibration, Past
+from pipeline.prediction.calibration import Calibration, Past, Update
 from pipeline.prediction.measurements import Setting
 from tests.jobs import plans
 from tests.planning import jobs
@@ -142,7 +142,20 @@ def rented() -> tuple[Machine, ...]:
 @cache
 def own() -> Machine:
     """The machine of the team's own cluster."""
-    return replace(_machine("own"), region="", spot=False, flex=False, usd_per_hour=PRICES["own"], count=1)
+    return replace(
+        _machine("own"),
+        region="",
+        spot=False,
+        flex=False,
+        usd_per_hour=PRICES["own"],
+        count=1,
+        backend="slurm",
+    )
+
+
+def machines() -> tuple[Machine, ...]:
+    """All of them."""
+    return *rented(), own()
 
 
 def _machine(name: str) -> Machine:
@@ -161,7 +174,7 @@ def told(night: Drawn) -> Params:
         "workload": {"use": "tests.fakes:LineWorkload"},
         "backend": "tests.fakes:ScriptedBackend",
         "plan": {
-            "machines": ["[abc]"], "regions": list(REGIONS), "max_machines": 1, "explore_usd": 0,
+            "machines": ["[abc]", "own"], "regions": list(REGIONS), "max_machines": 1, "explore_usd": 0,
             "spot": night.strategy == "spot", "flex_wait_hours": 0,
         },
         "train": {
@@ -177,7 +190,14 @@ def known() -> Calibration:
     setting = Setting(workers=(1,), micro_batch_size=plans.BATCH_SIZE, num_passes=1)
     return Calibration(
         past=[
-            Past(machine=name, device=name.upper(), measured_here=False, setting=setting, ratio=1.0)
+            Past(
+                machine=name,
+                device=name.upper(),
+                measured_here=False,
+                setting=setting,
+                update=Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.01, across_s=0.01),
+                ratio=1.0,
+            )
             for name in SPEEDS
             for _ in range(8)
         ]

@@ -148,6 +148,8 @@ def test_places_that_are_all_refused_are_asked_in_turn_until_one_is_there():
     assert [live.job.rental.region for live in cloud.jobs[:6]] == [plans.HOME, plans.NEXT, plans.FAR] * 2
     assert cloud.jobs[-1].job.rental.region == plans.NEXT
     assert cloud.jobs[-1].asked - cloud.began < 1.5 * HOUR_S
+    # Nothing was paid for what was refused, and two looks at most for what ran.
+    assert cloud.decision.cost_usd <= cloud.billed_usd + 2 * TICK_S * cloud.dearest
 
 
 @pytest.mark.slow

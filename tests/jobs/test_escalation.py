@@ -73,8 +73,22 @@ def test_a_faster_machine_is_gone_to_at_the_last_moment_and_not_before():
     assert choose(plan, replace(late, now=UNTIL.timestamp() - 600)).rung == late.rung
 
 
-def test_a_queue_is_left_for_what_is_still_in_time_and_never_at_once():
+def test_machines_that_do_not_come_for_minutes_are_left_as_if_they_were_refused():
     plan = plan_of(share=0.6)
+    asked = sight(plan, state="queued")
+    assert choose(plan, replace(asked, now=asked.now + 120)).rung == asked.rung
+    told = choose(plan, replace(asked, now=asked.now + PATIENCE_S))
+    assert (told.rung, told.name) == (plan.ladder[0], "next rung")
+    just = replace(asked, now=asked.now + PATIENCE_S, refused={r.rental: asked.now for r in plan.ladder})
+    assert choose(plan, just).rung == plan.ladder[0]  # the one refused longest ago
+    assert choose(plan, replace(just, left_usd=1.0)).rung == asked.rung
+    slow = replace(plan, portions=(replace(plan.portions[0], expected_s=600),))
+    assert choose(slow, replace(asked, now=asked.now + 1700)).rung == asked.rung
+
+
+def test_a_queue_of_its_own_is_left_for_what_is_still_in_time_and_never_at_once():
+    whole = plan_of(strategy="flex-start", share=0.6)
+    plan = replace(whole, ladder=whole.ladder[1:])
     asked = sight(plan, state="queued")
     assert choose(plan, replace(asked, now=asked.now + 1800)).rung == asked.rung
     b_takes_s = WINDOW_S - (plan.ladder[0].latest_start - BEGUN).total_seconds()
@@ -157,8 +171,10 @@ def test_where_all_places_were_refused_the_oldest_is_asked_again_after_some_minu
     plan = planned(strategy="on-demand")
     first = sight(plan).rung
     every = [first, *plan.ladder]
-    assert choose(plan, refused(plan, *every, minutes=2)).rung == plan.ladder[-1]  # which is not asked yet
     assert choose(plan, refused(plan, *every, minutes=4)).rung == first
+    assert choose(plan, refused(plan, *every, minutes=1)).rung == first
+    just = refused(plan, *every, minutes=1)
+    assert choose(plan, replace(just, refused=dict.fromkeys(just.refused, just.now - 200))).rung is None
     assert choose(plan, refused(plan, *every[1:], first, minutes=4)).rung == every[1]
 
 
@@ -168,8 +184,9 @@ def test_spot_that_is_refused_is_left_for_spot_elsewhere_and_not_yet_bought():
     assert where(choose(plan, refused(plan, first))) == ("a", plans.NEXT, "spot")
     early = planned(strategy="spot", machines="ab", share=0.25)
     every = [sight(early).rung, *(rung for rung in early.ladder if rung.rental.is_spot)]
-    assert choose(early, refused(early, *every)).rung is None  # spot is waited for
-    assert choose(early, refused(early, *every, minutes=4)).rung == every[0]
+    assert choose(early, refused(early, *every, minutes=4)).rung == every[0]  # spot is waited for
+    just = refused(early, *every)
+    assert choose(early, replace(just, refused=dict.fromkeys(just.refused, just.now - 200))).rung is None
 
 
 def test_spot_elsewhere_has_the_same_safety_net():
@@ -179,7 +196,7 @@ def test_spot_elsewhere_has_the_same_safety_net():
     assert choose(plan, on_time).rung == elsewhere
     late = running(plan, hours=3.0, share=0.6, rung=elsewhere)
     told = choose(plan, late)
-    assert (where(told), told.name) == (("a", plans.NEXT, "on-demand"), "on-demand")
+    assert (where(told), told.name) == (("a", plans.HOME, "on-demand"), "on-demand")  # the cheapest of them
 
 
 def test_what_is_bought_and_waited_for_is_not_left_for_spot_again():
@@ -193,21 +210,21 @@ def test_what_is_over_the_budget_is_gone_to_only_when_waiting_longer_would_be_la
     plan = planned(strategy="on-demand", budget_usd=planned(strategy="on-demand").expected_usd * 1.01)
     first = sight(plan).rung
     soon = replace(refused(plan, first), left_usd=plan.expected_usd * 1.01)
-    assert choose(plan, soon).rung == first
+    assert choose(plan, soon).rung is None
     late = replace(soon, now=UNTIL.timestamp() - plan.expected_s)
     assert where(choose(plan, late)) == ("a", plans.NEXT, "on-demand")
 
 
 def test_a_queue_is_left_so_early_that_each_of_the_others_can_be_waited_for():
-    plan = planned(strategy="on-demand")
+    plan = planned(strategy="flex-start", machines="a", share=0.3)
     longest_s = (UNTIL - plan.ladder[0].latest_start).total_seconds()
     asked = sight(plan, state="queued")
-    assert (
-        choose(plan, replace(asked, now=UNTIL.timestamp() - longest_s - 2.1 * PATIENCE_S)).rung == asked.rung
-    )
-    last = replace(asked, now=UNTIL.timestamp() - longest_s - 1.9 * PATIENCE_S)
-    assert where(choose(plan, last)) == ("a", plans.NEXT, "on-demand")
-    gone = replace(last, refused={plan.ladder[0].rental: last.now - 60})
+    assert len(plan.ladder) == 3
+    early = replace(asked, now=UNTIL.timestamp() - longest_s - 3.1 * PATIENCE_S)
+    assert choose(plan, early).rung == asked.rung
+    last = replace(asked, now=UNTIL.timestamp() - longest_s - 2.9 * PATIENCE_S)
+    assert where(choose(plan, last)) == ("a", plans.HOME, "on-demand")
+    gone = replace(last, refused={rung.rental: last.now - 60 for rung in plan.ladder[:2]})
     assert choose(plan, gone).rung == asked.rung  # one is left, and needs only its own time
     gone = replace(gone, now=UNTIL.timestamp() - longest_s - 0.9 * PATIENCE_S)
     assert where(choose(plan, gone)) == ("a", plans.FAR, "on-demand")
@@ -236,7 +253,7 @@ def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_
     )
     found = choose(plan, told)
     if found.rung is None:
-        assert strategy == "spot"
+        assert strategy == "spot" or here.rental in gone
         return
     if found.rung.rental != here.rental and state in ("refused", "queued") and found.name == "next rung":
         assert found.rung.rental not in gone

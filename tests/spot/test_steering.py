@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from pipeline.contract.records import Plan, Portion, Rental, Rung
 from pipeline.spot.states import Place
-from pipeline.spot.steering import RESTART_S, TICK_S, Attempt, Facts, place, restart_s, usd_per_hour
+from pipeline.spot.steering import (
+    RESTART_S,
+    TICK_S,
+    Attempt,
+    Facts,
+    _sightings,
+    place,
+    restart_s,
+    usd_per_hour,
+    zone_of,
+)
 
 HOUR_S = 3600.0
 BOUGHT = Rung(
@@ -107,3 +117,39 @@ def test_it_never_waits_or_asks_for_spot_without_time_for_a_start_after_it(hours
 def test_a_job_however_short_beside_a_start_asks_for_spot_at_once(hours):
     short = replace(PLAN, expected_s=hours * HOUR_S, usd_per_hour=1.8)
     assert place(short, BEGUN) == Place("a2", spot=True)
+
+
+def in_region(region: str, *, usd: float, strategy: str = "spot") -> Rung:
+    return replace(
+        BOUGHT, rental=Rental(machine="a2", region=region, strategy=strategy), usd_per_hour=usd
+    )  # fmt: skip
+
+
+def test_all_regions_of_the_plan_are_zones_and_the_cheapest_that_was_not_refused_is_asked():
+    home = in_region("us-east4", usd=1.0)
+    ladder = (
+        in_region("us-east4", usd=3.6, strategy="on-demand"), in_region("us-west1", usd=1.01),
+        in_region("us-west1", usd=3.5, strategy="on-demand"), in_region("us-east5", usd=1.02),
+        replace(in_region("us-east4", usd=0.1), rental=Rental(machine="other", strategy="spot")),
+    )  # fmt: skip
+    plan = replace(PLAN, rental=home.rental, usd_per_hour=1.0, ladder=ladder)
+    names = [zone_of(rung.rental) for rung in (home, ladder[1], ladder[3])]
+    assert names == ["a2, in us-east4", "a2, in us-west1", "a2, in us-east5"]
+    assert place(plan, BEGUN) == Place(names[0], spot=True)
+    refused = replace(BEGUN, now=600, attempts=(Attempt(at=0.0, strategy="spot", came=False),), queued=True)
+    assert place(plan, refused) == Place(names[1], spot=True)
+    assert place(plan, replace(refused, refused=names[1:2])) == Place(names[2], spot=True)
+    assert place(plan, replace(refused, refused=names[1:])) is None
+    late = replace(refused, now=8 * HOUR_S, refused=names[1:])
+    assert place(plan, late) == Place(names[1], spot=False)  # where it is bought at the lowest price
+    held = replace(BEGUN, attempts=ONCE, running=True, refused=names[1:])
+    assert place(plan, held) == Place(names[0], spot=True)
+
+
+def test_a_zone_that_was_lost_often_is_trusted_less_and_one_that_never_came_was_not_lost():
+    facts = replace(BEGUN, now=4 * HOUR_S)
+    lost = [Attempt(at=hour * HOUR_S, strategy="spot", zone="x") for hour in range(4)]
+    never = [replace(attempt, came=False) for attempt in lost]
+    assert _sightings(replace(facts, attempts=lost), "x", here="a2").num_losses == 3
+    assert _sightings(replace(facts, attempts=never), "x", here="a2").num_losses == 0
+    assert _sightings(replace(facts, attempts=lost), "a2", here="a2").num_losses == 0

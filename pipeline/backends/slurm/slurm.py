@@ -118,6 +118,11 @@ class Slurm(Cluster):
         known = ended.cause if rented and ended.cause in self.faults else by_status
         return replace(ended, status=status, cause=known)
 
+    @property
+    def shares_disk(self) -> bool:
+        """Returns True: the nodes share the file system of the nights."""
+        return True
+
     def log_of(self, name: str, folder: Path) -> str:
         """Returns the file that all attempts write to."""
         return str(folder / LOG)

@@ -1,0 +1,149 @@
+"""Several backends as one: each job goes where its rental says, and its checkpoints have to reach there."""
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.backends.local import Local
+from pipeline.backends.several import Several
+from pipeline.backends.slurm.slurm import Slurm
+from pipeline.backends.submission_journal import Submission, SubmissionJournal
+from pipeline.contract import params
+from pipeline.contract.backend import Job
+from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract.params import Params
+from pipeline.contract.records import LOCAL, Rental
+from tests.fakes import ScriptedBackend
+from tests.jobs import plans, stock
+from tests.jobs.cloud import night_of
+
+ROWS = "name,device,num_devices,vcpus,memory_gb,usd_per_hour\nrack,cpu,0,4,16,2.0\n"
+BACKENDS = [
+    "pipeline.backends.local:Local",
+    {"use": "pipeline.backends.slurm.slurm:Slurm", "machines": "mine.csv"},
+    {"use": "pipeline.backends.slurm.slurm:Slurm", "machines": "theirs.csv"},
+    "tests.fakes:ScriptedBackend",
+]
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch) -> Several:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.csv", "theirs.csv"):
+        Path(name).write_text(ROWS)
+    made = given(BACKENDS).backend.make()
+    assert isinstance(made, Several)
+    return made
+
+
+def given(backend: object, **train: object) -> Params:
+    values = plans.told(strategy="on-demand").model_dump(by_alias=True, exclude_unset=True)
+    return params.check({**values, "backend": backend, "train": {**values["train"], **train}})
+
+
+def job(folder: Path, rental: Rental) -> Job:
+    return Job(
+        name="j", module="tests.backends.script", arguments=("true",), rental=rental, folder=str(folder),
+        timeout_s=60, environment={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+
+
+def test_a_list_of_backends_is_one_whose_machines_say_where_they_are(places):
+    assert list(places.backends) == ["local", "slurm", "slurm-2", "scriptedbackend"]
+    kinds = [type(each) for each in places.backends.values()]
+    assert kinds == [Local, Slurm, Slurm, ScriptedBackend]
+    racks = [machine.backend for machine in places.machines() if machine.name == "rack"]
+    assert racks == ["slurm", "slurm-2"]
+
+
+def test_a_single_backend_goes_on_as_it_was():
+    assert isinstance(given("pipeline.backends.local:Local").backend.make(), Local)
+    assert isinstance(given({"use": "pipeline.backends.local:Local"}).backend.make(), Local)
+
+
+@pytest.mark.parametrize(("wrong", "says"), [([], "at least one"), ([{"machines": "x"}], "use"), ([7], "7")])
+def test_a_list_that_names_no_class_is_refused_by_its_key(wrong, says):
+    with pytest.raises(ParamsError, match=rf"backend.*{says}"):
+        given(wrong)
+
+
+def test_a_key_of_a_backend_in_a_list_is_not_set_from_the_command_line(tmp_path):
+    (tmp_path / "params.yaml").write_text(
+        "source: tests.fakes:TwoDays\nworkload: tests.fakes:LineWorkload\n"
+        "backend: [pipeline.backends.local:Local]\n"
+    )
+    with pytest.raises(ParamsError, match=r"backend is not a section with keys; edit params\.yaml"):
+        params.override(tmp_path, ["backend.image=x"])
+
+
+def test_a_job_runs_where_its_rental_says_and_is_found_again_by_its_handle(places, tmp_path):
+    handle = places.submit(job(tmp_path / "j", Rental(machine=LOCAL, backend="local")))
+    assert handle.startswith("local:")
+    while places.state(handle) == "running":
+        time.sleep(0.05)
+    assert places.state(handle) == "succeeded"
+    assert places.logs(handle) == str(tmp_path / "j" / "log.txt")
+    scripted = places.backends["scriptedbackend"]
+    assert isinstance(scripted, ScriptedBackend)
+    rental = Rental(machine="n2-standard-4", region="us-central1", backend="scriptedbackend")
+    there = places.submit(job(tmp_path / "k", rental))
+    places.cancel(there)
+    assert [each.rental for each in scripted.jobs] == [rental]
+    assert scripted.cancelled == [str(tmp_path / "k")]
+
+
+def test_a_handle_from_before_there_was_a_list_is_the_first_backends(places, tmp_path):
+    handle = Local().submit(job(tmp_path / "j", Rental(machine=LOCAL)))
+    while places.state(handle) == "running":
+        time.sleep(0.05)
+    assert places.state(handle) == "succeeded"
+
+
+def test_a_backend_that_params_do_not_name_any_more_is_refused(places, tmp_path):
+    with pytest.raises(
+        JobError, match=r"is for rack, by gone, and backend in params\.yaml names local, slurm"
+    ):
+        places.submit(job(tmp_path, Rental(machine="rack", backend="gone")))
+
+
+def test_where_jobs_cannot_see_each_others_disk_checkpoints_go_through_a_bucket(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text(ROWS)
+    vertex = {"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p", "image": "i"}
+    near, far = given(BACKENDS[:2]).backend.make(), given([BACKENDS[0], vertex]).backend.make()
+    assert near.cannot_move("") == ""
+    assert far.cannot_move("gs://b/checkpoints") == ""
+    for unreachable in ("", "/disk/checkpoints", "file:///disk/checkpoints"):
+        assert "backend names local and vertex" in far.cannot_move(unreachable)
+        assert "gs://my-bucket/checkpoints" in far.cannot_move(unreachable)
+
+
+def test_a_ladder_holds_the_machines_of_other_backends_in_time_cheapest_first():
+    own = [replace(stock.own(), backend=name) for name in ("slurm", "slurm-2")]
+    told = stock.told(replace(stock.drawn(0), strategy="on-demand"))
+    night = night_of(budget_usd=100)
+    plan = plans.planned(night, told, share=0.5, available=(*stock.rented(), *own), taught=stock.known())
+    rungs = [rung for rung in plan.ladder if rung.rental.machine == "own"]
+    assert [rung.rental.backend for rung in rungs] == ["slurm", "slurm-2"]
+    assert [rung.expected_usd for rung in plan.ladder] == sorted(rung.expected_usd for rung in plan.ladder)
+    assert {rung.rental.region for rung in plan.ladder} == {"", *stock.REGIONS}
+    assert all(rung.latest_start > night.started_at for rung in plan.ladder)
+
+
+def test_a_job_is_billed_by_the_prices_of_each_backend_that_it_ran_on(places, tmp_path):
+    Path("theirs.csv").write_text(ROWS.replace("2.0", "6.0"))
+    journal = SubmissionJournal(tmp_path / "job")
+    for name, at in (("slurm", 0), ("slurm-2", 2)):
+        begun = (datetime(2026, 1, 2, tzinfo=UTC) + timedelta(hours=at)).isoformat()
+        ended = (datetime(2026, 1, 2, tzinfo=UTC) + timedelta(hours=at + 1)).isoformat()
+        journal.put(
+            Submission(
+                attempt=name, job="j", rental=Rental(machine="rack", backend=name), asked_at=begun,
+                resource=name, started_at=begun, there_at=begun, ended_at=ended,
+            )
+        )  # fmt: skip
+    assert places.usd(tmp_path / "job") == pytest.approx(8.0)
+    assert places.usd(tmp_path / "other") is None

@@ -1,0 +1,114 @@
+"""Two hosts with one home: never two live jobs of a night for longer than one look, wherever they are."""
+
+from contextlib import chdir
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract.backend import label
+from pipeline.contract.errors import NotYet
+from pipeline.jobs import launcher
+from pipeline.jobs.submissions import Attempts
+from tests.jobs import plans
+from tests.jobs.cloud import KILL_S, TICK_S, Cloud, Luck, night_of
+from tests.training import nights
+
+PARAMS = plans.told(strategy="on-demand")
+
+
+class Hosts:
+    """Hosts that know nothing of each other, each with a folder of the night of its own."""
+
+    def __init__(self, folder: Path, cloud: Cloud) -> None:
+        self.folder, self.cloud = folder, cloud
+
+    def look(self, host: str) -> str:
+        """One call of the launcher of a host; returns what it says."""
+        (self.folder / host / launcher.JOBS).mkdir(parents=True, exist_ok=True)
+        with chdir(self.folder / host), pytest.raises(NotYet) as told:
+            launcher.look_after(
+                self.cloud.night, nights.dataset(), self.cloud.plan, None,
+                backend=self.cloud, params=PARAMS, clock=lambda: self.cloud.now,
+            )  # fmt: skip
+        return str(told.value)
+
+    def wait(self, seconds: float) -> None:
+        self.cloud.next_tick = inf  # this test calls the launchers itself
+        self.cloud.pass_to(self.cloud.now + seconds)
+
+    def job_of(self, host: str) -> str:
+        (path,) = (path for path in (self.folder / host / launcher.JOBS).iterdir() if path.is_dir())
+        last = Attempts(path).last
+        assert last
+        return last.name
+
+    def live(self) -> list[str]:
+        return [live.job.name for live in self.cloud.jobs if live.ended == inf]
+
+
+@pytest.fixture
+def hosts(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    night = night_of(budget_usd=100)
+    plan = plans.planned(night, PARAMS, share=0.5)
+    return Hosts(tmp_path, Cloud(night, plan, Luck(queue_s=1e-3), PARAMS))
+
+
+def refuse(hosts: Hosts, region: str, *, lists_nothing: bool = False) -> None:
+    hosts.cloud.luck = replace(hosts.cloud.luck, refused={region: inf}, lists_nothing=lists_nothing)
+
+
+def test_a_host_that_finds_a_job_of_the_night_elsewhere_attaches_to_it(hosts):
+    refuse(hosts, plans.HOME)
+    hosts.look("one")  # is refused, and asks for the next place in the same look
+    hosts.cloud.luck = Luck(queue_s=1e-3)  # so that the other host would find the plan's own place
+    hosts.look("two")
+    assert len(hosts.live()) == 1
+    assert hosts.job_of("one") == hosts.job_of("two") == hosts.live()[0]
+    assert plans.NEXT in hosts.live()[0]
+
+
+def submitted_twice(hosts: Hosts) -> str:
+    """Let both hosts submit before the cloud lists the other's job; returns the name of the older."""
+    refuse(hosts, plans.HOME, lists_nothing=True)
+    hosts.look("one")
+    hosts.wait(1)
+    hosts.cloud.luck = Luck(queue_s=1e-3, lists_nothing=True)
+    hosts.look("two")
+    assert len(set(hosts.live())) == 2
+    hosts.cloud.luck = Luck(queue_s=1e-3)
+    hosts.wait(TICK_S)
+    return hosts.job_of("one")
+
+
+def test_of_two_jobs_that_were_submitted_at_once_in_two_places_one_look_leaves_the_older(hosts):
+    older = submitted_twice(hosts)
+    hosts.look("one")
+    hosts.wait(KILL_S)
+    assert hosts.live() == [older]
+    hosts.look("two")
+    assert hosts.live() == [older]
+    assert hosts.job_of("two") == older
+
+
+def test_the_host_of_the_younger_job_ends_it_and_attaches_to_the_older(hosts):
+    older = submitted_twice(hosts)
+    assert "was cancelled" in hosts.look("two")
+    hosts.wait(KILL_S)
+    assert hosts.live() == [older]
+    hosts.look("two")
+    assert hosts.live() == [older] == [hosts.job_of("two")]
+
+
+def test_a_cloud_that_does_not_list_its_jobs_does_not_keep_a_night_from_its_own(hosts, monkeypatch, caplog):
+    from pipeline.contract.errors import JobError
+
+    def unreachable(regions):
+        raise JobError("the service does not answer")
+
+    monkeypatch.setattr(hosts.cloud, "live_in", unreachable)
+    assert "queued" in hosts.look("one")
+    assert "is not known: the service does not answer" in caplog.text
+    assert [label(name) for name in hosts.live()] == [hosts.job_of("one")]
