@@ -332,8 +332,11 @@ def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
     written = page.write(folder, entries)  # again, since it may have been rolled back
     overview = checkout.home() / "var" / "board.html"
     records.replace_text(overview, board.board(entries))
-    if entries[0].rollback:
-        log.info("%s", outcome.since(entries))
+    shown = next(entry for entry in entries if not entry.rollback and entry.night.id == folder.name)
+    if folder != folders[0]:
+        log.info("no report of %s, the newest night, is here; that of %s is", folders[0].name, folder.name)
+    if since := outcome.since(shown, entries):
+        log.info("%s", since)
     print(overview, written, sep="\n")
     if open and not webbrowser.open((written if night else overview).as_uri()):
         log.info("no browser is known here; open one of these files in yours")

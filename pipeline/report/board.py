@@ -49,6 +49,7 @@ def _shown(history: Sequence[Entry]) -> dict[str, Any]:
         num_promoted=sum(outcome.outcome(entry) == "promoted" for entry in nights),
         num_failed=sum(outcome.outcome(entry) == "failed" for entry in nights),
         champion=outcome.champion,
+        rolled_back=outcome.rolled_back(history),
         word=outcome.word,
         seconds=sum(training.elapsed_s for training in spent),
         usd=sum(training.cost_usd for training in spent),

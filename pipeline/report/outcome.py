@@ -59,14 +59,46 @@ def word(entry: Entry) -> str:
     return {"rollback": "rolled back", "open": "under way"}.get(result, result)
 
 
-def since(history: Sequence[Entry]) -> str:
-    """Returns what was rolled back after the newest night, as a sentence; "" where nothing was."""
+def rolled_back(history: Sequence[Entry]) -> dict[int, Entry]:
+    """Returns the versions that rollbacks took back and that did not serve again, each with its rollback.
+
+    `history` is newest first. A rollback over several promotions takes all of them back.
+    """
+    served: dict[int, None] = {}  # in order, without what was taken back
+    taken: dict[int, Entry] = {}
+    for entry in reversed(history):
+        if entry.release is None:
+            continue
+        number = entry.release.version
+        if entry.rollback:
+            taken[entry.release.replaced] = entry
+            while number in served:
+                taken[served.popitem()[0]] = entry
+        taken.pop(number, None)
+        served[number] = None
+    return taken
+
+
+def since(entry: Entry, history: Sequence[Entry]) -> str:
+    """Returns the rollback that matters to the reader of this night's page, as a sentence; "" without one.
+
+    It is the one that took the night's version back, or that came after the night where it is the newest.
+    """
+    taken = rolled_back(history).get(entry.release.version) if entry.release else None
+    if entry.release and taken:
+        at = f" at {taken.closed_at:%Y-%m-%d %H:%M} UTC" if taken.closed_at else ""
+        back = f"rolled back{at} to version {champion(taken)}"
+        return f"Version {entry.release.version} was {back}: {_why(taken)}."
     newest = history[0] if history else None
-    if newest is None or not newest.rollback:
+    night = next((one.night.id for one in history if not one.rollback), "")
+    if newest is None or not newest.rollback or entry.night.id != night:
         return ""
     at = f"Since {newest.closed_at:%Y-%m-%d %H:%M} UTC" if newest.closed_at else "By now"
-    why = newest.verdict.reason if newest.verdict else newest.subject
-    return f"{at}, version {champion(newest)} serves again: {why}."
+    return f"{at}, version {champion(newest)} serves again: {_why(newest)}."
+
+
+def _why(rollback: Entry) -> str:
+    return rollback.verdict.reason if rollback.verdict else rollback.subject
 
 
 def champion(entry: Entry) -> int:
@@ -74,8 +106,13 @@ def champion(entry: Entry) -> int:
     return entry.serving.version if entry.serving else 0
 
 
-def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> Headline:
-    """Returns the verdict of the night as one sentence; `errors` and `skips` are texts of stages."""
+def headline(
+    entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str], history: Sequence[Entry] = ()
+) -> Headline:
+    """Returns the verdict of the night as one sentence; `errors` and `skips` are texts of stages.
+
+    `history` tells whether the version that the night promoted was rolled back since.
+    """
     serving = champion(entry)
     stays = f"version {serving} stays" if serving else "there is no champion yet"
     if errors:
@@ -101,7 +138,8 @@ def headline(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) 
         sentence = f"Version {verdict.challenger} {approval.answered(verdict, answer, over=over)}; {stays}."
         return Headline(outcome=what, sentence=sentence, reason=reason)
     elif verdict.action == "promote" or entry.release:
-        sentence = _promotion(entry, verdict.challenger)
+        taken = bool(entry.release and entry.release.version in rolled_back(history))
+        sentence = _promotion(entry, verdict.challenger, rolled_back=taken)
     else:
         sentence = _refusal(verdict, serving, stays)
     return Headline(outcome=what, sentence=sentence, reason=reason)
@@ -151,11 +189,18 @@ def _refusal(verdict: Verdict, serving: int, stays: str) -> str:
     )
 
 
-def _promotion(entry: Entry, challenger: int) -> str:
+def _promotion(entry: Entry, challenger: int, *, rolled_back: bool) -> str:
     if entry.release is None:
         return f"Version {challenger} is to be promoted; the promotion has not happened yet."
     made = entry.refitted
     version = f"{made.number}, a refit of version {challenger}," if made else f"{challenger}"
+    if rolled_back:
+        first = (
+            f"replaced version {entry.release.replaced}"
+            if entry.release.replaced
+            else "was the first champion"
+        )
+        return f"Promoted, then rolled back: version {version} {first}."
     if entry.release.replaced:
         return f"Promoted: version {version} replaces version {entry.release.replaced}."
     return f"Promoted: version {version} is the first champion."

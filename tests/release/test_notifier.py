@@ -93,11 +93,16 @@ def test_a_notifier_that_fails_stops_nothing(home: Path, caplog: pytest.LogCaptu
 
 
 def test_after_a_rollback_board_status_and_report_show_it(
-    home: Path, heard: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path,
+    heard: Any,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     go(home, 0, 0.6)
     go(home, 1, 1.0)
     os.chdir(home)
+    caplog.set_level("INFO")
     rollback.rollback(params.load(), steps=1, reason="complaints")
     monkeypatch.setenv("COLUMNS", "80")
     assert commands.status() == 0
@@ -113,4 +118,9 @@ def test_after_a_rollback_board_status_and_report_show_it(
     assert opened == [board.as_uri()]
     assert page == home / "nights" / "2025-01-11" / records.RUN / "report.html"  # not that of the older night
     assert "complaints" in board.read_text()
-    assert f"Since {now}" in page.read_text()
+    assert "Promoted, then rolled back: version 2 replaced version 1." in page.read_text()
+    assert f"Version 2 was rolled back at {now}" in page.read_text()
+    page.unlink()
+    assert commands.report() == 0
+    assert "2025-01-10" in capsys.readouterr().out
+    assert "no report of 2025-01-11, the newest night, is here; that of 2025-01-10 is" in caplog.text

@@ -1,6 +1,6 @@
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 
 from rich.console import Console
 
@@ -90,10 +90,43 @@ def test_the_status_keeps_its_verdicts_in_a_narrow_terminal() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_page_of_a_night_says_that_it_was_rolled_back_since() -> None:
-    told = outcome.since([rolled_back(), whole(12)])
-    assert told == "Since 2026-11-22 14:03 UTC, version 10 serves again: complaints of customers."
-    assert outcome.since([whole(12)]) == ""
+def test_the_page_of_a_night_says_that_its_version_was_rolled_back() -> None:
+    history = [rolled_back(), whole(12)]
+    told = outcome.since(whole(12), history)
+    assert (
+        told == "Version 12 was rolled back at 2026-11-22 14:03 UTC to version 10: complaints of customers."
+    )
+    line = outcome.headline(whole(12), {}, {}, history).sentence
+    assert line == "Promoted, then rolled back: version 12 replaced version 11."
+    assert outcome.since(whole(12), [whole(12)]) == ""
+
+
+def test_a_rejected_newest_night_names_the_rollback_after_it_and_an_older_one_does_not() -> None:
+    rejected = whole(13, date(2011, 11, 9), action="reject")
+    history = [rolled_back(), rejected, whole(12)]
+    assert outcome.since(rejected, history).startswith("Since 2026-11-22 14:03 UTC, version 10 serves again")
+    older = whole(9, date(2011, 11, 5))
+    assert outcome.since(older, [*history, older]) == ""
+
+
+def test_a_rollback_takes_all_promotions_back_that_it_goes_over_until_one_serves_again() -> None:
+    day = date(2011, 11, 1)
+    nights = [whole(n, day + timedelta(days=n)) for n in (12, 11, 10)]
+    back = rolled_back()
+    assert outcome.rolled_back([back, *nights]) == {11: back, 12: back}
+    later = whole(13, day + timedelta(days=13))
+    assert outcome.rolled_back([later, back, *nights]) == {11: back, 12: back}
+    assert back.release
+    forth = replace(back, release=replace(back.release, version=12, replaced=10))
+    assert outcome.rolled_back([forth, back, *nights]) == {10: forth, 11: back}
+
+
+def test_the_board_marks_the_night_whose_version_was_rolled_back_and_lends_the_rollback_no_figure() -> None:
+    html = board([rolled_back(), whole(12), whole(10, date(2011, 11, 6))])
+    rows = re.findall(r"<tr title.*?</tr>", html, flags=re.DOTALL)
+    assert ["rolled back since" in row for row in rows] == [False, True, False]
+    assert " of 18 h" not in rows[0]
+    assert " of 18 h" in rows[1].replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_the_name_of_a_night_is_no_markup() -> None:
