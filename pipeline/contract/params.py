@@ -218,7 +218,11 @@ class PlanParams(Section):
     """What may be rented, and which plan is best."""
 
     objective: Literal["cost", "time", "knee"] = "cost"
-    """Which feasible plan to take: the cheapest, the fastest, or the one at the knee between the two."""
+    """Which feasible plan to take: the cheapest, the fastest, or the one at the knee between the two, where
+    half the time is worth at most twice the dollars."""
+    usd_per_hour_saved: float | None = Field(None, ge=0)
+    """US dollars that being done an hour sooner is worth to `time` and `knee`, which save no hour for more;
+    empty: `time` takes the fastest at any price within the budget."""
     confidence: float = Field(0.99, gt=0, lt=1)
     """Chance of being done within `night.train_hours` that a plan must have. Lower it to accept cheaper,
     riskier plans."""
@@ -238,7 +242,7 @@ class PlanParams(Section):
     on more samples, by the noise scale."""
     explore_usd: float = Field(0, ge=0)
     """US dollars that trying other batch sizes and machine counts may cost in 30 nights; 0: nothing is
-    tried."""
+    tried, and nothing is for `knee` or with `usd_per_hour_saved` for `time`."""
 
 
 class TrainParams(Section):

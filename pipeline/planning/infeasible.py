@@ -3,23 +3,47 @@
 from collections.abc import Callable, Collection, Sequence
 from math import ceil, floor
 
+from pipeline.contract import formats
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Night, Profile
+from pipeline.contract.records import Night
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.catalog import HEADROOM
-from pipeline.planning.candidates import Way, way_of
+from pipeline.planning.candidates import Job, Way, way_of
 from pipeline.planning.search import Candidate, Limits, Relaxation, feasible
-from pipeline.prediction.time_budget import Window
+from pipeline.prediction.time_budget import LONGEST_S, Window
 from pipeline.training.recipe import Course
 
 
-def too_little_memory(profile: Profile, machines: Sequence[Machine]) -> str:
-    """Returns the sentence that a single sample does not fit any machine."""
-    largest = max(machines, key=lambda machine: machine.device_memory_bytes)
-    available = largest.device_memory_bytes * (1 - HEADROOM)
+def nothing_runs(job: Job, machines: Sequence[Machine], batch_sizes: Sequence[int]) -> str:
+    """Returns the sentence that no machine runs the job: a batch is smaller than the workers, or memory is.
+
+    Too small a batch is the cause wherever a machine has memory enough for one sample.
+    """
+
+    def workers(machine: Machine) -> int:
+        return job.num_workers if machine.is_local else machine.num_workers
+
+    def available(machine: Machine) -> float:
+        sharing = max(1.0, workers(machine) / machine.num_workers)  # processes on one device
+        return machine.device_memory_bytes * (1 - HEADROOM) / sharing
+
+    needed = job.profile.memory_bytes(1)
+    roomy = [machine for machine in machines if needed <= available(machine)]
+    if roomy:
+        fewest = min(roomy, key=workers)
+        key = "plan.batch_sizes" if tuple(batch_sizes) != (job.batch_size,) else "train.batch_size"
+        fewer = "lower train.num_workers" if fewest.is_local else "name a machine with fewer devices"
+        return (
+            f"a batch of {formats.counted(max(batch_sizes), 'sample')} ({key}) is smaller than the "
+            f"{workers(fewest)} workers of {fewest.name}, the fewest of plan.machines; "
+            f"raise {key} to {workers(fewest)}, or {fewer}"
+        )
+    largest = max(machines, key=available)
+    shared = workers(largest) / largest.num_workers
     return (
-        f"one sample needs {profile.memory_bytes(1) / 1e9:.2f} GB on a device and the most that "
-        f"plan.machines has is {available / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}); "
+        f"one sample needs {needed / 1e9:.2f} GB on a device and the most that "
+        f"plan.machines has is {available(largest) / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}"
+        f"{f', for each of {workers(largest)} workers' if shared > 1 else ''}); "
         f"name a machine with more memory in plan.machines, or train a smaller model"
     )
 
@@ -68,18 +92,25 @@ def infeasible(
 ) -> str:
     """Returns the sentence that nothing is in time and within the budget, with the least that helps.
 
-    It names the least change on each axis alone, or of deadline and budget together where none helps alone.
+    It names the least change on each axis alone, or of deadline and budget together where none helps alone;
+    where only a night of more than a week would do, it names the work as the cause.
     """
     ways = []
     if relaxation.budget_usd is not None:
         ways.append(f"night.budget_usd {_usd(relaxation.budget_usd):.2f}")
-    if relaxation.deadline_s is not None:
+    if relaxation.deadline_s is not None and relaxation.deadline_s <= LONGEST_S:
         ways.append(_hours(window, relaxation.deadline_s))
     if epochs is not None:
         fewer = of_epochs(epochs, tonight)
         ways.append(f"train.{'warm_' if tonight.newest else ''}epochs {epochs:g} ({fewer:,} samples)")
+    deadline_s, budget_usd = relaxation.both
+    if not ways and deadline_s > LONGEST_S:
+        return (
+            f"training on {tonight.num_samples:,} samples would take {formats.duration(deadline_s)} on the "
+            f"machine of plan.machines that is nearest to the limits, longer than any night; name faster "
+            f"machines in plan.machines, raise plan.max_machines, or lower prepare.window_days"
+        )
     if not ways:
-        deadline_s, budget_usd = relaxation.both
         ways = [f"{_hours(window, deadline_s)} with night.budget_usd {_usd(budget_usd):.2f}"]
     return (
         f"no machine of plan.machines trains on {tonight.num_samples:,} samples by "

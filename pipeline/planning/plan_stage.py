@@ -56,7 +56,8 @@ def plan(
         return planned(night, params, available)
     fleet = place[2]
     # The share says how much is saved; with as many machines, the fastest plan is the one that it counts on.
-    fastest = params.model_copy(update={"plan": params.plan.model_copy(update={"objective": "time"})})
+    update = {"objective": "time", "usd_per_hour_saved": None}
+    fastest = params.model_copy(update={"plan": params.plan.model_copy(update=update)})
     offered = evening.ways(
         lambda there: planned(night, fastest, there), profile,
         available=available, machines=fleet.machines,

@@ -24,8 +24,8 @@ from pipeline.planning.infeasible import (
     epochs_that_help,
     infeasible,
     nothing_at_once,
+    nothing_runs,
     of_epochs,
-    too_little_memory,
 )
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
 from pipeline.prediction.calibration import Calibration
@@ -85,6 +85,7 @@ def plan(
         deadline_s=there.deadline_s,
         budget_usd=night.budget_usd,
         confidence=planning.confidence,
+        usd_per_hour_saved=planning.usd_per_hour_saved,
     )
     nights = alike(
         known.reached if known else (),
@@ -108,7 +109,7 @@ def plan(
     runnable = [candidate for candidate in offered if not candidate.hindrance]
     if not runnable:
         usable = [machine for machine in machines if not hindrance(machine, obtainable)]
-        raise PlanError(too_little_memory(profile, usable))
+        raise PlanError(nothing_runs(job, usable, planning.batch_sizes or (batch_size,)))
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
     choice = search(offered, limits=limits, objective=planning.objective)
@@ -142,7 +143,8 @@ def _explored(
     choice: Choice, params: "PlanParams", *, job: Job, left_usd: float, budget_usd: float
 ) -> tuple[Choice, float]:
     """Returns the choice with the way worth exploring tonight as its best, and the extra cost of that."""
-    if params.objective == "knee" or left_usd <= 0 or len(choice.ranked) < 2:
+    priced = params.objective == "time" and params.usd_per_hour_saved is not None
+    if params.objective == "knee" or priced or left_usd <= 0 or len(choice.ranked) < 2:
         return choice, 0.0
     from pipeline.planning.exploration import next_step, of_ways
 

@@ -5,6 +5,10 @@ is within the budget. One that waits in a queue (flex-start) may never start: it
 another, rented at once, could still be in time and within the budget after the longest wait. A longer
 deadline or a larger budget only adds feasible candidates, so neither ever makes the best one worse; and since
 a queued candidate needs another to fall back on, allowing a queue never turns an infeasible night feasible.
+
+Between the cheapest and the fastest, time has a price. At the knee it is a ratio: dollars times seconds are
+least, so that half the time is worth at most twice the dollars. With `plan.usd_per_hour_saved` it is a rate:
+dollars plus the rate times hours are least, so that no hour is saved for more than the rate.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +19,11 @@ from typing import Literal
 from pipeline.contract import formats
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental
+from pipeline.contract.units import HOUR_S
 from pipeline.prediction.costs import Estimate
 
 Objective = Literal["cost", "time", "knee"]
+LEAST_USD = 0.01  # what is cheaper counts as a cent at the knee, or no time at all would be worth a cent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +92,7 @@ class Limits:
     deadline_s: float
     budget_usd: float
     confidence: float
+    usd_per_hour_saved: float | None = None  # that being done sooner may cost; None: any, a ratio at the knee
 
     def in_time(self, candidate: Candidate) -> bool:
         """Returns whether it is done by the deadline with the required confidence."""
@@ -125,7 +132,11 @@ def search(offered: Sequence[Candidate], *, limits: Limits, objective: Objective
         return None
     order = by_time if objective == "time" else by_cost
     ranked = sorted(in_limits, key=order)
-    best = knee(ranked) if objective == "knee" else ranked[0]
+    best = ranked[0]
+    if objective != "cost" and limits.usd_per_hour_saved is not None:
+        best = worth(ranked, limits.usd_per_hour_saved)
+    elif objective == "knee":
+        best = knee(ranked)
     ranked = [best, *(candidate for candidate in ranked if candidate is not best)]
     other = (
         ranked[1] if len(ranked) > 1 else min((c for c in offered if c is not best), key=order, default=None)
@@ -192,17 +203,19 @@ def frontier(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def knee(candidates: Iterable[Candidate]) -> Candidate:
-    """Returns where the cost-time frontier bends most: farthest below its chord (Kneedle, Satopaa 2011)."""
-    curve = frontier(candidates)
-    first, last = curve[0], curve[-1]
-    dollars = last.expected_usd - first.expected_usd or 1.0
-    seconds = first.expected_s - last.expected_s or 1.0
+    """Returns where the cost-time frontier bends on logarithmic axes: dollars times seconds are least.
 
-    def below_chord(candidate: Candidate) -> float:
-        saved = (first.expected_s - candidate.expected_s) / seconds
-        return saved - (candidate.expected_usd - first.expected_usd) / dollars
+    That is farthest below the line on which half the time costs twice the dollars; of two, the cheaper.
+    """
+    return min(frontier(candidates), key=lambda each: max(each.expected_usd, LEAST_USD) * each.expected_s)
 
-    return max(curve, key=below_chord)
+
+def worth(candidates: Iterable[Candidate], usd_per_hour_saved: float) -> Candidate:
+    """Returns the one whose dollars and hours cost least, at a price per hour; of two, the cheaper."""
+    return min(
+        frontier(candidates),
+        key=lambda each: each.expected_usd + usd_per_hour_saved * each.expected_s / HOUR_S,
+    )
 
 
 def label(candidate: Candidate, best: Candidate) -> str:
@@ -232,6 +245,12 @@ def why_not(
         return "as fast and as cheap; fewer machines and the first name go first"
     dollars = " rather than ".join(formats.told_apart(candidate.expected_usd, best.expected_usd))
     hours = f"{formats.duration(candidate.expected_s)} rather than {formats.duration(best.expected_s)}"
+    if objective != "cost" and limits.usd_per_hour_saved is not None:
+        saved_s = best.expected_s - candidate.expected_s
+        if saved_s > 0:
+            per_hour = formats.dollars((candidate.expected_usd - best.expected_usd) / saved_s * HOUR_S)
+            return f"{per_hour} for an hour saved is over plan.usd_per_hour_saved {limits.usd_per_hour_saved:g}"
+        return f"{dollars}, {hours}"
     if objective == "knee":
         return f"{dollars}, {hours}"
     if objective == "cost":

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from math import ceil, exp
 from statistics import NormalDist
 
+from pipeline.contract import formats
 from pipeline.contract.errors import PlanError
 from pipeline.contract.records import Dataset, Night, Profile
 from pipeline.contract.units import HOUR_S
@@ -25,6 +26,7 @@ ARMS = 2  # models that are scored: challenger and champion
 STAGE_S = 10.0  # start of a stage: processes, imports, the model
 GATE_S = 60.0  # three more stages, including MLflow and DVC
 REGISTER_S = 40.0  # of a refit, its smoke test among it
+LONGEST_S = 7 * 24 * HOUR_S  # no refusal asks for a longer night: its cause is then the work, not the hours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +110,12 @@ def window(
         num_nights=len(decided),
     )
     if there.until_s <= 0:
+        fewer = "lower prepare.test_days" if test_days > 1 else "let the source deliver fewer samples a day"
         raise PlanError(
-            f"evaluation{', gate and refit' if refit_epochs else ' and gate'} may take "
-            f"{there.after_s / HOUR_S:.2g} h and night.decide_hours leaves "
-            f"{there.decide_s / HOUR_S:.2g} h for the whole night; raise night.decide_hours"
+            f"evaluation on {round(num_held_out):,} held-out samples (prepare.test_days {test_days}) and "
+            f"{'gate and refit' if refit_epochs else 'gate'} may take {formats.duration(there.after_s)}, and "
+            f"night.decide_hours leaves {formats.duration(there.decide_s)} for the whole night; "
+            f"{fewer if there.after_s > LONGEST_S else 'raise night.decide_hours'}"
         )
     return there
 

@@ -170,7 +170,7 @@ def best(ways: list[Way], objective: str) -> tuple[float, float] | None:
             (way.usd, way.seconds) for way in ways if way.seconds == min(w.seconds for w in ways)
         )
         return usd, seconds
-    # The knee: of what nothing beats in both, the farthest below the line from the cheapest to the fastest.
+    # The knee: of what nothing beats in both, the least dollars times seconds, a cent at least.
     curve = sorted(
         {
             (way.usd, way.seconds)
@@ -182,13 +182,7 @@ def best(ways: list[Way], objective: str) -> tuple[float, float] | None:
             )
         }
     )
-    (cheap_usd, slow_s), (dear_usd, fast_s) = curve[0], curve[-1]
-    below = {
-        point: (slow_s - point[1]) / (slow_s - fast_s or 1)
-        - (point[0] - cheap_usd) / (dear_usd - cheap_usd or 1)
-        for point in curve
-    }
-    return max(curve, key=lambda point: below[point])
+    return min(curve, key=lambda point: max(point[0], 0.01) * point[1])
 
 
 def deadline_of(told: Night) -> float:

@@ -250,6 +250,43 @@ def test_a_model_beyond_all_memory_is_told_with_both_sizes():
     assert "is 7.20 GB (local, less 10%)" in told
 
 
+def test_a_batch_smaller_than_the_workers_is_told_as_that_and_not_as_memory():
+    alone = {"params": PlanParams(), "training": TrainParams(batch_size=2, num_workers=4)}
+    assert refusal(**alone) == (
+        "a batch of 2 samples (train.batch_size) is smaller than the 4 workers of local, the fewest of "
+        "plan.machines; raise train.batch_size to 4, or lower train.num_workers"
+    )
+    assert planned(params=PlanParams(), training=TrainParams(batch_size=4, num_workers=4, epochs=0.1))
+    sizes = PlanParams(machines=("a2-highgpu-8g", "a2-highgpu-4g"), batch_sizes=(1, 2))
+    assert refusal(params=sizes) == (
+        "a batch of 2 samples (plan.batch_sizes) is smaller than the 4 workers of a2-highgpu-4g, the fewest "
+        "of plan.machines; raise plan.batch_sizes to 4, or name a machine with fewer devices"
+    )
+
+
+def test_workers_that_share_a_device_are_told_with_the_memory_of_each():
+    shared = {"params": PlanParams(), "training": TrainParams(num_workers=4, batch_size=64)}
+    assert "is 1.80 GB (local, less 10%, for each of 4 workers)" in refusal(
+        job=profile(sample_bytes=2e9), **shared
+    )
+
+
+def test_a_trillion_samples_are_told_as_the_cause_and_not_the_hours():
+    trillion = replace(DATASET, num_samples=10**12)
+    params = PlanParams(machines=("local", "*-*"))
+    assert refusal(dataset=trillion, params=params) == (
+        "evaluation on 4,115,226,337 held-out samples (prepare.test_days 1) and gate may take 318 d 14 h, and "
+        "night.decide_hours leaves 1 d for the whole night; let the source deliver fewer samples a day"
+    )
+    # Quick to score, and too much to train on.
+    endless = refusal(training=TrainParams(epochs=1e6, batch_size=256), params=params)
+    assert re.fullmatch(
+        r"training on 1,000,000,000,000 samples would take [\d,]+ d.* longer than any night; name faster .*",
+        endless,
+    )
+    assert "hours" not in endless
+
+
 def test_a_model_beyond_the_machine_at_hand_is_told_where_the_backend_rents_no_other():
     params = told(EVERYWHERE, TRAINING)
     with pytest.raises(PlanError, match=r"one sample needs 10\.30 GB .* is 7\.20 GB \(local, less 10%\)"):

@@ -262,10 +262,57 @@ def test_the_feasible_are_ranked_with_the_best_first_even_where_it_is_not_the_ch
     assert choice.runner_up == "slow: $1.00 rather than $2.00, 10 h rather than 2 h"
 
 
-def test_the_knee_is_below_the_line_from_the_cheapest_to_the_fastest_by_most():
-    """Of 10 h and $9 saved and paid: (5 h, $1) is 0.5 - 0.11 below the line, and (3 h, $5) is 0.7 - 0.56."""
-    curve = [candidate(36_000, 0.1), candidate(18_000, 0.4), candidate(10_800, 2.0), candidate(3600, 10.0)]
-    assert search(curve, limits=limits(100, 1000), objective="knee").best is curve[1]
+def test_at_the_knee_half_the_time_is_worth_at_most_twice_the_dollars():
+    slow, fast = candidate(3600, 1.0), candidate(1800, 3.9)
+    assert search([slow, fast], limits=limits(100, 1000), objective="knee").best is fast
+    dear = candidate(1800, 4.1)
+    assert search([slow, dear], limits=limits(100, 1000), objective="knee").best is slow
+
+
+def test_the_knee_does_not_pay_a_hundred_times_as_much_for_half_the_time():
+    cheap, dear = candidate(709, 0.04 * 3600 / 709), candidate(283, 4.89 * 3600 / 283)
+    middle = candidate(500, 3.0 * 3600 / 500)
+    assert search([dear, middle, cheap], limits=limits(10, 40), objective="knee").best is cheap
+
+
+@pytest.mark.parametrize(("free_s", "taken"), [(2000, "free"), (150_000, "paid")])
+def test_what_is_free_counts_as_a_cent_at_the_knee(free_s, taken):
+    free, paid = candidate(free_s, 0.0, name="free"), candidate(700, 0.04 * 3600 / 700, name="paid")
+    assert search([free, paid], limits=limits(100, 40), objective="knee").best.machine.name == taken
+
+
+@pytest.mark.parametrize("objective", ["time", "knee"])
+@pytest.mark.parametrize(("rate", "taken"), [(0, 0), (1.9, 0), (2.1, 1), (13.9, 1), (14.1, 2), (None, None)])
+def test_no_hour_is_saved_for_more_than_it_is_worth(objective, rate, taken):
+    """From 10 h for $1 to 5 h for $11 an hour saved costs $2, and from there to 4 h for $25 it costs $14."""
+    curve = [candidate(36_000, 0.1), candidate(18_000, 2.2), candidate(14_400, 6.25)]
+    within = replace(limits(100, 1000), usd_per_hour_saved=rate)
+    best = search(curve, limits=within, objective=objective).best
+    assert best is curve[{"time": 2, "knee": 0}[objective] if taken is None else taken]
+    assert search(curve, limits=within, objective="cost").best is curve[0]
+
+
+@given(catalogs, hours, dollars, st.floats(0, 100), st.sampled_from(["time", "knee"]))
+def test_a_price_per_hour_saved_takes_what_brute_force_takes(offered, hour, dollar, rate, objective):
+    within = replace(limits(hour, dollar), usd_per_hour_saved=rate)
+    choice = search(offered, limits=within, objective=objective)
+
+    def worth(each: Candidate) -> float:
+        return each.expected_usd + rate * each.expected_s / 3600
+
+    assert (choice and worth(choice.best)) == brute_force(offered, within, worth)
+
+
+def test_what_saves_an_hour_for_too_much_says_its_price():
+    slow, fast = candidate(7200, 0.5, name="slow"), candidate(3600, 5.0, name="fast")
+    within = replace(limits(10, 40), usd_per_hour_saved=2)
+    assert search([slow, fast], limits=within, objective="time").runner_up == (
+        "fast: $4.00 for an hour saved is over plan.usd_per_hour_saved 2"
+    )
+    within = replace(limits(10, 40), usd_per_hour_saved=5)
+    assert search([slow, fast], limits=within, objective="time").runner_up == (
+        "slow: $1.00 rather than $5.00, 2 h rather than 1 h"
+    )
 
 
 def test_the_knee_of_one_is_that_one_and_of_two_the_cheaper():
