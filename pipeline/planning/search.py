@@ -243,19 +243,22 @@ def why_not(
         return fault
     if (candidate.expected_usd, candidate.expected_s) == (best.expected_usd, best.expected_s):
         return "as fast and as cheap; fewer machines and the first name go first"
+    return _apart(candidate, best, limits=limits, objective=objective)
+
+
+def _apart(candidate: Candidate, best: Candidate, *, limits: Limits, objective: Objective) -> str:
+    """Returns the dollars or the time of a feasible candidate beside the best one's, whichever decided."""
     dollars = " rather than ".join(formats.told_apart(candidate.expected_usd, best.expected_usd))
     hours = f"{formats.duration(candidate.expected_s)} rather than {formats.duration(best.expected_s)}"
-    if objective != "cost" and limits.usd_per_hour_saved is not None:
-        saved_s = best.expected_s - candidate.expected_s
-        if saved_s > 0:
-            per_hour = formats.dollars((candidate.expected_usd - best.expected_usd) / saved_s * HOUR_S)
-            return f"{per_hour} for an hour saved is over plan.usd_per_hour_saved {limits.usd_per_hour_saved:g}"
-        return f"{dollars}, {hours}"
-    if objective == "knee":
-        return f"{dollars}, {hours}"
+    rate, saved_s = limits.usd_per_hour_saved, best.expected_s - candidate.expected_s
     if objective == "cost":
         return dollars if candidate.expected_usd > best.expected_usd else hours
-    return hours if candidate.expected_s > best.expected_s else dollars
+    if objective == "time" and rate is None:
+        return hours if saved_s < 0 else dollars
+    if rate is None or saved_s <= 0:
+        return f"{dollars}, {hours}"
+    per_hour = formats.dollars((candidate.expected_usd - best.expected_usd) / saved_s * HOUR_S)
+    return f"{per_hour} for an hour saved is over plan.usd_per_hour_saved {rate:g}"
 
 
 def _fault(candidate: Candidate, limits: Limits, offered: Iterable[Candidate]) -> str:
