@@ -1,28 +1,68 @@
-"""A team's own cluster as a place to rent from: its machines are a file, with the options for each."""
+"""A team's own cluster as a place to rent from: its machines, by a file or its nodes, with their options."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
-from pipeline.backends.place import AT_ONCE, RetryPolicy
+from pipeline.backends.place import AT_ONCE, Refused, RetryPolicy, Unreachable
 from pipeline.backends.renting import Renting
+from pipeline.contract.backend import label
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental
-from pipeline.machines import own_machines
+from pipeline.machines import nodes, own_machines
+from pipeline.machines.nodes import Node
+from pipeline.machines.own_machines import OwnMachine
+from pipeline.storage import checkout
+
+FILE = "machines.csv"
 
 
 class Cluster(Renting):
     """Jobs on a cluster of the team's."""
 
     def __init__(self, *, machines: str, bucket: str = "", retry: RetryPolicy = AT_ONCE) -> None:
-        """Keeps the file of the team's machines."""
+        """Keeps the file of the team's machines; "" is `machines.csv`, or the nodes where there is none."""
         super().__init__(bucket=bucket, retry=retry)
-        self.file = Path(machines)
+        self.file, self._is_named = Path(machines or FILE), bool(machines)
+
+    @abstractmethod
+    def nodes(self) -> Sequence[Node]:
+        """Returns the nodes that take jobs; raises Unreachable or Refused where the cluster does not say."""
 
     def machines(self) -> Sequence[Machine]:
-        """Returns the machines of the team's file."""
-        return tuple(each.machine for each in own_machines.read(self.file))
+        """Returns the machines of the team's file, or those that the nodes are."""
+        return tuple(each.machine for each in self.own())
+
+    def own(self) -> tuple[OwnMachine, ...]:
+        """Returns them with the words for each."""
+        return self._of_nodes if self.has_nodes_for_machines else own_machines.read(self.file)
+
+    @property
+    def has_nodes_for_machines(self) -> bool:
+        """Returns whether the team has no file of machines."""
+        return not self._is_named and not self.file.exists()
 
     def options(self, rental: Rental) -> tuple[str, ...]:
         """Returns the words with which the cluster is asked for a machine."""
-        own = {each.machine.name: each for each in own_machines.read(self.file)}
+        own = {each.machine.name: each for each in self.own()}
         return own[rental.machine].words(rental.strategy)
+
+    @property
+    def cluster(self) -> str:
+        """Returns a name that tells this cluster from others of its kind."""
+        return self.place
+
+    @cached_property
+    def _of_nodes(self) -> tuple[OwnMachine, ...]:
+        kept = checkout.home() / "var" / "nodes" / f"{label(self.cluster)}.json"
+        return nodes.machines(self._read, kept=kept, place=self.place, file=self.file)
+
+    def _read(self) -> Sequence[Node]:
+        hint = f"its nodes are its machines: try again, or write your machines in {self.file}"
+        try:
+            return self.nodes()
+        except Unreachable as error:
+            raise Unreachable(f"{error}; {hint}") from error
+        except Refused as error:
+            raise Refused(f"{self.place} does not say which nodes it has ({error}); {hint}") from error

@@ -12,9 +12,9 @@ devices of a machine, `network_gb_per_s` between machines, one way. A price that
 
 import csv
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError
@@ -55,15 +55,25 @@ def read(path: Path) -> tuple[OwnMachine, ...]:
             f"{path} {' and '.join(wrong)}; its columns are {', '.join(NEEDED)}, and those that may be left "
             f"out: {', '.join(OPTIONAL)}"
         )
+    lines = [(f"{path}, line {reader.line_num}", row) for row in reader]
+    if not lines:
+        raise ParamsError(f"{path} names no machine; write a line for each kind that you have")
+    return parsed(lines, source=str(path), dated=dated)
+
+
+def parsed(
+    lines: Iterable[tuple[str, Mapping[str, str | None]]], *, source: str, dated: date
+) -> tuple[OwnMachine, ...]:
+    """Returns the machines of rows, each with where it stands, by which a ParamsError begins."""
     machines: list[OwnMachine] = []
-    for row in reader:
-        cells = _Cells(row, where=f"{path}, line {reader.line_num}")
+    for where, row in lines:
+        cells = _Cells(row, where=where)
         name = cells.text("name")
         if name == LOCAL or any(name == each.machine.name for each in machines):
             raise ParamsError(f"{cells.where}: the name {name} is taken; give each machine a name of its own")
         price = {
             strategy: Price(
-                name=name, region="", strategy=strategy, usd_per_hour=cells.number(column), source=str(path),
+                name=name, region="", strategy=strategy, usd_per_hour=cells.number(column), source=source,
                 dated=dated,
             )
             for strategy, column in _strategies(cells)
@@ -75,8 +85,6 @@ def read(path: Path) -> tuple[OwnMachine, ...]:
                 spot_options=tuple(shlex.split(cells.text("spot_options", ""))),
             )
         )
-    if not machines:
-        raise ParamsError(f"{path} names no machine; write a line for each kind that you have")
     return tuple(machines)
 
 
@@ -140,7 +148,7 @@ def _machine(cells: "_Cells", *, prices: dict[Strategy, Price]) -> Machine:
 class _Cells:
     """A line of the file."""
 
-    row: dict[str, str | None]
+    row: Mapping[str, str | None]
     where: str
 
     def text(self, column: str, missing: str | None = None) -> str:

@@ -120,13 +120,19 @@ class FakeCluster:
             process.wait()
 
     def add_node(
-        self, name: str, *, labels: dict[str, str], taints: tuple[str, ...] = (), pods: int = 110
+        self,
+        name: str,
+        *,
+        labels: dict[str, str],
+        taints: tuple[str, ...] = (),
+        pods: int = 110,
+        **allocatable: str,
     ) -> None:
         spec = {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]}
         self.objects["nodes"][name] = {
             "metadata": {"name": name, "labels": labels},
             "spec": spec,
-            "status": {"allocatable": {"pods": str(pods)}},
+            "status": {"allocatable": {"pods": str(pods), **allocatable}},
         }
 
     def live(self) -> list[dict[str, Any]]:

@@ -17,9 +17,12 @@ from pipeline.backends.kubernetes import kubernetes as backend_module
 from pipeline.backends.kubernetes import pod_status
 from pipeline.backends.kubernetes.kubernetes import Kubernetes
 from pipeline.backends.kubernetes.manifest import QUEUE
+from pipeline.backends.place import Unreachable
 from pipeline.contract.backend import Job, OutOfTime
-from pipeline.contract.errors import NotYet
+from pipeline.contract.errors import NotYet, ParamsError
 from pipeline.jobs import reaper
+from pipeline.machines import catalog
+from pipeline.storage import checkout
 from tests.backends import rented
 from tests.backends.rented import end, wait
 from tests.fakes import read_lines
@@ -251,3 +254,77 @@ def test_the_role_in_deploy_lets_the_backend_do_what_it_does_and_no_more(kuberne
     assert done | {("list", "nodes")} == allowed
     bindings = [each for each in built("airflow") if each["kind"].endswith("Binding")]
     assert {subject["name"] for each in bindings for subject in each["subjects"]} == {"stages"}
+
+
+L4_NODE = {
+    "node.kubernetes.io/instance-type": "g2-standard-8",
+    "cloud.google.com/gke-accelerator": "nvidia-l4",
+}
+H100_NODE = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "daybreak/usd-per-hour": "12.5"}
+GPU = {"nvidia.com/gpu": "1", "cpu": "7910m", "memory": "29Gi"}
+
+
+@pytest.fixture
+def without_file(kubernetes, tmp_path, monkeypatch):
+    """Two nodes with an L4, one with eight H100, a control plane, a spot node; no file of machines."""
+    (tmp_path / "machines.csv").unlink()
+    monkeypatch.chdir(tmp_path)
+    kubernetes.objects["nodes"].clear()
+    kubernetes.add_node("l4-a", labels=L4_NODE, taints=("nvidia.com/gpu",), **GPU)
+    kubernetes.add_node("l4-b", labels=L4_NODE, taints=("nvidia.com/gpu",), **{**GPU, "memory": "28Gi"})
+    kubernetes.add_node("h100", labels=H100_NODE, **{"nvidia.com/gpu": "8", "cpu": "96", "memory": "1Ti"})
+    kubernetes.add_node("control", labels={}, taints=("node-role.kubernetes.io/control-plane",), **GPU)
+    kubernetes.add_node("spot", labels={**L4_NODE, "cloud.google.com/gke-spot": "true"}, **GPU)
+    return kubernetes
+
+
+def test_nodes_alike_are_one_machine_where_the_team_has_no_file_of_machines(without_file, made):
+    machines = {each.name: each for each in made(machines="").machines()}
+    l4, h100 = machines["g2-standard-8-1x-nvidia-l4-8cpu"], machines["node-8x-nvidia-h100-80gb-hbm3-96cpu"]
+    assert len(machines) == 2
+    assert (l4.gpus, l4.count, l4.vcpus, l4.usd_per_hour) == ("1 x L4", 2, 8, 0.0)
+    assert l4.memory_bytes == pytest.approx(28 * 2**30, abs=1e6)
+    assert (h100.gpus, h100.count, h100.usd_per_hour) == ("8 x H100", 1, 12.5)
+    known = {each.device: each for each in catalog.rented()}
+    checks = [text for what, ok, text in made(machines="").preflight(()) if ok and what == "nodes"]
+    assert checks == [f"the machines are nodes of the cluster: 2 x {l4.name}, 1 x {h100.name}"]
+    assert (l4.flops_per_s, h100.flops_per_s) == (known["L4"].flops_per_s, known["H100"].flops_per_s)
+
+
+def test_a_job_runs_on_a_machine_that_was_read_from_nodes(without_file, made, job):
+    handle = made(machines="").submit(job("exit 0", machine="g2-standard-8-1x-nvidia-l4-8cpu"))
+    assert end(made(machines=""), handle) == "succeeded"
+    (pod,) = without_file.objects["pods"].values()
+    assert pod["spec"]["nodeSelector"] == L4_NODE
+    assert pod["spec"]["nodeName"] in ("l4-a", "l4-b")
+
+
+def test_a_cluster_that_does_not_answer_has_a_sentence_and_later_its_nodes_of_the_day(without_file, made):
+    with (
+        without_file.away(),
+        pytest.raises(Unreachable, match=r"does not answer: .*; its nodes are its mach"),
+    ):
+        made(machines="").machines()
+    seen = made(machines="").machines()
+    with without_file.away():
+        assert made(machines="").machines() == seen
+    del without_file.objects["nodes"]["h100"]  # an autoscaler takes it
+    assert made(machines="").machines() == seen
+
+
+def test_a_device_that_the_catalog_does_not_know_needs_a_row_in_the_file(without_file, made, caplog):
+    without_file.add_node("old", labels={"nvidia.com/gpu.product": "Tesla-K80"}, **GPU)
+    assert len(made(machines="").machines()) == 2
+    text = "the cluster has nodes with 1 x Tesla-K80, which the catalog does not know; write a row for each"
+    assert text in caplog.text
+    for name in ("l4-a", "l4-b", "h100"):
+        del without_file.objects["nodes"][name]
+    shutil.rmtree(checkout.home() / "var" / "nodes")
+    with pytest.raises(ParamsError, match=text):
+        made(machines="").machines()
+
+
+def test_a_price_that_is_no_number_names_its_node(without_file, made):
+    without_file.objects["nodes"]["h100"]["metadata"]["labels"]["daybreak/usd-per-hour"] = "cheap"
+    with pytest.raises(ParamsError, match="of node h100 is 'cheap'; set it to dollars"):
+        made(machines="").machines()

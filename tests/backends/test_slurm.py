@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pipeline.backends.faults import sentence
+from pipeline.backends.place import Unreachable
 from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm import CAUSES, Slurm
 from pipeline.backends.slurm.slurm_node import PORTS, place
@@ -218,3 +219,35 @@ def test_each_word_of_slurm_for_an_end_has_a_sentence():
     assert len(set(texts.values())) == len(CAUSES)
     assert texts["BOOT_FAIL"] == "a node for job j did not boot; it goes on from its last checkpoint"
     assert "revoked" in texts["REVOKED"]
+
+
+def test_nodes_are_machines_in_each_of_their_partitions_where_the_team_has_no_file(
+    cluster, job, tmp_path, monkeypatch
+):
+    (tmp_path / "machines.csv").unlink()
+    monkeypatch.chdir(tmp_path)
+    with cluster.away(), pytest.raises(Unreachable, match=r"does not answer.*; its nodes are its machines"):
+        Slurm().machines()
+    wait(lambda: len(client.nodes()) == 6)  # each node in three partitions, once it answers the controller
+    machines = {each.name: each for each in Slurm().machines()}
+    assert set(machines) == {"scavenge-1cpu", "urgent-1cpu", "brief-1cpu"}
+    urgent = machines["urgent-1cpu"]
+    assert (urgent.device, urgent.vcpus, urgent.count, urgent.usd_per_hour) == ("cpu", 1, 2, 0.0)
+    assert urgent.memory_bytes == pytest.approx(1000 * 2**20, abs=1e6)
+    handle = Slurm().submit(job("exit 0", machine="urgent-1cpu"))
+    assert end(Slurm(), handle) == "succeeded"
+    assert all(ok for _, ok, _ in Slurm().preflight(()))
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", ("", 0)),
+        ("gpu:2", ("", 2)),
+        ("gpu:a100:4(S:0-1),craynetwork:4", ("a100", 4)),
+        ("shard:8,gpu:l4:1", ("l4", 1)),
+        ("gpu:nvidia_h100:3,gpu:l4:1", ("nvidia_h100+l4", 4)),
+    ],
+)
+def test_gpus_are_read_from_generic_resources(gres, gpus):
+    assert client.gpus(gres) == gpus

@@ -11,12 +11,14 @@ from typing import Any, Literal
 
 from pipeline.backends.cluster import Cluster
 from pipeline.backends.faults import COMMON, GOES_ON, NEXT, Fault
-from pipeline.backends.kubernetes import manifest, pod_status
+from pipeline.backends.kubernetes import manifest, node_labels, pod_status
 from pipeline.backends.kubernetes.cluster_api import ClusterApi
 from pipeline.backends.kubernetes.manifest import Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
 from pipeline.backends.place import AT_ONCE, Refused, Rented, Request, Unreachable
 from pipeline.contract.backend import Job, label
+from pipeline.contract.errors import ParamsError
+from pipeline.machines.nodes import Node
 
 JOB, NIGHT, FOLDER = "daybreak/job", "daybreak/night", "daybreak/folder"  # annotations of a Job
 STEM = "daybreak-"  # of the name of a Job, before its token
@@ -33,7 +35,7 @@ class Kubernetes(Cluster):
         self,
         *,
         image: str,
-        machines: str = "machines.csv",
+        machines: str = "",
         namespace: str = "default",
         context: str = "",
         service_account: str = "",
@@ -57,6 +59,7 @@ class Kubernetes(Cluster):
             min_machines=min_machines,
         )
         self._api = ClusterApi(namespace=namespace, context=context)
+        self._context = context
         self.faults = {
             **COMMON,
             "not taken": Fault(
@@ -77,6 +80,15 @@ class Kubernetes(Cluster):
                 state="preempted", text=f"job {{job}} was disrupted on {{machine}}{{said}}; {GOES_ON}"
             ),
         }  # fmt: skip
+
+    @property
+    def cluster(self) -> str:
+        """Returns the name of its context."""
+        return f"kubernetes-{self._context or 'current'}"
+
+    def nodes(self) -> Sequence[Node]:
+        """Returns the nodes that take pods of ours, on demand."""
+        return [made for node in self._api.nodes() if (made := node_labels.offered(node))]
 
     def make(self, request: Request) -> Rented:
         """Creates the Job, or returns the one of that name."""
@@ -149,6 +161,12 @@ class Kubernetes(Cluster):
                 f"that may (docs/kubernetes.md)"
             )
         yield "cluster", not lacks, text
+        if self.has_nodes_for_machines:
+            try:
+                kinds = ", ".join(f"{each.count} x {each.name}" for each in self.machines())
+                yield "nodes", True, f"the machines are nodes of the cluster: {kinds}"
+            except (Unreachable, Refused, ParamsError) as error:
+                yield "nodes", False, str(error)
         if self.site.bucket:
             return
         yield "bucket", True, "none: the nodes share the folder of the nights at the same path"

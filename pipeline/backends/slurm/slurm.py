@@ -25,7 +25,8 @@ from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm_client import Listed
 from pipeline.backends.submission_journal import Submission
 from pipeline.contract.backend import label
-from pipeline.machines import own_machines
+from pipeline.contract.errors import ParamsError
+from pipeline.machines.nodes import Node
 
 LOG = "log.txt"
 ENTRYPOINT = "pipeline.backends.slurm.slurm_node"
@@ -46,7 +47,7 @@ class Slurm(Cluster):
 
     place = "Slurm"
 
-    def __init__(self, *, machines: str = "machines.csv", options: Sequence[str] = ()) -> None:
+    def __init__(self, *, machines: str = "", options: Sequence[str] = ()) -> None:
         """Keeps the file of the team's machines, and options that each job has, such as an account."""
         super().__init__(machines=machines, retry=replace(AT_ONCE, first_pause_s=0.8))
         self._options = tuple(options)
@@ -77,6 +78,21 @@ class Slurm(Cluster):
                 f"--mem in its options in {self.file}, or lower train.batch_size",
             ),
         }  # fmt: skip
+
+    def nodes(self) -> Sequence[Node]:
+        """Returns the nodes that take jobs, in each of their partitions; a job has them whole."""
+        made = []
+        for node in client.nodes():
+            words = [f"--partition={node.partition}", "--exclusive", f"--mincpus={node.cpus}", "--mem=0"]
+            if node.num_gpus:
+                words.append(f"--gres=gpu:{node.gpu}:{node.num_gpus}".replace("::", ":"))
+            made.append(
+                Node(
+                    kind=node.partition, product=node.gpu, num_devices=node.num_gpus, vcpus=node.cpus,
+                    memory_bytes=node.memory_bytes, options=tuple(words),
+                )
+            )  # fmt: skip
+        return made
 
     def make(self, request: Request) -> Rented:
         """Submits the batch script."""
@@ -128,9 +144,9 @@ class Slurm(Cluster):
         return str(folder / LOG)
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yields whether Slurm answers, and whether it would take a job on each machine of the file."""
+        """Yields whether Slurm answers, and whether it would take a job on each machine."""
         try:
-            for each in own_machines.read(self.file):
+            for each in self.own():
                 words = [*self._options, *each.options]
                 why = client.would_take([*words, "--nodes=1"])
                 text = f"{each.machine.name}: {why or 'Slurm would take a job'}"
@@ -139,6 +155,8 @@ class Slurm(Cluster):
                 yield "Slurm", not why, text
         except Unreachable as error:
             yield "Slurm", False, f"{error}; run this where sbatch works"
+        except ParamsError as error:
+            yield "Slurm", False, str(error)
 
     def owns(self, name: str) -> bool:
         """Returns whether it is a number, as ids of Slurm are."""

@@ -1,9 +1,10 @@
-"""Talks to Slurm by its commands: sbatch, squeue, scancel, scontrol.
+"""Talks to Slurm by its commands: sbatch, squeue, sinfo, scancel, scontrol.
 
 Slurm answers in sentences, with exit status 1 whatever is wrong. So whether it is out of reach is asked of
 `scontrol ping`, never read from a sentence.
 """
 
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from pipeline.backends.place import Refused, Unreachable
 AWAY = "the cluster does not answer"
 CALL_S = 30.0  # the most that a command may take
 FIELDS = ("%i", "%T", "%j", "%k", "%V", "%S", "%e", "%r")  # of squeue, in the order of `Listed`
+OF_NODES = ("%R", "%N", "%c", "%m", "%T", "%G")  # of sinfo, in the order that `nodes` reads them
 SEPARATOR = "\x1f"
+TAKES_JOBS = frozenset(("idle", "mixed", "allocated", "completing", "planned"))  # states of a node
+SUFFIXES = "~#!%$@^-+"  # of a state, such as idle~: its power is saved; `*` is one that does not answer
 
 Phase = Literal["waits", "runs", "over"]
 WAITS = frozenset(("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
@@ -41,6 +45,17 @@ class Listed:
         return "waits" if self.state in WAITS else "runs" if self.state in RUNS else "over"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListedNode:
+    """A node in a partition, as sinfo lists it."""
+
+    partition: str
+    cpus: int
+    memory_bytes: int
+    gpu: str  # the type of its GPUs in GRES; "" where that has none
+    num_gpus: int
+
+
 def submit(options: Sequence[str], script: str, *, environment: dict[str, str]) -> str:
     """Returns the id of a new job that runs the text of a shell script."""
     return _call(["sbatch", "--parsable", *options], text=script, environment=environment).partition(";")[0]
@@ -62,6 +77,33 @@ def listed(*, name: str = "") -> list[Listed]:
         )
         for row in rows
     ]  # fmt: skip
+
+
+def nodes() -> list[ListedNode]:
+    """Returns the nodes that take jobs, in each of their partitions."""
+    made = []
+    for line in _call(["sinfo", "--Node", "--noheader", f"--format={SEPARATOR.join(OF_NODES)}"]).splitlines():
+        partition, _, cpus, mebibytes, state, gres = line.split(SEPARATOR)
+        if state.rstrip(SUFFIXES) not in TAKES_JOBS:
+            continue
+        gpu, num_gpus = gpus(gres)
+        made.append(
+            ListedNode(
+                partition=partition, cpus=int(cpus), memory_bytes=int(mebibytes) << 20, gpu=gpu,
+                num_gpus=num_gpus,
+            )
+        )  # fmt: skip
+    return made
+
+
+def gpus(gres: str) -> tuple[str, int]:
+    """Returns the type and number of the GPUs among generic resources; of several types, all as one name.
+
+    >>> gpus("gpu:a100:4(S:0-1),craynetwork:4"), gpus("gpu:2"), gpus("(null)")
+    (('a100', 4), ('', 2), ('', 0))
+    """
+    of_gpus = re.findall(r"(?:^|,)gpu(?::([^:,()]+))??(?::(\d+))?(?=[,(]|$)", gres)
+    return "+".join(dict.fromkeys(type for type, _ in of_gpus)), sum(int(count or 1) for _, count in of_gpus)
 
 
 def cancel(id: str) -> None:
