@@ -3,10 +3,14 @@
 The constants are medians observed on rented machines; each may take several times as long on a bad night, a
 queue most of all, so the intervals are wide until nights have been observed: then all of them are multiplied
 by the median ratio of those nights.
+
+Several machines are asked for at once, and the first step waits for the slowest of them to start and to pull
+the data: of n equal lognormal times, the one at the p-quantile of the largest is at p**(1/n) of each.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import exp, hypot, log
 from statistics import NormalDist, median
 from typing import Literal
@@ -70,19 +74,32 @@ def kind_of(machine: Machine) -> Kind:
     return "gpu" if machine.num_devices else "cpu"
 
 
-def wait(machine: Machine, *, num_bytes: float, ratios: Sequence[float] = ()) -> Wait:
-    """Returns the time before the first step, with `num_bytes` of arrays.
+def wait(machine: Machine, *, num_bytes: float, num_machines: int = 1, ratios: Sequence[float] = ()) -> Wait:
+    """Returns the time before the first step, with `num_bytes` of arrays, of the slowest of the machines.
 
     `ratios` are the times of earlier nights with that machine, over what is expected without them.
     """
     kind = kind_of(machine)
     factor, spread = typical(ratios)
+    later, spread_of_slowest = slowest(num_machines)
     plain = Wait(
         queue_s=factor * QUEUE_S[kind],
-        start_s=factor * (BOOT_S[kind] + IMAGE_BYTES[kind] / IMAGE_BYTES_PER_S),
-        pull_s=0.0 if kind == "local" else factor * num_bytes / PULL_BYTES_PER_S,
+        start_s=later * factor * (BOOT_S[kind] + IMAGE_BYTES[kind] / IMAGE_BYTES_PER_S),
+        pull_s=0.0 if kind == "local" else later * factor * num_bytes / PULL_BYTES_PER_S,
+        spread=spread_of_slowest,
     )
     return replace(plain, queue_spread=spread, spread=spread) if ratios else plain
+
+
+@cache
+def slowest(num_machines: int) -> tuple[float, float]:
+    """Returns the median of the slowest start of so many, over that of one, and the spread of its logarithm.
+
+    >>> [round(slowest(number)[0], 2) for number in (1, 2, 8, 32)]
+    [1.0, 1.26, 1.79, 2.35]
+    """
+    middle, late = (NormalDist().inv_cdf(chance ** (1 / num_machines)) for chance in (0.5, 0.95))
+    return exp(middle * TWICE), (late - middle) / Z90 * TWICE
 
 
 def typical(took: Sequence[float]) -> tuple[float, float]:

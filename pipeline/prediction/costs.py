@@ -113,7 +113,10 @@ def predict(
         return None
     num_updates = ceil(num_samples / batch_size)
     work = [part.times(num_updates) for part in timed.parts]
-    before = wait(machine, num_bytes=num_bytes, ratios=known.starts.get(machine.name, ()) if known else ())
+    before = wait(
+        machine, num_bytes=num_bytes, num_machines=rental.num_machines,
+        ratios=known.starts.get(machine.name, ()) if known else (),
+    )  # fmt: skip
     work_s, save_s = sum(part.seconds for part in work), time_to_save_s(profile)
     between_s = mean_time_to_loss_s(rental)
     if rental.is_spot and known and known.hazard:

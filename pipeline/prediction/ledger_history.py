@@ -141,7 +141,8 @@ def _starts(entries: Sequence[Entry], machines: Sequence[Machine]) -> dict[str, 
             continue
         machine = _machine(e.plan.rental, e.profile, e.night, machines)
         if machine is not None:
-            prior_s = wait(machine, num_bytes=e.dataset.num_bytes).seconds
+            number = e.plan.rental.num_machines
+            prior_s = wait(machine, num_bytes=e.dataset.num_bytes, num_machines=number).seconds
             starts.setdefault(machine.name, []).append((e.training.start_s + IN_RUN_S) / prior_s)
     return starts
 
