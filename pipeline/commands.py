@@ -6,13 +6,14 @@ status (pipeline/cli.py).
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
 from pipeline.contract import older, params, records
-from pipeline.contract.errors import NothingToDo, ParamsError, ReleaseError, without_password
+from pipeline.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
 from pipeline.contract.formats import one_line
 from pipeline.contract.records import Check
 from pipeline.report import notifier
@@ -312,16 +313,19 @@ def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
         open: show the board in a browser, or the report of the night that was named
         all: only a board over the nights of each model of the fleet
     """
-    import webbrowser
-
-    from pipeline.report import board, outcome, page
+    from pipeline.report import board, links, outcome, page
+    from pipeline.storage import homes
 
     if all:
-        of_all = checkout.home() / "var" / "boards.html"
-        records.replace_text(of_all, board.board_of_all(_histories(outcome.NIGHTS)))
+        of_all, histories = checkout.home() / "var" / "boards.html", _histories(outcome.NIGHTS)
+        pages = {
+            home.model: links.nights(histories[home.model], board=of_all, home=home.folder)
+            for home in homes.homes(homes.lead_of(checkout.home()))
+        }
+        records.replace_text(of_all, board.board_of_all(histories, pages))
         print(of_all)
-        if open and not webbrowser.open(of_all.as_uri()):
-            log.info("no browser is known here; open the file in yours")
+        if open:
+            _show_in_browser(of_all)
         return 0
     entries = ledger.history(limit=outcome.NIGHTS)
     folders = [checkout.home() / "nights" / entry.night.id for entry in entries
@@ -329,18 +333,35 @@ def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
     folder = next((folder for folder in folders if (folder / page.FILE).exists()), None)
     if folder is None:
         raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
+    overview = checkout.home() / links.BOARD
+    there = links.nights(entries, board=overview, home=checkout.home())
+    records.replace_text(overview, board.board(entries, there))
     written = page.write(folder, entries)  # again, since it may have been rolled back
-    overview = checkout.home() / "var" / "board.html"
-    records.replace_text(overview, board.board(entries))
+    for entry in entries:
+        if not entry.rollback and entry.night.id != folder.name:
+            try:
+                page.renew(entry, entries)
+            except PipelineError as error:
+                log.warning("the page of night %s is as it was: %s", entry.night.id, error)
     shown = next(entry for entry in entries if not entry.rollback and entry.night.id == folder.name)
     if folder != folders[0]:
         log.info("no report of %s, the newest night, is here; that of %s is", folders[0].name, folder.name)
     if since := outcome.since(shown, entries):
         log.info("%s", since)
     print(overview, written, sep="\n")
-    if open and not webbrowser.open((written if night else overview).as_uri()):
-        log.info("no browser is known here; open one of these files in yours")
+    if open:
+        _show_in_browser(written if night else overview)
     return 0
+
+
+def _show_in_browser(page: Path) -> None:
+    """Opens a page where there is a desktop; elsewhere Python may start a browser in the terminal."""
+    import webbrowser
+
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    desktop = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in screens)
+    if not desktop or not webbrowser.open(page.as_uri()):
+        log.info("there is no desktop here; open %s in a browser of yours", page)
 
 
 def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url: str = "") -> int:

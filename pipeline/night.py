@@ -95,6 +95,12 @@ def _opened(folder: Path, name: str) -> Night | None:
     return night if night and night.id == name else None
 
 
+def _airflow_run() -> str:
+    """Returns the run of Airflow that this process is a task of, as DAG/RUN; "" outside of Airflow."""
+    dag, run = (os.environ.get(f"AIRFLOW_CTX_DAG_{name}", "") for name in ("ID", "RUN_ID"))
+    return f"{dag}/{run}" if dag and run else ""
+
+
 def _lay_out(
     name: str, day: date | None, *, home: Path, folder: Path, overridden: params.Params,
     assignments: list[str], trigger: str,
@@ -130,6 +136,7 @@ def _lay_out(
         decide_until=now + timedelta(hours=overridden.night.decide_hours),
         budget_usd=overridden.night.budget_usd,
         trigger=trigger,
+        airflow_run=_airflow_run(),
         code_commit=commit,
         previous=previous,
         cold=_why_cold(champion, day, overridden.gate),

@@ -41,6 +41,15 @@ def test_open_fixes_the_deadline_once(repository: Path) -> None:
     assert opened(repository, day=date(2025, 1, 2), trigger="clear") == first
 
 
+def test_a_night_of_airflow_knows_its_run_which_its_name_does_not_tell(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "retrain")
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_RUN_ID", "manual__2025-01-02T20:26:01+00:00")
+    night = opened(repository, day=date(2025, 1, 2), night="manual__2025-01-02T20-26-01-00-00")
+    assert night.airflow_run == "retrain/manual__2025-01-02T20:26:01+00:00"
+
+
 def test_a_night_runs_in_a_worktree_with_its_overrides_written_in(repository: Path) -> None:
     before = (repository / "params.yaml").read_text()
     night = opened(repository, night="a.b-c", set=["night.train_hours=0.5", "source.first=3"])

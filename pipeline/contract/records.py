@@ -50,6 +50,7 @@ class Night(Record):
     trigger: str  # who started it and why: "schedule", or "manual: REASON"
     code_commit: str
     previous: str  # commit of the ledger that this night follows; "" before the first
+    airflow_run: str = ""  # DAG/RUN of the run of Airflow that opened it; "": none did
     cold: str = ""  # why training begins cold, on all samples, whatever `train` says; "": it need not
     boot: str = ""  # name of the boot of the machine that opened it, and when that was by its clock then, in
     booted_at: float = 0.0  # seconds since 1970 (pipeline/contract/clock.py)

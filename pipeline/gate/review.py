@@ -69,18 +69,22 @@ def show_report(night: Night, *, commit: str = "") -> None:
     from pipeline.report import figures, outcome, page, svg
 
     try:
-        path = page.write(Path(), ledger.history(limit=outcome.NIGHTS))
+        history = ledger.history(limit=outcome.NIGHTS)
+        path = page.write(Path(), history)
+        before = next((one for one in history if not one.rollback and one.night.id != night.id), None)
+        if before and commit:  # its page was the last one, and may lead on to this one now
+            page.renew(before, history)
         log.info("report: %s", path.resolve())
         verdict, version = records.find(Verdict), records.find(Version)
         with mlflow_client.session() as client:
             run_id = mlflow_client.find_or_make_run(client, night.id)
-            client.log_artifact(run_id, str(path))
+            client.log_text(run_id, page.alone(path.read_text()), path.name)
             if verdict and (drawn := figures.effect(verdict, verdict.margin)):
                 client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
             if version and commit:
                 aliases.tag(client, version.name, version.number, ledger=commit)
                 client.set_tag(run_id, "ledger", commit)
-    except PipelineError as error:
+    except (PipelineError, OSError) as error:
         log.warning("the report is missing, or not in MLflow: %s", error)
 
 

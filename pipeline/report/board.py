@@ -16,22 +16,33 @@ BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
 _STYLES = {"promoted": "bold green", "kept": "", "failed": "bold red", "rollback": "yellow", "open": "dim"}
 
 
-def board(history: Sequence[Entry]) -> str:
-    """Returns the HTML page over all nights of the ledger; `history` is newest first."""
+def board(history: Sequence[Entry], pages: Mapping[str, str] | None = None) -> str:
+    """Returns the HTML page over all nights of the ledger; `history` is newest first.
+
+    `pages` has the address of each night's page by its id (pipeline/report/links.py).
+    """
     from pipeline.report import page
 
-    return page.render("board.html", **_shown(history))
+    return page.render("board.html", **_shown(history, pages or {}))
 
 
-def board_of_all(histories: Mapping[str, Sequence[Entry]]) -> str:
-    """Returns the HTML page over the nights of several models, each with its history, newest first."""
+def board_of_all(
+    histories: Mapping[str, Sequence[Entry]], pages: Mapping[str, Mapping[str, str]] | None = None
+) -> str:
+    """Returns the HTML page over the nights of several models, each with its history, newest first.
+
+    `pages` has, of each model, the address of each night's page by its id.
+    """
     from pipeline.report import page
 
-    models = [{"model": model, **_shown(history)} for model, history in histories.items()]
+    models = [
+        {"model": model, **_shown(history, (pages or {}).get(model, {}))}
+        for model, history in histories.items()
+    ]
     return page.render("boards.html", models=models)
 
 
-def _shown(history: Sequence[Entry]) -> dict[str, Any]:
+def _shown(history: Sequence[Entry], pages: Mapping[str, str]) -> dict[str, Any]:
     from markupsafe import Markup
 
     from pipeline.report import charts, figures
@@ -41,6 +52,7 @@ def _shown(history: Sequence[Entry]) -> dict[str, Any]:
     spent = [entry.training for entry in nights if entry.training]
     return dict(
         history=history,
+        pages=pages,
         more=len(history) >= outcome.NIGHTS,
         num_nights=len(nights),
         first=nights[-1].night.day if nights else "",

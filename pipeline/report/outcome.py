@@ -62,7 +62,8 @@ def word(entry: Entry) -> str:
 def rolled_back(history: Sequence[Entry]) -> dict[int, Entry]:
     """Returns the versions that rollbacks took back and that did not serve again, each with its rollback.
 
-    `history` is newest first. A rollback over several promotions takes all of them back.
+    `history` is newest first. A rollback over several promotions takes all of them back, also where it goes
+    back to a version of before this history.
     """
     served: dict[int, None] = {}  # in order, without what was taken back
     taken: dict[int, Entry] = {}
@@ -72,7 +73,7 @@ def rolled_back(history: Sequence[Entry]) -> dict[int, Entry]:
         number = entry.release.version
         if entry.rollback:
             taken[entry.release.replaced] = entry
-            while number in served:
+            while number in served or (number not in taken and served and next(reversed(served)) > number):
                 taken[served.popitem()[0]] = entry
         taken.pop(number, None)
         served[number] = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from pipeline.contract import formats, params, records
 from pipeline.contract.errors import ParamsError
@@ -38,11 +38,13 @@ from pipeline.planning import rationale
 from pipeline.profiling.explain import explain
 from pipeline.registry import approval
 from pipeline.registry.description import in_the_long_run
-from pipeline.report import charts, figures, outcome, planned, predictions, profiled
+from pipeline.report import charts, figures, links, outcome, planned, predictions, profiled
 from pipeline.report.standing import Standing, standing
+from pipeline.storage import checkout
 from pipeline.storage.ledger import Entry
 
-FILE = records.RUN / "report.html"
+FILE = links.PAGE
+_FILES = re.compile(r'<nav aria-label="Other pages">.*?</nav>', re.DOTALL)  # in page.html
 # The space between a figure and its unit.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
 _KINDS: tuple[type[Record], ...] = (
@@ -61,6 +63,27 @@ def write(folder: Path, history: Sequence[Entry]) -> Path:
     return path
 
 
+def alone(text: str) -> str:
+    """Returns a page without its links to files, for where it is shown away from them, as in MLflow."""
+    return _FILES.sub("", text)
+
+
+def renew(entry: Entry, history: Sequence[Entry]) -> None:
+    """Brings the page of an earlier night up to date, where it is here: its links, and a rollback since."""
+    home = checkout.home()
+    folder = home / "nights" / entry.night.id
+    if not (folder / FILE).exists():
+        return
+    text = (folder / FILE).read_text()
+    if str(escape(outcome.since(entry, history))) not in text:
+        write(folder, history)
+        return
+    around = links.around(entry, history, folder, home=home)
+    fresh = _FILES.sub(lambda _: render("page_links.html", around=around), text, count=1)
+    if fresh != text:
+        records.replace_text(folder / FILE, fresh)
+
+
 def page(folder: Path, history: Sequence[Entry]) -> str:
     """Returns the page of the night in `folder`; `history` is the ledger, newest first.
 
@@ -77,6 +100,8 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         errors=errors,
         headline=outcome.headline(entry, errors, skips, history),
         since=outcome.since(entry, history),
+        around=links.around(entry, history, folder, home=checkout.home()),
+        servers=links.servers(entry),
         chain=outcome.chain(entry, errors, skips),
         margin=margin,
         standing=now,
@@ -85,7 +110,7 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         error=figures.error,
         broken=_broken(entry.report),
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
-        around=rationale.around(entry.plan, entry.night) if entry.plan else (),
+        beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         priced=rationale.price(entry.plan) if entry.plan and not entry.plan.rental.is_local else "",
         chance=rationale.percent,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",

@@ -113,14 +113,25 @@ def test_after_a_rollback_board_status_and_report_show_it(
     assert ["promoted" in line for line in rows[1:]] == [True, True]
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setenv("DISPLAY", ":0")
     assert commands.report(open=True) == 0
     board, page = map(Path, capsys.readouterr().out.split())
     assert opened == [board.as_uri()]
     assert page == home / "nights" / "2025-01-11" / records.RUN / "report.html"  # not that of the older night
     assert "complaints" in board.read_text()
+    older = home / "nights" / "2025-01-10" / records.RUN / "report.html"
+    for link in ("../nights/2025-01-10/data/run/report.html", "../nights/2025-01-11/data/run/report.html"):
+        assert f'href="{link}"' in board.read_text()
+        assert (board.parent / link).exists()
+    assert 'href="../../../2025-01-10/data/run/report.html">Previous night' in page.read_text()
+    assert 'href="../../../../var/board.html">Board' in page.read_text()
+    assert 'href="../../../2025-01-11/data/run/report.html">Next night' in older.read_text()
     assert "Promoted, then rolled back: version 2 replaced version 1." in page.read_text()
     assert f"Version 2 was rolled back at {now}" in page.read_text()
     page.unlink()
-    assert commands.report() == 0
+    monkeypatch.delenv("DISPLAY")
+    assert commands.report(open=True) == 0
+    assert len(opened) == 1
+    assert f"there is no desktop here; open {board}" in caplog.text
     assert "2025-01-10" in capsys.readouterr().out
     assert "no report of 2025-01-11, the newest night, is here; that of 2025-01-10 is" in caplog.text

@@ -117,6 +117,8 @@ def test_a_rollback_takes_all_promotions_back_that_it_goes_over_until_one_serves
     later = whole(13, day + timedelta(days=13))
     assert outcome.rolled_back([later, back, *nights]) == {11: back, 12: back}
     assert back.release
+    far = replace(back, release=replace(back.release, version=3))  # of before this history
+    assert outcome.rolled_back([far, *nights]) == {10: far, 11: far, 12: far}
     forth = replace(back, release=replace(back.release, version=12, replaced=10))
     assert outcome.rolled_back([forth, back, *nights]) == {10: forth, 11: back}
 
