@@ -1,6 +1,6 @@
 """Calls the command line from a DAG, and notifies people of what fails or takes too long.
 
-A message goes to the task log and to the notifier named in params.yaml (`notify.command`).
+A message goes to the task log and to the notifiers named in params.yaml (`notify.command`, `notify.urls`).
 """
 
 import json
@@ -68,7 +68,7 @@ def tell(home: Home, text: str, *options: str) -> None:
     except subprocess.CalledProcessError as error:
         log.error("the notifier failed: %s", error.stderr.strip())
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.error("the notifier failed: %s; look at notify.command in params.yaml", error)
+        log.error("the notifier failed: %s; look at notify in params.yaml", error)
 
 
 def failed(context: Any) -> None:
@@ -82,4 +82,4 @@ def late(*, context: Any, hours: float) -> None:
     """Notifies that Airflow's deadline has passed; the night ends by its own deadline, not by this one."""
     dag, run = context["dag_run"]["dag_id"], context["dag_run"]["dag_run_id"]
     text = f"Daybreak: run {run} of {dag} was not done {hours:g} hours after it was due; look at its tasks"
-    tell(homes.of_dag(dag), text)
+    tell(homes.of_dag(dag), text, "--late", "--night", night_of(run))

@@ -453,17 +453,21 @@ def show(record: str, *, night: str = "") -> int:
     return 0
 
 
-def notify(*, text: str = "", night: str = "", stage: str = "") -> int:
-    """Notify people of a failure or a missed deadline, by notify.command of params.yaml.
+def notify(*, text: str = "", night: str = "", stage: str = "", late: bool = False) -> int:
+    """Notify people of a failure or a missed deadline, by notify.command and notify.urls of params.yaml.
 
     Args:
         text: the message; standard input if left out
-        night: the night of the stage that failed
+        night: the night that is late, or whose stage failed
         stage: the stage that failed; the sentence that it left is added
+        late: it is a missed deadline, which is told once a night
     """
+    run = checkout.home() / "nights" / night / records.RUN
     message = (text or sys.stdin.read()).rstrip("\n")
     if stage:
-        left = checkout.home() / "nights" / night / records.RUN / f"{stage}.error"
+        left = run / f"{stage}.error"
         message += f": {left.read_text().strip() if left.exists() else 'look at its log'}"
     log.warning("%s", message)
-    return 0 if notifier.tell(message) else 1
+    if late:
+        return 0 if notifier.tell_once("late", message, "late", run=run) else 1
+    return 0 if notifier.tell(message, "failed" if stage else "alarm") else 1

@@ -27,7 +27,7 @@ from pipeline.contract.errors import (
 )
 from pipeline.contract.formats import size
 from pipeline.contract.params import CloseSections
-from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
+from pipeline.contract.records import Approval, Champion, Night, Release, Training, Verdict, Version
 from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
@@ -180,10 +180,8 @@ def close(night: Night, params: CloseSections) -> None:
         verdict = _no_evidence(failure, stage=stage)
         records.write(verdict)
     reason = approval.reason(verdict, records.find(Approval), over=True)
-    before = ledger.ledger_tip()
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
-    if ledger.ledger_tip() != before and not failure:  # else people were notified before
-        notifier.refused(night, verdict, reason)
+    _tell(night, verdict, reason, release=ledger.read_at(commit, Release), failed=bool(failure))
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])
     ledger_copy.push()
     snapshots.push()
@@ -194,6 +192,22 @@ def close(night: Night, params: CloseSections) -> None:
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
+
+
+def _tell(night: Night, verdict: Verdict, reason: str, *, release: Release | None, failed: bool) -> None:
+    """Tells what a night decided and whether it was late or over its budget, where nobody was told before.
+
+    Of a failure people are told by whoever ran the stage: Airflow, or `python -m pipeline night`.
+    """
+    if release and release.night == night.id:
+        notifier.promoted(night, release, reason)  # told by `promote`, unless it was killed before
+    elif not failed:
+        notifier.refused(night, verdict, reason)
+        if verdict.approve_until is None and clock.utc() > night.decide_until:
+            notifier.late(night)
+    training = records.find(Training)
+    if training and training.cost_usd > night.budget_usd:
+        notifier.over_budget(night, training)
 
 
 def _end_experiment(night: Night, params: CloseSections) -> None:

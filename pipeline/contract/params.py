@@ -15,7 +15,7 @@ from datetime import date
 from io import StringIO
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -508,12 +508,22 @@ class ServingParams(Section):
         return proxies
 
 
+NotifyEvent = Literal[
+    "promoted", "refused", "rolled back", "question", "failed", "late", "over budget", "alarm"
+]
+
+
 class NotifyParams(Section):
     """Who hears of failures, missed deadlines, promotions, refusals, rollbacks and questions."""
 
     command: str = ""
-    """Command that the shell runs with the message on its standard input, to send it on; empty: messages
-    stay in the task log."""
+    """Command that the shell runs with the message on its standard input, to send it on; without it and
+    `urls`, messages stay in the task log."""
+    urls: tuple[str, ...] = ()
+    """URLs of Apprise that each message is sent to: Slack, mail, Teams, a webhook. Environment variables are
+    filled in, which is the place for a URL with a token: `$SLACK_URL`."""
+    on: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
+    """Which messages are sent."""
 
 
 class Sections(Section):

@@ -76,7 +76,6 @@ def gate(
     champion: Champion | None,
     params: GateSections,
     *,
-    before: Verdict | None = None,
     answer: Approval | None = None,
 ) -> Verdict:
     """Returns the verdict on tonight's version, and shows it in the registry.
@@ -90,8 +89,7 @@ def gate(
         version: the challenger.
         champion: that served when the night was opened; None before the first.
         params: its sections.
-        before: the verdict of an earlier call in this night.
-        answer: what a person said to that.
+        answer: what a person said to an earlier verdict of this night.
     """
     if version.model_digest != evaluation.model_digest or version.night != night.id:
         raise ReleaseError(
@@ -135,8 +133,7 @@ def gate(
     verdict = replace(verdict, decided_at=clock.utc().replace(microsecond=0))
     if verdict.approve_until:
         records.write(verdict)
-        if not approval.is_same_question(before, verdict):
-            notifier.asks(night, verdict)
+        notifier.asks(night, verdict, now=clock.utc())
         review.show_report(night)  # for whoever is asked, since the night is closed only later
     return verdict
 

@@ -17,7 +17,7 @@ from pipeline.gate.judge import LOOKED_AT, rules_of
 from pipeline.registry import aliases
 from pipeline.rollout import saga
 from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.rollback import rollback
+from pipeline.rollout.rollback import rollback, tell_finished
 from pipeline.rollout.targets import Target, release_targets
 from pipeline.statistics.control_chart import Mean
 from pipeline.statistics.level import Level, level
@@ -156,6 +156,8 @@ def _check_targets(params: WatchSections) -> str:
         everybody = release_targets(client, name)
         if left := saga.recover(everybody):
             how = "finished" if left.new else "took back"
+            if left.new and left.kind == "rollback":
+                tell_finished(left.release)
             return f"{how} the {left.kind} of version {left.release.version}, which was interrupted; "
         serving = ledger.champion_at(ledger.ledger_tip())
         if serving is None:

@@ -36,15 +36,6 @@ def answer_to(verdict: Verdict, approval: Approval | None) -> Approval | None:
     return approval if answered_to == (verdict.champion, verdict.challenger, verdict.action) else None
 
 
-def is_same_question(before: Verdict | None, verdict: Verdict) -> bool:
-    """Returns whether a person was already asked about the same verdict, by an earlier run of the gate."""
-    if before is None or before.approve_until is None:
-        return False
-    return (before.champion, before.challenger, before.action) == (
-        verdict.champion, verdict.challenger, verdict.action,
-    )  # fmt: skip
-
-
 def check_promotion(night: Night, verdict: Verdict, approval: Approval | None, *, now: datetime) -> None:
     """Returns if the version is to be promoted.
 

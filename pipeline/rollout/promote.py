@@ -77,7 +77,6 @@ def promote(
             release=release,
         ),
     )
-    is_retry = records.find(Release) is not None
     with session() as client:
         commit = saga.run(move, release_targets(client, version.name))
         aliases.tag(client, version.name, version.number, ledger=commit)
@@ -90,8 +89,7 @@ def promote(
         raise NothingToDo(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
-    if not is_retry:
-        notifier.promoted(night, release, reason)
+    notifier.promoted(night, release, reason)
     return release
 
 

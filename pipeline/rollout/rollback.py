@@ -38,6 +38,7 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
         targets = release_targets(client, name)
         left = saga.recover(targets)
         if left and left.new and left.kind == "rollback":
+            tell_finished(left.release)
             return left.release
         tip, newest = ledger.ledger_tip(), next(iter(ledger.history(limit=1)), None)
         serving = newest.serving if newest else None
@@ -83,9 +84,16 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
             ),
         )
         saga.run(move, targets)
-        ledger_copy.push()
         notifier.rolled_back(release, verdict.reason)
+        ledger_copy.push()
         return release
+
+
+def tell_finished(release: Release) -> None:
+    """Tells of a rollback that was interrupted before people were told, and is finished now."""
+    newest = next(iter(ledger.history(limit=1)), None)
+    reason = newest.verdict.reason if newest and newest.rollback and newest.verdict else "rolled back"
+    notifier.rolled_back(release, reason)
 
 
 def steps_back(releases: Sequence[Commit], steps: int) -> int:

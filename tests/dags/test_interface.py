@@ -45,6 +45,10 @@ def test_a_form_with_a_wrong_entry_is_refused_by_name(standalone: Any, form: Any
     assert named in json.dumps(answer)
 
 
+def folder_of(run: str) -> str:
+    return run.replace(":", "-").replace("+", "-")
+
+
 @pytest.fixture(scope="module")
 def night(standalone: Any) -> str:
     """A run that is late, whose night has a version in the registry; it has ended well."""
@@ -52,7 +56,7 @@ def night(standalone: Any) -> str:
     now = datetime.now(UTC).isoformat()
     _, run = standalone.ask("POST", RUNS, {"logical_date": now, "conf": {"reason": "a test"}})
     name = str(run["dag_run_id"])
-    folder = standalone.home / "nights" / name.replace(":", "-").replace("+", "-") / "data/run"
+    folder = standalone.home / "nights" / folder_of(name) / "data/run"
     standalone.until(folder.parents[1].exists)
     folder.mkdir(parents=True)
     (folder / "version.json").write_text(json.dumps({"run_id": "0123abc"}))
@@ -81,7 +85,7 @@ def calls(standalone: Any) -> list[list[str]]:
 
 
 def test_a_missed_deadline_is_told_through_the_notifier(standalone: Any, night: str) -> None:
-    standalone.until(lambda: ["notify"] in calls(standalone))
+    standalone.until(lambda: ["notify", "--late", "--night", folder_of(night)] in calls(standalone))
 
 
 def test_the_last_task_links_to_the_run_in_mlflow_and_to_the_report(standalone: Any, night: str) -> None:

@@ -24,7 +24,7 @@ from pipeline.storage import ledger, mlflow_client
 from pipeline.storage.traffic_log import open_log
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
-from tests.release.folders import make_night
+from tests.release.folders import PARAMS, make_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -154,9 +154,12 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
+    heard = home.with_name("heard")
+    (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {heard}; echo >> {heard}'}}\n")
     kept = home.with_name("kept")
     shutil.copytree(home, kept)
     for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
+        heard.write_text("")
         with killing(at) as killer:
             try:
                 rollback.rollback(told)
@@ -166,6 +169,7 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
             rollback.rollback(told, to=1)
+            assert heard.read_text().count("Daybreak: rolled back from version 2 to 1: ") == 1, killer.steps
         assert standing(shelf) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history()] == [True, False, False]
         for name in ("var", ".git"):  # and once more from where it was
