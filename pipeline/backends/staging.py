@@ -94,11 +94,14 @@ def unpack(bucket: BucketFolder, name: str, root: Path, folder: Path) -> None:
     text = bucket.text("jobs", name, "needs.json")
     if text is None:
         raise DataError(f"{bucket.url} has no jobs/{name}; run train again, which sends it")
-    for path, name_of in json.loads(text).items():
+    things = json.loads(text)
+    for path, name_of in things.items():
         bucket.bring_thing(name_of, inside(root, path))
-    if (root / CODE / "code.zip").exists():
+    if CODE in things:
         with zipfile.ZipFile(root / CODE / "code.zip") as packed:
             packed.extractall(root / CODE)
+    else:  # what another job left on this machine is not this one's
+        shutil.rmtree(root / CODE, ignore_errors=True)
     pull_results(bucket, name, folder)
     pull_updates(bucket, name, folder)
 

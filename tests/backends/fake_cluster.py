@@ -480,6 +480,9 @@ class FakeCluster:
         given = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
         own = {"JOB_COMPLETION_INDEX": str(pod["metadata"]["index"])}
         own |= {each["name"]: each["value"] for each in container.get("env", ())}
+        disk = self.folder / f"disk{len(self.processes)}"  # of its own, as a container has it
+        disk.mkdir()
+        own["TMPDIR"] = str(disk)
         words = [sys.executable, *container["command"][1:], *container["args"]]
         if spec["subdomain"] in self.objects["services"]:
             words = self._among_others(spec["subdomain"], words)
