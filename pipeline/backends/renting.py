@@ -245,10 +245,10 @@ class Renting(Backend):
             rented = self.get(submission.resource)
             if rented and rented.is_alive:
                 rented = self._still_alone(journal, submission, rented)
+            return self._record(journal, submission, rented)
         except (Unreachable, Refused) as error:
             log.warning("%s; the last known state of job %s is %s", error, submission.job, submission.state)
             return submission.state
-        return self._record(journal, submission, rented)
 
     def _still_alone(self, journal: SubmissionJournal, submission: Submission, rented: Rented) -> Rented:
         """Ends all live jobs of that name but the oldest; returns the job, which may be an ended one."""
@@ -340,7 +340,7 @@ class Renting(Backend):
             staging.pull_results(self.bucket, name, journal.folder)
         except Exception as error:  # each filesystem has its own
             if not alive:
-                raise JobError(
+                raise Unreachable(
                     f"what job {name} left is in {self.bucket.url}, which does not answer "
                     f"({type(error).__name__}: {error}); try again"
                 ) from error

@@ -202,12 +202,12 @@ class Reconciler:
             if job.job != kept.job:
                 log.warning("job %s lives twice; ending %s, %s stays", self.folder.name, job.job, kept.job)
                 self.backend.cancel(job.handle)
-        return kept if kept.job != label(name) else None
+        return kept if label(kept.job) != label(name) else None
 
     def _rung_of(self, job: LiveJob) -> Rung | None:
         """Returns the rung whose job that is."""
         rungs = (self.first, *self.plan.ladder)
-        return next((rung for rung in rungs if label(self._job(rung, 0.0).name) == job.job), None)
+        return next((rung for rung in rungs if label(self._job(rung, 0.0).name) == label(job.job)), None)
 
     def _submit(self, now: float, job: Job) -> None:
         """Submits the job, or attaches to it; NotYet if its deadline has passed meanwhile."""

@@ -55,8 +55,8 @@ class SmallPlace(Renting):
         "full": Fault(state="refused", text="all of {what} is taken{said}; wait"),
     }
 
-    def __init__(self, cloud: Cloud) -> None:
-        super().__init__(region=MACHINE.region)
+    def __init__(self, cloud: Cloud, *, bucket: str = "") -> None:
+        super().__init__(region=MACHINE.region, bucket=bucket)
         self.cloud = cloud
 
     def make(self, request: Request) -> Rented:

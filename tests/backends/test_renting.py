@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.backends import staging
 from pipeline.backends.submission_journal import SubmissionJournal
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import JobError, NotYet
@@ -55,6 +56,20 @@ def test_while_the_place_is_away_the_last_known_state_counts_and_nothing_is_aske
         SmallPlace(cloud).submit(job())
     cloud.away = False
     assert SmallPlace(cloud).submit(job()) == handle
+
+
+def test_while_the_bucket_is_away_a_job_that_has_ended_is_as_it_was_known(cloud, job, tmp_path, monkeypatch):
+    backend = SmallPlace(cloud, bucket=f"file://{tmp_path}/bucket")
+    handle = backend.submit(job("true"))
+
+    def away(*parts: Any) -> None:
+        raise OSError("no route to the bucket")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "pull_results", away)
+        cloud.things["thing-0"].process.wait()
+        assert backend.state(handle) == "queued"
+    assert backend.state(handle) == "succeeded"
 
 
 def test_of_two_jobs_of_a_name_the_younger_is_ended_at_the_next_look_and_paid(cloud, job, tmp_path):

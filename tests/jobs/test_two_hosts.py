@@ -112,3 +112,21 @@ def test_a_cloud_that_does_not_list_its_jobs_does_not_keep_a_night_from_its_own(
     assert "queued" in hosts.look("one")
     assert "is not known: the service does not answer" in caplog.text
     assert [label(name) for name in hosts.live()] == [hosts.job_of("one")]
+
+
+def test_a_host_knows_its_own_job_by_the_name_of_a_machine_in_capitals(hosts, monkeypatch):
+    """Slurm and Kubernetes list names as they were given, Vertex as labels."""
+    named = [replace(machine, name="A") for machine in plans.rented() if machine.name == "a"]
+    monkeypatch.setattr(hosts.cloud, "machines", lambda: (*plans.rented(), *named))
+    plan = hosts.cloud.plan
+    ladder = [replace(rung, rental=replace(rung.rental, machine="A")) for rung in plan.ladder]
+    hosts.cloud.plan = replace(plan, ladder=tuple(ladder))
+    refuse(hosts, plans.HOME)
+    hosts.look("one")
+    job = hosts.live()
+    assert [label(name) for name in job] != job
+    hosts.cloud.luck = Luck(queue_s=1e-3)
+    for host in ("one", "one", "two"):
+        hosts.wait(TICK_S)
+        assert "cancelled" not in hosts.look(host)
+    assert hosts.live() == job == [hosts.job_of("two")]
