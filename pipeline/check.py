@@ -196,15 +196,14 @@ def _lifecycle(home: Path, loaded: params.Params) -> Iterator[Finding]:
 
 def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.Place]:
     """Yields what is kept in buckets of Google, by params.yaml, DVC's settings and the environment."""
-    jobs = str((loaded.backend.model_extra or {}).get("bucket") or "").rstrip("/")
     endpoint = loaded.serving.endpoint
     containers = str((endpoint.model_extra or {}).get("bucket") or "").rstrip("/") if endpoint else ""
     config = configparser.ConfigParser(interpolation=None)
     config.read(home / ".dvc" / "config")
     remotes = [values["url"] for values in config.values() if "url" in values]
     kept = [
-        (f"{jobs}/things", "what jobs fetch", False),
-        (f"{jobs}/jobs", "what jobs leave", False),
+        *((f"{bucket}/things", "what jobs fetch", False) for bucket in loaded.buckets()),
+        *((f"{bucket}/jobs", "what jobs leave", False) for bucket in loaded.buckets()),
         (loaded.train.checkpoints, "copies of checkpoints", False),
         (f"{containers}/serving", "what the endpoint's containers start from", True),
         *((url, "DVC's copy of data and models", True) for url in remotes),

@@ -158,7 +158,7 @@ def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[
     from pipeline.backends import staging
     from pipeline.registry import carried_code
 
-    if (loaded.backend.model_extra or {}).get("bucket"):
+    if loaded.buckets():
         yield "to each job", staging.code_files(folder)
     tops = carried_code.tops(loaded.workload.use)
     yield "into each version", [file for top in tops for file in carried_code.files_of(top)]

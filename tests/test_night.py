@@ -68,12 +68,12 @@ def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours
     (repository / "big.bin").write_bytes(b"x" * 2_500_000)
     checkout.git("add", "big.bin", folder=repository)
     checkout.git("commit", "-m", "Add a file that is no code", folder=repository)
-    backend = 'backend={"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p", "image": "i", '
+    backend = '{"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p", "image": "i", '
     with pytest.raises(ParamsError) as refused:
         opened(
             repository,
             day=date(2025, 1, 2),
-            set=[f'{backend}"bucket": "gs://b"}}', "night.max_code_mb=2"],
+            set=[f'backend=[{backend}"bucket": "gs://b"}}]', "night.max_code_mb=2"],
         )
     told = str(refused.value)
     assert (

@@ -88,6 +88,10 @@ class Several(Backend):
             log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
             return None
 
+    def parts(self) -> Sequence[Backend]:
+        """Returns the backends."""
+        return tuple(self.backends.values())
+
     def live(self) -> Sequence[LiveJob]:
         """Returns the live jobs of all backends."""
         return [

@@ -101,6 +101,10 @@ class Backend(Protocol):
         """Returns the jobs of this pipeline that are queued or running and cost money, of any night."""
         return ()
 
+    def parts(self) -> "Sequence[Backend]":
+        """Returns the backends that this one consists of, each of which may be away by itself."""
+        return (self,)
+
     def live_in(self, regions: Sequence[str]) -> Sequence[LiveJob]:
         """Returns the live jobs in these regions; more of them where that costs no more.
 

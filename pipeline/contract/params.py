@@ -588,6 +588,12 @@ class BackendSections(Sections):
             raise ValueError("a list of backends names at least one")
         return {"use": SEVERAL, "backends": [Plug.model_validate(each).model_dump() for each in value]}
 
+    def buckets(self) -> list[str]:
+        """Returns the buckets by which jobs are staged, of each backend that has one."""
+        given = self.backend.model_extra or {}
+        each = [given, *given.get("backends", ())]
+        return [str(one["bucket"]).rstrip("/") for one in each if one.get("bucket")]
+
 
 class PlanSections(ProfileSections, TrainSections, PrepareSections, BackendSections):
     """Sections that stage plan reads."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pipeline.contract import records
 from pipeline.contract.backend import Backend, LiveJob, label
-from pipeline.contract.errors import PipelineError
+from pipeline.contract.errors import JobError, PipelineError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Night
 from pipeline.storage import checkout, ledger
@@ -54,8 +54,18 @@ def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:
 
 
 def reap(*, backend: Backend) -> None:
-    """Ends the jobs that belong to no open night; JobError if the service cannot list the jobs."""
-    _end(orphans(backend.live(), standings(), now=datetime.now(UTC)), backend)
+    """Ends the jobs that belong to no open night.
+
+    Raises JobError if a service cannot list its jobs, once those of all others are ended.
+    """
+    away: list[str] = []
+    for part in backend.parts():
+        try:
+            _end(orphans(part.live(), standings(), now=datetime.now(UTC)), part)
+        except PipelineError as error:
+            away.append(str(error))
+    if away:
+        raise JobError("; ".join(away))
 
 
 def end_night(night: Night, plug: Plug) -> None:
@@ -66,9 +76,14 @@ def end_night(night: Night, plug: Plug) -> None:
     """
     try:
         backend: Backend = plug.make()
-        _end([job for job in backend.live() if label(job.night) == label(night.id)], backend)
     except PipelineError as error:
         log.warning("whether a job of night %s still runs is not known: %s", night.id, error)
+        return
+    for part in backend.parts():
+        try:
+            _end([job for job in part.live() if label(job.night) == label(night.id)], part)
+        except PipelineError as error:
+            log.warning("whether a job of night %s still runs is not known: %s", night.id, error)
 
 
 def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:

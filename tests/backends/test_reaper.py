@@ -14,7 +14,7 @@ from pipeline import runner
 from pipeline.contract import records
 from pipeline.contract.backend import LiveJob, label
 from pipeline.contract.errors import JobError
-from pipeline.contract.params import Plug
+from pipeline.contract.params import SEVERAL, Plug
 from pipeline.contract.records import Night
 from pipeline.jobs import reaper
 from pipeline.jobs.reaper import YOUNG, Standing, orphans
@@ -108,6 +108,18 @@ def test_a_night_is_closed_though_the_service_is_away_and_the_hourly_look_says_s
     reaper.end_night(night, Plug(use="pipeline.backends.vertex.vertex:Vertex"))  # without its arguments
     with pytest.raises(JobError, match="does not answer; try again"):
         reaper.reap(backend=Renting(away=True))
+
+
+def test_of_several_backends_one_that_is_away_keeps_no_orphan_of_another_alive(repository: Path) -> None:
+    night = opened(repository)
+    kind = f"{__name__}:Renting"
+    one, other = {"use": kind, "away": True}, {"use": kind, "nights": [night.id, "none"]}
+    both = Plug.model_validate({"use": SEVERAL, "backends": [one, other]})
+    with pytest.raises(JobError, match="does not answer; try again"):
+        reaper.reap(backend=both.make())
+    assert CANCELLED == ["none/j"]
+    reaper.end_night(night, both)
+    assert CANCELLED == ["n/j"]
 
 
 def test_the_hourly_look_knows_the_nights_by_their_folders_and_the_ledger(repository: Path) -> None:
