@@ -132,6 +132,47 @@ def why(version: int) -> int:
     return 0
 
 
+def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, json: bool = False) -> int:
+    """Show which rows of a night failed which rules, and how each rule fared in the nights before.
+
+    Args:
+        night: the night; the newest if left out
+        rule: only this rule, and its history night by night
+        limit: rows of each rule that are shown
+        last: nights of the history
+        json: as JSON, for other programs
+    """
+    import dataclasses
+    from json import dumps
+
+    from rich.console import Console
+
+    from pipeline.report import bad_rows, page
+
+    if limit < 0 or last < 1:
+        raise ParamsError(f"limit is {limit} and last {last}; give 0 or more rows and 1 or more nights")
+    history = [entry for entry in ledger.history() if not entry.rollback]
+    name = night or (history[0].night.id if history else "")
+    folder = checkout.home() / "nights" / name
+    entry = next((one for one in history if one.night.id == name), None)
+    if entry is None:  # it may not be closed yet
+        if not name or records.find(records.Night, folder / records.RUN) is None:
+            raise NothingToDo(f"there is no night {name}".rstrip() + "; status shows those of the ledger")
+        entry = page.entry_of(folder)
+    bad = bad_rows.of_night(entry, folder, rule=rule, limit=limit)
+    history = history[:last]
+    nights = bad_rows.over_nights(rule, history) if rule else []
+    if rule and not bad.rules and not nights:
+        raise NothingToDo(f"no night of the last {last} had a rule {rule!r}; leave --rule out to see all")
+    if json:
+        shown = dataclasses.asdict(bad) | {"history": [dataclasses.asdict(one) for one in nights]}
+        print(dumps(shown))
+        return 0
+    for line in bad_rows.lines(bad, history, nights):
+        Console().print(line, highlight=False, markup=False, soft_wrap=isinstance(line, str))
+    return 0
+
+
 def who_used(what: str) -> int:
     """Show which nights and versions used a day or a digest.
 

@@ -4,7 +4,8 @@ Tonight's partitions of `data/raw` are judged by the rules of the workload's tab
 one at a time. A row that fails a row rule goes to `data/quarantine` with the name of the first rule that it
 failed, the others to `data/clean`: clean + quarantined = rows in, always. A changed schema, a day with
 impossible figures, too many bad rows, a day unlike its weekdays or outside the limits that are learned from
-the days before it (pipeline/data/day_history.py) stop the night, and then no folder is touched. Great
+the days before it (pipeline/data/day_history.py) stop the night; then neither folder is touched, and the
+bad rows of tonight are kept in `data/run/bad_rows` to be looked at (pipeline/report/bad_rows.py). Great
 Expectations judges how many rows of each partition failed each rule, and the figures.
 
 `data/clean` is a function of (raw, table, rules) alone: their digest is kept beside the partitions, and if
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
 RULES = CLEAN / "RULES.txt"
 DOCS = records.RUN / "docs"
+REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     """
     import pandas as pd
 
+    shutil.rmtree(REFUSED, ignore_errors=True)  # of a call before
     params = sections.validate_
     suite = load(Path(params.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
@@ -72,17 +75,23 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     counts = _counts(judged, rules)
     of_rows = judge.findings("rows", [_of_count(rule) for rule in rules], counts)
     docs = judge.publish()
-    if any(not finding.success for finding in of_days):
-        raise DataError(_broken_day(of_days, figures, days, docs))
-    _refuse_bad_rows([judged[day] for day in tonight], rules, limit=params.max_quarantined, docs=docs)
-    distances, note = _drift(night.day, judged, table, suite=suite, limit=params.max_drift)
-    figures_of_days, unusual = _unusual(
-        night, judged, table, came_in=tonight, suite=suite, rules=digest, params=params
-    )
+    names = [rule.name for rule in rules]
+    try:
+        if any(not finding.success for finding in of_days):
+            raise DataError(_broken_day(of_days, figures, days, docs))
+        _refuse_bad_rows([judged[day] for day in tonight], rules, limit=params.max_quarantined, docs=docs)
+        distances, note = _drift(night.day, judged, table, suite=suite, limit=params.max_drift)
+        figures_of_days, unusual = _unusual(
+            night, judged, table, came_in=tonight, suite=suite, rules=digest, params=params
+        )
+    except DataError:
+        for day in tonight:
+            _write_bad(_rows(day, table), judged[day], names, part_of(day, REFUSED), key=table.key)
+        raise
     for torn in (*CLEAN.glob(f"day=*/.{PART}"), *QUARANTINE.glob(f"day=*/.{PART}")):
         torn.unlink()  # left by a call that was killed while it wrote
     for day in days:
-        _split(day, judged[day], table, [rule.name for rule in rules])
+        _split(day, judged[day], table, names)
     if changed:
         for gone in set(partitions(CLEAN)) - set(days):
             shutil.rmtree(part_of(gone, CLEAN).parent)
@@ -267,22 +276,38 @@ def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
 def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> None:
     """Writes the day's clean rows, and the others with the rule that they failed."""
     import pyarrow as pa
+
+    rows = _rows(day, table)
+    _replace(
+        rows.filter(pa.array(judged.good())), part_of(day, CLEAN), dictionaries=_repeated(rows, table.key)
+    )
+    _write_bad(rows, judged, names, part_of(day, QUARANTINE), key=table.key)
+
+
+def _rows(day: date, table: Table) -> "pa.Table":
     import pyarrow.parquet as pq
 
-    rows = (
-        pq.read_table(part_of(day), partitioning=None, page_checksum_verification=True)
-        .select(list(table.columns))
-        .combine_chunks()
-    )
-    # A dictionary of what does not come again is only work for the writer.
-    repeated = [name for name in rows.column_names if _is_text(rows, name) and (name,) != table.key]
-    _replace(rows.filter(pa.array(judged.good())), part_of(day, CLEAN), dictionaries=repeated)
+    rows = pq.read_table(part_of(day), partitioning=None, page_checksum_verification=True)
+    return rows.select(list(table.columns)).combine_chunks()
+
+
+def _write_bad(
+    rows: "pa.Table", judged: Judged, names: Sequence[str], path: Path, *, key: tuple[str, ...]
+) -> None:
+    """Writes the day's bad rows, each with the first rule that it failed; where there is none, no file."""
+    import pyarrow as pa
+
     if not len(judged.bad):
-        shutil.rmtree(part_of(day, QUARANTINE).parent, ignore_errors=True)
+        shutil.rmtree(path.parent, ignore_errors=True)
         return
     first = pa.array([names[number] for number in judged.failed.argmax(axis=1)], pa.string())
     bad = rows.take(pa.array(judged.bad)).append_column("rule", first)
-    _replace(bad, part_of(day, QUARANTINE), dictionaries=[*repeated, "rule"])
+    _replace(bad, path, dictionaries=[*_repeated(rows, key), "rule"])
+
+
+def _repeated(rows: "pa.Table", key: tuple[str, ...]) -> list[str]:
+    """Returns the columns of texts that come again; a dictionary of others is only work for the writer."""
+    return [name for name in rows.column_names if _is_text(rows, name) and (name,) != key]
 
 
 def _is_text(rows: "pa.Table", name: str) -> bool:

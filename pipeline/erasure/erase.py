@@ -26,9 +26,11 @@ from pipeline.contract.records import Dataset, Night
 from pipeline.data import prepare
 from pipeline.data.ingest import without
 from pipeline.data.source import PART
+from pipeline.data.validator import REFUSED
 from pipeline.erasure import cached_rows, version_rows
 from pipeline.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
 from pipeline.registry import aliases
+from pipeline.report import outcome, page
 from pipeline.rollout import ledger_copy, provenance, saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.prune import open_nights
@@ -148,7 +150,7 @@ def _folders(home: Path, column: str, unit: str, days: set[str], *, dry_run: boo
     if not dry_run:
         checkout.remove_worktrees(home, others)
     for folder in filter(None, (newest, home)):
-        parts = [part for path in ROWS for part in (folder / path).glob(f"day=*/{PART}")]
+        parts = [part for path in (*ROWS, REFUSED) for part in (folder / path).glob(f"day=*/{PART}")]
         held = [part for part in parts if _holds(part, column, unit)]
         if held:
             yield f"{len(held):,} partitions in {folder}"
@@ -187,6 +189,8 @@ def _rewrite(folder: Path, held: list[Path], days: set[str], *, column: str, uni
         records.replace_text(lock, erasures.now_of_lock(lock.read_text()))
     for name in ("ingest", "arrays"):
         shutil.rmtree(folder / "data" / "work" / name, ignore_errors=True)
+    if (folder / page.FILE).exists():  # it shows rows
+        page.write(folder, ledger.history(limit=outcome.NIGHTS))
     _make_arrays_again(folder)
     (folder / BEGUN).unlink()
 

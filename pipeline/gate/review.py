@@ -78,7 +78,7 @@ def show_report(night: Night, *, commit: str = "") -> None:
         verdict, version = records.find(Verdict), records.find(Version)
         with mlflow_client.session() as client:
             run_id = mlflow_client.find_or_make_run(client, night.id)
-            client.log_text(run_id, page.alone(path.read_text()), path.name)
+            client.log_text(run_id, page.alone(page.page(Path(), history)), path.name)
             if verdict and (drawn := figures.effect(verdict, verdict.margin)):
                 client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
             if version and commit:

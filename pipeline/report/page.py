@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -33,12 +34,13 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
+from pipeline.data.validator import DOCS
 from pipeline.evaluation.scores import SCORES, read_scores
 from pipeline.planning import rationale
 from pipeline.profiling.explain import explain
 from pipeline.registry import approval
 from pipeline.registry.description import in_the_long_run
-from pipeline.report import charts, figures, links, outcome, planned, predictions, profiled
+from pipeline.report import bad_rows, charts, figures, links, outcome, planned, predictions, profiled
 from pipeline.report.standing import Standing, standing
 from pipeline.storage import checkout
 from pipeline.storage.ledger import Entry
@@ -59,7 +61,7 @@ _FORMATS = (
 def write(folder: Path, history: Sequence[Entry]) -> Path:
     """Writes the page of the night in `folder` to data/run/report.html; returns its path."""
     path = folder / FILE
-    records.replace_text(path, page(folder, history))
+    records.replace_text(path, page(folder, history, in_folder=True))
     return path
 
 
@@ -84,8 +86,11 @@ def renew(entry: Entry, history: Sequence[Entry]) -> None:
         records.replace_text(folder / FILE, fresh)
 
 
-def page(folder: Path, history: Sequence[Entry]) -> str:
+def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> str:
     """Returns the page of the night in `folder`; `history` is the ledger, newest first.
+
+    Only the page that stays in the folder shows bad rows and links to Data Docs beside it: a copy elsewhere
+    would outlive the rows when they are erased.
 
     The ledger may or may not have tonight's entry yet. Raises DataError if the night has no Night record, or
     a record that is broken.
@@ -109,6 +114,10 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
         batch_size=figures.batch_size(entry),
         error=figures.error,
         broken=_broken(entry.report),
+        bad=bad_rows.of_night(entry, folder, stopped="validate" in errors) if in_folder else None,
+        before=lambda rule: bad_rows.before(rule, history, entry.night.id),
+        row_text=bad_rows.texts,
+        docs=_docs(folder) if in_folder else {},
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
         beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         priced=rationale.price(entry.plan) if entry.plan and not entry.plan.rental.is_local else "",
@@ -219,6 +228,16 @@ def _broken(report: Report | None) -> list[Expectation]:
     """Returns the rules that rows failed or that do not hold: first those, then by the number of rows."""
     broken = [e for e in report.expectations if e.num_failed or not e.success] if report else []
     return sorted(broken, key=lambda e: (e.success, -e.num_failed))
+
+
+def _docs(folder: Path) -> dict[str, str]:
+    """Returns the pages of Data Docs by what they judge, as links from the report.
+
+    Their first page, which lists these, is empty without the network; they are not.
+    """
+    pages = sorted((folder / DOCS / "validations").glob("*/*/*/*.html"))
+    by_group = {path.relative_to(folder / DOCS).parts[1]: path for path in pages}
+    return {group: quote(str(path.relative_to(folder / records.RUN))) for group, path in by_group.items()}
 
 
 def _lineage(entry: Entry) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Night, Report
-from pipeline.data import suite
+from pipeline.data import suite, validator
 from pipeline.data.ingest import RAW, part_of
 from pipeline.data.validator import CLEAN, DOCS, QUARANTINE, partitions, validate
 from pipeline.examples.shop.simulated_shop import Shop
@@ -198,6 +198,22 @@ def test_a_corrupt_day_stops_the_night_and_changes_nothing(name: str, here: Path
         judge(TONIGHT)
     assert (records.digest(CLEAN), records.digest(QUARANTINE)) == before
     assert (DOCS / "index.html").exists()
+
+
+@pytest.mark.slow
+def test_the_bad_rows_of_a_night_that_is_stopped_are_kept_until_it_passes(here: Path) -> None:
+    judge(TONIGHT)
+    before = rows_of(QUARANTINE, TONIGHT)
+    change(put("price", -1.0, 0.2))
+    with pytest.raises(DataError, match="fail the rules"):
+        judge(TONIGHT)
+    bad = rows_of(validator.REFUSED, TONIGHT)
+    assert (bad["price"] == -1.0).sum() > 0.15 * len(rows_of(RAW, TONIGHT))
+    assert set(bad["rule"]) >= {"price is in range"}
+    pd.testing.assert_frame_equal(rows_of(QUARANTINE, TONIGHT), before)
+    judge(TONIGHT, max_quarantined=1, max_drift=1, false_alarms_per_year=0)
+    assert not validator.REFUSED.exists()
+    assert len(rows_of(QUARANTINE, TONIGHT)) == len(bad)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -18,8 +19,10 @@ import pytest
 from pipeline import cli, runner
 from pipeline.contract import params
 from pipeline.contract.errors import DataError, ReleaseError
-from pipeline.data.ingest import ingest
+from pipeline.data.ingest import ingest, part_of
+from pipeline.data.validator import QUARANTINE, REFUSED
 from pipeline.erasure.erase import erase
+from pipeline.report import page
 from pipeline.rollout import provenance
 from pipeline.rollout.audit import audit
 from pipeline.serving import day_predictions
@@ -213,7 +216,18 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
 
 def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(shop: Path) -> None:
     unit = homes.units(shop, "customer", DAY)[0]
-    assert any("customers.parquet" in path for path in homes.places_of(unit, shop))
+    night = shop / "nights" / str(DAY)
+    rows = pq.read_table(night / part_of(DAY), partitioning=None)
+    bad = rows.filter(pc.equal(rows["customer"], unit))  # type: ignore[attr-defined]
+    for path in (QUARANTINE, REFUSED):  # and so on the page
+        part = night / part_of(DAY, path)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        pq.write_table(bad.append_column("rule", pa.array(["a rule"] * len(bad))), part)
+    page.write(night, ledger.history())
+    before = homes.places_of(unit, shop)
+    for name in ("customers.parquet", "bad_rows", "report.html"):
+        assert any(name in path for path in before), name
     erased(unit)
     assert homes.places_of(unit, shop) == []
     folder = shop / "nights" / str(DAY) / "data" / "arrays"
