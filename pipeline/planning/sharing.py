@@ -130,6 +130,7 @@ def _possible(demand: Demand, machines: Mapping[str, int]) -> Demand:
             and other != way
             and other.num_machines <= way.num_machines
             and other.seconds <= way.seconds
+            and other.late_s <= way.late_s
             and other.usd <= way.usd
             and other.busy <= way.busy
             and other.memory <= way.memory
@@ -152,10 +153,10 @@ def _affordable(demands: Sequence[Demand], budget_usd: float | None) -> list[Dem
     return kept
 
 
-List = list[tuple[Demand, Way]]
+Order = list[tuple[Demand, Way]]
 
 
-def _lists(demands: Sequence[Demand], budget_usd: float | None) -> Iterator[List]:
+def _lists(demands: Sequence[Demand], budget_usd: float | None) -> Iterator[Order]:
     """Yields lists to begin with: by deadline or longest first, in cheapest, most sparing or fastest ways.
 
     Where the dollars do not suffice for the latter two, only the cheapest are left.
@@ -182,7 +183,7 @@ def _fastest(way: Way) -> tuple[float, float]:
 
 
 def _improved(
-    order: List,
+    order: Order,
     score: Callable[[Sequence[Share]], Score],
     *,
     machines: Mapping[str, int],
@@ -193,7 +194,7 @@ def _improved(
     shares = _laid_out(order, machines=machines, running=running)
     best = score(shares)
     for _ in range(MOST_ROUNDS):
-        better: tuple[Score, List, list[Share]] | None = None
+        better: tuple[Score, Order, list[Share]] | None = None
         for other in _changed(order):
             if budget_usd is not None and sum(way.usd for _, way in other) > budget_usd + 1e-9:
                 continue
@@ -207,7 +208,7 @@ def _improved(
     return best, shares
 
 
-def _changed(order: List) -> Iterator[List]:
+def _changed(order: Order) -> Iterator[Order]:
     """Yields the list with another way of one model, or with one model at another place."""
     for place, (demand, chosen) in enumerate(order):
         for way in demand.ways:
@@ -219,7 +220,7 @@ def _changed(order: List) -> Iterator[List]:
                 yield [*rest[:elsewhere], (demand, chosen), *rest[elsewhere:]]
 
 
-def _laid_out(order: List, *, machines: Mapping[str, int], running: Sequence[Share]) -> list[Share]:
+def _laid_out(order: Order, *, machines: Mapping[str, int], running: Sequence[Share]) -> list[Share]:
     """Returns each demand's share, as early as there is room, in the order of the list."""
     units: dict[str, list[list[Share]]] = {
         name: [[] for _ in range(count)] for name, count in machines.items()

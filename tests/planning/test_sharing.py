@@ -92,3 +92,10 @@ def test_what_waits_begins_when_the_running_job_is_expected_to_be_done(left_s: f
     running = Share(model="x", way=replace(way("b"), seconds=left_s), start_s=0)
     division = divide([demand("y", way("b"))], machines=MACHINES, running=[running])
     assert division.shares[0].start_s == left_s
+
+
+def test_a_way_that_costs_more_stays_where_it_is_done_in_time_more_surely() -> None:
+    steady = replace(way(hours=2, usd=2), late_s=2.2 * 3600)
+    risky = replace(way(hours=1, usd=1), late_s=9 * 3600)  # as on spot
+    division = divide([demand("a", risky, steady, hours=3)], machines=MACHINES)
+    assert division.of("a") == Share(model="a", way=steady, start_s=0.0)
