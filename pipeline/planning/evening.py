@@ -21,7 +21,16 @@ from pipeline.contract import clock, records
 from pipeline.contract.errors import NotYet, PlanError
 from pipeline.contract.formats import duration
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Night, Plan, Profile, Training, Verdict
+from pipeline.contract.records import (
+    Approval,
+    Night,
+    Plan,
+    Profile,
+    Refit,
+    Release,
+    Training,
+    Verdict,
+)
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.catalog import HEADROOM
 from pipeline.planning.sharing import Demand, Share, Way, divide
@@ -31,7 +40,8 @@ from pipeline.storage.journal import Journal
 if TYPE_CHECKING:
     from pipeline.contract.fleet import Fleet
 
-BOOK = Path("var/evening.json")
+JOURNAL = Path("var/evening.json")
+JOBS = "data/work/jobs/*/submissions.jsonl"  # of a night that asked for machines (pipeline/jobs/launcher.py)
 PATIENCE_S = 600.0
 UNSEEN_S = (
     180.0  # without a look, after which a waiting night is passed over; Airflow looks every ten seconds
@@ -110,44 +120,58 @@ def shared(home: Path) -> "tuple[Path, str, Fleet] | None":
     if not fleet.machines:
         return None
     model = next((each.model for each in homes.homes(lead) if each.folder.resolve() == home.resolve()), "")
+    if not model and home.resolve() in [(lead / text).resolve() for text in fleet.homes]:
+        member = checkout.membership(home)  # whose params.yaml broke while its night was under way
+        model = member.model if member else ""
     return (lead, model, fleet) if model else None
 
 
-def turn(night: Night, offered: tuple[Way, ...], *, now: float | None = None) -> tuple[Share, float]:
+def turn(
+    night: Night, offered: tuple[Way, ...], *, refits: bool = False, now: float | None = None
+) -> tuple[Share, float]:
     """Returns tonight's share, which begins now, and for how many seconds the night waited for it.
 
     Raises NotYet before it begins, and PlanError where the dollars of the evening do not suffice for it.
+
+    Args:
+        night: tonight's.
+        offered: the ways in which it would train.
+        refits: whether a version that is promoted trains once more on these machines.
+        now: seconds since 1970; the clock's if left out.
     """
     place = shared(checkout.home())
     assert place
     lead, model, fleet = place
     now = clock.now() if now is None else now
-    journal = Journal(lead / BOOK, empty={})
+    journal = Journal(lead / JOURNAL, empty={})
     with journal.alone():
-        book: dict[str, Any] = journal.read()
-        entry = book.get(model, {})
+        entries: dict[str, Any] = journal.read()
+        entry = entries.get(model, {})
         if entry.get("night") != night.id:
-            before = 0 if entry.get("share") else entry.get("left_out", 0) + bool(entry.get("refused"))
-            entry = {"night": night.id, "offered_at": now, "left_out": before}
+            left_out = 0 if entry.get("share") else entry.get("left_out", 0) + bool(entry.get("refused"))
+            takings = [each for each in entry.get("takings", ()) if now - each["at"] < EVENING_S]
+            entry = {"night": night.id, "offered_at": now, "left_out": left_out, "takings": takings}
         entry |= {"seen_at": now, "deadline": _deadline(night).timestamp()}
+        until = night.decide_until.timestamp() if refits else entry["deadline"]
+        entry |= {"home": str(checkout.home()), "refits": refits, "until": until}
         entry["ways"] = [asdict(way) for way in offered]
-        book[model] = entry
+        entries[model] = entry
         if now >= entry["deadline"]:
             raise PlanError(
                 f"the night's deadline passed while it waited for machines of the fleet; raise "
                 f"night.train_hours, or machines in {lead / 'fleet.yaml'}"
             )
         try:
-            return _taken(book, model, lead, fleet, now=now)
+            return _taken(entries, model, lead, fleet, now=now)
         finally:
-            journal.write(book)
+            journal.write(entries)
 
 
 def _taken(
-    book: dict[str, Any], model: str, lead: Path, fleet: "Fleet", *, now: float
+    entries: dict[str, Any], model: str, lead: Path, fleet: "Fleet", *, now: float
 ) -> tuple[Share, float]:
-    """Returns the share of a model, and notes in the book that it takes it; NotYet or PlanError."""
-    entry = book[model]
+    """Returns the share of a model, and notes in its entry that it takes it; NotYet or PlanError."""
+    entry = entries[model]
     if taken := entry.get("share"):  # by a call that was killed before its plan was written
         return _share(model, taken, start_s=0.0), entry["started_at"] - entry["offered_at"]
     if refused := entry.get("refused"):
@@ -155,8 +179,8 @@ def _taken(
     folders = {home.model: home.folder for home in homes.homes(lead)}
     open_nights = {
         name: other
-        for name, other in book.items()
-        if name in folders and now < other["deadline"] and not _is_over(folders[name], other["night"])
+        for name, other in entries.items()
+        if now < other["until"] and (name == model or not _has_ended(other))
     }
     running = [_still(name, each, now=now) for name, each in open_nights.items() if each.get("share")]
     waiting = [
@@ -165,12 +189,14 @@ def _taken(
         if not each.get("share") and not each.get("refused") and now - each["seen_at"] < UNSEEN_S
     ]
     spent_usd = sum(
-        other["share"]["usd"] for other in book.values()
-        if other.get("share") and now - other["started_at"] < EVENING_S
-    )  # fmt: skip
+        taking["usd"]
+        for other in entries.values()
+        for taking in other["takings"]
+        if now - taking["at"] < EVENING_S and _may_have_rented(Path(other["home"]), taking["night"])
+    )
     left_usd = None if fleet.budget_usd is None else fleet.budget_usd - spent_usd
     division = divide(waiting, machines=fleet.machines, budget_usd=left_usd, running=running)
-    late = [name for name in _expected(folders, book, now=now) if name != model]
+    late = [name for name in _expected(folders, entries, now=now) if name != model]
     if late and now - entry["offered_at"] < PATIENCE_S:
         raise NotYet(f"waits for what {', '.join(late)} offers, {duration(PATIENCE_S)} at most")
     share = division.of(model)
@@ -187,13 +213,19 @@ def _taken(
             f"which other models of the fleet have"
         )
     entry |= {"share": asdict(share.way), "started_at": now}
+    entry["takings"].append({"night": entry["night"], "at": now, "usd": share.way.usd})
     return share, now - entry["offered_at"]
 
 
 def standing(lead: Path) -> dict[str, str]:
-    """Returns what each model has of the shared machines, or waits for, in words; of its newest night."""
+    """Returns what each model has of the shared machines, or waits for, in words.
+
+    A night that needs none any more is left out.
+    """
     words = {}
-    for model, entry in Journal(lead / BOOK, empty={}).read().items():
+    for model, entry in Journal(lead / JOURNAL, empty={}).read().items():
+        if _has_ended(entry):
+            continue
         if share := entry.get("share"):
             since = datetime.fromtimestamp(entry["started_at"], UTC)
             words[model] = (
@@ -227,10 +259,42 @@ def _deadline(night: Night) -> datetime:
     return min(night.train_until, night.decide_until)
 
 
-def _is_over(home: Path, night: str) -> bool:
-    """Returns whether a night needs no machine any more: it has trained, or has ended without."""
+def _has_ended(entry: Mapping[str, Any]) -> bool:
+    """Returns whether the night of an entry needs no machine any more."""
+    return _is_over(Path(entry["home"]), entry["night"], refits=entry["refits"])
+
+
+def _is_over(home: Path, night: str, *, refits: bool = False) -> bool:
+    """Returns whether a night needs no machine any more.
+
+    It has trained, or has ended without; where it refits, that is done as well, or nothing is promoted.
+    """
     run = _folder(home, night) / records.RUN
-    return any(records.path_of(kind, run).exists() for kind in (Training, Verdict))
+    has_trained = records.path_of(Training, run).exists()
+    if not refits or not has_trained:
+        return has_trained or records.path_of(Verdict, run).exists()
+    if any(records.path_of(kind, run).exists() for kind in (Refit, Release)):
+        return True
+    verdict = records.find(Verdict, run)
+    if verdict is None:
+        return False
+    approval = records.find(Approval, run)
+    is_refused = approval is not None and not approval.approved
+    may_be_promoted = verdict.action == "promote" or verdict.approve_until is not None
+    return is_refused or not may_be_promoted or (run / "promote.skipped").exists()
+
+
+def _may_have_rented(home: Path, night: str) -> bool:
+    """Returns whether a night took dollars, or still may: not one that ended without asking for machines.
+
+    Of a night whose folder is gone nobody knows, so that its dollars count.
+    """
+    folder = _folder(home, night)
+    run = folder / records.RUN
+    of = records.find(Night, run)
+    if of is None or of.id != night or not records.path_of(Verdict, run).exists():
+        return True
+    return records.path_of(Training, run).exists() or any(folder.glob(JOBS))
 
 
 def _folder(home: Path, night: str) -> Path:
@@ -238,7 +302,7 @@ def _folder(home: Path, night: str) -> Path:
     return folder if folder.exists() else home  # of a night with --here
 
 
-def _expected(folders: Mapping[str, Path], book: Mapping[str, Any], *, now: float) -> list[str]:
+def _expected(folders: Mapping[str, Path], entries: Mapping[str, Any], *, now: float) -> list[str]:
     """Returns the models whose newest night is open and has not offered yet."""
     late = []
     for model, home in folders.items():
@@ -248,7 +312,7 @@ def _expected(folders: Mapping[str, Path], book: Mapping[str, Any], *, now: floa
             if night is None or night.train_until.timestamp() < now:
                 continue
             has_failed = any((folder / records.RUN).glob("*.error"))
-            offered = book.get(model, {}).get("night") == night.id
+            offered = entries.get(model, {}).get("night") == night.id
             if not offered and not has_failed and not _is_over(home, night.id):
                 late.append(model)
     return late

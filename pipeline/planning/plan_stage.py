@@ -65,7 +65,7 @@ def plan(
     )  # fmt: skip
     if not offered:  # none of the machines that are shared would do
         return planned(night, params, available)
-    share, waited_s = evening.turn(night, offered)
+    share, waited_s = evening.turn(night, offered, refits=bool(params.gate.refit_epochs))
     there = [
         replace(machine, count=share.way.num_machines)
         for machine in available

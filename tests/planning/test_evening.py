@@ -10,7 +10,8 @@ import pytest
 from pipeline import cli
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet, PlanError
-from pipeline.contract.records import Night, Plan
+from pipeline.contract.records import Action, Night, Plan, Refit, Verdict
+from pipeline.jobs import launcher, submissions
 from pipeline.planning import evening
 from pipeline.planning.sharing import Way
 from pipeline.storage import checkout, homes
@@ -52,11 +53,14 @@ def write(lead: Path, **keys: str) -> None:
     (lead / "fleet.yaml").write_text(f"homes: [../cards]\n{text}")
 
 
-def look(home: Path, *ways: Way, later_s: float = 0.0, of: str = "one") -> tuple[str, float]:
+def look(
+    home: Path, *ways: Way, later_s: float = 0.0, of: str = "one", refits: bool = False
+) -> tuple[str, float]:
     folder = home / "nights" / of
     tonight = records.read(Night, folder / records.RUN)
     with checkout.within(home):
-        share, waited_s = evening.turn(tonight, ways, now=tonight.started_at.timestamp() + later_s)
+        now = tonight.started_at.timestamp() + later_s
+        share, waited_s = evening.turn(tonight, ways, refits=refits, now=now)
     return share.way.machine, waited_s
 
 
@@ -118,6 +122,70 @@ def test_a_model_that_the_dollars_do_not_suffice_for_goes_first_on_the_next_even
     assert look(cards, HOUR, of="two")[0] == "g2-standard-4"
 
 
+def verdict(action: Action) -> Verdict:
+    return Verdict(
+        action=action, champion=1, challenger=2, effect=None, low=None, high=None, num_samples=0, reason=""
+    )
+
+
+@pytest.mark.parametrize("has_rented", [True, False])
+def test_a_second_night_of_an_evening_has_what_the_first_did_not_spend(lead: Path, has_rented: bool) -> None:
+    write(lead, machines="{g2-standard-4: 2}", budget_usd="3.0")
+    first = lead / "nights/one"
+    with pytest.raises(NotYet):
+        look(lead, HOUR)
+    assert look(lead, HOUR, later_s=evening.PATIENCE_S)[0] == "g2-standard-4"
+    if has_rented:
+        (first / launcher.JOBS / "job").mkdir(parents=True)
+        (first / launcher.JOBS / "job" / submissions.FILE).write_text("")
+    records.write(verdict("no data"), first / records.RUN)  # it trained nothing, or only planned
+    second = replace(records.read(Night, first / records.RUN), id="two")
+    records.write(second, lead / "nights/two" / records.RUN)
+    later_s = evening.PATIENCE_S + 1
+    with pytest.raises(NotYet):
+        look(lead, HOUR, later_s=later_s, of="two")
+    if has_rented:
+        with pytest.raises(PlanError, match=r"has \$1\.00 left and shop needs \$2\.00"):
+            look(lead, HOUR, later_s=2 * later_s, of="two")
+    else:
+        assert look(lead, HOUR, later_s=2 * later_s, of="two")[0] == "g2-standard-4"
+
+
+@pytest.mark.parametrize("end", ["refit", "reject"])
+def test_a_night_that_refits_keeps_its_machines_until_that_is_done_or_nothing_is_promoted(
+    lead: Path, end: str
+) -> None:
+    cards, run = lead.parent / "cards", lead / "nights/one" / records.RUN
+    for home in (lead, cards):
+        with pytest.raises(NotYet):
+            look(home, replace(HOUR, seconds=3600 + (home == cards)), refits=home == lead)
+    assert look(lead, HOUR, later_s=10, refits=True)[0] == "g2-standard-4"
+    (run / "training.json").write_text("{}")
+    with pytest.raises(NotYet, match="which other models of the fleet have"):
+        look(cards, HOUR, later_s=1200)
+    if end == "refit":
+        records.write(verdict("promote"), run)
+        with pytest.raises(NotYet, match="which other models of the fleet have"):
+            look(cards, HOUR, later_s=1300)
+        assert "1 x g2-standard-4 since" in evening.standing(lead)["shop"]
+        records.write(Refit(judged=2), run)
+    else:
+        records.write(verdict("reject"), run)
+    assert "shop" not in evening.standing(lead)
+    assert look(cards, HOUR, later_s=1400) == ("g2-standard-4", 1400)
+
+
+def test_a_member_whose_params_break_keeps_the_machines_it_has_and_no_other_from_its_plan(lead: Path) -> None:
+    cards = lead.parent / "cards"
+    with pytest.raises(NotYet):
+        look(cards, HOUR)
+    assert look(cards, HOUR, later_s=evening.PATIENCE_S)[0] == "g2-standard-4"
+    (cards / "params.yaml").write_text("register: {name: [}\n")
+    with pytest.raises(NotYet, match="which other models of the fleet have"):
+        look(lead, HOUR, later_s=evening.PATIENCE_S + 1)
+    assert look(cards, HOUR, later_s=evening.PATIENCE_S + 2)[0] == "g2-standard-4"  # repeated after a kill
+
+
 @pytest.mark.parametrize("machine", ["g2-standard-4", "local"])
 def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
     lead: Path, monkeypatch: pytest.MonkeyPatch, machine: str
@@ -137,5 +205,5 @@ def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
     plan = records.read(Plan, lead.parent / has / "nights/one" / records.RUN)
     assert (plan.rental.machine, plan.rental.num_machines) == (machine, 1)
     assert plan.share == f"1 x {machine} of the fleet's 1"
-    book = json.loads((lead / evening.BOOK).read_text())
-    assert ["share" in book[name] for name in ("shop", "cards")] == [has == "shop", has == "cards"]
+    entries = json.loads((lead / evening.JOURNAL).read_text())
+    assert ["share" in entries[name] for name in ("shop", "cards")] == [has == "shop", has == "cards"]
