@@ -99,7 +99,8 @@ up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedul
 	    echo "port $$port is taken; stop what listens there (make down), or choose others:" \
 	      "make up AIRFLOW_PORT=8081 MLFLOW_PORT=5001 SERVING_PORT=8001"; exit 1; }; done
 	@mkdir -p $(VAR)/artifacts
-	@[ ! -f $(PIPELINE_HOME)/fleet.yaml ] || { cd $(PIPELINE_HOME) && python -m pipeline fleet; }
+	@[ ! -f $(PIPELINE_HOME)/fleet.yaml ] || { cd $(PIPELINE_HOME) && python -m pipeline fleet || \
+	  echo "the fleet is not whole, as said above; going on with the rest of it"; }
 	@trap 'echo; python -c "$$DOWN"; exit 130' INT TERM; \
 	DAYBREAK_UP="$(PIPELINE_HOME)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) \
 	  ARTIFACTS="$${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts}" supervisord -c $(CURDIR)/supervisord.conf; \

@@ -107,16 +107,20 @@ def fleet() -> int:
     from pipeline.planning import evening
     from pipeline.storage import homes
 
-    shares = evening.standing(homes.lead_of(checkout.home()))
-    for home in homes.join(checkout.home()):
-        where = "Airflow retrain, router /" if home.leads else f"Airflow retrain.{home.model}, "
-        where += (
-            "" if home.leads else "router of its own" if home.own_registry else f"router /models/{home.model}"
-        )
+    lead = checkout.home()
+    joined = homes.join(lead)  # logs whom it leaves out
+    shares = evening.standing(homes.lead_of(lead))
+    for home in joined:
+        if home.leads:
+            where = "Airflow retrain, router /"
+        elif home.own_registry:
+            where = f"Airflow retrain.{home.model}, router of its own"
+        else:
+            where = f"Airflow retrain.{home.model}, router /models/{home.model}"
         print(f"{home.model}: {home.folder}; {where}")
         if home.model in shares:
             print(f"    {shares[home.model]}")
-    return 0
+    return ParamsError.exit_status if homes.faults(lead) else 0
 
 
 def why(version: int) -> int:

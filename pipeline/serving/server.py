@@ -73,7 +73,7 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
 def _members(lead: Path, logs: list[Log], *, token: str) -> Iterator[tuple[str, "Limits"]]:
     """Yields the routers of the other homes of the fleet, by model, and adds their logs to `logs`.
 
-    One that cannot be made is left out with a warning: the others serve.
+    One that cannot be made, or whose home has a fault, is left out with a warning: the others serve.
     """
     from pipeline.contract import params
     from pipeline.serving.router import make_app

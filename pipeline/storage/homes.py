@@ -5,11 +5,12 @@
 The home with fleet.yaml leads: its Airflow runs the nights of all, its MLflow keeps their versions, and its
 router answers for each at /models/NAME. A member keeps its own repository, params, ledger and folders, so
 that nothing of one model's night is written by another's. `join` writes to each member who leads it; without
-fleet.yaml a home is by itself.
+fleet.yaml a home is by itself. A member with a fault, as a params.yaml that cannot be read, is left out with
+a warning: the others go on.
 """
 
+import logging
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from pipeline.storage.checkout import Membership, membership
 
 if TYPE_CHECKING:
     from pipeline.contract.fleet import Fleet
+
+log = logging.getLogger(__name__)
 
 MODEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
@@ -42,16 +45,16 @@ def fleet(lead: Path) -> "Fleet":
 
 
 def homes(lead: Path) -> tuple[Home, ...]:
-    """Returns the home and its members; ParamsError where two have one name, or a folder is not a home."""
-    found = [Home(folder=lead, model=_model(lead), leads=True), *_members(lead)]
-    names: dict[str, Path] = {}
-    for home in found:
-        if other := names.get(home.model):
-            raise ParamsError(
-                f"{other} and {home.folder} both train {home.model}; give one another register.name"
-            )
-        names[home.model] = home.folder
-    return tuple(found)
+    """Returns the home and its members, except those with a fault, each of which is logged."""
+    found, faults = _examined(lead)
+    for fault in faults:
+        log.warning("%s", fault)
+    return found
+
+
+def faults(lead: Path) -> tuple[str, ...]:
+    """Returns why members of fleet.yaml are left out, a sentence each."""
+    return _examined(lead)[1]
 
 
 def lead_of(home: Path) -> Path:
@@ -61,7 +64,7 @@ def lead_of(home: Path) -> Path:
 
 
 def join(lead: Path) -> tuple[Home, ...]:
-    """Makes the homes of fleet.yaml members of this one, and returns all of them."""
+    """Makes the homes of fleet.yaml members of this one, and returns all of them, as `homes` does."""
     if other := membership(lead):
         raise ParamsError(
             f"{lead} is a member of {other.lead}, so it leads no fleet; run this there, or remove "
@@ -75,26 +78,43 @@ def join(lead: Path) -> tuple[Home, ...]:
     return found
 
 
-def _members(lead: Path) -> Iterator[Home]:
+def _examined(lead: Path) -> tuple[tuple[Home, ...], tuple[str, ...]]:
+    """Returns the home with its members, and a sentence for each member that is left out."""
+    found, faults = [Home(folder=lead, model=_model(lead), leads=True)], []
     for text in fleet(lead).homes:
         folder = (lead / text).resolve()
         if folder == lead.resolve():
             continue  # that it leads is known
-        before = membership(folder)
-        if before and not before.own_registry and Path(before.lead).resolve() != lead.resolve():
-            raise ParamsError(
-                f"{folder} is a member of {before.lead}, whose MLflow keeps its versions; leave it there, or "
-                f"remove {folder / checkout.LEAD} where it has no version yet"
-            )
-        model = _model(folder)
-        if not re.fullmatch(MODEL, model) or model == mlflow_client.EXPERIMENT:
-            raise ParamsError(
-                f"{folder} trains {model}, which cannot name a DAG and an experiment of its own; set "
-                f"register.name there to letters, digits, dots, dashes and underscores, and not to "
-                f"{mlflow_client.EXPERIMENT}"
-            )
-        own = before.own_registry if before else (folder / "var" / "mlflow.db").exists()
-        yield Home(folder=folder, model=model, leads=False, own_registry=own)
+        try:
+            home = _member(folder, lead)
+            if other := next((each for each in found if each.model == home.model), None):
+                raise ParamsError(
+                    f"{other.folder} and {folder} both train {home.model}; give one another register.name"
+                )
+        except PipelineError as error:
+            faults.append(f"{text} is left out of the fleet: {error}")
+            continue
+        found.append(home)
+    return tuple(found), tuple(faults)
+
+
+def _member(folder: Path, lead: Path) -> Home:
+    """Returns the member in a folder; ParamsError where it cannot be one."""
+    before = membership(folder)
+    if before and not before.own_registry and Path(before.lead).resolve() != lead.resolve():
+        raise ParamsError(
+            f"{folder} is a member of {before.lead}, whose MLflow keeps its versions; leave it there, or "
+            f"remove {folder / checkout.LEAD} where it has no version yet"
+        )
+    model = _model(folder)
+    if not re.fullmatch(MODEL, model) or model == mlflow_client.EXPERIMENT:
+        raise ParamsError(
+            f"{folder} trains {model}, which cannot name a DAG and an experiment of its own; set "
+            f"register.name there to letters, digits, dots, dashes and underscores, and not to "
+            f"{mlflow_client.EXPERIMENT}"
+        )
+    own = before.own_registry if before else (folder / "var" / "mlflow.db").exists()
+    return Home(folder=folder, model=model, leads=False, own_registry=own)
 
 
 def _model(folder: Path) -> str:
@@ -102,5 +122,5 @@ def _model(folder: Path) -> str:
 
     try:
         return params.load(folder).register_.name
-    except PipelineError as error:
+    except (PipelineError, OSError, UnicodeDecodeError) as error:
         raise ParamsError(f"{folder} is not a home: {error}") from None

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import cli
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import ServingParams
+from pipeline.serving import server
 from pipeline.storage import checkout, homes, mlflow_client
-from pipeline.storage.traffic_log import log_url
+from pipeline.storage.traffic_log import Log, log_url
 from tests.conftest import make_repository
 
 
@@ -69,19 +71,41 @@ def test_a_home_that_has_an_mlflow_of_its_own_keeps_it(made: dict[str, Path], em
         assert mlflow_client.tracking_uri() == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
 
 
-def test_two_homes_of_one_model_are_refused(made: dict[str, Path]) -> None:
+def test_of_two_homes_of_one_model_the_latter_is_left_out(made: dict[str, Path]) -> None:
     (made["meters"] / "params.yaml").write_text((made["cards"] / "params.yaml").read_text())
-    with pytest.raises(ParamsError, match=r"both train cards; give one another register\.name"):
-        homes.join(made["shop"])
+    assert [home.model for home in homes.join(made["shop"])] == ["shop", "cards"]
+    (fault,) = homes.faults(made["shop"])
+    assert "both train cards; give one another register.name" in fault
 
 
 def test_a_folder_that_is_no_home_and_a_key_that_is_none_are_named(made: dict[str, Path]) -> None:
     (made["shop"] / "fleet.yaml").write_text("homes: [../nobody]\n")
-    with pytest.raises(ParamsError, match="nobody is not a home"):
-        homes.join(made["shop"])
+    (fault,) = homes.faults(made["shop"])
+    assert "../nobody is left out of the fleet: " in fault
+    assert "nobody is not a home" in fault
     (made["shop"] / "fleet.yaml").write_text("homs: [../cards]\n")
     with pytest.raises(ParamsError, match=r"fleet\.yaml: homs: "):
         homes.join(made["shop"])
+
+
+def test_a_member_with_broken_params_keeps_no_other_from_the_fleet(
+    made: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (made["cards"] / "params.yaml").write_text("register: {name: [}\n")
+    monkeypatch.chdir(made["shop"])
+    assert cli.main(["fleet"]) == 1
+    shown = capsys.readouterr().out
+    assert "meters: " in shown and "cards: " not in shown
+    assert checkout.membership(made["meters"]) and not checkout.membership(made["cards"])
+    (warning,) = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    assert warning.startswith("../cards is left out of the fleet: ")
+    assert cli.main(["status", "--all"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line in made] == ["shop", "meters"]
+    logs: list[Log] = []
+    assert [name for name, _ in server._members(made["shop"], logs, token="")] == ["meters"]
+    for log in logs:
+        log.close()
 
 
 def test_a_member_whose_versions_another_lead_keeps_joins_no_second_fleet(made: dict[str, Path]) -> None:
@@ -90,8 +114,8 @@ def test_a_member_whose_versions_another_lead_keeps_joins_no_second_fleet(made: 
     with pytest.raises(ParamsError, match=r"is a member of .*shop, so it leads no fleet"):
         homes.join(made["meters"])
     (made["meters"] / checkout.LEAD).unlink()
-    with pytest.raises(ParamsError, match=r"whose MLflow keeps its versions"):
-        homes.join(made["meters"])
+    assert [home.model for home in homes.join(made["meters"])] == ["meters"]
+    assert "whose MLflow keeps its versions" in homes.faults(made["meters"])[0]
 
 
 def test_a_member_has_a_log_of_serving_of_its_own(
