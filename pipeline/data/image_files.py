@@ -30,6 +30,7 @@ class ImageFiles(Files):
     """
 
     suffixes = SUFFIXES
+    kind = f"image file ({', '.join(SUFFIXES)})"
 
     def __init__(self, url: str, *, classes: Sequence[str] = (), **options: Any) -> None:
         super().__init__(url, **options)
@@ -42,10 +43,9 @@ class ImageFiles(Files):
         return self._joined(paths[: min(num_rows, MOST_ROWS)])
 
     def folders(self) -> tuple[str, ...]:
-        """Returns the names of the folders that hold images, those with a day left out, in order."""
+        """Returns the names of folders that hold images, in order, without those that are parts of a day."""
         paths = [file.path for files in self._files_by_day().values() for file in files] or self._paths()
-        names = {path.removeprefix(self._root).split("/")[-2] for path in paths if "/" in path}
-        return tuple(sorted(name for name in names if name and not any(c.isdigit() for c in name)))
+        return tuple(sorted({self._parent(path) for path in paths} - {""}))
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[Any, Any]]:
         raise DataError(

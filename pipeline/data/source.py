@@ -119,7 +119,8 @@ class Files:
             of this container where that has less.
     """
 
-    suffixes = SUFFIXES  # of the files in a folder that are read
+    suffixes = SUFFIXES  # of the files in a folder that are read, in small letters
+    kind = "file of parquet, CSV or JSON lines"  # what an error calls such a file
 
     def __init__(
         self,
@@ -222,16 +223,23 @@ class Files:
     def _paths(self) -> list[str]:
         """The files that the url stands for, in order."""
         if any(sign in self._root for sign in "*?["):
-            paths = [path for path in self._system.glob(self._root) if path.endswith(self.suffixes)]
+            paths = [path for path in self._system.glob(self._root) if path.lower().endswith(self.suffixes)]
         elif self._system.isdir(self._root):
-            paths = [path for path in self._system.find(self._root) if path.endswith(self.suffixes)]
+            paths = [path for path in self._system.find(self._root) if path.lower().endswith(self.suffixes)]
         else:
             return [self._root]
         if not paths:
             raise DataError(
-                f"{self.url} has no file of parquet, CSV or JSON lines; check that the data is delivered"
+                f"{self.url} has no {self.kind}; check that the data is delivered, and source.url"
             )
         return sorted(paths)
+
+    def _parent(self, path: str) -> str:
+        """The name of the folder that a file is in; "" for none, and where that is a part of a day."""
+        name = path.removeprefix(self._root).rpartition("/")[0].rpartition("/")[2]
+        in_url = _PLACE.sub(_form, self._root).rpartition("/")[0].rpartition("/")[2]
+        is_of_day = bool(_PLACE.search(self._root) and re.search("%[YmdH]", in_url))
+        return "" if is_of_day or _day_in(name) or _hour_in(f"{name}/") != NO_HOUR else name
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[date, Any]]:
         """All rows, and the row numbers of each day; read once."""
@@ -284,7 +292,7 @@ class Files:
     def _read(self, path: str) -> pa.Table:
         """The rows of one file, under the table's names."""
         origin = self.url if path == self._root else path
-        parquet = path.endswith(PARQUET)
+        parquet = path.lower().endswith(PARQUET)
         self._expect_file(path)
         try:
             with self._system.open(path, "rb", compression=None if parquet else "infer") as file:
@@ -295,7 +303,7 @@ class Files:
                 else:
                     data = file.read(self.max_bytes + 1)
                     self._expect_room(len(data), origin)
-                    is_json = path.removesuffix(".gz").endswith(JSON)
+                    is_json = path.lower().removesuffix(".gz").endswith(JSON)
                     rows = _read_json(data) if is_json else self._read_csv(data)
             rows = self._renamed(rows)
             if self.time and self.cut_by in rows.column_names:

@@ -58,3 +58,41 @@ def test_images_without_a_day_are_refused_in_one_sentence(tmp_path: Path) -> Non
     (tmp_path / "b.png").write_bytes(png(2))
     with pytest.raises(DataError, match="no image has a day in its path; put those of a day into a folder"):
         ImageFiles(str(tmp_path)).days()
+
+
+def test_suffixes_in_capitals_are_read_as_a_camera_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "2026-01-01").mkdir()
+    for name in ("IMG_1.JPG", "IMG_2.jpg", "IMG_3.Png"):
+        (tmp_path / "2026-01-01" / name).write_bytes(png(1))
+    assert len(ImageFiles(str(tmp_path)).sample(9)) == 3
+
+
+def test_a_folder_without_images_is_refused_with_the_suffixes_of_images(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(DataError, match=r"has no image file \(\.jpg, \.jpeg, .*\); check that the data"):
+        ImageFiles(str(tmp_path)).days()
+
+
+@pytest.mark.parametrize(
+    ("day", "url"),
+    [
+        ("2026-01-01", ""),
+        ("day=2026-01-01/hour=07", ""),
+        ("20260102", "*/*/*.png"),
+    ],
+)
+def test_classes_may_have_digits_in_their_names(tmp_path: Path, day: str, url: str) -> None:
+    names = ("0", "31", "3d", "cat2")
+    for name in names:
+        (tmp_path / day / name).mkdir(parents=True)
+        (tmp_path / day / name / "1.png").write_bytes(png(1))
+    assert ImageFiles(f"{tmp_path}/{url}".rstrip("/")).folders() == names
+
+
+@pytest.mark.parametrize(
+    ("day", "url"), [("2026-01-01", ""), ("2026-01-01/hour=07", ""), ("2026/01/02", "{day:%Y/%m/%d}/1.png")]
+)
+def test_a_part_of_a_day_is_no_class(tmp_path: Path, day: str, url: str) -> None:
+    (tmp_path / day).mkdir(parents=True)
+    (tmp_path / day / "1.png").write_bytes(png(1))
+    assert ImageFiles(f"{tmp_path}/{url}".rstrip("/")).folders() == ()
