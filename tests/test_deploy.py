@@ -1,4 +1,4 @@
-"""The manifests in deploy/, as Kustomize builds them: by the API's schemas, and against compose.yaml."""
+"""The manifests in deploy/, written and as Kustomize builds them: by schemas, and against compose.yaml."""
 
 import re
 import shutil
@@ -16,9 +16,16 @@ ROOT = Path(__file__).parents[1]
 WORKLOADS = ("Deployment", "StatefulSet", "Job", "CronJob")
 # What another place needs: where the volume of PostgreSQL is, and a file that is no bind mount.
 OTHER = {"PGDATA", "MLFLOW_AUTH_CONFIG_PATH", "MLFLOW_ARTIFACTS_DESTINATION"}
-pytestmark = pytest.mark.skipif(
+needs_kustomize = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="no kubectl here, which has Kustomize"
 )
+
+
+@cache
+def written() -> list[dict[str, Any]]:
+    """The objects of all manifests, before Kustomize puts them together."""
+    files = [path for path in sorted((ROOT / "deploy").glob("*/*.yaml")) if path.name != "kustomization.yaml"]
+    return [each for path in files for each in YAML(typ="safe").load_all(path.read_text()) if each]
 
 
 @cache
@@ -60,9 +67,19 @@ def secrets_of(template: dict[str, Any]) -> set[str]:
     return {item["key"] for source in sources for item in source.get("secret", {}).get("items", ())}
 
 
+@pytest.mark.parametrize("version", ["1.30", "1.34"])
+def test_every_object_is_written_as_the_api_has_it(version):
+    import kubernetes_validate
+
+    assert len(written()) > 40
+    for each in written():
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+@needs_kustomize
 @pytest.mark.parametrize("name", ["airflow", "cron"])
 @pytest.mark.parametrize("version", ["1.30", "1.34"])
-def test_every_object_is_as_the_api_has_it(name, version):
+def test_every_object_is_built_as_the_api_has_it(name, version):
     import kubernetes_validate
 
     assert len(built(name)) > 30
@@ -73,11 +90,12 @@ def test_every_object_is_as_the_api_has_it(name, version):
 def test_a_field_that_the_api_does_not_have_is_refused():
     import kubernetes_validate
 
-    service = next(each for each in built("cron") if each["kind"] == "Service")
+    service = next(each for each in written() if each["kind"] == "Service")
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(service | {"spec": {"prots": []}}, "1.34", strict=True)
 
 
+@needs_kustomize
 def test_each_service_runs_as_compose_runs_it():
     by_name = {key.partition("/")[2]: value for key, value in containers("airflow").items()}
     for name, service in COMPOSE["services"].items():
@@ -93,6 +111,7 @@ def test_each_service_runs_as_compose_runs_it():
             assert container["image"] == service["image"], name
 
 
+@needs_kustomize
 @pytest.mark.parametrize("name", ["airflow", "cron"])
 def test_no_pod_has_rights_that_it_does_not_need(name):
     for key, (container, template) in containers(name).items():
@@ -113,6 +132,7 @@ def test_no_pod_has_rights_that_it_does_not_need(name):
                 assert re.fullmatch(r"\{secret \w+\}", value), variable
 
 
+@needs_kustomize
 @pytest.mark.parametrize("name", ["airflow", "cron"])
 def test_a_pod_may_reach_what_its_settings_name_and_nothing_else(name):
     rules = [each for each in built(name) if each["kind"] == "NetworkPolicy"]
@@ -128,15 +148,27 @@ def test_a_pod_may_reach_what_its_settings_name_and_nothing_else(name):
             assert reaches == named or pod == "airflow-migrate", (pod, service)
 
 
+def test_what_reads_the_dags_also_reads_when_a_night_starts():
+    (reader,) = [each for each in written() if each["metadata"]["name"] == "airflow-dag-processor"]
+    (container,) = reader["spec"]["template"]["spec"]["containers"]
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == "/daybreak/params.yaml"]
+    assert mount == {
+        "name": "home", "mountPath": "/daybreak/params.yaml", "subPath": "params.yaml", "readOnly": True,
+    }  # fmt: skip
+    volumes = COMPOSE["services"]["airflow-dag-processor"]["volumes"]
+    assert "./params.yaml:/daybreak/params.yaml:ro" in volumes
+
+
+@needs_kustomize
 def test_routers_are_scaled_by_what_they_say_of_themselves():
-    from pipeline.serving.prometheus import Metrics
+    from pipeline.serving.prometheus import Metrics, Together
 
     (scaler,) = [each for each in built("cron") if each["kind"] == "HorizontalPodAutoscaler"]
     assert scaler["spec"]["scaleTargetRef"]["name"] in pods("cron")
     names = [metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]]
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     (rules,) = re.findall(r"```yaml\nrules:\n(.*?)```", page, flags=re.DOTALL)
-    said = Metrics().text().decode()
+    said = Together([Metrics("a")]).text().decode()
     for name, rule in zip(names, YAML(typ="safe").load("rules:\n" + rules)["rules"], strict=True):
         assert rule["name"]["as"] == name
         series = re.match(r"\w+", rule["seriesQuery"])
