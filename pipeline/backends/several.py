@@ -8,22 +8,17 @@ A job that moves goes on from its newest checkpoint, which the next machines hav
 read from the journal in its folder, in which all backends that rent keep their submissions.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends import billing
-from pipeline.backends.submission_journal import stretches
+from pipeline.backends import submission_journal
 from pipeline.contract.backend import Backend, Job, LiveJob, State
-from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug
 from pipeline.storage.bucket import BucketFolder
-
-log = logging.getLogger(__name__)
 
 SEEN_HERE = ("file://", "memory://")  # URLs of what only this machine has
 
@@ -81,12 +76,7 @@ class Several(Backend):
 
     def usd(self, folder: Path) -> float | None:
         """Returns what the job in `folder` has cost so far on all backends; None without a price."""
-        rented = stretches(folder)
-        try:
-            return billing.usd(rented, now=datetime.now(UTC), known=self.machines()) if rented else None
-        except ParamsError as error:
-            log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
-            return None
+        return submission_journal.usd(folder, self.machines)
 
     def parts(self) -> Sequence[Backend]:
         """Returns the backends."""

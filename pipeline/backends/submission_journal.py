@@ -6,17 +6,24 @@ computed from the submissions, too.
 """
 
 import json
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
+from pipeline.backends import billing
 from pipeline.backends.billing import Stretch
 from pipeline.contract import records
 from pipeline.contract.backend import State
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.machine import Machine
 from pipeline.contract.records import Record, Rental
 from pipeline.storage import jsonl
 from pipeline.storage.journal import Journal, alone
+
+log = logging.getLogger(__name__)
 
 FILE = "orders.json"
 
@@ -121,6 +128,16 @@ def stretches(folder: Path) -> list[Stretch]:
     return [
         replace(each, there_at=each.there_at or booted.get(each.attempt, "")).stretch for each in submissions
     ]
+
+
+def usd(folder: Path, machines: Callable[[], Sequence[Machine]]) -> float | None:
+    """Returns what the job in `folder` has cost so far; None without a submission or a price."""
+    rented = stretches(folder)
+    try:
+        return billing.usd(rented, now=datetime.now(UTC), known=machines()) if rented else None
+    except ParamsError as error:
+        log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
+        return None
 
 
 def _time(text: str) -> datetime | None:
