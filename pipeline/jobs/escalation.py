@@ -17,10 +17,10 @@ is left in the same way, so early that each of the other rungs can be waited for
 
 Refused machines are left at once, for the cheapest rung that was not refused and keeps both limits, even if
 it is slower or costs more; a place that does not answer for `PATIENCE_S`, or three times as long as planned,
-counts as one that refuses. If all were refused, the one refused longest ago is tried again, each `PATIENCE_S`
-later at the earliest, until the deadline, as capacity comes back. While there is time to wait for spot, the
-job moves only to other spot machines, and it does not return from on demand to spot if it can be bought
-elsewhere.
+whichever is longer, counts as one that refuses. If all were refused, the one refused longest ago is tried
+again, each `PATIENCE_S` later at the earliest, until the deadline, as capacity comes back. While there is
+time to wait for spot, the job moves only to other spot machines, and it does not return from on demand to
+spot if it can be bought elsewhere.
 If training was slower than planned on one machine, the others are assumed to be slower by the same factor.
 """
 

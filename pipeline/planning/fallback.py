@@ -31,7 +31,7 @@ from pipeline.spot.hazard import PRIOR, saves
 from pipeline.spot.worst_case import worst_case
 
 NUM_FASTER = 4
-NUM_RUNGS = 32  # each is asked for within two hours at most, where each answers as late as it may
+NUM_RUNGS = 32  # asked one by one: two hours and more, where each keeps silent for as long as it may
 DEAREST = 2.0  # times the budget
 MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
 
