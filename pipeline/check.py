@@ -194,7 +194,7 @@ def _lifecycle(home: Path, loaded: params.Params) -> Iterator[Finding]:
             yield Finding(what=what, ok=True, text="no rule deletes what is still needed")
 
 
-def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.Place]:
+def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.NeededFiles]:
     """Yields what is kept in buckets of Google, by params.yaml, DVC's settings and the environment."""
     endpoint = loaded.serving.endpoint
     containers = str((endpoint.model_extra or {}).get("bucket") or "").rstrip("/") if endpoint else ""

@@ -56,7 +56,7 @@ IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images:
+class ImageColumn:
     """A column of images, as most of them are."""
 
     column: str
@@ -81,7 +81,7 @@ class Survey:
     drift: dict[str, float] = field(default_factory=dict)  # widest between same weekdays
     left_out: tuple[str, ...] = ()  # columns of types that a table has not
     num_classes: int = 0  # of a label 0, 1, ...; 0: it is none
-    images: "Images | None" = None  # what a column of bytes holds, if it is images
+    images: "ImageColumn | None" = None  # what a column of bytes holds, if it is images
 
 
 def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_days: float = -1) -> Survey:
@@ -335,7 +335,7 @@ def _num_classes(values: pa.ChunkedArray) -> int:
     return len(numbers) if 3 <= len(numbers) <= FEW_CLASSES and numbers == [*range(len(numbers))] else 0
 
 
-def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> Images | None:
+def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> ImageColumn | None:
     """Returns the first column of bytes of which most decode as images; None where there is none."""
     from pipeline.workloads.image_columns import MOST_SIZE, sizes
 
@@ -346,7 +346,7 @@ def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> Images | None:
             if len(found) > len(some) / 2:
                 side = int(np.median([max(width, height) for width, height, _ in found]))
                 color = sum(of for *_, of in found) > len(found) / 2
-                return Images(column=name, size=min(side, MOST_SIZE), color=color)
+                return ImageColumn(column=name, size=min(side, MOST_SIZE), color=color)
     return None
 
 

@@ -217,7 +217,7 @@ def test_folders_of_images_become_a_home_that_goes_through_every_seam(tmp_path: 
                 Image.fromarray(image).save(folder / f"{number}.jpg")
     made = home.write(tmp_path / "shades", str(tmp_path / "photos"))
     assert made.plug["classes"] == ["dark", "grey", "light"]
-    assert (made.num_classes, made.images) == (3, survey.Images(column="image", size=12, color=False))
+    assert (made.num_classes, made.images) == (3, survey.ImageColumn(column="image", size=12, color=False))
     assert formatted(tmp_path / "shades/shades.py")
     table = table_of(tmp_path / "shades", "shades:Shades")
     assert table.columns["label"] == Int(min=0, max=2)

@@ -58,7 +58,7 @@ class Refused(JobError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class JobRequest:
     """What a place is asked for: the job on its machine, not beyond its time, found again by its labels."""
 
     job: Job

@@ -23,22 +23,22 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.backends import billing, ownership, staging, submission_journal
+from pipeline.backends import ownership, staging, submission_journal
 from pipeline.backends.faults import CANCELLED, COMMON, GONE, Fault, sentence
 from pipeline.backends.place import (
     AT_ONCE,
+    JobRequest,
     NotDone,
     Refused,
     Rented,
-    Request,
     RetryPolicy,
     Unreachable,
     left_s,
     machine_of,
 )
-from pipeline.backends.submission_journal import Submission, SubmissionJournal, stretches
+from pipeline.backends.submission_journal import Submission, SubmissionJournal
 from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State
-from pipeline.contract.errors import JobError, NotYet, ParamsError
+from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental, replace_text
 from pipeline.storage import jsonl
@@ -63,7 +63,7 @@ class Renting(Backend):
     # What a place does
 
     @abstractmethod
-    def make(self, request: Request) -> Rented:
+    def make(self, request: JobRequest) -> Rented:
         """Creates the job and returns it.
 
         Raises Unreachable where it is not known whether there will be a job, NotDone where there will be
@@ -140,7 +140,7 @@ class Renting(Backend):
         attempt = before.attempt if before else secrets.token_hex(8)
         labels = {"daybreak": self.home, "night": job.night, "model": job.model, "job": job.name,
                   "attempt": attempt}  # fmt: skip
-        request = Request(
+        request = JobRequest(
             job=job, machine=machine, attempt=attempt, labels=labels, folder=journal.folder, now=now,
             left_s=left_s(job, now),
         )  # fmt: skip
@@ -160,7 +160,7 @@ class Renting(Backend):
         self.attached(made, job)
         return made.name
 
-    def _make(self, request: Request, submission: Submission) -> Rented:
+    def _make(self, request: JobRequest, submission: Submission) -> Rented:
         """Makes the job once: a request whose reply was lost is given time to become one before the next."""
         pauses = self.retry.pauses()
         while True:
@@ -366,12 +366,7 @@ class Renting(Backend):
 
     def usd(self, folder: Path) -> float | None:
         """Returns what the job in `folder` has cost so far; None without a submission or a price."""
-        rented = stretches(folder)
-        try:
-            return billing.usd(rented, now=datetime.now(UTC), known=self.machines()) if rented else None
-        except ParamsError as error:
-            log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
-            return None
+        return submission_journal.usd(folder, self.machines)
 
     def logs(self, handle: str) -> str:
         """Returns where a person reads what the job has printed; the journal where it was refused."""

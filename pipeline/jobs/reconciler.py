@@ -99,7 +99,7 @@ class Reconciler:
         if last and last.leaving and state in LIVE:
             self._cancel(now)
         if last and state in LIVE and (other := self._older(last.name)):
-            self.attempts.leave(now, "told", to=self._rung_of(other))
+            self.attempts.leave(now, "older", to=self._rung_of(other))
             self._cancel(now)
         if state in LIVE:
             self._watch(now, state)

@@ -19,7 +19,7 @@ from pipeline.contract.records import Rental, Rung, Taken
 from pipeline.storage import jsonl
 
 FILE = "submissions.jsonl"
-Why = Literal["rung", "hang", "told"]
+Why = Literal["rung", "hang", "told", "older"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from pipeline.prediction.priors import NAMES, Priors, priors
 
 if TYPE_CHECKING:
     from pipeline.prediction.efficiency import Reached
-    from pipeline.prediction.throughput import Machine, StepTime
+    from pipeline.prediction.throughput import MachineKind, StepTime
     from pipeline.prediction.time_budget import Decided
     from pipeline.spot.hazard import Hazard
 
@@ -218,13 +218,13 @@ def _contradicted(night: Past, others: Sequence[Past]) -> str:
     )
 
 
-def _machine(name: str, device: str, update: Update, micro: float, *, profiled: bool) -> "Machine":
+def _machine(name: str, device: str, update: Update, micro: float, *, profiled: bool) -> "MachineKind":
     """Returns a machine as the model sees it: the constants of the form by profile and roofline.
 
     `micro` is about how many samples a pass has: a fixed part that is nothing beside them is not nothing.
     """
     from pipeline.prediction.step_time import FIXED, MANY, ONE, PER_SAMPLE, TWO
-    from pipeline.prediction.throughput import Machine
+    from pipeline.prediction.throughput import MachineKind
 
     whole = update.fixed_s + update.per_sample_s * micro
     constants, errors = [0.0] * len(NAMES), [0.0] * len(NAMES)
@@ -233,7 +233,7 @@ def _machine(name: str, device: str, update: Update, micro: float, *, profiled: 
     constants[ONE] = log(max(update.within_s, NEGLIGIBLE_S))
     constants[TWO] = constants[MANY] = log(max(update.across_s, NEGLIGIBLE_S))
     errors[FIXED], errors[PER_SAMPLE] = update.fixed_error, update.per_sample_error
-    return Machine(
+    return MachineKind(
         name=name, device=device, profiled=profiled, constants=tuple(constants), errors=tuple(errors)
     )
 

@@ -92,13 +92,13 @@ class Priors:
         return hypot(c.job[place], c.device[place], c.machine[place])
 
 
-def of(told: dict[str, Any]) -> Priors:
+def of(facts: dict[str, Any]) -> Priors:
     """Returns the priors of such a file."""
-    constants = {key: tuple(float(told["constants"][key][name]) for name in NAMES)
+    constants = {key: tuple(float(facts["constants"][key][name]) for name in NAMES)
                  for key in Constants.__annotations__}  # fmt: skip
-    assumed = {name: float(each["value"]) for name, each in told["assumed"].items()}
+    assumed = {name: float(each["value"]) for name, each in facts["assumed"].items()}
     return Priors(
-        constants=Constants(**constants), residual=Residual(**told["residual"]), assumed=Assumed(**assumed)
+        constants=Constants(**constants), residual=Residual(**facts["residual"]), assumed=Assumed(**assumed)
     )
 
 

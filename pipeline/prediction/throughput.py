@@ -42,7 +42,7 @@ SAME_SIZE = 0.01  # of log m
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineKind:
     """A kind of machine as the model sees it: the constants of the form by profile and roofline."""
 
     name: str
@@ -106,7 +106,7 @@ class StepTime:
         measurements: Sequence[Measurement],
         *,
         machine_of: Sequence[int],
-        machines: Sequence[Machine],
+        machines: Sequence[MachineKind],
         priors: Priors,
     ) -> None:
         self.machines = list(machines)
@@ -136,12 +136,12 @@ class StepTime:
         inverse: Array = cho_solve(self._factor, np.eye(len(self._log)))
         return float(np.median(np.abs(self._weights / np.diag(inverse))))
 
-    def predict(self, settings: Sequence[Setting], machine: Machine) -> tuple[Array, Array]:
+    def predict(self, settings: Sequence[Setting], machine: MachineKind) -> tuple[Array, Array]:
         """Returns the median seconds of an update and the deviation of their logarithm, per setting."""
         found = self.forecast(settings, machine)
         return np.exp(found.log_s), found.spread
 
-    def forecast(self, settings: Sequence[Setting], machine: Machine) -> Forecast:
+    def forecast(self, settings: Sequence[Setting], machine: MachineKind) -> Forecast:
         """Returns what is expected after the measurements, and what was before, per setting."""
         known = next((k for k, each in enumerate(self.machines) if each == machine), -1)
         at = Points.of(settings, [known] * len(settings))
@@ -180,12 +180,12 @@ class StepTime:
     def _place(self, machine: int) -> slice:
         return slice(machine * len(NAMES), (machine + 1) * len(NAMES))
 
-    def _mean_of(self, machine: Machine) -> Array:
+    def _mean_of(self, machine: MachineKind) -> Array:
         """Returns the expected constants of a machine."""
         mean: Array = MIX @ np.array(self._priors.constants.mean) + np.array(machine.constants)
         return mean
 
-    def _shared_by(self, one: Machine, other: Machine) -> Array:
+    def _shared_by(self, one: MachineKind, other: MachineKind) -> Array:
         """Returns the covariance of the constants of two machines."""
         p = self._priors.constants
         squares: Array = np.square(p.job)

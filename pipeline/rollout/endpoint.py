@@ -333,8 +333,8 @@ class OnVertex:
                 )
                 continue
             log.warning(
-                "%s has not got %s/%s whole, nor is it here any more; containers of version %d that start "
-                "again will not serve: look who removes it there, and promote a newer version",
+                "%s lacks %s/%s or a part of it, and so does this machine; containers of version %d that "
+                "start again will not serve: look who removes it there, and promote a newer version",
                 bucket.url, THINGS, thing, number,
             )  # fmt: skip
 

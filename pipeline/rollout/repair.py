@@ -228,7 +228,7 @@ def _nights(params: Params) -> Iterator[Check]:
     """Repairs the copies that nights have of files of the cache."""
     for fault in rot.in_nights():
         if not dvc_cache.is_intact(fault.name):
-            yield _failed(fault.where, "the cache has not got it either")
+            yield _failed(fault.where, "the cache lacks it too")
             continue
         path = Path(fault.where)
         fresh = path.with_name(f".{path.name}")  # as `dvc_cache.put`

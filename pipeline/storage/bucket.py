@@ -98,7 +98,7 @@ class BucketFolder:
         facts = {path.removeprefix(root).lstrip("/"): found for path, found in there.items()}
         lacking = [name for name, wanted in listed.items() if not _is_like(facts.get(name), *wanted)]
         if lacking:
-            log.warning("%s has not got %s of %s/%s as it was sent", self.url, lacking[0], THINGS, thing)
+            log.warning("%s lacks %s of %s/%s as it was sent", self.url, lacking[0], THINGS, thing)
             return False
         written = [at for found in facts.values() if (at := _written_at(found))]
         if not written or min(written) > datetime.now(UTC) - RENEWED:
@@ -226,8 +226,8 @@ def _is_like(found: Mapping[str, Any] | None, size: int, md5: str) -> bool:
     """Returns whether a file of a storage has that size, and that digest where the storage tells one."""
     if not found or found.get("size") != size:
         return False
-    told = found.get("md5Hash")  # of Cloud Storage
-    return not told or base64.b64decode(told).hex() == md5
+    kept_md5 = found.get("md5Hash")  # of Cloud Storage
+    return not kept_md5 or base64.b64decode(kept_md5).hex() == md5
 
 
 def _written_at(found: Mapping[str, Any]) -> datetime | None:

@@ -23,7 +23,7 @@ HARMLESS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class NeededFiles:
     """Files that are needed: the name of the bucket, how their names begin, and what they are."""
 
     bucket: str
@@ -32,7 +32,7 @@ class Place:
     for_ever: bool  # or for some days only, from when they were last used
 
 
-def place(url: str, what: str, *, for_ever: bool) -> Place | None:
+def place(url: str, what: str, *, for_ever: bool) -> NeededFiles | None:
     """Returns the place of a URL in Cloud Storage; None for any other URL.
 
     >>> place("gs://shop/team/", "what jobs need", for_ever=False).prefix
@@ -43,10 +43,10 @@ def place(url: str, what: str, *, for_ever: bool) -> Place | None:
         return None
     bucket, _, folder = rest.partition("/")
     prefix = f"{folder.strip('/')}/".lstrip("/")
-    return Place(bucket=bucket, prefix=prefix, what=what, for_ever=for_ever)
+    return NeededFiles(bucket=bucket, prefix=prefix, what=what, for_ever=for_ever)
 
 
-def complaints(rules: Sequence[Mapping[str, Any]], places: Sequence[Place]) -> list[str]:
+def complaints(rules: Sequence[Mapping[str, Any]], places: Sequence[NeededFiles]) -> list[str]:
     """Returns a sentence for each place of which a rule may delete what is needed.
 
     Args:
@@ -71,7 +71,7 @@ def complaints(rules: Sequence[Mapping[str, Any]], places: Sequence[Place]) -> l
     return found
 
 
-def _takes(rule: Mapping[str, Any], place: Place) -> bool:
+def _takes(rule: Mapping[str, Any], place: NeededFiles) -> bool:
     """Returns whether a rule may delete files of a place while they are needed."""
     condition = rule.get("condition", {})
     if rule.get("action", {}).get("type") != "Delete" or condition.get("isLive") is False:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.backends.faults import COMMON, Fault
-from pipeline.backends.place import Refused, Rented, Request, Unreachable
+from pipeline.backends.place import JobRequest, Refused, Rented, Unreachable
 from pipeline.backends.renting import Renting
 from pipeline.contract.machine import Machine
 from pipeline.machines.catalog import rented
@@ -59,7 +59,7 @@ class SmallPlace(Renting):
         super().__init__(region=MACHINE.region, bucket=bucket)
         self.cloud = cloud
 
-    def make(self, request: Request) -> Rented:
+    def make(self, request: JobRequest) -> Rented:
         self._answer()
         if self.cloud.full:
             raise Refused("no rack is free", cause="full")

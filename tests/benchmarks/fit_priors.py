@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from pipeline.prediction.priors import NAMES, Constants, Priors, Residual
 from pipeline.prediction.priors import priors as shipped
 from pipeline.prediction.step_time import FIXED, MANY, MIX, ONE, PER_SAMPLE
-from pipeline.prediction.throughput import Machine, StepTime
+from pipeline.prediction.throughput import MachineKind, StepTime
 from tests.benchmarks import frame
 from tests.benchmarks.step_times import APPS, CLUSTERS, DEVICES, PARAMETERS, line, middle, steps
 
@@ -44,7 +44,7 @@ CELLS: tuple[Cell, ...] = tuple((app, cluster) for app in APPS for cluster in CL
 
 
 @cache
-def machine(cell: Cell, profiled_on: str) -> Machine:
+def machine(cell: Cell, profiled_on: str) -> MachineKind:
     """The machines of a cell as the model sees them, by a profile on one device of that cluster."""
     app, cluster = cell
     rows = steps()[app, profiled_on]
@@ -60,7 +60,7 @@ def machine(cell: Cell, profiled_on: str) -> Machine:
     constants[FIXED] = np.log(fixed)
     constants[PER_SAMPLE] = np.log(per_sample) + np.log(by_flops * by_bandwidth) / 2
     constants[MANY], constants[ONE] = across, within - across
-    return Machine(
+    return MachineKind(
         name=cluster, device=cluster, profiled=cluster == profiled_on,
         constants=tuple(MIX @ constants), errors=(0.0,) * len(NAMES),
     )  # fmt: skip

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from pipeline.prediction.measurements import Measurement, Setting
 from pipeline.prediction.priors import priors
 from pipeline.prediction.step_time import FIXED, MANY, ONE, PER_SAMPLE, TWO
-from pipeline.prediction.throughput import Machine, StepTime
+from pipeline.prediction.throughput import MachineKind, StepTime
 
 PRIORS = priors()
 # Fixed and per sample on a device, then what summing gradients takes by rates alone; as in true_s.
-HERE = Machine(
+HERE = MachineKind(
     name="here", device="A", profiled=True, errors=(0.0,) * 10,
     constants=tuple(np.log([0.02, 0.001, 0.001, 1, 0.015, 1, 0.008, 1, 1, 1])),
 )  # fmt: skip

@@ -6,11 +6,11 @@ import pytest
 
 from pipeline.check import _lifecycle
 from pipeline.contract import params
-from pipeline.storage.lifecycle import Place, complaints, place, rules
+from pipeline.storage.lifecycle import NeededFiles, complaints, place, rules
 from tests import cloud_storage
 
-SERVING = Place(bucket="b", prefix="team/serving/", what="what containers start from", for_ever=True)
-JOBS = Place(bucket="b", prefix="team/jobs/", what="what jobs leave", for_ever=False)
+SERVING = NeededFiles(bucket="b", prefix="team/serving/", what="what containers start from", for_ever=True)
+JOBS = NeededFiles(bucket="b", prefix="team/jobs/", what="what jobs leave", for_ever=False)
 
 
 def delete(**condition: object) -> dict[str, object]:
@@ -35,7 +35,7 @@ def delete(**condition: object) -> dict[str, object]:
     ],
 )
 def test_what_a_rule_takes_is_told_by_its_action_prefix_and_age(
-    rule: dict[str, object], taken: list[Place]
+    rule: dict[str, object], taken: list[NeededFiles]
 ) -> None:
     found = complaints([rule], [SERVING, JOBS])
     assert [text.partition(" (gs://")[0] for text in found] == [
@@ -48,7 +48,7 @@ def test_what_a_rule_takes_is_told_by_its_action_prefix_and_age(
 
 
 def test_only_urls_of_cloud_storage_have_rules_that_can_be_read() -> None:
-    assert place("gs://b", "x", for_ever=True) == Place(bucket="b", prefix="", what="x", for_ever=True)
+    assert place("gs://b", "x", for_ever=True) == NeededFiles(bucket="b", prefix="", what="x", for_ever=True)
     for url in ("", "/things", "/mnt/b/things", "s3://b/things", "memory://b"):
         assert place(url, "x", for_ever=True) is None
 

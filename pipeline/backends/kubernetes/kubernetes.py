@@ -15,7 +15,7 @@ from pipeline.backends.kubernetes import manifest, node_labels, pod_status
 from pipeline.backends.kubernetes.cluster_api import ClusterApi
 from pipeline.backends.kubernetes.manifest import Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
-from pipeline.backends.place import AT_ONCE, Refused, Rented, Request, Unreachable
+from pipeline.backends.place import AT_ONCE, JobRequest, Refused, Rented, Unreachable
 from pipeline.contract.backend import Job, label
 from pipeline.contract.errors import ParamsError
 from pipeline.machines.nodes import Node
@@ -90,7 +90,7 @@ class Kubernetes(Cluster):
         """Returns the nodes that take pods of ours, on demand."""
         return [made for node in self._api.nodes() if (made := node_labels.offered(node))]
 
-    def make(self, request: Request) -> Rented:
+    def make(self, request: JobRequest) -> Rented:
         """Creates the Job, or returns the one of that name."""
         job, name = request.job, f"{STEM}{request.attempt}"
         made = self._api.create_job(

@@ -20,7 +20,7 @@ from typing import Literal
 
 from pipeline.backends.cluster import Cluster
 from pipeline.backends.faults import CANCELLED, COMMON, GOES_ON, NEXT, Fault
-from pipeline.backends.place import AT_ONCE, SLACK_S, Refused, Rented, Request, Unreachable
+from pipeline.backends.place import AT_ONCE, SLACK_S, JobRequest, Refused, Rented, Unreachable
 from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm_client import Listed
 from pipeline.backends.submission_journal import Submission
@@ -94,7 +94,7 @@ class Slurm(Cluster):
             )  # fmt: skip
         return made
 
-    def make(self, request: Request) -> Rented:
+    def make(self, request: JobRequest) -> Rented:
         """Submits the batch script."""
         environment = _environment(request)
         try:
@@ -162,7 +162,7 @@ class Slurm(Cluster):
         """Returns whether it is a number, as ids of Slurm are."""
         return name.isdigit()
 
-    def _options_of(self, request: Request) -> list[str]:
+    def _options_of(self, request: JobRequest) -> list[str]:
         job, folder = request.job, request.folder
         facts = {**request.labels, "night": label(job.night), "folder": str(folder)}
         minutes = max(1, ceil((request.run_s + SLACK_S) / 60))
@@ -194,7 +194,7 @@ def _name(home: str, job: str) -> str:
     return f"daybreak-{home}-{job}"
 
 
-def _script(request: Request) -> str:
+def _script(request: JobRequest) -> str:
     """Returns the batch script: the entry point on the first node, or by srun on each."""
     job, ended = request.job, _ended(request.folder, request.attempt)
     words = [
@@ -206,7 +206,7 @@ def _script(request: Request) -> str:
     return f"#!/bin/sh\nexec {shlex.join(words)}\n"
 
 
-def _environment(request: Request) -> dict[str, str]:
+def _environment(request: JobRequest) -> dict[str, str]:
     """Returns the environment of sbatch, which is that of the job: what it says itself comes first."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")}
     return {**own, **request.job.environment, "PIPELINE_ATTEMPT": request.attempt}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pipeline.backends import billing
 from pipeline.backends.faults import CANCELLED
-from pipeline.backends.place import Refused, Rented, Request, RetryPolicy
+from pipeline.backends.place import JobRequest, Refused, Rented, RetryPolicy
 from pipeline.backends.renting import Renting
 from pipeline.backends.submission_journal import Submission
 from pipeline.backends.vertex import error_codes, preflight
@@ -62,7 +62,7 @@ class Vertex(Renting):
         )  # fmt: skip
         self.service = Service(project=project, endpoint=endpoint, retry=self.retry)
 
-    def make(self, request: Request) -> Rented:
+    def make(self, request: JobRequest) -> Rented:
         """Creates the job, once."""
         asked = custom_job(
             request.job, request.machine, site=self.site, labels=request.labels, attempt=request.attempt,
