@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
@@ -60,29 +61,37 @@ def try_(*, day: date | None = None) -> int:
     return 0
 
 
-def status(*, last: int = 14, all: bool = False) -> int:
+def status(*, last: int = 14, all: bool = False, json_: bool = False) -> int:
     """Show the last nights as a table, and on stderr which processes of Airflow are not alive.
 
     Args:
         last: number of nights
         all: of each model of the fleet
+        json_: as JSON: a list, newest first; with --all, one for each model
     """
     from rich.console import Console
 
     from pipeline import airflow_health
-    from pipeline.report.board import status_table
+    from pipeline.report.board import status_rows, status_table
 
     if url := airflow_health.address():
         for sentence in airflow_health.late(url):
             log.warning("%s", sentence)
     if all:
-        for model, history in _histories(last).items():
+        histories = _histories(last)
+        if json_:
+            print(json.dumps({model: status_rows(history) for model, history in histories.items()}))
+            return 0
+        for model, history in histories.items():
             Console().print(model, style="bold", highlight=False)
             Console().print(status_table(history) if history else "no night yet")
         return 0
     entries = ledger.history(limit=last)
     if not entries:
         raise NothingToDo("the ledger has no night yet; run one with: make night")
+    if json_:
+        print(json.dumps(status_rows(entries)))
+        return 0
     Console().print(status_table(entries))
     return 0
 
@@ -123,20 +132,24 @@ def fleet() -> int:
     return ParamsError.exit_status if homes.faults(lead) else 0
 
 
-def why(version: int) -> int:
+def why(version: int, *, json_: bool = False) -> int:
     """Show what a version was made of, who judged it, and when it served.
 
     Args:
         version: its number
+        json_: as JSON: a list of names and texts
     """
     from pipeline.rollout import provenance
 
+    if json_:
+        print(json.dumps([{"name": name, "text": text} for name, text in provenance.why(version)]))
+        return 0
     for name, text in provenance.why(version):
         print(f"{name:9} {one_line(text)}")
     return 0
 
 
-def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, json: bool = False) -> int:
+def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, json_: bool = False) -> int:
     """Show which rows of a night failed which rules, and how each rule fared in the nights before.
 
     Args:
@@ -144,11 +157,8 @@ def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, js
         rule: only this rule, and its history night by night
         limit: rows of each rule that are shown
         last: nights of the history
-        json: as JSON, for other programs
+        json_: as JSON, for other programs
     """
-    import dataclasses
-    from json import dumps
-
     from rich.console import Console
 
     from pipeline.report import bad_rows, page
@@ -168,26 +178,30 @@ def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, js
     nights = bad_rows.over_nights(rule, history) if rule else []
     if rule and not bad.rules and not nights:
         raise NothingToDo(f"no night of the last {last} had a rule {rule!r}; leave --rule out to see all")
-    if json:
-        shown = dataclasses.asdict(bad) | {"history": [dataclasses.asdict(one) for one in nights]}
-        print(dumps(shown))
+    if json_:
+        shown = asdict(bad) | {"history": [asdict(one) for one in nights]}
+        print(json.dumps(shown))
         return 0
     for line in bad_rows.lines(bad, history, nights):
         Console().print(line, highlight=False, markup=False, soft_wrap=isinstance(line, str))
     return 0
 
 
-def who_used(what: str) -> int:
+def who_used(what: str, *, json_: bool = False) -> int:
     """Show which nights and versions used a day or a digest.
 
     Args:
         what: a day as 2011-09-30, or the digest of data or of a model, or its first characters
+        json_: as JSON: a list of nights
     """
     from pipeline.rollout import provenance
 
     uses = provenance.who_used(what)
     if not uses:
         raise NothingToDo(f"no night of the ledger used {what}")
+    if json_:
+        print(json.dumps([asdict(use) for use in uses], default=str))
+        return 0
     for use in uses:
         version = f"version {use.version}{', serves' if use.serves else ''}" if use.version else "no version"
         print(f"{use.night}  {version}: {use.how}")
@@ -241,15 +255,16 @@ def restore(*, commit: str = "", yes: bool = False) -> int:
     return 0
 
 
-def audit(*, deep: bool = False) -> int:
+def audit(*, deep: bool = False, json_: bool = False) -> int:
     """Check ledger, aliases, DVC objects and MLflow against each other.
 
     Args:
         deep: read every byte that is kept, too, which takes as long as the disk needs
+        json_: as JSON: a list of checks, once all are done
     """
     from pipeline.rollout.audit import audit as checks
 
-    return _shown(checks(params.load(checkout.home()), deep=deep))
+    return _shown(checks(params.load(checkout.home()), deep=deep), as_json=json_)
 
 
 def repair() -> int:
@@ -259,11 +274,15 @@ def repair() -> int:
     return _shown(repairs(params.load(checkout.home())))
 
 
-def drill() -> int:
-    """Check that the version which a rollback would bring back could be restored."""
+def drill(*, json_: bool = False) -> int:
+    """Check that the version which a rollback would bring back could be restored.
+
+    Args:
+        json_: as JSON: a list of checks, once all are done
+    """
     from pipeline.rollout.drill import drill as checks
 
-    return _shown(checks(params.load(checkout.home())))
+    return _shown(checks(params.load(checkout.home())), as_json=json_)
 
 
 def prune(*, dry_run: bool = False) -> int:
@@ -324,8 +343,12 @@ def predict(*, day: date, to: str, version: int = 0) -> int:
     return 0
 
 
-def _shown(checks: Iterable[Check]) -> int:
-    """Prints checks as they come; returns 1 if one of them failed."""
+def _shown(checks: Iterable[Check], *, as_json: bool = False) -> int:
+    """Prints checks as they come, or all of them as JSON; returns 1 if one of them failed."""
+    if as_json:
+        checks = list(checks)
+        print(json.dumps([asdict(check) for check in checks]))
+        return 0 if all(check.ok for check in checks) else 1
     failed = 0
     for check in checks:
         print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)

@@ -103,6 +103,32 @@ def status_table(history: Sequence[Entry]) -> "Table":
     return table
 
 
+def status_rows(history: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Returns the nights as JSON values, in the order given; a rollback has no figure of a night."""
+    rows = []
+    for entry in history:
+        at = entry.closed_at.isoformat() if entry.closed_at else None
+        row: dict[str, Any] = {
+            "night": None if entry.rollback else entry.night.id,
+            "outcome": outcome.outcome(entry),
+            "verdict": outcome.word(entry),
+            "reason": entry.verdict.reason if entry.verdict else None,
+            "champion": outcome.champion(entry) or None,
+            "closed_at": at,
+            "commit": entry.commit,
+        }
+        if not entry.rollback:
+            row |= {
+                "day": str(entry.night.day),
+                "elapsed_s": entry.training.elapsed_s if entry.training else None,
+                "limit_s": (entry.night.train_until - entry.night.started_at).total_seconds(),
+                "cost_usd": entry.training.cost_usd if entry.training else None,
+                "bound": entry.profile.bound if entry.profile else None,
+            }
+        rows.append(row)
+    return rows
+
+
 def hours(entry: Entry) -> str:
     """Returns the hours of training against the hours that the deadline left."""
     limit = (entry.night.train_until - entry.night.started_at).total_seconds() / HOUR_S

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pipeline import commands, night
+from pipeline import cli, commands, night
 from pipeline.contract import params, records
 from pipeline.contract.records import Night, Release, Training, Verdict
 from pipeline.gate import judge
@@ -249,6 +249,15 @@ def test_after_a_rollback_board_status_and_report_show_it(
     assert rows[0].split()[0] == now
     assert "rolled back" in rows[0]
     assert ["promoted" in line for line in rows[1:]] == [True, True]
+    assert cli.main(["status", "--json"]) == 0
+    newest = json.loads(capsys.readouterr().out)[0]
+    assert (newest["verdict"], newest["champion"]) == ("rolled back", 1)
+    assert cli.main(["why", "2", "--json"]) == 0
+    assert "served" in [part["name"] for part in json.loads(capsys.readouterr().out)]
+    status = cli.main(["audit", "--json"])
+    checks = json.loads(capsys.readouterr().out)
+    assert checks
+    assert status == (0 if all(check["ok"] for check in checks) else 1)
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.setenv("DISPLAY", ":0")

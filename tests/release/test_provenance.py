@@ -1,5 +1,6 @@
 """Lineage over a ledger of 1,000 nights, asked as a person asks."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,9 @@ def test_a_version_that_never_served_says_so() -> None:
     assert provenance.why(NUM_NIGHTS - 1)[-2][1].startswith("since 2024-09-25")
 
 
-def test_who_used_a_day_names_those_that_trained_and_those_that_judged_on_it() -> None:
+def test_who_used_a_day_names_those_that_trained_and_those_that_judged_on_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     uses = provenance.who_used("2022-03-01")
     assert [(use.night, use.how) for use in uses[:2]] == [
         ("2022-03-01", "was judged on it"), ("2022-03-02", "trained on it"),
@@ -65,6 +68,9 @@ def test_who_used_a_day_names_those_that_trained_and_those_that_judged_on_it() -
     assert len(uses) == 31
     assert not any(use.serves for use in uses)
     assert provenance.who_used("2030-01-01") == []
+    assert cli.main(["who-used", "2022-03-01", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [(use["night"], use["version"]) for use in shown] == [(use.night, use.version) for use in uses]
 
 
 @pytest.mark.slow

@@ -1,3 +1,4 @@
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -5,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from rich.console import Console
 
 from pipeline.report import outcome
-from pipeline.report.board import board, status_table
+from pipeline.report.board import board, status_rows, status_table
 from pipeline.storage.ledger import Entry
 from tests.report.nights import sixty, whole
 
@@ -65,6 +66,19 @@ def test_the_status_has_the_columns_that_were_promised() -> None:
     positions = [text.index(head) for head in heads]
     assert positions == sorted(positions)
     assert re.search(r"2011-11-08 +2011-11-08 +promoted +12 +0\.02\d of 18 +\$0\.\d\d +compute", text)
+
+
+def test_the_status_as_json_has_whole_figures_and_a_rollback_has_none() -> None:
+    rows = json.loads(json.dumps(status_rows([rolled_back(), *sixty(), whole(12)])))
+    assert (rows[0]["outcome"], rows[0]["champion"], rows[0]["night"]) == ("rollback", 10, None)
+    assert rows[0]["closed_at"] == "2026-11-22T14:03:00+00:00"
+    assert "elapsed_s" not in rows[0]
+    training = whole(12).training
+    assert training
+    assert rows[-1]["elapsed_s"] == training.elapsed_s
+    assert (rows[-1]["verdict"], rows[-1]["limit_s"], rows[-1]["bound"]) == ("promoted", 64800, "compute")
+    failed = next(row for row in rows if row["outcome"] == "failed")
+    assert failed["cost_usd"] is None
 
 
 def test_a_failed_night_is_in_the_status_with_its_gaps() -> None:
