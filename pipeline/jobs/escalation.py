@@ -115,7 +115,7 @@ def _choose(plan: Plan, sight: Sight) -> Choice:
             f"{here.rental} cannot be had; {other.rental} takes {_rest_s(plan, sight, other):,.0f} s at most"
         )
         return Choice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=reason)
-    if best is None or (sight.state in ("none", "refused") and _is_fresh(sight, best)):
+    if best is None or (sight.state in ("none", "refused") and _is_fresh(sight, best.rental)):
         return Choice(rung=None)
     if not (best.rental.is_spot and on_demand(_named(plan, sight, best))):
         faster = _up(plan, sight, best)
@@ -215,7 +215,8 @@ def _facts(plan: Plan, sight: Sight, spot: Rung) -> steering.Facts:
     bought here is bought elsewhere before other zones are asked for spot.
     """
     held = sight.state == "running" or not sight.rung.rental.is_spot
-    others = [rung.rental for rung in _rungs(plan, sight)] if held else sight.refused
+    refused = [rental for rental in sight.refused if _is_fresh(sight, rental)]
+    others = [rung.rental for rung in _rungs(plan, sight)] if held else refused
     away = (rental for rental in others if rental.is_spot and rental != spot.rental)
     return steering.Facts(
         refused=frozenset(map(steering.zone_of, away)),
@@ -224,7 +225,7 @@ def _facts(plan: Plan, sight: Sight, spot: Rung) -> steering.Facts:
         seen=sight.seen,
         samples_per_s=sight.rate.samples_per_s if sight.rate else None,
         attempts=sight.attempts,
-        queued=sight.state in ("queued", "refused") or spot.rental in sight.refused,
+        queued=sight.state in ("queued", "refused") or spot.rental in refused,
         running=sight.state == "running",
         starting_s=sight.starting_s,
     )
@@ -259,12 +260,12 @@ def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
         return unasked[0]
     cheapest_first = sorted([wanted, *kept], key=lambda rung: _rest_usd(plan, sight, rung))
     oldest = min(cheapest_first, key=lambda rung: sight.refused[rung.rental])
-    return None if oldest.rental == wanted.rental or _is_fresh(sight, oldest) else oldest
+    return None if oldest.rental == wanted.rental or _is_fresh(sight, oldest.rental) else oldest
 
 
-def _is_fresh(sight: Sight, rung: Rung) -> bool:
-    """Whether the rung was refused so short a time ago that it is not asked for again yet."""
-    return sight.now - sight.refused.get(rung.rental, -inf) < PATIENCE_S
+def _is_fresh(sight: Sight, rental: Rental) -> bool:
+    """Whether it was refused so short a time ago that it is not asked for again yet."""
+    return sight.now - sight.refused.get(rental, -inf) < PATIENCE_S
 
 
 def _spot_elsewhere(plan: Plan, sight: Sight) -> Rung | None:

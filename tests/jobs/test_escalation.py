@@ -189,6 +189,15 @@ def test_spot_that_is_refused_is_left_for_spot_elsewhere_and_not_yet_bought():
     assert choose(early, replace(just, refused=dict.fromkeys(just.refused, just.now - 200))).rung is None
 
 
+def test_the_only_place_with_spot_is_asked_again_after_some_minutes():
+    plan = planned(strategy="spot", share=0.25)
+    here = tuple(rung for rung in plan.ladder if rung.rental.region == plans.HOME)
+    alone = replace(plan, ladder=here)
+    first = sight(alone).rung
+    assert choose(alone, refused(alone, first, minutes=1)).rung is None
+    assert choose(alone, refused(alone, first, minutes=4)).rung == first
+
+
 def test_spot_elsewhere_has_the_same_safety_net():
     plan = planned(strategy="spot")
     elsewhere = next(rung for rung in plan.ladder if str(rung.rental) == f"a, spot, in {plans.NEXT}")
