@@ -10,7 +10,6 @@ from pipeline.contract.errors import DataError
 from pipeline.contract.workload import Workload, read_state
 from pipeline.data.ingest import part_of
 from pipeline.data.prepare import partitions
-from pipeline.training.band_limited import new_model
 from pipeline.workloads.served_rows import ServedRows
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
+
+    from pipeline.training.band_limited import new_model
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     facts = folder / "model.json"
