@@ -403,7 +403,7 @@ def _follows_none(commit: str) -> bool:
     A night of code that is the ledger's own commit has a single parent, too.
     """
     text = text_at(commit, records.path_of(Night))
-    return text is not None and bool(json.loads(text)["previous"] == "")
+    return text is not None and bool(json.loads(text).get("previous") == "")
 
 
 def texts_at(commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[str, str]]:
