@@ -64,7 +64,10 @@ def parents() -> list[psutil.Process]:
 @pytest.fixture
 def parent(folder: Path) -> Iterator[psutil.Process]:
     with warm_parent.running(folder):
-        yield parents()[0]
+        until = time.monotonic() + 10  # it may not be that program yet
+        while not (found := parents()) and time.monotonic() < until:
+            time.sleep(0.01)
+        yield found[0]
 
 
 def said(folder: Path, name: str) -> dict[str, object]:
