@@ -210,8 +210,8 @@ def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.NeededFiles
         (os.environ.get("MLFLOW_ARTIFACTS_DESTINATION", ""), "MLflow's artifacts", True),
     ]
     for url, what, for_ever in kept:
-        if found := lifecycle.place(url, what, for_ever=for_ever):
-            yield found
+        if files := lifecycle.place(url, what, for_ever=for_ever):
+            yield files
 
 
 def _router(home: Path, loaded: params.Params) -> Iterator[Finding]:

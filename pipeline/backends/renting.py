@@ -87,7 +87,7 @@ class Renting(Backend):
         """Returns whether a job of this place may have that name."""
 
     def attached(self, rented: Rented, job: Job) -> None:
-        """Completes a job that was made, or found, with what it needs besides."""
+        """Makes what a job that was made or adopted needs beside itself; nothing by default."""
 
     def explained(self, rented: Rented | None, submission: Submission, folder: Path) -> Rented:
         """Returns a job that has ended, or that the place does not have any more, with why it did."""

@@ -53,11 +53,11 @@ class FailedRule:
 
 @dataclass(frozen=True, kw_only=True)
 class BadRows:
-    """What failed in a night; `told` says where the rows are, or why they cannot be shown."""
+    """What failed in a night; `where` says where the rows are, or why they cannot be shown."""
 
     night: str
     severity: Severity | None  # None: `validate` has not judged
-    told: str
+    where: str
     rules: tuple[FailedRule, ...]
 
 
@@ -83,7 +83,7 @@ def of_night(
 ) -> BadRows:
     """Returns what failed in the night, all rules or one, with at most `limit` rows of each."""
     made = severity(entry, stopped=stopped or (folder / records.RUN / "validate.error").exists())
-    parts, told = _parts(entry, folder, made)
+    parts, where = _parts(entry, folder, made)
     kept: dict[str, list[BadRow]] = {}
     counts: Counter[str] | None = None if parts is None else Counter()
     for file, path in parts or ():
@@ -106,7 +106,7 @@ def of_night(
         if not rule or name == rule
     ]
     ranked = sorted(rules, key=lambda one: (-max(one.num_failed or 0, one.num_kept or 0), one.rule))
-    return BadRows(night=entry.night.id, severity=made, told=told, rules=tuple(ranked))
+    return BadRows(night=entry.night.id, severity=made, where=where, rules=tuple(ranked))
 
 
 def over_nights(rule: str, history: Iterable[Entry]) -> list[RuleNight]:
@@ -159,7 +159,7 @@ def texts(values: dict[str, Any]) -> str:
 
 def lines(bad: BadRows, history: Sequence[Entry], nights: Sequence[RuleNight]) -> "Iterator[str | Table]":
     """Yields what the terminal shows: the rules that failed, their rows, and the nights of a rule."""
-    yield formats.one_line(f"Night {bad.night}: {bad.told}")
+    yield formats.one_line(f"Night {bad.night}: {bad.where}")
     if bad.rules:
         yield _rules_table(bad, history)
     for one in bad.rules:
@@ -233,14 +233,14 @@ def _parts(entry: Entry, folder: Path, made: Severity | None) -> tuple[list[tupl
         )
     parts = _of_tonight(found, entry)
     num = sum(_num_rows(path) for _, path in parts)
-    told = (
+    where = (
         f"validate tolerated {formats.counted(entry.report.num_quarantined, 'bad row')} of "
         f"{formats.count(entry.report.num_rows)}; they are in {QUARANTINE}{where}, each under the first rule "
         f"that it failed."
     )
     if num != entry.report.num_quarantined:
-        told += f" {formats.count(num)} of them are there now; others were erased or judged again since."
-    return parts, told
+        where += f" {formats.count(num)} of them are there now; others were erased or judged again since."
+    return parts, where
 
 
 def _here(folder: Path, under: Path) -> list[tuple[str, Path]]:

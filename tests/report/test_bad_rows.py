@@ -71,7 +71,7 @@ def test_the_rows_that_came_in_tonight_are_found_under_their_rules(home: Path) -
     assert found == {
         PRICE: ("price", 29, 29, 20), QUANTITY: ("quantity", 8, 8, 8), "rows_as_usual": ("", 0, 0, 0),
     }  # fmt: skip
-    assert bad.severity == "tolerated" and "tolerated 37 bad rows of 2,478" in bad.told
+    assert bad.severity == "tolerated" and "tolerated 37 bad rows of 2,478" in bad.where
     last = bad.rules[0].rows[0]
     assert (last.file, last.number, last.day) == (
         str(part_of(date(2011, 11, 6), QUARANTINE)),

