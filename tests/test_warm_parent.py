@@ -57,8 +57,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def parents() -> list[psutil.Process]:
-    """The warm parents that this process has started, which may have other children."""
-    return [each for each in psutil.Process().children() if warm_parent.__file__ in each.cmdline()]
+    """The warm parents that this process has started, which may have other children, also ended ones."""
+    found = []
+    for each in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is told as one of these
+            found += [each] if warm_parent.__file__ in each.cmdline() else []
+    return found
 
 
 @pytest.fixture
