@@ -134,8 +134,9 @@ def server(call: list[str], *, given: dict[str, str], folder: Path, up: Callable
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30)
+                process.wait(90)  # it ends what it has started first
             os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def settings(folder: Path, url: str, *, home: Path, dags: Path) -> dict[str, str]:
