@@ -17,7 +17,7 @@ from tests.dags.servers import IDENTITY
 from tests.test_own_data import ROOT, SMALL, of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-DAYS = {"demand": 16, "images": 12}  # of history
+DAYS = {"demand": 16, "images": 8}  # of history
 
 
 @pytest.mark.parametrize("name", DAYS)
