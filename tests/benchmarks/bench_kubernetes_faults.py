@@ -112,8 +112,8 @@ class Cluster(Place):
             End(
                 "evicted without a condition", "preempted", words="disrupted", act=self._evict_only_by_status
             ),
-            End("pods gone without a word", "preempted", words="does not have job", act=self._forget_pods),
-            End("deleted by a person", "preempted", words="does not have job", act=self._delete),
+            End("pods gone without a word", "preempted", words="is gone", act=self._forget_pods),
+            End("deleted by a person", "preempted", words="is gone", act=self._delete),
             End(
                 "no node before its time is over",
                 "preempted",
