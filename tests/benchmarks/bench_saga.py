@@ -101,6 +101,7 @@ class Home:
         return [Alias(client, model), self.shelf]
 
     def _nights(self) -> None:
+        mlflow_client.create()
         os.chdir(make_night(self.home, 0, weight=1.0))
         judge_night()
         made = promote_night()
