@@ -42,7 +42,7 @@ def run(program: str) -> list[list[str]]:
 
 
 def with_values_joined(words: list[str]) -> str:
-    """A command of gcloud as its own check of commands reads it: arguments first, values joined to flags."""
+    """A command as `gcloud meta lint-gcloud-commands` takes it: arguments first, then `--flag=value`."""
     arguments, flags, rest = [], [], list(words)
     while rest:
         word = rest.pop(0)
@@ -50,12 +50,15 @@ def with_values_joined(words: list[str]) -> str:
             arguments.append(word)
         else:
             flags.append(word if word in SWITCHES else f"{word}={rest.pop(0)}")
-    named = shlex.join(["gcloud", *arguments, *flags])
-    return named.replace("$who", "somebody@my-daybreak.iam.gserviceaccount.com")  # of a loop over accounts
+    command = shlex.join(["gcloud", *arguments, *flags])
+    return command.replace("$who", "somebody@my-daybreak.iam.gserviceaccount.com")  # of a loop over accounts
 
 
-def faults(folder: Path, found: list[list[str]]) -> list[str]:
-    """What gcloud's own parser says of each command, "" for nothing; skips where gcloud is not installed."""
+def errors_of(found: list[list[str]], *, folder: Path) -> list[str]:
+    """The error by which gcloud's own parser refuses each command, "" for one that it takes.
+
+    Skips where gcloud is not installed.
+    """
     if shutil.which("gcloud") is None:
         pytest.skip("gcloud is not here; install google-cloud-cli")
     listed = folder / "commands.json"
@@ -66,18 +69,21 @@ def faults(folder: Path, found: list[list[str]]) -> list[str]:
         env=os.environ | given, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    said = {each["command_string"]: each["error_message"] or "" for each in json.loads(done.stdout)}
-    assert len(said) == len(set(map(tuple, found)))
-    return list(said.values())
+    errors = {each["command_string"]: each["error_message"] or "" for each in json.loads(done.stdout)}
+    assert len(errors) == len(set(map(tuple, found)))
+    return list(errors.values())
 
 
 @pytest.mark.slow
 def test_gcloud_takes_each_command_of_the_page(tmp_path: Path) -> None:
     found = run("gcloud")
     assert len(found) > 35
-    assert [wrong for wrong in faults(tmp_path, found) if wrong] == []
-    given = {words[words.index("--role") + 1] for words in found if "--role" in words}
-    assert given == ROLES  # which gcloud does not know before it asks Google
+    assert [error for error in errors_of(found, folder=tmp_path) if error] == []
+
+
+def test_the_page_grants_the_roles_that_were_looked_up() -> None:
+    """As gcloud does not know a role before it asks Google."""
+    assert {words[words.index("--role") + 1] for words in run("gcloud") if "--role" in words} == ROLES
 
 
 @pytest.mark.slow
@@ -87,7 +93,7 @@ def test_gcloud_sees_a_wrong_command(tmp_path: Path) -> None:
         "projects add-iam-policy-binding p --member user:x", "projects create a-project another-one",
         "compute reservations create r --zone z --vm-count 1 --reservation-sharing-policy all",
     ]  # fmt: skip
-    assert all(faults(tmp_path, [command.split() for command in wrong]))
+    assert all(errors_of([command.split() for command in wrong], folder=tmp_path))
 
 
 def test_a_variable_is_set_on_the_page_before_it_is_used() -> None:

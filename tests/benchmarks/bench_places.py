@@ -114,9 +114,9 @@ def night_on(place: Place, folder: Path) -> dict[str, float]:
                     taken = True
                 time.sleep(0.5)
             _show(airflow, run)
-        records_of = next((home / "nights").iterdir()) / "data" / "run"
+        written = next((home / "nights").iterdir()) / "data" / "run"
         night, training, verdict, release = (
-            records.read(kind, records_of) for kind in (Night, Training, Verdict, Release)
+            records.read(kind, written) for kind in (Night, Training, Verdict, Release)
         )
         assert isinstance(night, Night)
         assert isinstance(training, Training)
@@ -138,7 +138,7 @@ def night_on(place: Place, folder: Path) -> dict[str, float]:
 
 
 def _triggered(airflow: Standalone) -> str:
-    """The run that is asked for."""
+    """Trigger a run of the DAG; its id."""
     body = {"logical_date": None, "conf": {"reason": "a benchmark"}}
     status, answer = airflow.ask("POST", RUNS, body)
     if status != 200:
@@ -151,7 +151,7 @@ def _state(airflow: Standalone, run: str) -> str:
 
 
 def _show(airflow: Standalone, run: str) -> None:
-    """How the tasks of the night ended."""
+    """Print the state of each task of the run."""
     tasks = airflow.ask("GET", f"{RUNS}/{run}/taskInstances")[1]["task_instances"]
     print(", ".join(f"{task['task_id']} {task['state']}" for task in tasks), file=sys.stderr)
 
