@@ -8,6 +8,7 @@ once in a process and goes on from there.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -48,7 +49,7 @@ class Clock:
 
     wall: Callable[[], float] = time.time
     passed: Callable[[], float] = since_boot
-    _booted_at: dict[Path, float] = field(default_factory=dict)  # by the folder of the night
+    _booted_at: dict[str, float] = field(default_factory=dict)  # by the folder of the night
 
     def now(self) -> float:
         """Returns the time of the night in whose folder this process is, in seconds since 1970."""
@@ -56,14 +57,14 @@ class Clock:
 
     def booted_at(self) -> float:
         """Returns when the machine was booted, by its clock when the night was opened or first asked for."""
-        folder = Path.cwd()
+        folder = os.getcwd()  # noqa: PTH109  asked three times an update, for which a Path is too slow
         if folder not in self._booted_at:
-            self._booted_at[folder] = _recorded(folder) or self.wall() - self.passed()
+            self._booted_at[folder] = _recorded(Path(folder)) or self.wall() - self.passed()
         return self._booted_at[folder]
 
     def read_anew(self) -> float:
         """Reads the wall clock for a night that opens here, and returns when the machine was booted by it."""
-        self._booted_at[Path.cwd()] = self.wall() - self.passed()
+        self._booted_at[os.getcwd()] = self.wall() - self.passed()  # noqa: PTH109
         return self.booted_at()
 
 
