@@ -35,6 +35,7 @@ TYPED = {
     "TO": "{{ params.to or '' }}",
     "STEPS": "{{ params.steps }}",
     "REASON": "{{ params.reason }} (by Airflow run {{ run_id }})",
+    "BY": "{{ dag_run.triggering_user_name or '' }}",
 }
 
 
@@ -54,7 +55,7 @@ def rollback_of(home: Home) -> DAG:
         CommandSensor(
             task_id="rollback",
             bash_command=notify.command(
-                home, 'rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON"'
+                home, 'rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON" ${BY:+--by "$BY"}'
             ),
             env=TYPED,
             timeout=timedelta(hours=3).total_seconds(),

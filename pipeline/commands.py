@@ -187,6 +187,31 @@ def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, js
     return 0
 
 
+def events(*, night: str = "", last: int = 30, json_: bool = False) -> int:
+    """Show what happened, newest first: promotions, refusals, rollbacks, questions, failures, late nights.
+
+    Args:
+        night: only this night's, also while it runs
+        last: number of events
+        json_: as JSON: a list of events
+    """
+    from rich.console import Console
+
+    from pipeline.report import night_events
+
+    if last < 1:
+        raise ParamsError(f"last is {last}; give 1 or more events")
+    shown = (night_events.of_night(night) if night else night_events.newest(last))[:last]
+    if not shown:
+        raise NothingToDo(f"nothing has happened{f' in a night {night}' if night else ''} yet")
+    if json_:
+        print(json.dumps([json.loads(records.dumps(event)) for event in shown]))
+        return 0
+    for event in shown:
+        Console().print(night_events.line(event), highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
 def who_used(what: str, *, json_: bool = False) -> int:
     """Show which nights and versions used a day or a digest.
 

@@ -31,7 +31,7 @@ from pipeline.contract.records import Approval, Champion, Night, Release, Traini
 from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
-from pipeline.report import notifier
+from pipeline.report import night_events, notifier
 from pipeline.storage import checkout, dvc_cache, erasures, ledger, snapshots
 
 log = logging.getLogger(__name__)
@@ -180,6 +180,10 @@ def close(night: Night, params: CloseSections) -> None:
         verdict = _no_evidence(failure, stage=stage)
         records.write(verdict)
     reason = approval.reason(verdict, records.find(Approval), over=True)
+    if made := ledger.commit_of(night):  # by `promote`, or by a call that was killed
+        night_events.take_over(made)
+    else:
+        night_events.note(over=True)
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
     _tell(night, verdict, reason, release=ledger.read_at(commit, Release), failed=bool(failure))
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])

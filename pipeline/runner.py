@@ -29,7 +29,7 @@ from pipeline.contract.records import Night, Record, Verdict
 from pipeline.contract.source_code import FRAME, frame_digest, running_digest
 from pipeline.contract.table import Table
 from pipeline.contract.workload import Workload
-from pipeline.report import notifier
+from pipeline.report import night_events, notifier
 from pipeline.storage import checkout, erasures, ledger, snapshots
 
 log = logging.getLogger("pipeline")
@@ -284,6 +284,8 @@ def run(name: str, **given: Any) -> Record | None:
         mark(name, error=sentence(error))
         raise
     mark(name)
+    if record is not None and name in stages.IN_NIGHT:
+        night_events.note()
     return record
 
 

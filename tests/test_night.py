@@ -13,8 +13,9 @@ import pytest
 from pipeline import cli, night, runner
 from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError, ReleaseError
-from pipeline.contract.records import Night, Release, Verdict
+from pipeline.contract.records import Events, Night, Release, Verdict
 from pipeline.contract.table import Table, Time
+from pipeline.report import night_events
 from pipeline.storage import checkout, ledger
 
 
@@ -283,13 +284,16 @@ def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) 
     tip = ledger.ledger_tip()
     back = Release(version=1, replaced=2, model_digest="", night=one.id)
     verdict = records.read(Verdict)
-    ledger.commit_rollback(first, back, verdict, expected_tip=tip, message="rollback to 1: worse")
+    event = night_events.rolled_back(back, by="ann", reason="worse", at=two.started_at)
+    ledger.commit_rollback(first, back, verdict, event, expected_tip=tip, message="rollback to 1: worse")
     newest = ledger.history()[0]
     assert newest.rollback and newest.serving and newest.serving.version == 1
     changed = checkout.git("diff", "--name-only", first, newest.commit, folder=repository)
-    assert set(changed.split()) <= {"data/run/release.json", "data/run/verdict.json"}
+    own = {"data/run/release.json", "data/run/verdict.json", "data/run/events.json"}
+    assert set(changed.split()) <= own
+    assert newest.events == Events(events=(event,))
     with pytest.raises(ReleaseError, match="moved the ledger"):
-        ledger.commit_rollback(first, back, verdict, expected_tip=tip, message="again")
+        ledger.commit_rollback(first, back, verdict, event, expected_tip=tip, message="again")
 
 
 def test_records_are_read_as_they_were_written_and_nothing_else(tmp_path: Path) -> None:

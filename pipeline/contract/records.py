@@ -562,9 +562,41 @@ class Watch(Record):
     reason: str
 
 
+EventKind = Literal[
+    "opened", "drift", "planned", "over budget", "question", "approved", "declined", "promoted", "refused",
+    "rolled back", "late", "failed", "calibration lost", "disk low",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event(Record):
+    """Something that happened in a night, or a rollback, which is no part of one.
+
+    `promoted` and `rolled back` let `version` serve in place of `champion`; `question`, `approved`,
+    `declined` and `refused` are about `version`, while `champion` serves. Either is 0 where none is meant.
+    """
+
+    kind: EventKind
+    at: datetime
+    night: str  # its id; of a rollback, the night that made the version which serves again
+    subject: str = ""  # what it is about; the same kind and subject are written once a night
+    version: int = 0
+    champion: int = 0
+    by: str = ""  # who decided: a person, "gate" or "watch"; "": nobody did
+    reason: str = ""  # why, or what was seen, with its figures
+    until: datetime | None = None  # a question can be answered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events(Record):
+    """The events of a night so far, or the one of a rollback, in the order in which they were written."""
+
+    events: tuple[Event, ...]
+
+
 OF_A_NIGHT = (
     Night, Champion, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
-    Refit, Release,
+    Refit, Release, Events,
 )  # fmt: skip
 R = TypeVar("R", bound=Record)
 

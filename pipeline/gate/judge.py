@@ -45,7 +45,7 @@ from pipeline.gate.selftest import selftest
 from pipeline.registry import approval
 from pipeline.registry.lineage import is_declared_equal, is_refresh
 from pipeline.registry.verdicts import show_verdict
-from pipeline.report import notifier
+from pipeline.report import night_events, notifier
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.statistics.paired import Rules, judge
 from pipeline.statistics.result import Result, Status
@@ -133,6 +133,7 @@ def gate(
     verdict = replace(verdict, decided_at=clock.utc().replace(microsecond=0))
     if verdict.approve_until:
         records.write(verdict)
+        night_events.note()
         notifier.asks(night, verdict, now=clock.utc())
         review.show_report(night)  # for whoever is asked, since the night is closed only later
     return verdict

@@ -4,14 +4,13 @@ The answer is a record beside the verdict, `approval.json`, which the ledger kee
 one stands, whether it was given in Airflow or on the command line, and `promote` acts on it.
 """
 
-import getpass
 import logging
-import os
 from pathlib import Path
 
 from pipeline.contract import clock, records
 from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
 from pipeline.contract.records import Approval, Night, Verdict, Version
+from pipeline.contract.user import user
 from pipeline.registry import aliases, description
 from pipeline.registry import approval as approvals
 from pipeline.registry.verdicts import show_verdict
@@ -109,15 +108,7 @@ def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: 
         challenger=verdict.challenger,
         action=verdict.action,
         approved=approved,
-        by=by or _me(),
+        by=by or user(),
         reason=reason[:LONGEST],
         answered_at=now.replace(microsecond=0),
     )
-
-
-def _me() -> str:
-    """Who runs this; a container may know no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"

@@ -22,6 +22,7 @@ from pipeline.contract.records import (
     Champion,
     Dataset,
     Evaluation,
+    Events,
     Expectation,
     Night,
     Plan,
@@ -51,7 +52,7 @@ _FILES = re.compile(r'<nav aria-label="Other pages">.*?</nav>', re.DOTALL)  # in
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
 _KINDS: tuple[type[Record], ...] = (
     Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval, Champion,
-    Refit, Release,
+    Refit, Release, Events,
 )  # fmt: skip
 _FORMATS = (
     "count", "duration", "dollars", "size", "score", "effect", "percent", "quantity", "operations", "clock",

@@ -11,6 +11,7 @@ from pipeline.contract.params import RegisterSections
 from pipeline.contract.records import (
     Approval,
     Champion,
+    Events,
     Night,
     Refit,
     Release,
@@ -21,10 +22,10 @@ from pipeline.registry import aliases
 from pipeline.registry import approval as approvals
 from pipeline.registry.lineage import tags_of
 from pipeline.registry.verdicts import show_verdict
-from pipeline.report import notifier
+from pipeline.report import night_events, notifier
 from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.targets import release_targets
-from pipeline.storage import ledger
+from pipeline.storage import events, ledger
 from pipeline.storage.mlflow_client import session
 
 
@@ -67,16 +68,15 @@ def promote(
         night=night.id,
         lineage=tags_of(version, night=night, params=params),
     )
-    move = saga.Move(
-        kind="promote",
-        release=release,
-        tip=night.previous,
-        commit=lambda: ledger.commit_night(
-            night,
-            message=f"{night.day}: promote: {reason}"[:200],
-            release=release,
-        ),
-    )
+
+    def commit_promotion() -> str:
+        at = clock.utc().replace(microsecond=0)
+        event = night_events.promoted(night, release, verdict, approval, reason=reason, at=at)
+        happened = Events(events=events.with_new(night_events.note(), [event]))
+        message = f"{night.day}: promote: {reason}"[:200]
+        return ledger.commit_night(night, message=message, release=release, events=happened)
+
+    move = saga.Move(kind="promote", release=release, tip=night.previous, commit=commit_promotion)
     with session() as client:
         commit = saga.run(move, release_targets(client, version.name))
         aliases.tag(client, version.name, version.number, ledger=commit)
@@ -84,6 +84,7 @@ def promote(
             aliases.tag(client, judged.name, judged.number, status=aliases.REFITTED)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
+    night_events.take_over(commit)
     ledger_copy.push()
     if now != version.number:
         raise NothingToDo(

@@ -2,15 +2,18 @@
 
 import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from pipeline.contract.errors import NothingToDo, ReleaseError
+from pipeline.contract.formats import one_line
 from pipeline.contract.params import ModelSections
 from pipeline.contract.records import (
     Release,
     Verdict,
 )
+from pipeline.contract.user import user
 from pipeline.registry import aliases
-from pipeline.report import notifier
+from pipeline.report import night_events, notifier
 from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.targets import release_targets
@@ -21,7 +24,9 @@ from pipeline.storage.mlflow_client import session
 log = logging.getLogger(__name__)
 
 
-def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str = "") -> Release:
+def rollback(
+    params: ModelSections, *, to: int = 0, steps: int = 1, reason: str = "", by: str = ""
+) -> Release:
     """Lets an earlier version serve again: alias and data revision go back together, and are read back.
 
     Finishes an interrupted rollback instead, where there is one. Raises NothingToDo where the version serves
@@ -32,6 +37,7 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
         to: the version that shall serve; found by `steps` if 0.
         steps: how many promotions to take back.
         reason: kept in the ledger and in the registry.
+        by: who rolls back; you if left out
     """
     name = params.register_.name
     with session() as client:
@@ -75,12 +81,15 @@ def rollback(params: ModelSections, *, to: int = 0, steps: int = 1, reason: str 
             night=made.night.id,
             lineage=made.release.lineage,
         )
+        event = night_events.rolled_back(
+            release, by=by or user(), reason=one_line(reason), at=datetime.now(UTC).replace(microsecond=0)
+        )
         move = saga.Move(
             kind="rollback",
             release=release,
             tip=tip,
             commit=lambda: ledger.commit_rollback(
-                made.commit, release, verdict, expected_tip=tip, message=f"{verdict.reason}"[:200]
+                made.commit, release, verdict, event, expected_tip=tip, message=verdict.reason[:200]
             ),
         )
         saga.run(move, targets)

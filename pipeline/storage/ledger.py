@@ -26,6 +26,8 @@ from pipeline.contract.records import (
     Champion,
     Dataset,
     Evaluation,
+    Event,
+    Events,
     Night,
     Plan,
     Profile,
@@ -50,7 +52,10 @@ _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One commit of the ledger and the records in it; None for the stages that the night did not reach."""
+    """One commit of the ledger and the records in it; None for the stages that the night did not reach.
+
+    A rollback has the night that made the version which serves again, and no other record of it.
+    """
 
     commit: str
     subject: str
@@ -69,6 +74,7 @@ class Entry:
     champion: Champion | None = None
     refit: Refit | None = None
     release: Release | None = None
+    events: Events | None = None  # None: made before there were any
     closed_at: datetime | None = None  # when the commit was made, UTC; None: the night is still open
 
     @property
@@ -119,8 +125,10 @@ class Note:
 
 _KINDS: tuple[type[Record], ...] = (
     Night, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
-    Champion, Refit, Release,
+    Champion, Refit, Release, Events,
 )  # fmt: skip
+# What the commit of a rollback says itself; the rest of its tree is the night's that it goes back to.
+_OF_A_ROLLBACK = (Night, Verdict, Release, Events)
 
 
 def ledger_tip() -> str:
@@ -215,18 +223,29 @@ def promotions(*versions: int) -> list[Entry | None]:
     return [entries.get(commits[version].id) if version in commits else None for version in versions]
 
 
-def commit_night(night: Night, *, message: str, folder: Path = Path(), release: Release | None = None) -> str:
-    """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
-
-    The release is not written to a file before: a release that `close` finds in a folder was decided.
-    Raises ReleaseError, and changes nothing, if another night has moved the ledger since `open`.
-    """
-    tip = ledger_tip()
-    for commit in _commits(tip) if tip else []:
+def commit_of(night: Night) -> str:
+    """Returns the commit of a night, which `promote` or `close` made; "" while it has none."""
+    for commit in commits():
         if commit.id == night.previous:
             break
         if commit.night == night.id and not commit.rollback:
             return commit.id
+    return ""
+
+
+def commit_night(
+    night: Night, *, message: str, folder: Path = Path(), release: Release | None = None,
+    events: Events | None = None,
+) -> str:  # fmt: skip
+    """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
+
+    Neither the release nor the events that go with it are written to files before: a release that `close`
+    finds in a folder was decided. Raises ReleaseError, and changes nothing, if another night has moved the
+    ledger since `open`.
+    """
+    if made := commit_of(night):
+        return made
+    tip = ledger_tip()
     if tip != night.previous:
         winner = read_at(tip, Night)
         raise ReleaseError(
@@ -245,7 +264,7 @@ def commit_night(night: Night, *, message: str, folder: Path = Path(), release: 
         index = Path(scratch) / "index"  # the user's own index is left alone, also with --here
         git("read-tree", night.code_commit, folder=folder, index=index)
         git("add", "--force", "--", *names, folder=folder, index=index)
-        _put(release, index=index)
+        _put(release, events, index=index)
         tree = git("write-tree", folder=folder, index=index)
     parents = [night.previous] * bool(night.previous) + [night.code_commit]
     decided = release or records.find(Release, folder / records.RUN)
@@ -254,16 +273,16 @@ def commit_night(night: Night, *, message: str, folder: Path = Path(), release: 
 
 
 def commit_rollback(
-    target: str, release: Release, verdict: Verdict, *, expected_tip: str, message: str
+    target: str, release: Release, verdict: Verdict, event: Event, *, expected_tip: str, message: str
 ) -> str:
-    """Commits the tree of `target`, with this release and verdict in it, on top of `expected_tip`.
+    """Commits the tree of `target`, with these records of the rollback in it, on top of `expected_tip`.
 
     Raises ReleaseError, and changes nothing, if the ledger is no longer at `expected_tip`.
     """
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"
         git("read-tree", target, folder=home(), index=index)
-        _put(release, verdict, index=index)
+        _put(release, verdict, Events(events=(event,)), index=index)
         tree = git("write-tree", folder=home(), index=index)
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"
     return _move(tree, [expected_tip], expected=expected_tip, subject=message, trailers=trailers)
@@ -434,6 +453,8 @@ def _records_at(commits: Sequence[Commit]) -> list[dict[str, Any]]:
     for commit, texts in zip(commits, texts_at([c.id for c in commits], list(kinds)), strict=True):
         read.append({})
         for path, text in texts.items():
+            if commit.rollback and kinds[path] not in _OF_A_ROLLBACK:
+                continue
             try:
                 record = records.loads(kinds[path], text, source=f"{commit.id[:9]}:{path}")
                 read[-1][kinds[path].__name__.lower()] = record

@@ -234,7 +234,7 @@ def test_the_form_of_a_rollback_reaches_the_command_line_and_nothing_in_it_is_ru
     named, counted, unsaid = in_airflow(ROLLBACKS, json.dumps(forms), home=home)
     assert named["how"] == counted["how"] == "success"
     told = f"{REASON} (by Airflow run {named['run_id']})"
-    assert named["calls"] == [["rollback", "--to", "3", "--steps", "1", "--reason", told]]
+    assert named["calls"] == [["rollback", "--to", "3", "--steps", "1", "--reason", told, "--by", "dag_test"]]
     assert counted["calls"][0][:3] == ["rollback", "--steps", "2"]
     assert unsaid["how"] != "success"
     assert ["rollback"] not in [call[:1] for call in unsaid["calls"]]

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.contract import records
 from pipeline.contract.records import Night, Release, Verdict
+from pipeline.report import night_events
 from pipeline.rollout.saga import Move
 from pipeline.storage import checkout, ledger
 
@@ -63,9 +64,12 @@ def rolling_back(*, to: int, data_of: int | None = None) -> Move:
         action="reject", champion=to, challenger=release.replaced, effect=None, low=None, high=None,
         num_samples=0, reason="rolled back",
     )  # fmt: skip
+    event = night_events.rolled_back(release, by="ann", reason="worse", at=entries[0].night.started_at)
     return Move(
         kind="rollback",
         release=release,
         tip=tip,
-        commit=lambda: ledger.commit_rollback(target, release, verdict, expected_tip=tip, message="back"),
+        commit=lambda: ledger.commit_rollback(
+            target, release, verdict, event, expected_tip=tip, message="back"
+        ),
     )

@@ -1,0 +1,78 @@
+"""What nights and a rollback commit to the ledger as events, by their own stages."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli, night
+from pipeline.contract import params, records
+from pipeline.contract.records import Night
+from pipeline.contract.user import user
+from pipeline.report import night_events
+from pipeline.rollout import rollback
+from pipeline.storage import events, ledger
+from tests.release.conftest import judge_night, promote_night
+from tests.release.folders import PARAMS, make_night
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+
+
+def judge(home: Path, number: int, weight: float) -> str:
+    """Judge night `number`, whose model has this weight, and return the action of its verdict."""
+    os.chdir(make_night(home, number, weight=weight, champion=ledger.champion_at(ledger.ledger_tip())))
+    Path("params.yaml").write_text(PARAMS)
+    return judge_night().action
+
+
+def close() -> None:
+    night.close(records.read(Night), params.load())
+
+
+def test_the_ledger_has_each_event_once_whatever_was_killed_and_derives_those_of_older_commits(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judge(home, 0, 0.6) == "promote"
+    promote_night()
+    promoted = ledger.history()[0].events
+    for _ in range(2):
+        close()
+    assert judge(home, 1, 1.0) == "promote"
+    promote_night()
+    records.path_of(records.Release).unlink()  # as if killed once the ledger was moved
+    records.path_of(records.Events).unlink()
+    close()
+    assert [event.kind for event in events.read()] == ["opened", "planned", "late", "promoted"]
+    assert judge(home, 2, -3.0) == "reject"
+    close()
+    os.chdir(home)
+    rollback.rollback(params.load(), steps=1, reason="complaints", by="ann")
+    rollback.rollback(params.load(), to=2, reason="better than none")
+    forth, back, refused, second, first = ledger.history()
+    assert first.events == promoted
+    assert second.events and second.events.events[-1].version == 2
+    assert refused.events
+    assert [event.kind for event in refused.events.events] == ["opened", "planned", "late", "refused"]
+    assert refused.events.events[3].champion == 2
+    (event,) = night_events.of_entry(back)
+    assert (event.kind, event.version, event.champion, event.by) == ("rolled back", 1, 2, "ann")
+    assert (event.night, event.reason) == ("2025-01-10", "complaints")
+    assert night_events.of_entry(forth)[0].by == user()
+    assert back.training is back.plan is back.evaluation is None  # it borrows no figure of a night
+    for entry in (forth, back, refused, second, first):  # as a release without events committed them
+        derived = night_events.of_entry(replace(entry, events=None))
+        kept = night_events.of_entry(entry)
+        assert [(e.kind, e.version, e.champion, e.reason) for e in derived] == [
+            (e.kind, e.version, e.champion, e.reason) for e in kept
+        ]
+    assert cli.main(["events", "--last", "2", "--json"]) == 0
+    newest, before = json.loads(capsys.readouterr().out)
+    assert (newest["kind"], newest["reason"]) == ("rolled back", "better than none")
+    assert (before["kind"], before["by"]) == ("rolled back", "ann")
+    assert cli.main(["events", "--night", "2025-01-12"]) == 0
+    assert "2025-01-12  refused: version 3 beside version 2, by gate: reject: " in capsys.readouterr().out

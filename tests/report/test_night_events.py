@@ -1,0 +1,104 @@
+"""Every night and rollback has its events, each once, also those of the release before."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract import records
+from pipeline.contract.records import Approval, Event
+from pipeline.report import night_events
+from pipeline.storage import events
+from pipeline.storage.ledger import Entry
+from tests.report.nights import whole
+
+
+def closed(entry: Entry, *, after_h: float = 5.0) -> Entry:
+    return replace(entry, closed_at=entry.night.started_at + timedelta(hours=after_h))
+
+
+def kinds(happened: Sequence[Event]) -> list[str]:
+    return [event.kind for event in happened]
+
+
+def test_a_promotion_without_events_of_its_own_is_derived_from_its_records() -> None:
+    entry = closed(whole(12))
+    opened, drift, planned, promoted = night_events.of_entry(entry)
+    assert kinds([opened, drift, planned, promoted]) == ["opened", "drift", "planned", "promoted"]
+    assert (opened.at, opened.reason) == (entry.night.started_at, "schedule")
+    assert (drift.subject, drift.reason) == ("country", "total variation 0.392, more than 0.35")
+    assert (promoted.at, promoted.version, promoted.champion) == (entry.closed_at, 12, 11)
+    assert promoted.by == "gate"
+
+
+def test_a_refusal_names_who_refused_and_a_late_one_is_late() -> None:
+    entry = whole(12, action="reject")
+    assert entry.verdict
+    refused = night_events.of_entry(closed(entry))[-1]
+    assert (refused.kind, refused.version, refused.champion, refused.by) == ("refused", 12, 11, "gate")
+    assert refused.reason == f"reject: {entry.verdict.reason}"
+    assert kinds(night_events.of_entry(closed(entry, after_h=25)))[-2:] == ["late", "refused"]
+    until = entry.night.decide_until
+    asked = replace(entry, verdict=replace(entry.verdict, approve_until=until, inconclusive=True))
+    said = Approval(
+        champion=11, challenger=12, action="reject", approved=False, by="ann", reason="no", answered_at=until,
+    )  # fmt: skip
+    question, declined, refused = night_events.of_entry(closed(replace(asked, approval=said)))[-3:]
+    assert (question.kind, question.until) == ("question", until)
+    assert (declined.kind, declined.by, declined.reason) == ("declined", "ann", "no")
+    assert (refused.kind, refused.by) == ("refused", "ann")
+
+
+def test_a_night_that_failed_is_neither_refused_nor_promoted() -> None:
+    entry = whole(12, action="reject")
+    assert entry.verdict
+    verdict = replace(entry.verdict, action="no data", failed="train", reason="train failed: no room")
+    *_, failed = night_events.of_entry(closed(replace(entry, verdict=verdict)))
+    assert (failed.kind, failed.subject, failed.reason) == ("failed", "train", "no room")
+
+
+def test_a_rollback_of_the_release_before_says_from_where_to_where_and_why_and_borrows_no_figure() -> None:
+    entry = closed(whole(12))
+    assert entry.release
+    assert entry.verdict
+    back = replace(
+        entry, rollback=True, release=replace(entry.release, version=12, replaced=14),
+        verdict=replace(entry.verdict, reason="rolled back from version 14 to 12: complaints: many"),
+    )  # fmt: skip
+    (event,) = night_events.of_entry(back)
+    assert (event.kind, event.at, event.version, event.champion) == ("rolled back", entry.closed_at, 12, 14)
+    assert (event.by, event.reason) == ("", "complaints: many")
+
+
+def test_an_event_is_written_once_but_a_stage_may_fail_again(tmp_path: Path) -> None:
+    entry = closed(whole(12))
+    happened = night_events.of_entry(entry)
+    first = events.add(happened, tmp_path)
+    again = [replace(event, at=event.at + timedelta(hours=1)) for event in happened]
+    assert events.add(again, tmp_path) == first == happened
+    (tmp_path / records.RUN / "train.error").write_text("no room\n")
+    failed = night_events.failed(entry.night, "train", tmp_path / records.RUN)
+    assert failed.reason == "no room"
+    later = replace(failed, at=failed.at + timedelta(minutes=1))
+    assert events.add([failed, failed, later], tmp_path)[-2:] == (failed, later)
+    assert events.read(tmp_path) == (*first, failed, later)
+
+
+def test_the_stream_of_a_history_is_newest_first() -> None:
+    history = [closed(whole(13, whole(12).night.day + timedelta(days=1))), closed(whole(12))]
+    times = [event.at for event in night_events.stream(history)]
+    assert times == sorted(times, reverse=True)
+    assert len(times) == 8
+
+
+def test_a_night_stands_where_its_events_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    records.write(whole(12).night)
+    assert kinds(night_events.note()) == ["opened", "late"]
+    (records.RUN / "events.json").write_text("{")
+    assert night_events.note() == ()
+    assert "the events of this night are not noted" in caplog.text
