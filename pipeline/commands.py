@@ -161,7 +161,7 @@ def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, js
     """
     from rich.console import Console
 
-    from pipeline.report import bad_rows, page
+    from pipeline.report import bad_rows, night_folder
 
     if limit < 0 or last < 1:
         raise ParamsError(f"limit is {limit} and last {last}; give 0 or more rows and 1 or more nights")
@@ -172,7 +172,7 @@ def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, js
     if entry is None:  # it may not be closed yet
         if not name or records.find(records.Night, folder / records.RUN) is None:
             raise NothingToDo(f"there is no night {name}".rstrip() + "; status shows those of the ledger")
-        entry = page.entry_of(folder)
+        entry = night_folder.entry_of(folder)
     bad = bad_rows.of_night(entry, folder, rule=rule, limit=limit)
     history = history[:last]
     nights = bad_rows.over_nights(rule, history) if rule else []

@@ -21,9 +21,9 @@ def board(history: Sequence[Entry], pages: Mapping[str, str] | None = None) -> s
 
     `pages` has the address of each night's page by its id (pipeline/report/links.py).
     """
-    from pipeline.report import page
+    from pipeline.report import templates
 
-    return page.render("board.html", **_shown(history, pages or {}))
+    return templates.render("board.html", **_shown(history, pages or {}))
 
 
 def board_of_all(
@@ -33,13 +33,13 @@ def board_of_all(
 
     `pages` has, of each model, the address of each night's page by its id.
     """
-    from pipeline.report import page
+    from pipeline.report import templates
 
     models = [
         {"model": model, **_shown(history, (pages or {}).get(model, {}))}
         for model, history in histories.items()
     ]
-    return page.render("boards.html", models=models)
+    return templates.render("boards.html", models=models)
 
 
 def _shown(history: Sequence[Entry], pages: Mapping[str, str]) -> dict[str, Any]:

@@ -5,36 +5,16 @@ and its page says what stopped it. The page loads nothing from the network: styl
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.contract import formats, params, records
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import (
-    Approval,
-    Batch,
-    Champion,
-    Dataset,
-    Evaluation,
-    Events,
-    Expectation,
-    Night,
-    Plan,
-    Profile,
-    Record,
-    Refit,
-    Release,
-    Report,
-    Training,
-    Verdict,
-    Version,
-)
+from pipeline.contract.records import Expectation, Report
 from pipeline.data.validator import DOCS
 from pipeline.evaluation.scores import SCORES, read_scores
 from pipeline.planning import rationale
@@ -42,7 +22,9 @@ from pipeline.profiling.explain import explain
 from pipeline.registry import approval
 from pipeline.registry.description import in_the_long_run
 from pipeline.report import bad_rows, charts, figures, links, outcome, planned, predictions, profiled
+from pipeline.report.night_folder import entry_of, texts_of
 from pipeline.report.standing import Standing, standing
+from pipeline.report.templates import render
 from pipeline.storage import checkout
 from pipeline.storage.ledger import Entry
 
@@ -50,13 +32,6 @@ FILE = links.PAGE
 _FILES = re.compile(r'<nav aria-label="Other pages">.*?</nav>', re.DOTALL)  # in page.html
 # The space between a figure and its unit.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
-_KINDS: tuple[type[Record], ...] = (
-    Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval, Champion,
-    Refit, Release, Events,
-)  # fmt: skip
-_FORMATS = (
-    "count", "duration", "dollars", "size", "score", "effect", "percent", "quantity", "operations", "clock",
-)  # fmt: skip
 
 
 def write(folder: Path, history: Sequence[Entry]) -> Path:
@@ -133,47 +108,6 @@ def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> 
         lineage=_lineage(entry),
         scorecard=predictions.card(entry, history),
     )
-
-
-def entry_of(folder: Path, history: Sequence[Entry] = ()) -> Entry:
-    """Returns tonight as an entry of the ledger, read from the folder; its commit is "" before `close`."""
-    run = folder / records.RUN
-    night = records.read(Night, run)
-    by_name: dict[str, Any] = {kind.__name__.lower(): records.find(kind, run) for kind in _KINDS}
-    commits = [e.commit for e in history if e.night.id == night.id and not e.rollback]
-    return Entry(commit=next(iter(commits), ""), subject="", rollback=False, night=night, **by_name)
-
-
-def texts_of(folder: Path, ending: str) -> dict[str, str]:
-    """Returns what stages that failed (`error`) or had nothing to do (`skipped`) wrote, in their order."""
-    order = [stage for stage, _ in outcome.CHAIN]
-    paths = (folder / records.RUN).glob(f"*.{ending}")
-    ranked = sorted(paths, key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.stem))
-    return {path.stem: path.read_text(errors="replace").strip() for path in ranked}
-
-
-@cache
-def environment() -> Environment:
-    """Returns the templates of this folder: everything is escaped, the number formats are filters."""
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters.update({name: partial(_unbroken, getattr(formats, name)) for name in _FORMATS})
-    return made
-
-
-def _unbroken(show: Callable[[Any], str], value: Any) -> str:
-    """Returns the figure and its unit with spaces that do not break, so that both stay on one line."""
-    return show(value).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def render(name: str, **shown: Any) -> str:
-    """Returns a page made from the template of that name."""
-    return environment().get_template(name).render(shown)
 
 
 def grouped(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:

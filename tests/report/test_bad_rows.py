@@ -17,6 +17,7 @@ from pipeline.contract.records import Expectation
 from pipeline.data.ingest import part_of
 from pipeline.data.validator import DOCS, QUARANTINE, REFUSED
 from pipeline.report import bad_rows, page
+from pipeline.report.night_folder import entry_of
 from pipeline.storage import checkout, dvc_cache, ledger
 from pipeline.storage.ledger import Entry
 from tests.report.nights import lay, only, sixty, whole
@@ -115,10 +116,10 @@ def test_the_page_shows_twenty_rows_of_a_rule_as_text_and_its_copies_show_none(h
 def test_a_night_that_validate_stopped_is_serious_and_shows_the_rows_that_came_in(home: Path) -> None:
     folder = night_of(home, only(whole(), "batch", "champion"))
     (folder / records.RUN / "validate.error").write_text("6.2 % of 2,478 rows fail the rules")
-    bad = bad_rows.of_night(page.entry_of(folder), folder)
+    bad = bad_rows.of_night(entry_of(folder), folder)
     assert (bad.severity, bad.rules) == ("serious", ())  # the quarantine is that of the nights before
     put(folder, DAY, PRICE, PRICE, QUANTITY, under=REFUSED)
-    bad = bad_rows.of_night(page.entry_of(folder), folder)
+    bad = bad_rows.of_night(entry_of(folder), folder)
     assert [(one.rule, one.num_failed, one.num_kept) for one in bad.rules] == [
         (PRICE, None, 2), (QUANTITY, None, 1),
     ]  # fmt: skip

@@ -12,7 +12,8 @@ import pytest
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.contract.records import Epoch, Taken
-from pipeline.report.page import entry_of, page, write
+from pipeline.report.night_folder import entry_of
+from pipeline.report.page import page, write
 from pipeline.storage.ledger import Entry
 from tests.report.nights import lay, only, sixty, whole
 
