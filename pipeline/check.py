@@ -131,13 +131,13 @@ def rented(loaded: params.Params) -> Iterator[Check]:
     from pipeline.profiling import machine_trial
 
     backend: Backend = loaded.backend.make()
-    rental, machine = _planned(loaded, backend)
+    rental, machine = planned(loaded, backend)
     yield Check(name="trial", ok=True, text=f"asking for {rental}; Ctrl-C ends it")
     folder = checkout.home() / "var" / "trials" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     yield from machine_trial.trial(rental, machine, backend, folder=folder)
 
 
-def _planned(loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
+def planned(loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
     """Returns one of the machines that the newest plan rents, as it rents them, or the first allowed."""
     from pipeline.planning import candidates
 

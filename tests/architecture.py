@@ -16,8 +16,8 @@ from sys import argv
 ROOT = Path(__file__).parent.parent
 ROOMS = (
     "contract", "statistics", "storage", "machines", "spot", "simulation", "data", "training", "workloads",
-    "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation", "report", "rollout",
-    "experiment", "gate", "serving", "erasure",
+    "profiling", "prediction", "planning", "backends", "bag", "jobs", "registry", "evaluation", "report",
+    "rollout", "experiment", "gate", "serving", "erasure",
 )  # fmt: skip
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (

@@ -28,6 +28,7 @@ ACTING = {
 }  # in those rooms, and read the ledger
 PURE = {
     "contract.formats", "contract.source_code", "contract.units",
+    "bag.bag_forecast", "bag.reuse", "bag.state",
     "backends.billing", "backends.faults", "backends.vertex.error_codes", "backends.vertex.job_spec",
     "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
     "gate.all_metrics", "gate.selftest",

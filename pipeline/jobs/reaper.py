@@ -3,8 +3,9 @@
 A night has one job of a name: of two, which a lost reply or two hosts can make, the younger goes, even if
 nobody looks after them. A job belongs to an open night: one whose folder is here, whose deadline to decide
 has not passed, and that has not been closed since the job was made. (A closed night may be resumed: its new
-jobs are its own.) All others are orphans: of a process that was killed before it could record its submission,
-of a night whose `close` could not reach the service, of a folder that was removed.
+jobs are its own.) A machine of a bag belongs to it until its time is over or it is closed. All others are
+orphans: of a process that was killed before it could record its submission, of a night whose `close` could
+not reach the service, of a folder that was removed.
 """
 
 import logging
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from pipeline.bag.folder import bags
 from pipeline.contract import records
 from pipeline.contract.backend import Backend, LiveJob, label
 from pipeline.contract.errors import JobError, PipelineError
@@ -93,7 +95,7 @@ def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
 
 
 def standings() -> dict[str, Standing]:
-    """Returns the nights whose folders are here, by their labels."""
+    """Returns the nights and bags whose folders are here, by their labels."""
     home = checkout.home()
     closed: dict[str, datetime] = {}
     for commit in ledger.commits():
@@ -104,6 +106,8 @@ def standings() -> dict[str, Standing]:
         night = records.find(Night, folder / records.RUN)
         if night:
             nights[label(night.id)] = Standing(until=night.decide_until, closed_at=closed.get(night.id))
+    for bag in bags(home):
+        nights[label(bag.night)] = Standing(until=bag.until, closed_at=bag.closed_at)
     return nights
 
 

@@ -41,7 +41,7 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
             (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines) for e in entries if e.plan
         ),
         starts=_starts(entries, machines),
-        hazard=learned(_lives(entries)),
+        hazard=learned(spot_lives(entries)),
         reached=_reached(entries),
         decided=[each for each in map(_decided, entries) if each],
     )
@@ -147,7 +147,7 @@ def _starts(entries: Sequence[Entry], machines: Sequence[Machine]) -> dict[str, 
     return starts
 
 
-def _lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
+def spot_lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
     """Returns the lifetimes of spot machines and whether each was preempted.
 
     Of several machines together one was preempted, and the others had lived as long.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LEAST = 1e-12  # lower survival counts as this, since the logarithm of zero is infinite
 GRID = 400  # points of a numerical integral
+HALVINGS = 20  # of the ages between two of the grid, to a millionth of them
 
 
 class Lifetime(Protocol):
@@ -151,4 +152,11 @@ def draw_s(lifetime: Lifetime, chances: "Floats", *, longest_s: float) -> "Float
 
     ages = np.append(0.0, np.geomspace(1.0, longest_s, 4 * GRID))
     hazards = np.maximum.accumulate(lifetime.cumulative(ages))
-    return np.asarray(np.interp(-np.log(chances), hazards, ages))
+    wanted = -np.log(chances)
+    after = np.clip(np.searchsorted(hazards, wanted), 1, len(ages) - 1)
+    low, high = ages[after - 1], ages[after]
+    for _ in range(HALVINGS):  # on a straight line a bathtub, which is steep at its end, would end too early
+        middle = (low + high) / 2
+        alive = lifetime.cumulative(middle) < wanted
+        low, high = np.where(alive, middle, low), np.where(alive, high, middle)
+    return np.asarray(high)

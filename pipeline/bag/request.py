@@ -1,0 +1,124 @@
+"""Makes a bag of what a person asked for: its name, its machines, and how they are rented.
+
+The machine is that of the newest plan. Where `plan.spot` allows spot, it is rented in the way by which a run
+is expected to cost less: a long run that does not save may be cheaper on a machine that is not lost.
+"""
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pipeline.bag.dispatcher import Dispatcher, Setup, lifetime_of
+from pipeline.bag.folder import BAGS, Bag
+from pipeline.bag.reuse import Runs, mean_s
+from pipeline.contract import records
+from pipeline.contract.backend import Backend
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.machine import Machine
+from pipeline.contract.records import Rental
+from pipeline.machines import startup
+from pipeline.storage import checkout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a person asked for; 0 and "" mean that the default is wanted."""
+
+    command: str
+    num_runs: int
+    num_needed: int = 0
+    num_machines: int
+    run_s: float = 0.0
+    save_s: float = 0.0
+    hours: float = 24.0
+    name: str = ""
+
+    def check(self) -> None:
+        """Raises ParamsError if it cannot be done."""
+        needed = self.num_needed or self.num_runs
+        if not 1 <= needed <= self.num_runs:
+            raise ParamsError(
+                f"{needed} of {self.num_runs} runs cannot be done; --needed is between 1 and --runs"
+            )
+        if self.num_machines < 1 or self.hours <= 0 or min(self.run_s, self.save_s) < 0:
+            raise ParamsError("a bag needs machines and time; --machines, --minutes and --hours are positive")
+        if self.name and not re.fullmatch(records.NIGHT_ID, self.name):
+            raise ParamsError(f"{self.name!r} is not a name of a folder; use letters, digits, _, . and -")
+        if not shlex.split(self.command):
+            raise ParamsError("the command is empty; name a program and its arguments")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Returns the command, split as a shell does."""
+        return tuple(shlex.split(self.command))
+
+
+def dispatcher(
+    request: Request, *, backend: Backend, machine: Machine, rental: Rental, spot: bool,
+    lives: Sequence[tuple[float, bool]],
+) -> Dispatcher:  # fmt: skip
+    """Returns the dispatcher of a bag, which may have begun before.
+
+    Args:
+        request: what is to run.
+        backend: that rents the machine.
+        machine: each of the bag's machines.
+        rental: how the newest plan rents it.
+        spot: whether it may be rented as spot.
+        lives: seconds that spot machines of earlier nights lived, and whether a preemption ended each.
+
+    Raises:
+        ParamsError: the request cannot be done, or a bag of that name runs another command.
+    """
+    request.check()
+    name = request.name or _name(request.words)
+    path = checkout.home() / BAGS / name
+    before = records.find(Bag, path)
+    if before and before.command != request.words:
+        raise ParamsError(
+            f"bag {name} runs {shlex.join(before.command)}; give this one another --name, or remove {path}"
+        )
+    bag = Bag(
+        name=name,
+        command=request.words,
+        cwd=str(Path.cwd()),
+        num_runs=request.num_runs,
+        num_needed=request.num_needed or request.num_runs,
+        save_s=request.save_s,
+        rental=_rental(request, rental, machine, spot=spot, lives=lives),
+        until=datetime.now(UTC) + timedelta(hours=request.hours),
+    )
+    setup = Setup(
+        backend=backend, machine=machine, num_machines=request.num_machines, run_s=request.run_s, lives=lives
+    )
+    return Dispatcher(path, bag, setup)
+
+
+def _rental(
+    request: Request, planned: Rental, machine: Machine, *, spot: bool, lives: Sequence[tuple[float, bool]]
+) -> Rental:
+    """Returns how one machine is rented: as spot, unless runs of that length cost less on demand."""
+    one = replace(planned, num_machines=1, strategy="on-demand", max_wait_s=0.0)
+    if machine.is_local:
+        return one
+    allowed = replace(one, strategy="spot"), one
+    priced = [each for each in allowed[not spot :] if machine.price(each.strategy) is not None]
+    if len(priced) < 2 or not request.run_s:
+        return priced[0] if priced else one
+    boot_s = startup.wait(machine, num_bytes=0).start_s
+    runs = Runs(run_s=request.run_s, save_s=request.save_s, boot_s=boot_s)
+
+    def usd(each: Rental) -> float:
+        lifetime = lifetime_of(each, lives=lives)
+        return (machine.price(each.strategy) or 0.0) * mean_s(lifetime, runs, num_runs=request.num_runs)
+
+    return min(priced, key=usd)
+
+
+def _name(words: Sequence[str]) -> str:
+    digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '', Path(words[0]).stem)[:20] or 'bag'}-{digest}"

@@ -1,0 +1,172 @@
+"""Bags of real processes: machines are killed, the dispatcher too, and each seed is done once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.backends.local import Local
+from pipeline.bag.dispatcher import Dispatcher, Outcome, Setup
+from pipeline.bag.folder import BAGS, Bag, BagFolder
+from pipeline.bag.state import State
+from pipeline.contract import records
+from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract.records import LOCAL, Rental
+from pipeline.jobs.reaper import orphans, standings
+from pipeline.machines.catalog import AT_HAND
+from tests.backends.small_place import MACHINE, Cloud, SmallPlace
+
+SLEEP = "sleep 0.4; echo {seed} >> {folder}/result"
+
+
+def bag(folder: Path, script: str, *, runs: int = 4, needed: int = 4, save_s: float = 0.0) -> Bag:
+    return Bag(
+        name="b", command=("sh", "-c", script), cwd=str(folder), num_runs=runs, num_needed=needed,
+        save_s=save_s, rental=Rental(machine=LOCAL), until=datetime.now(UTC) + timedelta(minutes=2),
+    )  # fmt: skip
+
+
+def dispatcher(folder: Path, bag: Bag, *, machines: int = 2, run_s: float = 0.0) -> Dispatcher:
+    setup = Setup(backend=Local(), machine=AT_HAND, num_machines=machines, run_s=run_s)
+    return Dispatcher(folder, bag, setup)
+
+
+def nothing(_: State) -> None:
+    """Shows nothing."""
+
+
+def killing(folder: Path, *, number: int) -> Callable[[State], None]:
+    """Kills that many machines, each in its first run."""
+    killed: set[str] = set()
+
+    def show(state: State) -> None:
+        for lease, _ in list(state.taken.values()):
+            if len(killed) < number and lease not in killed:
+                killed.add(lease)
+                os.killpg(int((folder / "leases" / lease / "pid").read_text()), signal.SIGKILL)
+
+    return show
+
+
+def results(folder: Path) -> dict[int, str]:
+    return {int(each.parent.name): each.read_text() for each in folder.glob("seeds/*/result")}
+
+
+@pytest.mark.slow
+def test_runs_of_machines_that_are_killed_are_run_again_and_each_seed_counts_once(tmp_path: Path) -> None:
+    runner = dispatcher(tmp_path, bag(tmp_path, SLEEP))
+    outcome: Outcome = runner.run(killing(tmp_path, number=2))
+    assert (outcome.num_done, outcome.num_preempted, outcome.num_lost) == (4, 2, 2)
+    assert results(tmp_path) == {seed: f"{seed}\n" for seed in range(4)}
+    assert not any((tmp_path / "work").iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_that_saves_goes_on_from_what_it_left(tmp_path: Path) -> None:
+    script = "echo began >> {folder}/result; sleep 0.4"
+    runner = dispatcher(tmp_path, bag(tmp_path, script, runs=1, needed=1, save_s=0.1), machines=1)
+    runner.run(killing(tmp_path, number=1))
+    assert results(tmp_path) == {0: "began\nbegan\n"}
+
+
+@pytest.mark.slow
+def test_a_bag_stops_once_enough_runs_are_done_and_leaves_no_process(tmp_path: Path) -> None:
+    script = "[ {seed} -lt 2 ] || sleep 60; echo {seed} > {folder}/result"
+    began = time.monotonic()
+    outcome = dispatcher(tmp_path, bag(tmp_path, script, runs=4, needed=2)).run(nothing)
+    assert outcome.num_done == 2
+    assert time.monotonic() - began < 30
+    assert BagFolder.open(tmp_path).bag.closed_at is not None
+    for lease in (tmp_path / "leases").iterdir():
+        assert Local().state(str(lease)) != "running"
+
+
+@pytest.mark.slow
+def test_seeds_that_fail_twice_end_the_bag_where_the_others_are_too_few(tmp_path: Path) -> None:
+    few = bag(tmp_path, "[ {seed} -gt 0 ] && echo {seed} > {folder}/result")
+    with pytest.raises(JobError, match=r"1 seed of bag b failed twice, . of 4 runs done; look at .*log.txt"):
+        dispatcher(tmp_path, few).run(nothing)
+    assert dispatcher(tmp_path, replace(few, num_needed=3)).run(nothing).num_done == 3
+    assert sorted(results(tmp_path)) == [1, 2, 3]
+
+
+def test_a_bag_is_run_by_one_process_at_a_time(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def second(_: State) -> None:
+        try:
+            dispatcher(tmp_path, bag(tmp_path, "true", runs=1, needed=1)).run(nothing)
+        except JobError as error:
+            refused.append(str(error))
+            raise
+
+    with pytest.raises(JobError):
+        dispatcher(tmp_path, bag(tmp_path, "true", runs=1, needed=1)).run(second)
+    assert refused == ["bag b is run by another process; wait for it"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_same_command_goes_on_where_a_killed_one_stopped(tmp_path: Path, number: int) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: pipeline.backends.local:Local\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=home, check=True)
+    words = [sys.executable, "-m", "pipeline", "bag", f"sh -c '{SLEEP}'",
+             "--runs", "8", "--machines", "2", "--name", "b"]  # fmt: skip
+    environment = {**os.environ, "PIPELINE_HOME": str(home)}
+    folder = home / "var/bags/b"
+    first = subprocess.Popen(words, cwd=home, env=environment)
+    while not any(folder.glob("seeds/*")):
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(number)
+    assert first.wait() == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    again = subprocess.run(words, cwd=home, env=environment, capture_output=True, text=True, check=True)
+    assert "8 runs done" in again.stdout
+    assert results(folder) == {seed: f"{seed}\n" for seed in range(8)}
+
+
+class SharedRack(SmallPlace):
+    """The small place, beside the disk of the bag."""
+
+    shares_disk = True
+
+
+@pytest.mark.slow
+def test_a_rented_machine_is_billed_and_reaped_as_any_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    folder, rack = tmp_path / BAGS / "b", SharedRack(Cloud())
+    rental = Rental(machine=MACHINE.name, region=MACHINE.region, strategy="spot")
+    setup = Setup(backend=rack, machine=MACHINE, num_machines=1)
+    orphaned: list[list[str]] = []
+
+    def show(state: State) -> None:
+        if state.taken:
+            closed = replace(BagFolder.open(folder).bag, closed_at=datetime.now(UTC) + timedelta(seconds=1))
+            for each in (BagFolder.open(folder).bag, closed):
+                records.write(each, folder)
+                jobs = orphans(rack.live(), standings(), now=datetime.now(UTC))
+                orphaned.append([job.job for job in jobs])
+
+    runner = Dispatcher(folder, replace(bag(tmp_path, "sleep 0.3", runs=1, needed=1), rental=rental), setup)
+    outcome = runner.run(show)
+    assert outcome.usd == pytest.approx(outcome.machine_s * (MACHINE.price("spot") or 0) / 3600, rel=0.3)
+    assert orphaned[:2] == [[], ["bag-b-0001"]]
+
+
+def test_machines_that_do_not_see_the_folder_are_refused(tmp_path: Path) -> None:
+    rental = Rental(machine=MACHINE.name, region=MACHINE.region, strategy="spot")
+    setup = Setup(backend=SmallPlace(Cloud()), machine=MACHINE, num_machines=1)
+    with pytest.raises(ParamsError, match="do not see"):
+        Dispatcher(tmp_path, replace(bag(tmp_path, "true"), rental=rental), setup)
