@@ -12,7 +12,6 @@ import os
 import shutil
 import socketserver
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -47,7 +46,9 @@ case "$how" in
   hang) sleep 3; exit 1;;
   "hang after") {real} "$@"; sleep 3;;
   lost) {real} "$@" > /dev/null; echo "{name}: error: Socket timed out on send/recv operation" >&2; exit 1;;
-  late) (sleep {late}; exec {real} "$@" > /dev/null 2>&1) <&0 & sleep 3; exit 1;;
+  late)
+    (sleep {late}; {real} "$@" > /dev/null 2>&1; exec 3<>/dev/tcp/127.0.0.1/{port}; echo acted >&3) <&0 &
+    sleep 3; exit 1;;
   nothing) exit 0;;
   word) {real} "$@" | sed "s/$first/$second/";;
   *) exec {real} "$@";;
@@ -64,16 +65,18 @@ class Slurms(Place):
         self.cluster, self.folder = cluster, folder
         self.how: Callable[[str], str] = lambda command: ""
         self.calls: list[str] = []
-        self.late_at = 0.0
+        self.num_late = 0  # requests that are on their way
 
     # What the programs ask
 
     def answer(self, command: str) -> str:
-        """How that command goes."""
+        """How that command goes; a request that was late says when it has acted."""
+        if command.strip() == "acted":
+            self.num_late -= 1
+            return ""
         self.calls.append(command)
         how = self.how(command)
-        if how == "late":
-            self.late_at = time.monotonic()
+        self.num_late += how == "late"
         return how
 
     # What the measures ask
@@ -89,14 +92,12 @@ class Slurms(Place):
         return rented.job(folder, script, name=name, **{"machine": "node", "strategy": "spot", **given})
 
     def alone(self, name: str, handle: str) -> bool:
-        """A request that was late is found at a look after it has acted."""
-        if self.late_at:
-            time.sleep(max(0.0, self.late_at + LATE_S + 0.3 - time.monotonic()))
-            self.late_at = 0.0
-        self.backend().state(handle)
         jobs = slurm_client.listed()
         live = [job.id for job in jobs if job.phase != "over" and job.name.endswith(f"-{name}")]
         return live == [handle.partition(" ")[0]]
+
+    def let_late_ones_act(self) -> None:
+        wait(lambda: not self.num_late)
 
     def num_live(self) -> int:
         return sum(job.phase != "over" for job in slurm_client.listed() if job.name.startswith("daybreak"))

@@ -34,7 +34,8 @@ class Running:
         self.job, self.service = job, service
         self.processes: list[subprocess.Popen[bytes]] = []
         self.preemptions = self.crashes = self.worker_restarts = self.job_restarts = 0
-        self.told: Literal["", "cancel", "preempt", "crash", "lose"] = ""
+        self.told: Literal["", "cancel", "preempt", "crash", "lose", "end"] = ""
+        self.final: tuple[JobState, int, str] = (JobState.JOB_STATE_FAILED, INTERNAL, "")
         self.notice_s = 0.0
         self.error: tuple[int, str] | None = None
         self.began = time.monotonic()
@@ -65,6 +66,11 @@ class Running:
         self.told, self.notice_s = what, notice_s
         self.wake.set()
 
+    def end_as(self, state: JobState, code: int, text: str) -> None:
+        """It ends with that state and error, whatever its processes do."""
+        self.final, self.told = (state, code, text), "end"
+        self.wake.set()
+
     def message(self) -> CustomJob:
         """The job as a client sees it now: the error comes late."""
         shown = CustomJob(self.job)
@@ -93,6 +99,8 @@ class Running:
         while True:
             if self.told == "cancel":
                 return self._end(JobState.JOB_STATE_CANCELLED)
+            if self.told == "end":
+                return self._end(*self.final)
             quota = service.market.quota.get(key)
             if quota == "failed":
                 return self._end(JobState.JOB_STATE_FAILED, RESOURCE_EXHAUSTED, QUOTA.format(device=key[1]))
@@ -119,6 +127,9 @@ class Running:
                 self.job.state = JobState.JOB_STATE_CANCELLING
                 self._kill(notice_s=self.service.cancel_notice_s)
                 return self._end(JobState.JOB_STATE_CANCELLED)
+            if self.told == "end":
+                self._kill(notice_s=0)
+                return self._end(*self.final)
             if self.told in ("preempt", "crash", "lose"):
                 return self._taken()
             if time.monotonic() > started + limit_s:
