@@ -9,7 +9,7 @@ the data: of n equal lognormal times, the one at the p-quantile of the largest i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import exp, hypot, log
 from statistics import NormalDist, median
@@ -79,16 +79,27 @@ def wait(machine: Machine, *, num_bytes: float, num_machines: int = 1, ratios: S
 
     `ratios` are the times of earlier nights with that machine, over what is expected without them.
     """
+    return waits(machine, num_bytes=num_bytes, counts=(num_machines,), ratios=ratios)[0]
+
+
+def waits(
+    machine: Machine, *, num_bytes: float, counts: Sequence[int], ratios: Sequence[float] = ()
+) -> list[Wait]:
+    """Returns the time before the first step for each number of machines; see `wait`."""
     kind = kind_of(machine)
     factor, spread = typical(ratios)
-    later, spread_of_slowest = slowest(num_machines)
-    plain = Wait(
-        queue_s=factor * QUEUE_S[kind],
-        start_s=later * factor * (BOOT_S[kind] + IMAGE_BYTES[kind] / IMAGE_BYTES_PER_S),
-        pull_s=0.0 if kind == "local" else later * factor * num_bytes / PULL_BYTES_PER_S,
-        spread=spread_of_slowest,
-    )
-    return replace(plain, queue_spread=spread, spread=spread) if ratios else plain
+    boot_s = factor * (BOOT_S[kind] + IMAGE_BYTES[kind] / IMAGE_BYTES_PER_S)
+    pull_s = 0.0 if kind == "local" else factor * num_bytes / PULL_BYTES_PER_S
+    return [
+        Wait(
+            queue_s=factor * QUEUE_S[kind],
+            start_s=later * boot_s,
+            pull_s=later * pull_s,
+            queue_spread=spread if ratios else FIVEFOLD,
+            spread=spread if ratios else spread_of_slowest,
+        )
+        for later, spread_of_slowest in map(slowest, counts)
+    ]
 
 
 @cache

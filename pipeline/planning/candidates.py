@@ -1,12 +1,14 @@
 """Enumerates the ways to run the job: machine, region, count, batch size, and rental strategy.
 
-A candidate is allowed by params.yaml, has a price and fits the memory. Where `plan.batch_sizes` leaves a
+A candidate is allowed by params.yaml, has a price and fits the memory, and no other number of the same
+machines is better in every way (dominance.py). Where `plan.batch_sizes` leaves a
 choice, each batch size trains on as many samples as the same quality needs (efficiency.py): a larger one has
 to pay for itself.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import PlanError
@@ -15,9 +17,10 @@ from pipeline.contract.records import Dataset, Profile, Rental, Strategy
 from pipeline.contract.units import HOUR_S
 from pipeline.machines import catalog
 from pipeline.machines.pricelist import STRATEGIES
+from pipeline.planning.dominance import undominated
 from pipeline.planning.search import Candidate
 from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.costs import Estimate, predict
+from pipeline.prediction.costs import Estimate, predict_counts
 from pipeline.prediction.efficiency import Efficiency
 
 if TYPE_CHECKING:
@@ -46,14 +49,17 @@ class Job:
         return max(1, round(num_samples * self.efficiency.ratio(batch_size, self.batch_size)))
 
 
-# By machine, backend, spot, batch size and count.
-Estimates = dict[tuple[str, str, bool, int, int], Estimate | None]
 Way = tuple[Rental, int]  # what is rented, and the batch size
 
 
 def way_of(candidate: Candidate) -> Way:
     """Returns a candidate's way to run the job, whatever the number of samples."""
     return candidate.rental, candidate.estimate.batch_size
+
+
+def line_of(candidate: Candidate) -> Way:
+    """Returns a candidate's way to run the job, whatever the number of samples and of machines."""
+    return replace(candidate.rental, num_machines=1), candidate.estimate.batch_size
 
 
 def candidates(
@@ -64,23 +70,33 @@ def candidates(
     available: Collection[Machine],
     num_samples: int,
     among: Collection[Way] | None = None,
+    dominated: bool = False,
 ) -> Iterator[Candidate]:
-    """Yields every way to run the job that has a price and fits the memory, or only those in `among`.
+    """Yields every way to run the job that has a price and fits the memory, or only those of some lines.
 
-    Machines that are not `available` are weighed too, and never chosen. `num_samples` refers to the job's own
-    batch size.
+    Numbers of machines that another number dominates are left out, unless `dominated`. Machines that are not
+    `available` are weighed too, and never chosen. `num_samples` refers to the job's own batch size. `among`
+    are lines (`line_of`).
     """
     sizes = params.batch_sizes or (job.batch_size,)
-    estimates: Estimates = {}
+    predicted: dict[tuple[str, str, int, int], dict[bool, list[Estimate]]] = {}
     for machine in machines:
-        reason = hindrance(machine, available)
-        for strategy in strategies(machine, params):
-            for size in sizes:
-                counts = _counts(
-                    job, machine, strategy, params,
-                    batch_size=size, num_samples=num_samples, among=among, estimates=estimates,
-                )  # fmt: skip
-                yield from (replace(each, hindrance=reason) for each in counts) if reason else counts
+        reason, most = hindrance(machine, available), most_machines(machine, params)
+        rentals = [_rental(machine, strategy, params) for strategy in strategies(machine, params)]
+        for rental, size in product(rentals, sizes):
+            if among is not None and (rental, size) not in among:
+                continue
+            # A machine is equally fast in every region and at every price; only spot machines are preempted.
+            key, count = (machine.name, machine.backend, most, size), job.samples(num_samples, size)
+            if key not in predicted:
+                predicted[key] = _estimates(
+                    job, machine, params, most=most, batch_size=size, num_samples=count, dominated=dominated
+                )
+            on = job.at_hand if machine.is_local else machine
+            for each in predicted[key].get(rental.is_spot, ()):
+                rented = _rental(machine, rental.strategy, params, num_machines=each.rental.num_machines)
+                estimate = replace(each, machine=on, rental=rented)
+                yield Candidate(estimate=estimate, num_samples=count, hindrance=reason)
 
 
 def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
@@ -89,55 +105,58 @@ def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
     return [each for each in STRATEGIES if allowed[each] and machine.price(each) is not None]
 
 
-def _counts(
+def most_machines(machine: Machine, params: "PlanParams") -> int:
+    """Returns the most of these machines that a job may have."""
+    alone = machine.is_local or machine.is_tpu
+    return 1 if alone else min(params.max_machines, machine.count or params.max_machines)
+
+
+def _rental(machine: Machine, strategy: Strategy, params: "PlanParams", *, num_machines: int = 1) -> Rental:
+    return Rental(
+        machine=machine.name,
+        num_machines=num_machines,
+        region=machine.region,
+        strategy=strategy,
+        max_wait_s=params.flex_wait_hours * HOUR_S if strategy == "flex-start" else 0.0,
+        backend=machine.backend,
+    )
+
+
+def _estimates(
     job: Job,
     machine: Machine,
-    strategy: Strategy,
     params: "PlanParams",
     *,
+    most: int,
     batch_size: int,
     num_samples: int,
-    among: Collection[Way] | None,
-    estimates: Estimates,
-) -> Iterator[Candidate]:
-    """Yields one machine, two machines and so on, as long as each worker has a sample of a batch."""
+    dominated: bool,
+) -> dict[bool, list[Estimate]]:
+    """Returns estimates of a machine on spot (True) and not, in the numbers of it that are worth weighing.
+
+    Each worker has a sample of a batch at least. Both ways have the same numbers: spot that stays away is
+    continued on as many machines on demand.
+    """
     here = machine.is_local
-    alone = here or machine.is_tpu
-    count = job.samples(num_samples, batch_size)
+    ways: list[Strategy] = ["on-demand", "spot"] if params.spot and machine.spot else ["on-demand"]
     num_workers = job.num_workers if here else machine.num_workers
-    most = 1 if alone else min(params.max_machines, machine.count or params.max_machines)
-    for num_machines in range(1, 1 + most):
-        if num_workers * num_machines > batch_size:
-            break
-        rental = Rental(
-            machine=machine.name,
-            num_machines=num_machines,
-            region=machine.region,
-            strategy=strategy,
-            max_wait_s=params.flex_wait_hours * HOUR_S if strategy == "flex-start" else 0.0,
-            backend=machine.backend,
-        )
-        if among is not None and (rental, batch_size) not in among:
-            continue
-        # A machine is equally fast in every region and at every price; only spot machines are preempted.
-        key = (machine.name, machine.backend, rental.is_spot, batch_size, num_machines)
-        if key not in estimates:
-            estimates[key] = predict(
-                job.profile,
-                job.at_hand if here else machine,
-                measured=job.at_hand,
-                rental=rental,
-                batch_size=batch_size,
-                num_workers=num_workers,
-                num_samples=count,
-                num_bytes=job.dataset.num_bytes,
-                known=job.known,
-            )
-        estimated = estimates[key]
-        if estimated is not None:
-            if estimated.rental != rental:
-                estimated = replace(estimated, machine=machine, rental=rental)
-            yield Candidate(estimate=estimated, num_samples=count)
+    counts = range(1, 1 + min(most, batch_size // num_workers))
+    found = predict_counts(
+        job.profile,
+        job.at_hand if here else machine,
+        measured=job.at_hand,
+        rentals=[_rental(machine, each, params) for each in ways],
+        counts=counts,
+        batch_size=batch_size,
+        num_workers=num_workers,
+        num_samples=num_samples,
+        num_bytes=job.dataset.num_bytes,
+        known=job.known,
+    ) if counts else []  # fmt: skip
+    places = list(range(len(counts)))
+    if not dominated:
+        places = sorted(set().union(*(undominated(each, confidence=params.confidence) for each in found)))
+    return {each.rental.is_spot: each.of(places) for each in found}
 
 
 def hindrance(machine: Machine, available: Collection[Machine]) -> str:

@@ -15,13 +15,13 @@ better than none. A rung trains in batches of the plan's size, as a checkpoint o
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from pipeline.contract.records import Night, Plan, Profile, Rental, Rung
+from pipeline.contract.records import Night, Plan, Profile, Rung
 from pipeline.machines.startup import BEFORE_WORK
-from pipeline.planning.candidates import way_of
+from pipeline.planning.candidates import Way, way_of
 from pipeline.planning.search import Candidate, Choice, Limits, by_cost
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.costs import time_to_save_s
@@ -44,13 +44,15 @@ def ladder(
     The plan's own machines come first: the launcher continues on them where spot fails.
     """
     best = choice.best
-    own = _bought(best, offered, limits)
+    by_way = {way_of(c): c for c in offered if c.rental.strategy == "on-demand"}
+    own = _bought(best, by_way, limits)
+    held = {id(best), *map(id, own)}
     cheapest_first = [
         c for c in sorted(offered, key=by_cost)
         if c.estimate.batch_size == best.estimate.batch_size
         and c.rental.strategy in ("on-demand", best.rental.strategy)
         and not (c.hindrance or c.rental.is_queued) and limits.in_time(c)
-        and way_of(c) not in map(way_of, (best, *own))
+        and id(c) not in held
     ]  # fmt: skip
     others = [c for c in cheapest_first if limits.in_budget(c)]
     over_budget = [
@@ -59,7 +61,7 @@ def ladder(
     faster = _faster((best, *own), [c for c in others if not c.rental.is_spot], limits)
     taken = [best, *own, *faster]
     for candidate in chain(_elsewhere(taken, others), _elsewhere([best, *own, *others], over_budget)):
-        pair = [candidate, *_bought(candidate, offered, limits)]
+        pair = [candidate, *_bought(candidate, by_way, limits)]
         if len(taken) + len(pair) > 1 + NUM_RUNGS:
             break
         taken += [c for c in pair if c not in taken]
@@ -67,12 +69,12 @@ def ladder(
     return tuple(_rung(each, night, limits, there) for each in (*own, *rest))
 
 
-def _bought(candidate: Candidate, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: Limits) -> list[Candidate]:
     """Returns the same machines on demand; [] if they already are, or would not be in time."""
     if candidate.rental.strategy == "on-demand":
         return []
-    way = (candidate.rental.on_demand, candidate.estimate.batch_size)
-    return [c for c in offered if way_of(c) == way and limits.in_time(c) and not c.hindrance]
+    bought = by_way.get((candidate.rental.on_demand, candidate.estimate.batch_size))
+    return [bought] if bought and limits.in_time(bought) and not bought.hindrance else []
 
 
 def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: Limits) -> list[Candidate]:
@@ -93,7 +95,7 @@ def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Itera
     A refusal concerns a device in a region, and often the whole region: so as few as possible of each are
     taken before the next, cheapest first. Another number of the same machines in one place is the same place.
     """
-    left: dict[Rental, Candidate] = {}
+    left: dict[tuple[str, str, str, bool], Candidate] = {}
     for each in others:
         left.setdefault(_place(each), each)
     for each in taken:
@@ -108,10 +110,9 @@ def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Itera
         yield candidate
 
 
-def _place(candidate: Candidate) -> Rental:
-    """Returns the rental of one such machine: on spot, or on demand."""
-    one = replace(candidate.rental, num_machines=1)
-    return one if one.is_spot else one.on_demand
+def _place(candidate: Candidate) -> tuple[str, str, str, bool]:
+    """Returns where such machines are, whatever their number: on spot, or on demand."""
+    return candidate.rental.machine, *_region(candidate), candidate.rental.is_spot
 
 
 def _pool(candidate: Candidate) -> tuple[str, str, str]:

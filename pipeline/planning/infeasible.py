@@ -8,7 +8,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.records import Night
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.catalog import HEADROOM
-from pipeline.planning.candidates import Job, Way, way_of
+from pipeline.planning.candidates import Job, Way, line_of
 from pipeline.planning.search import Candidate, Limits, Relaxation, feasible
 from pipeline.prediction.time_budget import LONGEST_S, Window
 from pipeline.training.recipe import Course
@@ -64,18 +64,19 @@ def epochs_that_help(
 ) -> float | None:
     """Returns the most epochs, to 0.01, with which some candidate is feasible; None if 0.01 is too many.
 
-    More samples take longer and cost more, so only what was feasible with fewer is tried with more.
+    More samples take longer and cost more, so only lines that had something feasible with fewer are tried
+    with more.
     """
 
-    def ways(hundredths: int, among: Collection[Way] | None) -> set[Way]:
+    def lines(hundredths: int, among: Collection[Way] | None) -> set[Way]:
         offered = candidates_for(of_epochs(hundredths / 100, tonight), among)
-        return {way_of(candidate) for candidate in feasible(offered, limits)}
+        return {line_of(candidate) for candidate in feasible(offered, limits)}
 
     low, high = 0, floor(tonight.epochs * 100)
     among: set[Way] | None = None
     while high - low > 1:
         middle = (low + high) // 2 if low else 1
-        remaining = ways(middle, among)
+        remaining = lines(middle, among)
         if not remaining and middle == 1:
             return None
         low, high, among = (middle, high, remaining) if remaining else (low, middle, among)

@@ -102,8 +102,16 @@ def plan(
         efficiency=Efficiency(noise_scale=(nights[-1] if nights else profile).noise_scale, nights=nights),
     )
 
+    left_usd = planning.explore_usd - explored_usd
+
     def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
-        return list(candidates(job, machines, planning, available=obtainable, num_samples=count, among=among))
+        return list(
+            candidates(
+                job, machines, planning, available=obtainable, num_samples=count, among=among,
+                # Numbers of machines that seem dominated are what exploring finds out about.
+                dominated=left_usd > 0,
+            )
+        )  # fmt: skip
 
     offered = candidates_for(tonight.num_samples)
     runnable = [candidate for candidate in offered if not candidate.hindrance]
@@ -121,7 +129,6 @@ def plan(
             choice = search(offered, limits=limits, objective=planning.objective)
         if choice is None:
             raise PlanError(infeasible(night, tonight, there, relax(offered, limits=limits), epochs))
-    left_usd = planning.explore_usd - explored_usd
     choice, explore_usd = _explored(choice, planning, job=job, left_usd=left_usd, budget_usd=night.budget_usd)
     rungs = ladder(night, choice, offered, limits, there)
     made = _plan(choice, limits, rungs, tuning, checkpoint_every_s=training.checkpoint_every_s)

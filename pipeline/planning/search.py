@@ -23,6 +23,8 @@ from pipeline.contract.units import HOUR_S
 from pipeline.prediction.costs import Estimate
 
 Objective = Literal["cost", "time", "knee"]
+Place = tuple[int, str, str, str, str]
+Key = tuple[float, float, int, str, str, str, str]
 LEAST_USD = 0.01  # what is cheaper counts as a cent at the knee, or no time at all would be worth a cent
 
 
@@ -74,12 +76,14 @@ class Candidate:
         left = seconds - self.rental.max_wait_s
         return self.estimate.chance(left) if left > 0 else 0.0
 
-    @cached_property
-    def place(self) -> tuple[int, str]:
-        """Tie-breaker between two equally good ones: fewest machines, first name."""
-        return self.rental.num_machines, f"{self.name} {self.machine.region}"
+    @property
+    def place(self) -> Place:
+        """Tie-breaker between two equally good ones: fewest machines, first name, on demand first."""
+        rental = self.rental
+        strategy = "" if rental.strategy == "on-demand" else rental.strategy
+        return rental.num_machines, rental.machine, strategy, rental.backend, self.machine.region
 
-    @cached_property
+    @property
     def name(self) -> str:
         """Readable name without its region: `2 x g2-standard-8, spot`."""
         return str(replace(self.rental, region=""))
@@ -183,12 +187,12 @@ def relax(offered: Sequence[Candidate], *, limits: Limits) -> Relaxation:
     )
 
 
-def by_cost(candidate: Candidate) -> tuple[float, float, int, str]:
+def by_cost(candidate: Candidate) -> Key:
     """Returns a sort key: cheapest first, then fastest, fewest machines, first name."""
     return (candidate.expected_usd, candidate.expected_s, *candidate.place)
 
 
-def by_time(candidate: Candidate) -> tuple[float, float, int, str]:
+def by_time(candidate: Candidate) -> Key:
     """Returns a sort key: fastest first, then cheapest, fewest machines, first name."""
     return (candidate.expected_s, candidate.expected_usd, *candidate.place)
 

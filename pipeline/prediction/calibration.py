@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from math import exp, hypot, isfinite, log
+from math import exp, isfinite, log
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -100,29 +100,44 @@ class Calibration:
     def correction(
         self, machine: str, device: str, setting: Setting, update: Update, *, here: bool
     ) -> Correction:
-        """Returns how a machine differs from profile and roofline; computed once per setting.
+        """Returns how a machine differs from profile and roofline in a setting.
 
         `here` says that the profile was measured on that machine.
         """
-        key = (machine, setting, update)
-        if key not in self._corrections:
-            self._corrections[key] = self._corrected(machine, device, setting, update, here=here)
-        return self._corrections[key]
+        return self.corrections(machine, device, [setting], update, here=here)[0]
+
+    def corrections(
+        self, machine: str, device: str, settings: Sequence[Setting], update: Update, *, here: bool
+    ) -> list[Correction]:
+        """Returns how a machine differs from profile and roofline; computed once per setting."""
+        new = [each for each in settings if (machine, each, update) not in self._corrections]
+        if new:
+            found = self._corrected(machine, device, new, update, here=here)
+            self._corrections |= {(machine, setting, update): each for setting, each in found.items()}
+        return [self._corrections[machine, each, update] for each in settings]
 
     def _corrected(
-        self, name: str, device: str, setting: Setting, update: Update, *, here: bool
-    ) -> Correction:
-        model = self._fitted()
+        self, name: str, device: str, settings: Sequence[Setting], update: Update, *, here: bool
+    ) -> dict[Setting, Correction]:
+        import numpy as np
+
+        model, num_nights = self._fitted(), self._num_nights[name]
         ran = next((each for each in model.machines if each.name == name), None)
-        there = ran or _machine(name, device, update, setting.micro_batch_size, profiled=here)
-        found = model.forecast([setting], there)
-        shift, num_nights = float(found.log_s[0] - found.before_log_s[0]), self._num_nights[name]
-        contradicted = max(0.0, abs(shift) - Z90 * float(found.before_spread[0]))
-        return Correction(
-            shift=shift,
-            spread=hypot(float(found.spread[0]), contradicted / max(1, num_nights) ** 2),
-            num_nights=num_nights,
-        )
+        kinds: dict[MachineKind, list[Setting]] = {}
+        for setting in settings:
+            there = ran or _machine(name, device, update, setting.micro_batch_size, profiled=here)
+            kinds.setdefault(there, []).append(setting)
+        corrections = {}
+        for there, alike in kinds.items():
+            found = model.forecast(alike, there)
+            shifts = found.log_s - found.before_log_s
+            contradicted = np.maximum(0.0, np.abs(shifts) - Z90 * found.before_spread)
+            spreads = np.hypot(found.spread, contradicted / max(1, num_nights) ** 2)
+            for setting, shift, spread in zip(alike, shifts, spreads, strict=True):
+                corrections[setting] = Correction(
+                    shift=float(shift), spread=float(spread), num_nights=num_nights
+                )
+        return corrections
 
     @cached_property
     def _num_nights(self) -> Counter[str]:

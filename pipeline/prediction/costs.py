@@ -9,26 +9,31 @@ logarithm). Parts are assumed to be late together, which is on the safe side: a 
 of the quantiles.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, exp
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile, Rental
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.startup import DATA, QUEUE, START, Part, wait
+from pipeline.machines.startup import DATA, QUEUE, START, Part, Wait, waits
 from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.update_time import update
+from pipeline.prediction.update_time import PARTS, Updates, updates
 from pipeline.spot.preemptions import (
     checkpoint_interval_s,
     loss,
     mean_time_to_loss_s,
 )
 
-__all__ = ["Estimate", "Part", "predict"]
+if TYPE_CHECKING:
+    from pipeline.prediction.update_time import Array
+
+__all__ = ["Estimate", "Estimates", "Part", "predict", "predict_counts"]
 
 NORMAL = NormalDist()
+NAMES = (QUEUE, START, DATA, *PARTS)
 SAVE_BYTES_PER_S = 200e6
 SAVE_S = 0.05
 
@@ -87,6 +92,66 @@ class Estimate:
         return late + max(0.0, z) * self.deviation_s
 
 
+@dataclass(frozen=True, kw_only=True)
+class Estimates:
+    """What a job takes on each number of one kind of machine, as arrays; `of` spells an estimate out."""
+
+    machine: Machine
+    rental: Rental  # whatever the number
+    batch_size: int
+    counts: Sequence[int]
+    timed: Updates
+    every_s: Sequence[float]  # between checkpoints
+    seconds: "Array"  # medians, [parts, counts], the parts in the order of `NAMES`
+    spread: "Array"  # of their logarithms, likewise, widened
+    deviation_s: "Array"  # [counts]
+    widened: Sequence[float]
+
+    @property
+    def expected_s(self) -> "Array":
+        """Medians of the time."""
+        total: Array = self.seconds.sum(axis=0)
+        return total
+
+    @property
+    def machine_s(self) -> "Array":
+        """Billed seconds times machines, which cost the same each."""
+        import numpy as np
+
+        billed: Array = self.seconds[1:].sum(axis=0) * np.array(self.counts)
+        return billed
+
+    def time_s(self, chance: float) -> "Array":
+        """Returns the seconds within which the job is done with this chance, by the number of machines."""
+        import numpy as np
+
+        z = NORMAL.inv_cdf(chance)
+        late: Array = (self.seconds * np.exp(z * self.spread)).sum(axis=0) + max(0.0, z) * self.deviation_s
+        return late
+
+    def of(self, places: Sequence[int]) -> list[Estimate]:
+        """Returns the estimates for some of the numbers of machines, by their places."""
+        seconds, spread = (each[:, places].T.tolist() for each in (self.seconds, self.spread))
+        return [
+            Estimate(
+                machine=self.machine,
+                rental=replace(self.rental, num_machines=self.counts[place]),
+                batch_size=self.batch_size,
+                micro_batch_size=ceil(self.timed.settings[place].micro_batch_size),
+                num_loaders=int(self.timed.num_loaders[place]),
+                checkpoint_every_s=self.every_s[place],
+                parts=tuple(
+                    Part(name=name, seconds=part_s, spread=part_spread)
+                    for name, part_s, part_spread in zip(NAMES, part_seconds, part_spreads, strict=True)
+                    if part_s
+                ),
+                deviation_s=float(self.deviation_s[place]),
+                widened=self.widened[place],
+            )
+            for place, part_seconds, part_spreads in zip(places, seconds, spread, strict=True)
+        ]
+
+
 def predict(
     profile: Profile,
     machine: Machine,
@@ -105,49 +170,101 @@ def predict(
     `measured` is the machine that the profile was measured on, `num_workers` the training processes per
     machine, `num_bytes` the size of the arrays, `known` what earlier nights taught.
     """
-    timed = update(
-        profile, machine, measured=measured, num_machines=rental.num_machines, batch_size=batch_size,
-        num_workers=num_workers, num_bytes=num_bytes, known=known,
+    found = predict_counts(
+        profile, machine, measured=measured, rentals=(rental,), counts=(rental.num_machines,),
+        batch_size=batch_size, num_workers=num_workers, num_samples=num_samples, num_bytes=num_bytes,
+        known=known,
+    )  # fmt: skip
+    return found[0].of([0])[0] if found else None
+
+
+def predict_counts(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    rentals: Sequence[Rental],
+    counts: Sequence[int],
+    batch_size: int,
+    num_workers: int,
+    num_samples: int,
+    num_bytes: int,
+    known: Calibration | None = None,
+) -> list[Estimates]:
+    """Returns what `predict` does for each way to rent a machine, in each of these numbers at once.
+
+    It is empty if not even one sample fits the memory. The numbers in `rentals` do not matter.
+    """
+    timed = updates(
+        profile, machine, measured=measured, counts=counts, batch_size=batch_size, num_workers=num_workers,
+        num_bytes=num_bytes, known=known,
     )  # fmt: skip
     if timed is None:
-        return None
-    num_updates = ceil(num_samples / batch_size)
-    work = [part.times(num_updates) for part in timed.parts]
-    before = wait(
-        machine, num_bytes=num_bytes, num_machines=rental.num_machines,
+        return []
+    before = waits(
+        machine, num_bytes=num_bytes, counts=counts,
         ratios=known.starts.get(machine.name, ()) if known else (),
     )  # fmt: skip
-    work_s, save_s = sum(part.seconds for part in work), time_to_save_s(profile)
-    between_s = mean_time_to_loss_s(rental)
-    if rental.is_spot and known and known.hazard:
-        between_s = known.hazard.mean_time_to_loss_s(num_machines=rental.num_machines, within_s=work_s)
-    every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s)
-    lost = loss(
-        work_s=work_s,
-        save_s=save_s,
-        every_s=every_s,
-        restart_s=before.restart_s,
-        mean_time_to_preemption_s=between_s,
-    )
-    parts = (
-        Part(name=QUEUE, seconds=before.queue_s, spread=before.queue_spread),
-        Part(name=START, seconds=before.start_s, spread=before.spread),
-        Part(name=DATA, seconds=before.pull_s, spread=before.spread),
-        *(part.times(1 + lost.share) for part in work),
-    )
-    spread = sum(p.seconds * p.spread for p in parts) / sum(part.seconds for part in parts)
-    widened = known.widened(spread) if known else 1.0
-    return Estimate(
+    return [
+        _rented(
+            rental, machine, timed=timed, before=before, counts=counts, batch_size=batch_size,
+            num_updates=ceil(num_samples / batch_size), save_s=time_to_save_s(profile), known=known,
+        )
+        for rental in rentals
+    ]  # fmt: skip
+
+
+def _rented(
+    rental: Rental,
+    machine: Machine,
+    *,
+    timed: Updates,
+    before: Sequence[Wait],
+    counts: Sequence[int],
+    batch_size: int,
+    num_updates: int,
+    save_s: float,
+    known: Calibration | None,
+) -> Estimates:
+    """Returns the estimates of machines rented one way, with what saving and losses add."""
+    import numpy as np
+
+    work = timed.seconds * num_updates
+    one_s = mean_time_to_loss_s(replace(rental, num_machines=1))
+    hazard = known.hazard if known and rental.is_spot else None
+    every_s, losses = [], []
+    for count, work_s, start in zip(counts, work.sum(axis=0).tolist(), before, strict=True):
+        between_s = one_s / count
+        if hazard:
+            between_s = hazard.mean_time_to_loss_s(num_machines=count, within_s=work_s)
+        every_s.append(checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s))
+        losses.append(
+            loss(
+                work_s=work_s,
+                save_s=save_s,
+                every_s=every_s[-1],
+                restart_s=start.restart_s,
+                mean_time_to_preemption_s=between_s,
+            )
+        )
+    first = np.array([(each.queue_s, each.start_s, each.pull_s) for each in before]).T
+    first_spread = np.array([(each.queue_spread, each.spread, each.spread) for each in before]).T
+    seconds = np.vstack([first, work * (1 + np.array([each.share for each in losses]))])
+    spread = np.vstack([first_spread, timed.spread])
+    widened = [1.0] * len(before)
+    if known:
+        widened = list(map(known.widened, ((seconds * spread).sum(axis=0) / seconds.sum(axis=0)).tolist()))
+    deviation_s = np.array([each.deviation_s for each in losses]) * widened
+    return Estimates(
         machine=machine,
         rental=rental,
         batch_size=batch_size,
-        micro_batch_size=ceil(timed.setting.micro_batch_size),
-        num_loaders=timed.num_loaders,
-        checkpoint_every_s=every_s,
-        parts=tuple(
-            Part(seconds=p.seconds, spread=p.spread * widened, name=p.name) for p in parts if p.seconds
-        ),
-        deviation_s=lost.deviation_s * widened if rental.is_spot else 0.0,
+        counts=counts,
+        timed=timed,
+        every_s=every_s,
+        seconds=seconds,
+        spread=spread * widened,
+        deviation_s=deviation_s if rental.is_spot else np.zeros(len(before)),
         widened=widened,
     )
 

@@ -14,19 +14,28 @@ long as the profile measured with nothing in memory, by the rates of both disks.
 result (calibration.py) and reduce its uncertainty.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, exp, hypot, log
+from math import ceil, hypot, log
+from typing import TYPE_CHECKING
 
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Profile
 from pipeline.machines.catalog import HEADROOM, PAGE_CACHE
 from pipeline.machines.startup import Z90, Part
-from pipeline.prediction.calibration import Calibration, Correction, Update, nothing
+from pipeline.prediction.calibration import Calibration, Update, nothing
 from pipeline.prediction.measurements import Setting
 from pipeline.prediction.priors import priors
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
 LEAST_LOAD = 0.05  # share of a load that stays where it waits for no storage
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
+PARTS = ("training", "training", "training", "all-reduce")  # loading, what is fixed, what grows, and the sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +50,30 @@ class TimedUpdate:
     def seconds(self) -> float:
         """Median of the time, in seconds."""
         return sum(part.seconds for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates:
+    """Updates on one kind of machine in several settings; a part that a setting lacks takes 0 seconds."""
+
+    settings: Sequence[Setting]
+    num_loaders: "NDArray[np.int_]"  # [settings]
+    seconds: "Array"  # medians, [parts, settings], the parts in the order of `PARTS`
+    spread: "Array"  # of their logarithms, likewise
+
+    def of(self, place: int) -> TimedUpdate:
+        """Returns the update in one of the settings."""
+        return TimedUpdate(
+            setting=self.settings[place],
+            num_loaders=int(self.num_loaders[place]),
+            parts=tuple(
+                Part(name=name, seconds=float(seconds), spread=float(spread))
+                for name, seconds, spread in zip(
+                    PARTS, self.seconds[:, place], self.spread[:, place], strict=True
+                )
+                if seconds
+            ),
+        )
 
 
 def update(
@@ -58,18 +91,41 @@ def update(
 
     `num_bytes` is the size of the arrays.
     """
-    workers = num_workers * num_machines
-    samples = ceil(batch_size / workers)
+    timed = updates(
+        profile, machine, measured=measured, counts=(num_machines,), batch_size=batch_size,
+        num_workers=num_workers, num_bytes=num_bytes, known=known,
+    )  # fmt: skip
+    return timed.of(0) if timed else None
+
+
+def updates(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    counts: Sequence[int],
+    batch_size: int,
+    num_workers: int,
+    num_bytes: int = 0,
+    known: Calibration | None = None,
+) -> Updates | None:
+    """Returns one update on each number of machines; None if not even one sample fits the memory."""
+    import numpy as np
+
     sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
-    micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing)
-    if micro is None:
-        return None
-    setting = Setting(
-        workers=(num_workers,) * num_machines, micro_batch_size=micro, num_passes=ceil(samples / micro)
-    )
-    return at(
-        profile, machine, measured=measured, setting=setting, num_bytes=num_bytes, known=known,
-        samples=samples, sharing=sharing,
+    settings, shares = [], []
+    for count in counts:
+        samples = ceil(batch_size / (num_workers * count))
+        micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing)
+        if micro is None:
+            return None
+        shares.append(samples)
+        settings.append(
+            Setting(workers=(num_workers,) * count, micro_batch_size=micro, num_passes=ceil(samples / micro))
+        )
+    return _timed(
+        profile, machine, measured=measured, settings=settings, samples=np.array(shares, float),
+        sharing=sharing, num_bytes=num_bytes, known=known,
     )  # fmt: skip
 
 
@@ -93,44 +149,56 @@ def at(
     *,
     measured: Machine,
     setting: Setting,
-    samples: float = 0,
-    sharing: float = 1.0,
-    num_bytes: int = 0,
     known: Calibration | None = None,
 ) -> TimedUpdate:
-    """Returns one update in a setting, whether or not it fits the memory.
+    """Returns one update in a setting, whether or not it fits the memory."""
+    import numpy as np
 
-    `samples` are those of a worker, if the last of its passes has fewer than the others.
-    """
-    samples = samples or setting.micro_batch_size * setting.num_passes
+    samples = np.array([setting.micro_batch_size * setting.num_passes])
+    return _timed(
+        profile, machine, measured=measured, settings=[setting], samples=samples, sharing=1.0, num_bytes=0,
+        known=known,
+    ).of(0)  # fmt: skip
+
+
+def _timed(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    settings: Sequence[Setting],
+    samples: "Array",
+    sharing: float,
+    num_bytes: int,
+    known: Calibration | None,
+) -> Updates:
+    """Returns updates in some settings; `samples` are those of a worker, whose last pass may have fewer."""
+    import numpy as np
+
+    seen = machine is measured
     scale, apart = _scale(machine, measured=measured, sharing=sharing)
-    corrected = None
+    assumed = priors().assumed
+    doubt: float | Array = assumed.repeated if seen else assumed.unseen
+    late: float | Array = 1.0
+    corrected = False
     if known and known.past:
         plain = by_profile(profile, machine, measured=measured, sharing=sharing)
-        corrected = known.correction(machine.name, machine.device, setting, plain, here=machine is measured)
-    spread, apart = _doubt(corrected, seen=machine is measured, apart=apart)
-    num_loaders, parts = _passes(
-        profile, machine, seen=machine is measured, setting=setting, samples=samples, scale=scale,
-        spread=spread, apart=apart,
+        found = known.corrections(machine.name, machine.device, settings, plain, here=seen)
+        corrected = not seen or found[0].num_nights > 0
+        if corrected:
+            late, doubt = np.exp([each.shift for each in found]), np.array([each.spread for each in found])
+            apart = 0.0
+    passes = np.array([each.num_passes for each in settings], float)
+    num_loaders, seconds, spread = _passes(
+        profile, machine, seen=seen, passes=passes, samples=samples, scale=scale,
+        doubt=doubt, apart=apart,
         storage=_storage(profile, machine, measured=measured, num_bytes=num_bytes),
     )  # fmt: skip
-    if setting.num_workers > 1:
-        compute_s = sum(part.seconds for part in parts) / setting.num_passes
-        parts = (*parts, _summing(profile, machine, setting, compute_s=compute_s, known=known))
-    if corrected and (corrected.num_nights or machine is not measured):
-        late = exp(
-            corrected.shift
-        )  # the whole update was measured or is like those, so its parts are as certain
-        parts = tuple(Part(seconds=p.seconds * late, spread=spread, name=p.name) for p in parts)
-    return TimedUpdate(setting=setting, num_loaders=num_loaders, parts=parts)
-
-
-def _doubt(corrected: Correction | None, *, seen: bool, apart: float) -> tuple[float, float]:
-    """Returns the spread of an update's parts, and what the two extremes of the roofline add to it."""
-    if corrected and (corrected.num_nights or not seen):
-        return corrected.spread, 0.0
-    assumed = priors().assumed
-    return (assumed.repeated if seen else assumed.unseen), apart
+    summed = _summing(profile, machine, settings, compute_s=seconds.sum(axis=0) / passes, known=known)
+    seconds, spread = np.vstack([seconds, summed[0]]), np.vstack([spread, summed[1]])
+    if corrected:  # the whole update was measured or is like those, so its parts are as certain
+        seconds, spread = seconds * late, np.broadcast_to(doubt, seconds.shape)
+    return Updates(settings=settings, num_loaders=num_loaders, seconds=seconds, spread=spread)
 
 
 def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[float, float]:
@@ -173,37 +241,41 @@ def _passes(
     machine: Machine,
     *,
     seen: bool,
-    setting: Setting,
-    samples: float,
+    passes: "Array",
+    samples: "Array",
     scale: float,
-    spread: float,
+    doubt: "float | Array",
     apart: float,
     storage: tuple[float, float],
-) -> tuple[int, tuple[Part, ...]]:
-    """Returns the number of loaders, and the parts of an update before the gradients are summed."""
-    num_passes = setting.num_passes
+) -> "tuple[NDArray[np.int_], Array, Array]":
+    """Returns the numbers of loaders, and the first three parts of updates: seconds and spreads."""
+    import numpy as np
+
     line = profile.step_s
-    fixed = Part(
-        seconds=num_passes * line.fixed,
-        spread=hypot(spread, _relative(line.fixed_error, line.fixed)),
-    )
-    grows = Part(
-        seconds=samples * line.per_sample * scale,
-        spread=hypot(spread + apart, _relative(line.per_sample_error, line.per_sample)),
-    )
-    load = Part(
-        seconds=storage[0] * (num_passes * profile.load_s.fixed + samples * profile.load_s.per_sample),
-        spread=spread + storage[1],
-    )
+    fixed_s, grows_s = passes * line.fixed, samples * line.per_sample * scale
+    load_s = storage[0] * (passes * profile.load_s.fixed + samples * profile.load_s.per_sample)
     # Where the CPU is the device, loaders would take the step's own cores; on the measured machine the
     # measured lines already include what loaders save.
     spare = machine.vcpus // machine.num_devices - 1 if machine.num_devices and not seen else 0
-    step_s = fixed.seconds + grows.seconds
-    num_loaders = min(spare, ceil(load.seconds / step_s) if step_s else 1)
-    if num_loaders < 1 or load.seconds < 0.05 * step_s:  # too short to be worth a process
-        return 0, (load, fixed, grows)
-    loading = Part(seconds=load.seconds / num_loaders, spread=load.spread)
-    return num_loaders, (loading,) if loading.seconds > step_s else (fixed, grows)
+    step_s = fixed_s + grows_s
+    wanted = np.ceil(np.divide(load_s, step_s, out=np.ones_like(load_s), where=step_s > 0))
+    num_loaders = np.minimum(spare, wanted)
+    # One that would do little is not worth a process.
+    num_loaders = np.where((num_loaders < 1) | (load_s < 0.05 * step_s), 0, num_loaders)
+    loading_s = load_s / np.maximum(1, num_loaders)
+    beside = num_loaders > 0  # loading and steps overlap, and the longer of the two counts
+    loads = ~beside | (loading_s > step_s)
+    steps = ~(beside & loads)
+    spreads = (
+        doubt + storage[1],
+        np.hypot(doubt, _relative(line.fixed_error, line.fixed)),
+        np.hypot(doubt + apart, _relative(line.per_sample_error, line.per_sample)),
+    )
+    return (
+        num_loaders.astype(int),
+        np.array([loading_s * loads, fixed_s * steps, grows_s * steps]),
+        np.array([np.broadcast_to(each, passes.shape) for each in spreads]),
+    )
 
 
 def _relative(error: float, value: float) -> float:
@@ -212,22 +284,39 @@ def _relative(error: float, value: float) -> float:
 
 
 def _summing(
-    profile: Profile, machine: Machine, setting: Setting, *, compute_s: float, known: Calibration | None
-) -> Part:
-    """Returns what summing gradients adds to the last pass, by what networks showed beside their rates."""
+    profile: Profile,
+    machine: Machine,
+    settings: Sequence[Setting],
+    *,
+    compute_s: "Array",
+    known: Calibration | None,
+) -> "tuple[Array, Array]":
+    """Returns what summing gradients adds to the last pass, by what networks showed beside their rates.
+
+    Both seconds and spreads are 0 for one worker.
+    """
+    import numpy as np
+
+    workers = np.array([each.num_workers for each in settings])
+    several = workers > 1
+    if not several.any():
+        return np.zeros(len(settings)), np.zeros(len(settings))
     found = (known or nothing()).prior
-    num_machines, doubles = len(setting.workers), log(setting.num_workers / 2)
-    kind = "one" if num_machines == 1 else "two" if num_machines == 2 else "many"
-    relative = kind != "many"
-    slower = found.mean_of("many") + relative * found.mean_of(kind) + found.mean_of(f"{kind}_power") * doubles
-    spread = hypot(
-        found.spread_of("many"), relative * found.spread_of(kind), found.spread_of(f"{kind}_power") * doubles
+    across = np.array([len(each.workers) for each in settings])
+    kind, doubles = np.minimum(across, 3) - 1, np.log(np.maximum(workers, 2) / 2)
+    names = ("one", "two", "many")
+    base = [found.mean_of("many") + (name != "many") * found.mean_of(name) for name in names]
+    doubt = [hypot(found.spread_of("many"), (name != "many") * found.spread_of(name)) for name in names]
+    power, power_doubt = (
+        np.array([each(f"{name}_power") for name in names])[kind] for each in (found.mean_of, found.spread_of)
     )
-    seconds = _sync_s(profile, machine, num_machines=num_machines) * exp(slower)
-    power = 1 + exp(found.mean_of("overlap"))
-    longer = max(compute_s, seconds)
-    together = longer * ((compute_s / longer) ** power + (seconds / longer) ** power) ** (1 / power)
-    return Part(name="all-reduce", seconds=together - compute_s, spread=spread)
+    plain_s = np.array([_sync_s(profile, machine, num_machines=number) for number in (1, 2, 3)])[kind]
+    sync_s = plain_s * np.exp(np.array(base)[kind] + power * doubles)
+    spread = np.hypot(np.array(doubt)[kind], power_doubt * doubles)
+    overlap = 1 + np.exp(found.mean_of("overlap"))
+    longer = np.maximum(compute_s, sync_s)
+    together = longer * ((compute_s / longer) ** overlap + (sync_s / longer) ** overlap) ** (1 / overlap)
+    return (together - compute_s) * several, spread * several
 
 
 def _sync_s(profile: Profile, machine: Machine, *, num_machines: int) -> float:

@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -14,7 +15,7 @@ from pipeline.machines import catalog
 from pipeline.machines.catalog import rented
 from pipeline.planning import planner
 from pipeline.planning.candidates import Job, candidates
-from pipeline.planning.search import Limits, relax
+from pipeline.planning.search import Candidate, Limits, relax
 from pipeline.prediction.costs import predict
 from pipeline.prediction.efficiency import Efficiency
 from pipeline.prediction.time_budget import BEFORE_TRAINING
@@ -75,7 +76,7 @@ def random_job(seed: int) -> dict[str, Any]:
         regions=regions,
         spot=chance.random() < 0.8,
         flex_wait_hours=chance.choice([0, 0.5, 3]),
-        max_machines=chance.randint(1, 6),
+        max_machines=chance.choice([1, 2, 3, 4, 6, 16]),
         batch_sizes=chance.choice([(), (64, 256), (128, 512, 1024)]),
     )
     return {
@@ -238,12 +239,12 @@ def _fewest(job: dict[str, Any], said: str, deadline_s: float) -> bool:
 
 def _ours(job: dict[str, Any], deadline_s: float) -> tuple[float | None, float | None]:
     limits = Limits(deadline_s=deadline_s, budget_usd=job["night"].budget_usd, confidence=CONFIDENCE)
-    least = relax(candidates_of(job), limits=limits)
+    least = relax(list(candidates_of(job)), limits=limits)
     return least.deadline_s, least.budget_usd
 
 
-def candidates_of(job: dict[str, Any]) -> list[Any]:
-    """What the planner weighs."""
+def candidates_of(job: dict[str, Any], *, dominated: bool = False) -> Iterator[Candidate]:
+    """What the planner weighs, or all that there is."""
     here = replace(catalog.local(job["profile"], today=date(2011, 9, 1)), dated=job["dataset"].last_day)
     told: Params = job["params"]
     whole = Job(
@@ -252,14 +253,18 @@ def candidates_of(job: dict[str, Any]) -> list[Any]:
         efficiency=Efficiency(noise_scale=job["profile"].noise_scale),
     )  # fmt: skip
     machines = [here, *(m for m in job["available"] if m.region in told.plan.regions)]
-    num_samples = job["dataset"].num_samples
-    return list(candidates(whole, machines, told.plan, available=machines, num_samples=num_samples))
+    return candidates(
+        whole, machines, told.plan, available=frozenset(machines), num_samples=job["dataset"].num_samples,
+        dominated=dominated,
+    )  # fmt: skip
 
 
 def large() -> dict[str, Any]:
-    """A job of more than 10,000 candidates: the whole catalog, up to 32 machines of each."""
+    """A job of more than 140,000 ways: the whole catalog, up to 164 machines of each, two batch sizes."""
     regions = tuple(sorted({machine.region for machine in rented()}))
-    plan = PlanParams(machines=("*",), regions=regions, max_machines=32, flex_wait_hours=1)
+    plan = PlanParams(
+        machines=("*",), regions=regions, max_machines=164, batch_sizes=(4096, 8192), flex_wait_hours=1
+    )
     return {
         "night": night(hours=6, budget_usd=200),
         "dataset": replace(DATASET, num_samples=5_000_000),

@@ -13,7 +13,7 @@ from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
 from pipeline.machines.startup import FIVEFOLD, TWICE, Part, slowest
 from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.costs import Estimate, predict, time_to_save_s
+from pipeline.prediction.costs import Estimate, predict, predict_counts, time_to_save_s
 from pipeline.spot.hazard import Hazard
 from pipeline.spot.lifetimes import Exponential
 from pipeline.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_PREEMPTION_S
@@ -62,6 +62,24 @@ def test_the_chance_is_the_inverse_of_the_time(on, one, other):
     assert candidate.chance(candidate.time_s(one)) == pytest.approx(one, abs=1e-4) or on.spot
     low, high = sorted((one, other))
     assert candidate.time_s(low) <= candidate.time_s(high)
+
+
+def test_many_numbers_of_machines_at_once_are_as_each_alone():
+    on, counts = replace(machine(), num_devices=2, vcpus=8), range(1, 40)
+    rentals = [Rental(machine=on.name, region=on.region, strategy=each) for each in ("on-demand", "spot")]
+    for rental, found_at_once in zip(
+        rentals,
+        predict_counts(
+            PROFILE, on, measured=LOCAL, rentals=rentals, counts=counts, batch_size=256,
+            num_workers=on.num_workers, num_samples=100_000, num_bytes=10**9,
+        ),
+        strict=True,
+    ):  # fmt: skip
+        for each in found_at_once.of(range(len(counts))):
+            alone = found(on, num_machines=each.rental.num_machines, strategy=rental.strategy)
+            assert each.rental == alone.rental
+            assert each.time_s(0.9) == pytest.approx(alone.time_s(0.9), rel=1e-12)
+            assert each.expected_usd == pytest.approx(alone.expected_usd, rel=1e-12)
 
 
 def test_batches_are_halved_until_they_fit():
