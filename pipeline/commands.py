@@ -8,10 +8,12 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
@@ -20,7 +22,13 @@ from pipeline.contract.records import Check
 from pipeline.report import notifier
 from pipeline.storage import checkout, ledger
 
+if TYPE_CHECKING:
+    from pipeline.report.running import RunningNight
+    from pipeline.storage.homes import Home
+
 log = logging.getLogger("pipeline")
+
+WATCH_S = 2.0  # between two looks at what runs
 
 
 def init(
@@ -61,47 +69,81 @@ def try_(*, day: date | None = None) -> int:
     return 0
 
 
-def status(*, last: int = 14, all: bool = False, json_: bool = False) -> int:
-    """Show the last nights as a table, and on stderr which processes of Airflow are not alive.
+def status(*, last: int = 14, all: bool = False, watch: bool = False, json_: bool = False) -> int:
+    """Show what runs and the last nights as a table, and on stderr which processes of Airflow are not alive.
 
     Args:
         last: number of nights
         all: of each model of the fleet
+        watch: go on showing what runs as it moves, until Ctrl-C; once, where the output is no terminal
         json_: as JSON: a list, newest first; with --all, one for each model
     """
     from rich.console import Console
 
     from pipeline import airflow_health
-    from pipeline.report.board import status_rows, status_table
+    from pipeline.report import board
+    from pipeline.storage import homes
 
     if url := airflow_health.address():
         for sentence in airflow_health.late(url):
             log.warning("%s", sentence)
-    if all:
-        histories = _histories(last)
-        if json_:
-            print(json.dumps({model: status_rows(history) for model, history in histories.items()}))
-            return 0
-        for model, history in histories.items():
-            Console().print(model, style="bold", highlight=False)
-            Console().print(status_table(history) if history else "no night yet")
-        return 0
-    entries = ledger.history(limit=last)
-    if not entries:
-        raise NothingToDo("the ledger has no night yet; run one with: make night")
+    here = homes.Home(folder=checkout.home(), model=checkout.home().name, leads=True)
+    chosen = homes.homes(homes.lead_of(checkout.home())) if all else (here,)
+    if watch and Console().is_terminal:
+        return _watch(chosen, last=last)
+    histories = _histories(chosen, last) if all else {here.model: ledger.history(limit=last)}
+    running = {home.model: _running(home) for home in chosen}
     if json_:
-        print(json.dumps(status_rows(entries)))
+        rows = {model: board.running_rows(running[model]) + board.status_rows(history)
+                for model, history in histories.items()}  # fmt: skip
+        if not all and not rows[here.model]:
+            raise NothingToDo("the ledger has no night yet; run one with: make night")
+        print(json.dumps(rows if all else rows[here.model]))
         return 0
-    Console().print(status_table(entries))
+    for model, history in histories.items():
+        if all:
+            Console().print(model, style="bold", highlight=False)
+        elif not history and not running[model]:
+            raise NothingToDo("the ledger has no night yet; run one with: make night")
+        for each in board.status_of(history, running[model]):
+            Console().print(each, highlight=False)
     return 0
 
 
-def _histories(limit: int) -> dict[str, list[ledger.Entry]]:
-    """Returns the newest nights of each model of the fleet; a ledger that cannot be read hides no other."""
-    from pipeline.storage import homes
+def _running(home: "Home") -> "list[RunningNight]":
+    """Returns the nights of a home that run."""
+    from pipeline.report import open_nights
 
+    with checkout.within(home.folder):
+        try:
+            return open_nights.states(home.folder, now=datetime.now(UTC))
+        except ReleaseError as error:
+            log.warning("%s: %s", home.model, error)
+            return []
+
+
+def _watch(chosen: "Sequence[Home]", *, last: int) -> int:
+    """Shows what runs in these homes below their last nights, on the terminal, until Ctrl-C."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from pipeline.report import board
+
+    with Live(auto_refresh=False) as shown:
+        while True:
+            parts: list[Any] = []
+            for home in chosen:
+                with checkout.within(home.folder):
+                    parts += [home.model] if len(chosen) > 1 else []
+                    parts += board.status_of(ledger.history(limit=last), _running(home))
+            shown.update(Group(*parts), refresh=True)
+            time.sleep(WATCH_S)
+
+
+def _histories(chosen: "Sequence[Home]", limit: int) -> dict[str, list[ledger.Entry]]:
+    """Returns the newest nights of each home, by its model; a ledger that cannot be read hides no other."""
     histories: dict[str, list[ledger.Entry]] = {}
-    for home in homes.homes(homes.lead_of(checkout.home())):
+    for home in chosen:
         with checkout.within(home.folder):
             try:
                 histories[home.model] = ledger.history(limit=limit)
@@ -417,6 +459,19 @@ def serve(*, host: str = "", port: int = -1) -> int:
     return 0
 
 
+def pages(*, host: str = "127.0.0.1", port: int = 8010) -> int:
+    """Show the nights of all models as pages that move while a night runs, at /nights, until Ctrl-C.
+
+    Args:
+        host: address to listen on
+        port: port to listen on, 0 for any that is free
+    """
+    from pipeline.serving import night_pages
+
+    night_pages.serve(checkout.home(), host=host, port=port)
+    return 0
+
+
 def predict(*, day: date, to: str, version: int = 0) -> int:
     """Write what a version predicts of the clean rows of a day, as a file.
 
@@ -470,16 +525,13 @@ def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
         open: show the board in a browser, or the report of the night that was named
         all: only a board over the nights of each model of the fleet
     """
-    from pipeline.report import board, links, outcome, page
+    from pipeline.report import fleet_rows, links, outcome, page
     from pipeline.storage import homes
 
+    now = datetime.now(UTC)
     if all:
-        of_all, histories = checkout.home() / "var" / "boards.html", _histories(outcome.NIGHTS)
-        pages = {
-            home.model: links.nights(histories[home.model], board=of_all, home=home.folder)
-            for home in homes.homes(homes.lead_of(checkout.home()))
-        }
-        records.replace_text(of_all, board.board_of_all(histories, pages))
+        of_all = checkout.home() / "var" / "boards.html"
+        fleet_rows.write(of_all, homes.homes(homes.lead_of(checkout.home())), at=now)
         print(of_all)
         if open:
             _show_in_browser(of_all)
@@ -491,8 +543,8 @@ def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
     if folder is None:
         raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
     overview = checkout.home() / links.BOARD
-    there = links.nights(entries, board=overview, home=checkout.home())
-    records.replace_text(overview, board.board(entries, there))
+    here = homes.Home(folder=checkout.home(), model=checkout.home().name, leads=True)
+    fleet_rows.write(overview, [here], at=now)
     written = page.write(folder, entries)  # again, since it may have been rolled back
     for entry in entries:
         if not entry.rollback and entry.night.id != folder.name:

@@ -21,10 +21,10 @@ from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, OutOfTime, St
 from pipeline.contract.errors import JobError, NotYet, PipelineError
 from pipeline.contract.records import Plan, Rental, Rung, Taken, Training
 from pipeline.contract.units import HOUR_S
-from pipeline.jobs import collector, escalation
+from pipeline.jobs import collector, escalation, sighting
 from pipeline.jobs.backend_job import job_of
 from pipeline.jobs.cost_tracker import CostTracker, spent_usd
-from pipeline.jobs.escalation import Sight, Standing
+from pipeline.jobs.escalation import Sight
 from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.submissions import Attempts
 from pipeline.spot import steering
@@ -170,7 +170,7 @@ class Reconciler:
         choice = escalation.choose(self.plan, self._sight(now, None))
         if taken := self._taken(now, choice):
             self.attempts.take(now, taken)
-        if choice.rung is None and last and self._refused(now):
+        if choice.rung is None and last and sighting.was_refused(self.attempts, now):
             raise NotYet(
                 f"job {self.folder.name}: {worker_errors.reason(self.folder)}; retries in a few minutes"
             )
@@ -275,45 +275,11 @@ class Reconciler:
             records.replace_text(path, json.dumps({"time": end_by}) + "\n")
         return end_by
 
-    def _refused(self, now: float) -> bool:
-        """Whether the last request for machines was refused a short time ago."""
-        last = self.attempts.last
-        return last is not None and last.ended == "refused" and now < last.ended_at + escalation.PATIENCE_S
-
     def _sight(self, now: float, state: State | None) -> Sight:
-        last, here = self.attempts.last, self.attempts.on_this_rung
-        began = now
-        if last and state in LIVE:
-            began = last.run_at if state == "running" else last.at
-        match state:
-            case "queued" | "running":
-                at: Standing = state
-            case _:
-                at = "refused" if self._refused(now) else "none"
-        heard = last is not None and bool(self.heartbeats.since(last.at))
-        return Sight(
-            now=now,
-            deadline=self.deadline,
-            confidence=self.confidence,
-            left_usd=self._left_usd,
-            decay=self.recipe.decay,
-            rung=last.rung if last else self.first,
-            state=at,
-            since=began,
-            seen=self.heartbeats.seen,
-            starting_s=0.0 if heard else max(0.0, escalation.start_s(self.plan) - (now - began)),
-            rate=self.heartbeats.rate(since=here[0].at) if here else None,
-            attempts=[
-                steering.Attempt(
-                    at=each.at,
-                    strategy=each.rung.rental.strategy,
-                    zone=steering.zone_of(each.rung.rental),
-                    came=bool(each.run_at),
-                )
-                for each in self.attempts.all
-            ],
-            refused=self.attempts.refused(since=now - escalation.FORGET_S),
-        )
+        return sighting.sight_of(
+            self.recipe, self.plan, first=self.first, attempts=self.attempts, heartbeats=self.heartbeats,
+            state=state, now=now, confidence=self.confidence, left_usd=self._left_usd,
+        )  # fmt: skip
 
     def _hang(self, now: float) -> str:
         last = self.attempts.last

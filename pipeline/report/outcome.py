@@ -60,21 +60,31 @@ def word(entry: Entry) -> str:
 
 
 def rolled_back(history: Sequence[Entry]) -> dict[int, Entry]:
-    """Returns the versions that rollbacks took back and that did not serve again, each with its rollback.
+    """Returns the versions that rollbacks took back, as `taken_back` does, each with its rollback.
 
-    `history` is newest first. A rollback over several promotions takes all of them back, also where it goes
-    back to a version of before this history.
+    `history` is newest first.
+    """
+    released = [entry for entry in history if entry.release]
+    moves = [(e.release.version, e.release.replaced, e.rollback) for e in released if e.release]
+    return {version: released[at] for version, at in taken_back(moves).items()}
+
+
+def taken_back(releases: Sequence[tuple[int, int, bool]]) -> dict[int, int]:
+    """Returns the versions that rollbacks took back and that did not serve again, with the rollback's place.
+
+    A rollback over several promotions takes all of them back, also where it goes back to a version of before
+    these releases.
+
+    Args:
+        releases: newest first, the version that came to serve, the one before it, and whether by a rollback.
     """
     served: dict[int, None] = {}  # in order, without what was taken back
-    taken: dict[int, Entry] = {}
-    for entry in reversed(history):
-        if entry.release is None:
-            continue
-        number = entry.release.version
-        if entry.rollback:
-            taken[entry.release.replaced] = entry
+    taken: dict[int, int] = {}
+    for at, (number, replaced, is_rollback) in reversed([*enumerate(releases)]):
+        if is_rollback:
+            taken[replaced] = at
             while number in served or (number not in taken and served and next(reversed(served)) > number):
-                taken[served.popitem()[0]] = entry
+                taken[served.popitem()[0]] = at
         taken.pop(number, None)
         served[number] = None
     return taken

@@ -29,7 +29,6 @@ from pipeline.storage import checkout
 from pipeline.storage.ledger import Entry
 
 FILE = links.PAGE
-_FILES = re.compile(r'<nav aria-label="Other pages">.*?</nav>', re.DOTALL)  # in page.html
 # The space between a figure and its unit.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
 
@@ -43,7 +42,7 @@ def write(folder: Path, history: Sequence[Entry]) -> Path:
 
 def alone(text: str) -> str:
     """Returns a page without its links to files, for where it is shown away from them, as in MLflow."""
-    return _FILES.sub("", text)
+    return links.OTHER_PAGES.sub("", text)
 
 
 def renew(entry: Entry, history: Sequence[Entry]) -> None:
@@ -57,7 +56,7 @@ def renew(entry: Entry, history: Sequence[Entry]) -> None:
         write(folder, history)
         return
     around = links.around(entry, history, folder, home=home)
-    fresh = _FILES.sub(lambda _: render("page_links.html", around=around), text, count=1)
+    fresh = links.OTHER_PAGES.sub(lambda _: render("page_links.html", around=around), text, count=1)
     if fresh != text:
         records.replace_text(folder / FILE, fresh)
 

@@ -6,6 +6,7 @@ before anything else is done. /health and /metrics have buckets of their own, so
 beside a client that sends too much; /health needs no token, so that monitoring works without one.
 """
 
+import base64
 import hmac
 import json
 import time
@@ -48,8 +49,14 @@ class Buckets:
 class Limits:
     """Passes requests within the limits on to the app, and answers the others with an error."""
 
-    def __init__(self, app: App, *, max_body_bytes: int, max_requests_per_s: float, token: str) -> None:
-        self.app, self._max_body_bytes = app, max_body_bytes
+    def __init__(
+        self, app: App, *, max_body_bytes: int, max_requests_per_s: float, token: str, browser: bool = False
+    ) -> None:
+        """`browser`: people look at it, whose browsers send the token as the password of a login.
+
+        Not where requests change something: a browser adds its password to those that other pages make.
+        """
+        self.app, self._max_body_bytes, self._browser = app, max_body_bytes, browser
         self._buckets, self._monitoring = Buckets(max_requests_per_s), Buckets(max_requests_per_s)
         self._expected = f"Bearer {token}".encode() if token else b""
 
@@ -64,7 +71,9 @@ class Limits:
             return
         headers = dict(scope["headers"])
         if not self._trusts(headers) and scope["path"] != "/health":
-            await refuse(send, 401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
+            why = "the token is missing or wrong; send Authorization: Bearer TOKEN"
+            login = 'Basic realm="Daybreak", charset="UTF-8"' if self._browser else "Bearer"
+            await refuse(send, 401, why, login=login)
             return
         if not headers.get(b"content-length", b"0").isdigit():
             await refuse(send, 400, "content-length is not a number; send one")
@@ -88,15 +97,29 @@ class Limits:
 
     def _trusts(self, headers: dict[bytes, bytes]) -> bool:
         given = headers.get(b"authorization", b"")
+        if self._browser and given.lower().startswith(b"basic "):
+            given = _as_token(given)
         return not self._expected or hmac.compare_digest(given, self._expected)
 
 
-async def refuse(send: Send, status: int, why: str, *, close: bool = False) -> None:
-    """Sends an error of this status, with the reason as JSON; the connection ends with it if `close`."""
+def _as_token(login: bytes) -> bytes:
+    """Returns the password of a browser's login as it would be sent as a token, whatever the name."""
+    try:
+        _, _, password = base64.b64decode(login[len(b"basic ") :].strip(), validate=True).partition(b":")
+    except ValueError:
+        return b""
+    return b"Bearer " + password
+
+
+async def refuse(send: Send, status: int, why: str, *, close: bool = False, login: str = "Bearer") -> None:
+    """Sends an error of this status, with the reason as JSON; the connection ends with it if `close`.
+
+    `login` is how a client without a token may show one.
+    """
     body = json.dumps({"error": why}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+        headers.append((b"www-authenticate", login.encode()))
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

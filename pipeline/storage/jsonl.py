@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 TAIL_BYTES = 1 << 19  # some thousand lines
 
 
-def add(path: Path, line: dict[str, Any]) -> None:
-    """Appends a line by one write; OSError if the disk takes only a part of it, or nothing."""
+def add(path: Path, *lines: dict[str, Any]) -> None:
+    """Appends lines by one write; OSError if the disk takes only a part of them, or nothing."""
     with path.open("a+b", buffering=0) as file:
-        text = ("\n" if _torn(file.fileno()) else "") + json.dumps(line) + "\n"
+        text = ("\n" if _torn(file.fileno()) else "") + "".join(json.dumps(line) + "\n" for line in lines)
         if file.write(text.encode()) != len(text.encode()):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 

@@ -6,9 +6,18 @@ from datetime import UTC, date, datetime, timedelta
 from rich.console import Console
 
 from pipeline.report import outcome
-from pipeline.report.board import board, status_rows, status_table
+from pipeline.report.board import Model, files, status_rows, status_table
+from pipeline.report.night_rows import row_of
 from pipeline.storage.ledger import Entry
 from tests.report.nights import sixty, whole
+
+AT = datetime(2011, 11, 10, 12, tzinfo=UTC)
+
+
+def board(history: list[Entry]) -> str:
+    model = Model(name="shop", rows=[row_of(entry) for entry in history], pages={})
+    (page,) = files([model], name="board", at=AT).values()
+    return page
 
 
 def printed(history: list[Entry], *, width: int = 160) -> str:
@@ -34,7 +43,7 @@ def rolled_back() -> Entry:
 
 def test_the_board_has_a_row_for_every_night() -> None:
     html = board(sixty())
-    assert len(re.findall(r'<th scope="row"', html)) == 60
+    assert len(re.findall(r"<tr data-o", html)) == 60
     assert "60 nights, 48&nbsp;promoted, 3&nbsp;failed; version 60 serves." in html
     assert "://" not in html
     assert len(html.encode()) < 500_000
@@ -53,11 +62,51 @@ def test_a_rollback_is_on_the_board_with_its_reason() -> None:
     assert "14:03 UTC" in html
 
 
+def test_the_board_of_several_models_has_their_nights_together_and_each_in_short() -> None:
+    mine, theirs = [row_of(entry) for entry in sixty()], [row_of(entry) for entry in sixty()[:20]]
+    models = [Model(name="shop", rows=mine, pages={}), Model(name="fraud", rows=theirs, pages={}, fault="")]
+    (html,) = files(models, name="board", at=AT).values()
+    assert "2 models: 80 nights" in html
+    assert html.count('data-m="fraud"') == 20
+    short = re.search(r'<table class="tight models">.*?</table>', html, flags=re.DOTALL)
+    assert short
+    heads = re.findall(r'<th scope="row".*?</th>', short[0])
+    assert [re.sub("<.*?>", "", head) for head in heads] == ["shop", "fraud"]
+
+
+def test_a_board_of_more_nights_than_a_page_has_is_written_as_several_files_that_lead_to_each_other() -> None:
+    rows = [replace(row_of(entry), commit=f"{n}") for n in range(21) for entry in sixty()[:50]]
+    written = files([Model(name="shop", rows=rows, pages={})], name="board", at=AT)
+    assert list(written) == ["board.html", "board-2.html"]
+    assert [html.count("<tr data-o") for html in written.values()] == [1000, 50]
+    assert 'href="board-2.html">older' in written["board.html"]
+    assert 'href="board.html">newer' in written["board-2.html"]
+
+
+def test_what_the_last_seven_days_cost_is_the_sum_of_their_nights() -> None:
+    html = board(sixty())
+    usd = sum(e.training.cost_usd for e in sixty() if e.training and (AT - e.night.started_at).days < 7)
+    assert f'<td class="n">${usd:.2f}</td>' in html
+
+
+def test_a_night_outside_of_its_predicted_interval_is_marked_and_counted() -> None:
+    late = whole()
+    assert late.training
+    assert late.plan
+    slow = replace(late, training=replace(late.training, elapsed_s=2 * late.plan.interval[1]))
+    assert (row_of(slow).held, row_of(replace(late, training=replace(late.training, elapsed_s=80))).held) == (
+        False, True,
+    )  # fmt: skip
+    assert "0 of 1</td>" in board([slow])
+
+
 def test_what_people_typed_is_escaped() -> None:
     entry = whole()
     assert entry.verdict
     entry = replace(entry, verdict=replace(entry.verdict, reason='"><script>'))
-    assert "<script" not in board([entry])
+    html = board([entry])
+    assert '"><script>' not in html
+    assert "&#34;&gt;&lt;script&gt;" in html
 
 
 def test_the_status_has_the_columns_that_were_promised() -> None:
@@ -139,10 +188,10 @@ def test_a_rollback_takes_all_promotions_back_that_it_goes_over_until_one_serves
 
 def test_the_board_marks_the_night_whose_version_was_rolled_back_and_lends_the_rollback_no_figure() -> None:
     html = board([rolled_back(), whole(12), whole(10, date(2011, 11, 6))])
-    rows = re.findall(r"<tr title.*?</tr>", html, flags=re.DOTALL)
+    rows = re.findall(r"<tr data-o.*?</tr>", html, flags=re.DOTALL)
     assert ["rolled back since" in row for row in rows] == [False, True, False]
-    assert " of 18 h" not in rows[0]
-    assert " of 18 h" in rows[1].replace("\N{NO-BREAK SPACE}", " ")
+    assert "of $50.00" not in rows[0]
+    assert "of $50.00" in rows[1]
 
 
 def test_the_name_of_a_night_is_no_markup() -> None:

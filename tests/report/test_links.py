@@ -1,11 +1,12 @@
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 
 from pipeline.report import links
-from pipeline.report.board import board
+from pipeline.report.board import Model, files
+from pipeline.report.night_rows import row_of
 from pipeline.report.page import alone, page, renew, write
 from pipeline.storage import checkout
 from pipeline.storage.ledger import Entry
@@ -48,14 +49,20 @@ def test_a_page_leads_to_the_next_pages_that_are_here_and_to_no_other(
 def test_the_board_leads_to_pages_here_and_else_to_those_in_mlflow(
     history: list[Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = links.nights(history, board=tmp_path / links.BOARD, home=tmp_path)
+    rows = [row_of(entry) for entry in history]
+
+    def board(there: dict[str, str]) -> str:
+        model = Model(name="shop", rows=rows, pages=there)
+        return files([model], name="board", at=datetime(2011, 11, 9, tzinfo=UTC))["board.html"]
+
+    there = links.nights(rows, board=tmp_path / links.BOARD, home=tmp_path)
     assert there == {day: f"../nights/{day}/data/run/report.html" for day in ("2011-11-08", "2011-11-06")}
-    assert board(history, there).count("<a href") == 2
+    assert board(there).count("<a href") == 2
     monkeypatch.setenv("MLFLOW_UI", f"{MLFLOW}/")
-    there = links.nights(history, board=tmp_path / links.BOARD, home=tmp_path)
+    there = links.nights(rows, board=tmp_path / links.BOARD, home=tmp_path)
     run = "0123456789abcdef0123456789abcdef"
     assert there["2011-11-07"] == f"{MLFLOW}/#/experiments/0/runs/{run}/artifacts/report.html"
-    html = board(history, there)
+    html = board(there)
     assert all(f'href="{address}"' in html for address in there.values())
     assert len(there) == 3
 

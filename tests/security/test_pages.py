@@ -18,7 +18,8 @@ from pipeline.contract.records import Check, Verdict
 from pipeline.contract.table import Float, Table, Time
 from pipeline.data.suite import BETWEEN, Judge, Rule, schema_rules
 from pipeline.registry import description
-from pipeline.report.board import board
+from pipeline.report.board import Model, files
+from pipeline.report.night_rows import row_of
 from pipeline.report.page import page
 from pipeline.storage.ledger import Entry
 from tests.report.nights import lay, whole
@@ -59,6 +60,11 @@ def with_evil(value: Any) -> Any:
 KEPT = {"id", "score", "champion_score", "evidence"}
 
 
+def board(entry: Entry, *, model: str) -> str:
+    told = Model(name=model, rows=[row_of(entry)], pages={entry.night.id: "night.html"}, fault=model)
+    return files([told], name="board", at=entry.night.started_at)["board.html"]
+
+
 def test_the_page_of_a_night_and_the_board_run_nothing_that_a_record_says(tmp_path: Path) -> None:
     entry = with_evil(whole())
     html = page(lay(entry, tmp_path), [entry])
@@ -66,7 +72,9 @@ def test_the_page_of_a_night_and_the_board_run_nothing_that_a_record_says(tmp_pa
     assert Page(html).found == []
     (tmp_path / records.RUN / "train.error").write_text(EVIL)
     assert Page(page(tmp_path, [])).found == []
-    assert Page(board([entry])).found == []
+    html = board(entry, model=EVIL)
+    assert html.count("onerror") > 3
+    assert Page(html).found == Page(board(whole(), model="shop")).found == ["form", "script"]  # its own
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Great Expectations

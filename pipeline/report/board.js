@@ -1,0 +1,91 @@
+"use strict";
+// Sorts, filters and searches the table of nights where the page has all of them, and shows running nights as
+// they move where a server sends them. Without it, the page is a plain table, and the form asks the server.
+(() => {
+  document.documentElement.classList.add("scripted");
+  const main = document.querySelector("main");
+  const all = (selector, within = main) => [...within.querySelectorAll(selector)];
+  const table = () => main.querySelector("table.nights");
+  const isWhole = () => table() !== null && "whole" in table().dataset;
+  let sorted = null; // {column, descending}
+
+  const value = (row, column) => {
+    const cell = row.cells[column];
+    if (!cell || cell.colSpan > 1) return null;
+    const text = cell.dataset.v ?? cell.textContent.trim();
+    if (text === "" || text.startsWith("–")) return null;
+    const number = Number(text.split(/\s/)[0].replaceAll(",", "").replace("−", "-").replace(/^\+/, ""));
+    return Number.isNaN(number) ? text : number;
+  };
+  const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+
+  const filter = () => {
+    const form = main.querySelector("form.filter");
+    if (!form || !isWhole()) return;
+    const {model, outcome, q} = Object.fromEntries(new FormData(form));
+    const words = (q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const row of table().tBodies[0].rows) {
+      const text = `${row.textContent} ${row.title}`.toLowerCase();
+      const fits = (!model || row.dataset.m === model) && (!outcome || row.dataset.o === outcome) && words.every(word => text.includes(word));
+      row.hidden = !fits;
+      shown += fits;
+    }
+    form.querySelector("output").textContent = `${shown.toLocaleString("en")} of ${table().tBodies[0].rows.length.toLocaleString("en")}`;
+  };
+  const sort = () => {
+    if (!sorted) return;
+    const body = table().tBodies[0];
+    const keyed = [...body.rows].map(row => [value(row, sorted.column), row]);
+    const known = keyed.filter(([key]) => key !== null).sort(([a], [b]) => compare(a, b) * (sorted.descending ? -1 : 1));
+    body.append(...known.map(([, row]) => row), ...keyed.filter(([key]) => key === null).map(([, row]) => row));
+    all("thead th", table()).forEach((head, at) => {
+      if (at === sorted.column) head.setAttribute("aria-sort", sorted.descending ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+  };
+  const prepare = () => all("table.nights thead th").forEach(head => { if (isWhole()) head.tabIndex = 0; });
+
+  const chosen = event => {
+    const head = event.target.closest?.("table.nights thead th");
+    if (!head || !isWhole()) return;
+    event.preventDefault();
+    const column = head.cellIndex;
+    sorted = {column, descending: sorted?.column === column ? !sorted.descending : column > 0};
+    sort();
+  };
+  main.addEventListener("click", chosen);
+  main.addEventListener("keydown", event => { if (event.key === "Enter" && event.target.tagName === "TH") chosen(event); });
+  const asks = event => event.target.closest?.("form.filter") !== null;
+  main.addEventListener("input", filter);
+  main.addEventListener("submit", event => { if (asks(event) && isWhole()) event.preventDefault(); });
+  main.addEventListener("change", event => { if (asks(event) && !isWhole()) event.target.form.requestSubmit(); });
+  prepare();
+  filter();
+
+  const renew = async () => { // a night has ended: the table and the charts have a row more
+    const answer = await fetch(location.href);
+    if (!answer.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const given = Object.fromEntries(all("form.filter [name]").map(field => [field.name, field.value]));
+    main.replaceChildren(...page.querySelector("main").childNodes);
+    for (const field of all("form.filter [name]")) field.value = given[field.name] ?? field.value;
+    prepare();
+    sort();
+    filter();
+  };
+  const source = main.querySelector("[data-source]")?.dataset.source;
+  if (source) {
+    const stream = new EventSource(source);
+    let closed = null;
+    stream.addEventListener("running", event => {
+      const region = main.querySelector("[data-source]");
+      if (event.data === "" && "once" in region.dataset) location.reload(); // it is closed, and has its own page
+      else region.innerHTML = event.data;
+    });
+    stream.addEventListener("ledger", event => {
+      if (closed !== null && closed !== event.data) renew();
+      closed = event.data;
+    });
+  }
+})();

@@ -1,0 +1,39 @@
+"""A fleet of two homes, each with a history of nights; pages are laid for the newest ones."""
+
+import subprocess
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from pipeline.report import links
+from tests.report.histories import nights, write_ledger
+
+ROOT = Path(__file__).parents[2]
+GIT = ["git", "-c", "user.name=A Test", "-c", "user.email=test@example.org"]
+PAGE = """<!doctype html><html lang="en"><title>A night</title>
+<header><nav aria-label="Other pages"><a href="../../../../var/board.html">Board</a></nav>
+<h1>Night</h1></header>"""
+
+
+def make(folder: Path, *, num: int = 60, last: date | None = None, **seeds: int) -> Path:
+    """The home that leads a fleet of these models, the first of which is its own; each has its own seed."""
+    last = last or datetime.now(UTC).date()
+    for model, seed in seeds.items():
+        home = folder / model
+        (home / "var").mkdir(parents=True)
+        subprocess.run([*GIT, "init", "--quiet"], cwd=home, check=True)
+        params = (ROOT / "params.yaml").read_text()
+        assert "register: {name: daybreak}" in params or "name: daybreak" in params
+        (home / "params.yaml").write_text(params.replace("name: daybreak", f"name: {model}"))
+        subprocess.run([*GIT, "add", "params.yaml"], cwd=home, check=True)
+        subprocess.run([*GIT, "commit", "--quiet", "--message=Begin"], cwd=home, check=True)
+        write_ledger(home, list(nights(num, last=last, seed=seed)))
+    lead, *others = seeds
+    (folder / lead / "fleet.yaml").write_text(f"homes: [{', '.join(f'../{model}' for model in others)}]\n")
+    return folder / lead
+
+
+def lay_page(home: Path, night: str, text: str = PAGE) -> None:
+    """Lay the page of a night, as `close` leaves it."""
+    path = home / "nights" / night / links.PAGE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

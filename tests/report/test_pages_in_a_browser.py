@@ -1,0 +1,206 @@
+"""The board and a running night in headless Chromium: on a wide screen and a phone, in light and in dark.
+
+SCREENSHOTS=FOLDER keeps what the browser saw.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dags.servers import CHROMIUM
+from tests.report import fleet, training_night
+from tests.report.histories import nights, write_ledger
+from tests.serving.pages import served
+from tests.training import nights as training_nights
+
+pytestmark = pytest.mark.slow
+
+TODAY = datetime.now(UTC).date()
+SIZES = {"wide": {"width": 1400, "height": 900}, "phone": {"width": 400, "height": 800}}
+MOST_BYTES = 500_000
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """What a page said, asked for and got."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    num_bytes: int = 0
+
+    def keep(self, name: str) -> None:
+        if folder := os.environ.get("SCREENSHOTS"):
+            self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nights:
+    """Two models with sixty nights each, and one night that trains."""
+
+    url: str
+    lead: Path
+    job: Path
+    night: Any
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; install Debian's package chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
+    yesterday = TODAY - timedelta(days=1)
+    lead = fleet.make(tmp_path_factory.mktemp("fleet"), last=yesterday, shop=1, fraud=2)
+    fleet.lay_page(lead, str(yesterday))
+    night = training_nights.night(seconds=3 * 3600, name=str(TODAY), day=TODAY)
+    with ExitStack() as stack:
+        job = stack.enter_context(training_night.training(lead / "nights" / night.id, night=night))
+        for number in range(1, 21):
+            training_night.beat(job, number, night=night)
+        yield Nights(url=stack.enter_context(served(lead)), lead=lead, job=job, night=night)
+
+
+def look(
+    browser: Any, address: str, *, size: str = "wide", scheme: str = "light", scripts: bool = True
+) -> Seen:
+    context = browser.new_context(viewport=SIZES[size], color_scheme=scheme, java_script_enabled=scripts)
+    seen = Seen(page=context.new_page())
+    seen.page.on("console", lambda said: seen.errors.append(said.text) if said.type == "error" else None)
+    seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    seen.page.on("request", lambda request: seen.hosts.add(request.url.split("/")[2].split(":")[0]))
+    network = context.new_cdp_session(seen.page)
+    network.send("Network.enable")
+
+    def add(event: dict[str, Any]) -> None:
+        seen.num_bytes += event["encodedDataLength"]
+
+    network.on("Network.loadingFinished", add)
+    seen.page.goto(address)
+    return seen
+
+
+def overflows(page: Any) -> bool:
+    """Whether the page is wider than the screen, so that a phone has to be moved sideways."""
+    return bool(page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+def test_the_board_is_whole_on_each_screen_and_asks_nobody_else(
+    browser: Any, shown: Nights, size: str, scheme: str
+) -> None:
+    seen = look(browser, f"{shown.url}/nights", size=size, scheme=scheme)
+    seen.page.get_by_text("runs on local").first.wait_for()
+    assert seen.page.locator("table.nights tbody tr").count() == 120
+    assert seen.page.locator("svg.chart").count() >= 12
+    seen.keep(f"board-{size}-{scheme}")
+    assert not overflows(seen.page)
+    assert seen.errors == []
+    assert seen.hosts == {"127.0.0.1"}
+    assert 0 < seen.num_bytes < MOST_BYTES
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+def test_a_running_night_is_whole_on_each_screen_and_asks_nobody_else(
+    browser: Any, shown: Nights, size: str, scheme: str
+) -> None:
+    seen = look(browser, f"{shown.url}/nights/shop/{shown.night.id}/", size=size, scheme=scheme)
+    for words in ("Training done", "In time", "Cost so far", "Decision due", "Loss, over the samples"):
+        assert seen.page.get_by_text(words).first.is_visible()
+    seen.keep(f"live-{size}-{scheme}")
+    assert not overflows(seen.page)
+    assert seen.errors == []
+    assert seen.hosts == {"127.0.0.1"}
+    assert 0 < seen.num_bytes < MOST_BYTES
+
+
+def days(page: Any) -> list[str]:
+    return [str(text).strip() for text in page.locator("table.nights tbody tr:visible th").all_inner_texts()]
+
+
+def test_the_table_is_sorted_filtered_and_searched_without_asking_the_server(
+    browser: Any, shown: Nights
+) -> None:
+    page = look(browser, f"{shown.url}/nights").page
+    address = page.url
+    page.locator("table.nights thead th", has_text="cost").click()
+    costs = page.locator("table.nights tbody td:nth-of-type(7)").evaluate_all(
+        "cells => cells.filter(cell => cell.dataset.v).map(cell => Number(cell.dataset.v))"
+    )
+    assert len(costs) > 100
+    assert costs == sorted(costs, reverse=True)
+    page.get_by_label("Model").select_option("fraud")
+    page.get_by_label("Verdict").select_option("failed")
+    assert 0 < len(days(page)) < 20
+    page.get_by_label("Verdict").select_option("")
+    page.get_by_label("Search").fill("promoted")
+    assert 20 < len(days(page)) < 60
+    assert page.locator("form.filter output").inner_text() == f"{len(days(page))} of 120"
+    assert page.url == address
+
+
+def test_without_scripts_the_same_is_asked_of_the_server(browser: Any, shown: Nights) -> None:
+    page = look(browser, f"{shown.url}/nights", scripts=False).page
+    assert len(days(page)) == 120
+    page.get_by_label("Model").select_option("fraud")
+    page.get_by_label("Search").fill("promoted")
+    page.get_by_role("button", name="Show").click()
+    assert 20 < len(days(page)) < 60
+    page.locator("table.nights thead th", has_text="cost").get_by_role("link").click()
+    assert "model=fraud" in page.url
+    assert "sort=-cost" in page.url
+
+
+def test_a_running_night_moves_without_a_reload_until_it_is_a_row_of_the_table(
+    browser: Any, tmp_path: Path
+) -> None:
+    yesterday = TODAY - timedelta(days=1)
+    lead = fleet.make(tmp_path, num=3, last=yesterday, shop=1, fraud=2)
+    night = training_nights.night(seconds=3600, name=str(TODAY), day=TODAY)
+    with training_night.training(lead / "nights" / night.id, night=night) as job, served(lead) as url:
+        training_night.beat(job, 1, night=night)
+        seen = look(browser, f"{url}/nights")
+        page = seen.page
+        page.evaluate("window.stays = true")
+        page.get_by_label("Model").select_option("shop")
+        assert len(days(page)) == 3
+        for number in range(2, 5):
+            training_night.beat(job, number, night=night)
+            share = f"{number * training_night.STEP / training_night.SAMPLES:.4f}"
+            page.locator(f'.live progress[value="{share}"]').wait_for()
+        assert page.locator(".live svg.chart path.line").count() == 1
+        write_ledger(lead, list(nights(4, last=TODAY)))
+        page.locator(f'table.nights tr:has-text("{TODAY}")').wait_for()
+        assert page.locator(".live").count() == 0
+        assert len(days(page)) == 4  # of the model that was chosen
+        assert page.evaluate("window.stays") is True
+        assert seen.errors == []
+
+
+def test_the_page_of_a_running_night_becomes_its_own_once_it_is_closed(browser: Any, tmp_path: Path) -> None:
+    yesterday = TODAY - timedelta(days=1)
+    lead = fleet.make(tmp_path, num=3, last=yesterday, shop=1, fraud=2)
+    night = training_nights.night(seconds=3600, name=str(TODAY), day=TODAY)
+    with training_night.training(lead / "nights" / night.id, night=night), served(lead) as url:
+        seen = look(browser, f"{url}/nights/shop/{night.id}/")
+        assert seen.page.get_by_text("starts on local").first.is_visible()
+        fleet.lay_page(lead, night.id)
+        write_ledger(lead, list(nights(4, last=TODAY)))
+        seen.page.get_by_role("link", name="Board").wait_for()
+        assert seen.errors == []

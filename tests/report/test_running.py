@@ -1,0 +1,157 @@
+"""The state of a night that runs: what the launcher itself says of it, and what its stages have left."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+from pipeline.contract import records
+from pipeline.contract.errors import NotYet
+from pipeline.contract.records import Plan, Taken, Verdict
+from pipeline.report import open_nights, running
+from pipeline.report.board import running_rows
+from pipeline.report.live import Shown, part
+from pipeline.report.running import NightFacts, RunningNight, line
+from tests.fakes import ScriptedBackend
+from tests.jobs.calls import NIGHT, call
+from tests.report import training_night
+from tests.report.nights import lay, only, whole
+from tests.rollout.ledgers import make_home
+from tests.training import nights
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The folder of a night whose job has sent heartbeats for 80 seconds."""
+    with training_night.training(tmp_path) as job:
+        for number in range(1, 21):
+            training_night.beat(job, number)
+        yield tmp_path
+
+
+def state(folder: Path, *, at_s: float) -> RunningNight:
+    return running.running(open_nights.facts_of(folder), now=NIGHT.started_at + timedelta(seconds=at_s))
+
+
+def test_a_page_foretells_what_the_launcher_says_at_the_same_moment(folder: Path) -> None:
+    with pytest.raises(NotYet) as pending:
+        call(ScriptedBackend("running"), plan=nights.plan(num_samples=training_night.SAMPLES), at_s=90)
+    said = re.search(r"(\d+)% of .* ETA (\d+) s \((\d+) to (\d+)\), in time with (\d+)%", str(pending.value))
+    assert said
+    now = state(folder, at_s=90)
+    assert now.share is not None and now.chance is not None
+    assert now.trained_at and now.interval
+
+    def left_s(moment: datetime) -> int:
+        return round((moment - NIGHT.started_at).total_seconds() - 90)
+
+    shown = [
+        round(100 * now.share),
+        left_s(now.trained_at),
+        *map(left_s, now.interval),
+        round(100 * now.chance),
+    ]
+    assert shown == [int(number) for number in said.groups()]
+
+
+def test_a_training_night_shows_its_stage_its_loss_and_its_rungs(folder: Path) -> None:
+    (submissions,) = folder.glob("data/work/jobs/*/submissions.jsonl")
+    rung = Taken(time=NIGHT.started_at, name="next rung", usd=0.5, reason="there are none")
+    fact = {"time": 0.0, "event": "rung", "taken": json.loads(records.dumps(rung))}
+    with submissions.open("a") as file:
+        file.write(json.dumps(fact) + "\n")
+    now = state(folder, at_s=90)
+    assert (now.stage, now.text, now.device) == ("train", "runs on local", "CPU")
+    assert [link.stage for link in now.chain if link.state == "done"][-1] == "plan"
+    assert now.loss[0] == (40.0, 1.0)
+    assert now.rungs == (rung,)
+    words = line(now)
+    assert words.startswith("train: runs on local, 27%, trained by ")
+    assert "next rung" in words
+    (row,) = running_rows([now])
+    assert (row["stage"], row["rungs"], json.dumps(row)) == ("train", ["next rung"], json.dumps(row))
+    html = part([Shown(state=now)], at=NIGHT.started_at)
+    assert '<li class="now">train</li>' in html
+    assert "<path" in html
+    assert "there are none" in html
+
+
+def test_a_long_loss_curve_is_thinned_to_its_last_point(folder: Path) -> None:
+    points = [(float(n), 1.0 / n) for n in range(1, 5000)]
+    thin = running._thinned(points)
+    assert len(thin) == running.POINTS
+    assert thin[-1][0] == 4999
+    assert all(low[1] > high[1] for low, high in pairwise(thin))
+
+
+def facts(tmp_path: Path, *names: str, **changed: object) -> NightFacts:
+    entry = replace(only(whole(), *names), **changed)  # type: ignore[arg-type]
+    return open_nights.facts_of(lay(entry, tmp_path, scores=False))
+
+
+def at(facts: NightFacts, **hours: float) -> datetime:
+    return facts.entry.night.started_at + timedelta(**hours)
+
+
+def test_the_stage_is_the_one_after_the_last_that_has_ended(tmp_path: Path) -> None:
+    night = facts(tmp_path, "batch", "report")
+    assert running.running(night, now=at(night, hours=1)).stage == "prepare"
+    late = running.running(night, now=at(night, hours=25))
+    assert (late.is_late, late.chance) == (True, None)
+
+
+def test_a_night_whose_stage_failed_says_so_until_it_is_closed(tmp_path: Path) -> None:
+    night = facts(tmp_path, "batch")
+    failed = replace(night, errors={"validate": "DataError: a column is\nmissing"})
+    now = running.running(failed, now=at(night, hours=1))
+    assert (now.stage, now.text) == ("", "validate failed: DataError: a column is missing")
+
+
+def test_a_night_that_waits_for_a_person_says_until_when_and_how_to_answer(tmp_path: Path) -> None:
+    verdict = whole().verdict
+    assert verdict
+    asked: Verdict = replace(verdict, approve_until=whole().night.decide_until)
+    night = facts(tmp_path, "batch", "version", verdict=asked)
+    text = running.running(night, now=at(night, hours=1)).text
+    assert (
+        text == "waits for a person until 2011-11-10 03:00 UTC: python -m pipeline approve --night 2011-11-08"
+    )
+
+
+def test_before_training_the_chance_is_the_plans(tmp_path: Path) -> None:
+    plan = whole().plan
+    assert plan
+    planned: Plan = replace(plan, chance=0.93)
+    night = facts(tmp_path, "batch", plan=planned)
+    assert running.running(night, now=at(night, hours=1)).chance == 0.93
+
+
+def test_a_night_is_given_up_an_hour_after_its_deadline_without_a_word(tmp_path: Path) -> None:
+    night = facts(tmp_path, "batch")
+    until = night.entry.night.decide_until
+    silent = replace(night, written_at=until)
+    assert running.is_open(silent, now=until - timedelta(seconds=1))
+    assert running.is_open(silent, now=until + timedelta(minutes=59))
+    assert not running.is_open(silent, now=until + timedelta(minutes=61))
+
+
+def test_status_shows_a_night_that_runs_also_before_any_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_home(tmp_path, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("AIRFLOW__API__BASE_URL", raising=False)
+    with training_night.training(tmp_path / "nights" / NIGHT.id):
+        assert cli.main(["status"]) == 0
+        assert "under way, train: starts on local" in capsys.readouterr().out
+        assert cli.main(["status", "--watch"]) == 0  # once, as there is no terminal
+        assert "under way" in capsys.readouterr().out
+        assert cli.main(["status", "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["night"], row["outcome"], row["stage"]) == (NIGHT.id, "open", "train")

@@ -1,0 +1,31 @@
+"""The pages of a home's nights, served on a free port of loopback by this process."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+
+from pipeline.contract.params import ServingParams
+from pipeline.serving import night_pages, server
+from tests.serving.running import until
+
+
+@contextlib.contextmanager
+def served(lead: Path, *, token: str = "", loopback: bool = True) -> Iterator[str]:
+    """The address of the pages."""
+    params = ServingParams(max_requests_per_s=0)
+    listening = server.listen("127.0.0.1", 0)
+    config = server.config(night_pages.make_app(lead, params, token=token, loopback=loopback), params)
+    config.timeout_graceful_shutdown = 1  # streams are open
+    runs = uvicorn.Server(config)
+    thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
+    thread.start()
+    until(lambda: runs.started)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        runs.should_exit = True
+        thread.join()
+        listening.close()

@@ -1,0 +1,169 @@
+"""The pages of nights over HTTP: what is shown, to whom, and what moves."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+import requests
+
+from pipeline.report import links
+from tests.report import fleet, training_night
+from tests.report.histories import nights, write_ledger
+from tests.serving.pages import served
+from tests.training import nights as training_nights
+
+LAST = date(2026, 11, 24)
+LIMIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def lead(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = fleet.make(tmp_path_factory.mktemp("fleet"), num=8, last=LAST, shop=1, fraud=2)
+    fleet.lay_page(home, "2026-11-24")
+    fleet.lay_page(home, "2026-11-23")
+    return home
+
+
+@pytest.fixture(scope="module")
+def url(lead: Path) -> Iterator[str]:
+    with served(lead) as address:
+        yield address
+
+
+def get(address: str, **given: object) -> requests.Response:
+    return requests.get(address, timeout=LIMIT_S, allow_redirects=False, **given)  # type: ignore[arg-type]
+
+
+def test_the_board_has_the_nights_of_all_models_and_answers_what_is_asked(url: str) -> None:
+    assert "2 models: 16 nights" in get(f"{url}/nights").text
+    assert get(f"{url}/nights?model=fraud").text.count("<tr data-o") == 8
+    searched = get(f"{url}/nights?q=2026-11-24&sort=-cost").text
+    assert searched.count("<tr data-o") == 2
+    assert 'aria-sort="descending"' in searched
+    assert "Daybreak" in get(f"{url}/nights?page=x&sort=nothing&outcome=<script>").text
+    assert get(url).headers["location"] == "/nights"
+
+
+def test_two_nights_are_compared_figure_by_figure(url: str) -> None:
+    html = get(f"{url}/nights/compare?night=shop/2026-11-24&night=fraud/2026-11-20").text
+    assert "fraud 2026-11-20 and shop 2026-11-24" in html
+    assert html.count("<tr") == 18
+    assert get(f"{url}/nights/compare?night=shop/2026-11-24").status_code == 422
+    assert get(f"{url}/nights/compare?night=shop/2026-11-24&night=../x").status_code == 422
+
+
+def test_a_night_is_served_with_links_to_the_nights_around_it(url: str) -> None:
+    assert 'href="/nights/shop/2026-11-24/"' in get(f"{url}/nights").text
+    page = get(f"{url}/nights/shop/2026-11-24/").text
+    assert '<a href="/nights">Board</a>' in page
+    assert '<a href="/nights/shop/2026-11-23/">Previous night</a>' in page
+    assert "../" not in page
+    assert '<a href="/nights/shop/2026-11-24/">Next night</a>' in get(f"{url}/nights/shop/2026-11-23/").text
+
+
+def test_a_night_whose_folder_is_gone_leads_to_mlflow_and_else_says_so(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_UI", raising=False)
+    assert get(f"{url}/nights/shop/2026-11-20/").status_code == 404
+    monkeypatch.setenv("MLFLOW_UI", "http://127.0.0.1:5000")
+    assert get(f"{url}/nights/shop/2026-11-20/").headers["location"].startswith("http://127.0.0.1:5000/#/")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["shop/..%2f..%2fparams.yaml/", "nobody/2026-11-24/", "shop/.git/",
+     "shop/2026-11-24/docs/..%2freport.html",
+     "shop/2026-11-24/docs/%2e%2e/%2e%2e/%2e%2e/%2e%2e/params.yaml"],
+)  # fmt: skip
+def test_no_other_file_of_a_home_is_served(url: str, path: str) -> None:
+    assert get(f"{url}/nights/{path}").status_code == 404
+
+
+def test_data_docs_of_a_night_are_served_without_scripts(url: str, lead: Path) -> None:
+    page = lead / "nights/2026-11-24" / links.PAGE.parent / "docs/validations/days/a.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("<p>all is well</p>")
+    answer = get(f"{url}/nights/shop/2026-11-24/docs/validations/days/a.html")
+    assert answer.text == "<p>all is well</p>"
+    assert "script-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_a_page_may_load_nothing_and_be_shown_in_no_frame(url: str) -> None:
+    policy = get(f"{url}/nights").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_a_request_that_names_another_host_is_refused_on_loopback(url: str) -> None:
+    assert get(f"{url}/nights", headers={"host": "evil.example"}).status_code == 400
+
+
+def test_with_a_token_only_those_who_have_it_read_the_nights(lead: Path) -> None:
+    with served(lead, token="s3cret", loopback=False) as address:
+        refused = get(f"{address}/nights")
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"].startswith("Basic ")
+        assert get(f"{address}/nights/live").status_code == 401
+        assert get(f"{address}/nights", auth=("anybody", "s3cre")).status_code == 401
+        assert get(f"{address}/nights", headers={"authorization": "Basic !"}).status_code == 401
+        assert get(f"{address}/nights", auth=("anybody", "s3cret")).status_code == 200
+        assert get(f"{address}/nights", headers={"authorization": "Bearer s3cret"}).status_code == 200
+        assert get(f"{address}/health").status_code == 200
+
+
+def test_a_ledger_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    lead = fleet.make(tmp_path, num=3, last=LAST, shop=1, fraud=2)
+    (tmp_path / "fraud/.git/HEAD").write_text("nothing")
+    with served(lead) as address:
+        text = get(f"{address}/nights").text
+    assert "fraud: git" in text
+    assert text.count("<tr data-o") == 3
+
+
+def test_nothing_is_changed_by_any_request(url: str) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert requests.request(method, f"{url}/nights", timeout=LIMIT_S).status_code == 405
+
+
+@pytest.mark.slow
+def test_a_stream_sends_a_running_night_as_it_moves_and_tells_when_it_is_in_the_ledger(
+    tmp_path: Path,
+) -> None:
+    lead = fleet.make(tmp_path, num=3, last=LAST, shop=1, fraud=2)
+    night = training_nights.night(seconds=3600, name="2026-11-25", day=date(2026, 11, 25))
+    seen: list[str] = []
+    moved = threading.Event()
+
+    def listen(address: str) -> None:
+        with requests.get(f"{address}/nights/live", stream=True, timeout=LIMIT_S) as stream:
+            for line in stream.iter_lines(decode_unicode=True):
+                seen.append(line)
+                moved.set()
+                if seen.count("event: ledger") == 2:
+                    return
+
+    with training_night.training(lead / "nights/2026-11-25", night=night) as job, served(lead) as address:
+        listener = threading.Thread(target=listen, args=(address,))
+        listener.start()
+        for number in (1, 2):
+            training_night.beat(job, number, night=night)
+            until_seen(f"{number * training_night.STEP / training_night.SAMPLES:.4f}", seen, moved)
+        page = get(f"{address}/nights/shop/2026-11-25/").text
+        assert "data-once" in page
+        assert "nights/live?model=shop&amp;night=2026-11-25" in page
+        write_ledger(lead, list(nights(4, last=date(2026, 11, 25))))
+        listener.join(LIMIT_S)
+        assert seen.count("event: ledger") == 2
+        assert (
+            get(f"{address}/nights/shop/2026-11-25/").status_code == 404
+        )  # it is closed, and has left no page
+    assert datetime.now(UTC) < night.train_until
+
+
+def until_seen(text: str, lines: list[str], moved: threading.Event) -> None:
+    while not any(text in line for line in lines):
+        assert moved.wait(LIMIT_S)
+        moved.clear()
