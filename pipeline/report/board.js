@@ -80,11 +80,12 @@
     let closed = null;
     stream.addEventListener("running", event => {
       const region = main.querySelector("[data-source]");
-      if (event.data === "" && "once" in region.dataset) location.reload(); // it is closed, and has its own page
-      else region.innerHTML = event.data;
+      if (event.data === "" && region && "once" in region.dataset) location.reload(); // it is closed, and has its own page
+      else if (region) region.innerHTML = event.data;
     });
     stream.addEventListener("ledger", event => {
-      if (closed !== null && closed !== event.data) renew();
+      const isBoard = main.querySelector("[data-once]") === null;
+      if (isBoard && closed !== null && closed !== event.data) renew();
       closed = event.data;
     });
   }
