@@ -22,6 +22,7 @@ from pipeline.report.night_rows import NightRow
 from pipeline.report.running import RunningNight, line
 from pipeline.report.selection import OUTCOMES, PER_PAGE, Query, select
 from pipeline.report.templates import render
+from pipeline.storage import ledger
 from pipeline.storage.ledger import Entry
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Summary:
     name: str
     fault: str
     serves: int
+    before: int  # the version that a rollback brings back; 0: none
     last: NightRow | None
     num_nights: int
     num_promoted: int
@@ -131,11 +133,13 @@ def board(
 def _summary(model: Model, *, at: datetime) -> Summary:
     nights = [row for row in model.rows if not row.is_rollback]
     week_ago = (at - timedelta(days=7)).timestamp()
+    served = ledger.served([row.release[0] for row in model.rows if row.release])
     predicted = [row.held for row in nights if row.held is not None][:SCORED]
     return Summary(
         name=model.name,
         fault=model.fault,
         serves=model.rows[0].serves if model.rows else 0,
+        before=served[-2] if len(served) > 1 else 0,
         last=nights[0] if nights else None,
         num_nights=len(nights),
         num_promoted=sum(row.outcome == "promoted" for row in nights),

@@ -108,21 +108,15 @@ def tell_finished(release: Release) -> None:
 def steps_back(releases: Sequence[Commit], steps: int) -> int:
     """Returns the version that served `steps` promotions ago; `releases` are the ledger's, newest first.
 
-    A rollback takes promotions back, so the next rollback goes further back, not forward again.
     Raises ReleaseError where there were fewer promotions.
     """
-    served: dict[int, None] = {}  # in order; a ledger may have thousands
-    for commit in reversed(releases):
-        number = commit.serves or 0
-        while number in served:
-            served.popitem()
-        served[number] = None
+    served = ledger.served([commit.serves or 0 for commit in releases])
     if not 1 <= steps < len(served):
         raise ReleaseError(
             f"cannot take back {steps} promotion{'s' * (steps != 1)}: versions that serve or served are "
             f"{', '.join(map(str, served)) or 'none'}; choose fewer --steps, or --to VERSION"
         )
-    return list(served)[-1 - steps]
+    return served[-1 - steps]
 
 
 def promotion_of(releases: Sequence[Commit], number: int) -> Commit:

@@ -216,6 +216,22 @@ def releases() -> "list[Commit]":
     return [commit for commit in numbered if commit.serves]
 
 
+def served(versions: Sequence[int]) -> list[int]:
+    """Returns the versions that a rollback can go back to, oldest first, and at last the one that serves.
+
+    A rollback takes promotions back, so the next rollback goes further back, not forward again.
+
+    Args:
+        versions: that came to serve, newest first.
+    """
+    left: dict[int, None] = {}  # in order; a ledger may have thousands
+    for version in reversed(versions):
+        while version in left:
+            left.popitem()
+        left[version] = None
+    return list(left)
+
+
 def promotions(*versions: int) -> list[Entry | None]:
     """Returns the entry of the night that promoted each version; None where the ledger has none."""
     commits = {one.serves: one for one in releases() if not one.rollback and one.serves in versions}

@@ -4,8 +4,10 @@ import subprocess
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from pipeline.report import links
+from pipeline.report import links, page
+from pipeline.storage import checkout, ledger
 from tests.report.histories import nights, write_ledger
+from tests.report.nights import lay
 
 ROOT = Path(__file__).parents[2]
 GIT = ["git", "-c", "user.name=A Test", "-c", "user.email=test@example.org"]
@@ -37,3 +39,11 @@ def lay_page(home: Path, night: str, text: str = PAGE) -> None:
     path = home / "nights" / night / links.PAGE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def lay_night(home: Path, night: str) -> None:
+    """Lay the page of a closed night as `close` writes it, from its records in the ledger."""
+    with checkout.within(home):
+        history = ledger.history()
+        entry = next(entry for entry in history if entry.night.id == night)
+        page.write(lay(entry, home / "nights" / night, scores=False), history)

@@ -1,0 +1,165 @@
+"""Eight tasks of those who review nights: each takes a person three clicks at most, or one command."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import cli
+from pipeline.contract.records import Approval
+from pipeline.storage import checkout, ledger
+from pipeline.storage.ledger import Entry
+from tests.dags.servers import CHROMIUM
+from tests.report import fleet, training_night
+from tests.report.histories import nights, write_ledger
+from tests.serving.pages import served
+from tests.training import nights as training_nights
+
+pytestmark = pytest.mark.slow
+
+TODAY = datetime.now(UTC).date()
+YESTERDAY = TODAY - timedelta(days=1)
+MOST_CLICKS = 3
+
+
+@dataclass
+class Person:
+    """Somebody in front of the board, whose clicks are counted."""
+
+    page: Any
+    num_clicks: int = 0
+
+    def click(self, what: Any) -> None:
+        self.num_clicks += 1
+        what.click()
+
+    def choose(self, label: str, option: str) -> None:
+        self.num_clicks += 1
+        self.page.get_by_label(label).select_option(label=option)
+
+    def short(self, model: str) -> dict[str, str]:
+        """The line of a model in the table of models, by its heads."""
+        heads = self.page.locator("table.models thead th").all_inner_texts()
+        row = self.page.locator("table.models tbody tr", has_text=model).locator("th, td").all_inner_texts()
+        return dict(zip(heads, row, strict=True))
+
+
+@pytest.fixture(scope="module")
+def lead(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models with twenty nights each; a person has approved the last but one night of the first."""
+    home = fleet.make(tmp_path_factory.mktemp("fleet"), num=20, last=YESTERDAY, shop=1, fraud=2)
+    entries = list(nights(20, last=YESTERDAY, seed=1))
+    entries[-2] = approved(entries[-2])
+    write_ledger(home, entries)
+    for entry in entries:
+        if entry.profile and entry.profile.bound == "compute":  # as its figures say
+            fleet.lay_night(home, entry.night.id)
+    return home
+
+
+def approved(entry: Entry) -> Entry:
+    assert entry.verdict
+    verdict = replace(entry.verdict, inconclusive=True, approve_until=entry.night.decide_until)
+    answer = Approval(
+        champion=verdict.champion, challenger=verdict.challenger, action=verdict.action, approved=True,
+        by="ann", reason="the holidays", answered_at=entry.night.decide_until,
+    )  # fmt: skip
+    return replace(entry, verdict=verdict, approval=answer)
+
+
+@pytest.fixture(scope="module")
+def running(lead: Path) -> Iterator[str]:
+    """The address of the pages, while a night trains."""
+    night = training_nights.night(seconds=3 * 3600, name=str(TODAY), day=TODAY)
+    with training_night.training(lead / "nights" / night.id, night=night) as job, served(lead) as url:
+        for number in range(1, 4):
+            training_night.beat(job, number, night=night)
+        yield url
+
+
+@pytest.fixture
+def person(running: str) -> Iterator[Person]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; install Debian's package chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        person = Person(browser.new_page(viewport={"width": 1400, "height": 900}))
+        person.page.goto(f"{running}/nights")
+        yield person
+        browser.close()
+        assert person.num_clicks <= MOST_CLICKS
+
+
+def history(lead: Path, model: str = "shop") -> list[Entry]:
+    with checkout.within(lead.parent / model):
+        return ledger.history()
+
+
+def test_why_was_it_refused(person: Person, lead: Path) -> None:
+    refused = next(
+        entry for entry in history(lead)
+        if entry.verdict and entry.verdict.action == "reject" and entry.profile
+        and entry.profile.bound == "compute"
+    )  # fmt: skip
+    assert refused.verdict
+    person.choose("Verdict", "champion kept")
+    person.click(person.page.get_by_role("link", name=str(refused.night.day), exact=True))
+    assert person.page.get_by_text(refused.verdict.reason[:40]).first.is_visible()
+
+
+def test_who_approved_it(person: Person) -> None:
+    person.page.get_by_label("Search").fill("ann")
+    person.num_clicks += 1
+    (row,) = person.page.locator("table.nights tbody tr:visible").all()
+    assert "by ann" in row.inner_text()
+
+
+def test_what_would_a_rollback_bring_back(person: Person, lead: Path) -> None:
+    with checkout.within(lead):
+        served = ledger.served([one.serves or 0 for one in ledger.releases()])
+    assert person.short("shop")["rollback to"] == str(served[-2])
+
+
+def test_is_tonight_late(person: Person) -> None:
+    told = person.page.locator(".live").inner_text()
+    assert "In time" in told
+    assert "Training done" in told
+
+
+def test_what_did_the_last_week_cost(person: Person, lead: Path) -> None:
+    week_ago = datetime.now(UTC) - timedelta(days=7)
+    usd = sum(e.training.cost_usd for e in history(lead) if e.training and e.night.started_at >= week_ago)
+    assert person.short("shop")["last 7 days"] == f"${usd:,.2f}"
+
+
+def test_which_model_is_worst_calibrated(person: Person, lead: Path) -> None:
+    shares = {}
+    for model in ("shop", "fraud"):
+        held, num = person.short(model)["time as planned"].split(" of ")
+        shares[model] = int(held) / int(num)
+        trained = [e for e in history(lead, model) if e.training and e.plan]
+        assert int(num) == len(trained)
+    assert all(0.5 < share <= 1 for share in shares.values())
+
+
+def test_how_do_two_nights_differ(person: Person) -> None:
+    ticks = person.page.locator('table.nights input[value^="shop/"]')
+    person.click(ticks.nth(0))
+    person.click(ticks.nth(1))
+    person.click(person.page.get_by_role("button", name="Compare"))
+    assert person.page.get_by_role("heading", level=1).inner_text().count("shop") == 2
+    assert person.page.locator("table.compared tbody tr").count() == 17
+
+
+def test_which_rows_were_bad(lead: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    night = next(entry for entry in history(lead) if entry.report)
+    monkeypatch.setenv("PIPELINE_HOME", str(lead))
+    assert cli.main(["rows", "--night", night.night.id, "--json"]) == 0
+    bad = json.loads(capsys.readouterr().out)
+    assert "price_is_positive" in json.dumps(bad)
