@@ -66,6 +66,7 @@ COPY --from=build-serving /opt/venv /opt/venv
 FROM run AS airflow
 ENV AIRFLOW_HOME=/airflow \
     AIRFLOW__CORE__DAGS_FOLDER=/daybreak/dags \
+    AIRFLOW__CORE__PLUGINS_FOLDER=/daybreak/dags/plugins \
     AIRFLOW__CORE__LOAD_EXAMPLES=False \
     MLFLOW_DISABLE_TELEMETRY=true \
     MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \

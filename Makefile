@@ -7,6 +7,7 @@ SHELL := /bin/bash
 AIRFLOW_PORT ?= 8080
 MLFLOW_PORT ?= 5000
 SERVING_PORT ?= 8000
+PAGES_PORT ?= 8010
 PYTHON ?= python3.11
 TORCH ?= torch==2.13.0
 # auto: the build for the GPU that is seen, else the one without CUDA; uv pip install --help lists the others
@@ -18,6 +19,7 @@ export PIPELINE_HOME ?= $(CURDIR)
 VAR := $(PIPELINE_HOME)/var
 export AIRFLOW_HOME ?= $(VAR)/airflow
 export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/dags
+export AIRFLOW__CORE__PLUGINS_FOLDER := $(CURDIR)/dags/plugins
 export AIRFLOW__CORE__LOAD_EXAMPLES := False
 export AIRFLOW__CORE__PARALLELISM := 4
 export AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION := False
@@ -31,6 +33,7 @@ export AIRFLOW__API__WORKERS := 1
 export AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL := 1
 export AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT := 120
 export MLFLOW_UI := http://127.0.0.1:$(MLFLOW_PORT)
+export NIGHTS_UI := http://127.0.0.1:$(PAGES_PORT)
 export MLFLOW_DISABLE_TELEMETRY := true
 export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
 export DO_NOT_TRACK := 1
@@ -85,7 +88,7 @@ define PROGRESS
   sub(/.* -m pipeline /, ""); sub(/[^a-z].*/, ""); if ($$0 != stage) { stage = $$0; print; fflush() }; next }
 /^make night: / { sub(/^make night: /, "          "); print; fflush() }
 /Tmp dir root|Output:|Temporary script|Running command|exited with|Return code|new reschedule|Poking/ { next }
-/\] loc=(subprocess|bash)\.py/ {
+/\] loc=(subprocess|bash|command_sensor)\.py/ {
   sub(/^[^ ]* \[[a-z ]*\] /, ""); sub(/ *\[airflow\.task.*/, ""); if (!/^{/) { print "          " $$0; fflush() } }
 endef
 export PROGRESS
@@ -93,18 +96,18 @@ export PROGRESS
 nights: setup ## nights in a row without Airflow: FROM=2011-09-01 TO=2011-09-30 [SOURCE='{use: module:Class, ...}']
 	python -m pipeline nights --first $(FROM) --last $(TO) $(if $(SOURCE),--set 'source=$(SOURCE)')
 
-up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedule, trigger form), MLflow and the router that answers users, on loopback
-	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT) $(SERVING_PORT); do \
+up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedule, trigger form), MLflow, the pages of nights and the router, on loopback
+	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT) $(SERVING_PORT) $(PAGES_PORT); do \
 	  ! (exec 3<>/dev/tcp/127.0.0.1/$$port) 2> /dev/null || { \
 	    echo "port $$port is taken; stop what listens there (make down), or choose others:" \
-	      "make up AIRFLOW_PORT=8081 MLFLOW_PORT=5001 SERVING_PORT=8001"; exit 1; }; done
+	      "make up AIRFLOW_PORT=8081 MLFLOW_PORT=5001 SERVING_PORT=8001 PAGES_PORT=8011"; exit 1; }; done
 	@mkdir -p $(VAR)/artifacts
 	@[ ! -f $(PIPELINE_HOME)/fleet.yaml ] || { cd $(PIPELINE_HOME) && python -m pipeline fleet || \
 	  echo "the fleet is not whole, as said above; going on with the rest of it"; }
 	@trap 'echo; python -c "$$DOWN"; exit 130' INT TERM; \
-	DAYBREAK_UP="$(PIPELINE_HOME)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) \
+	DAYBREAK_UP="$(PIPELINE_HOME)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) PAGES_PORT=$(PAGES_PORT) \
 	  ARTIFACTS="$${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts}" supervisord -c $(CURDIR)/supervisord.conf; \
-	printf "Starting Airflow, MLflow and serving, about a minute "; \
+	printf "Starting Airflow, MLflow, pages and serving, about a minute "; \
 	for second in {1..180}; do sleep 1; printf .; \
 	  if (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT) 4<>/dev/tcp/127.0.0.1/$(MLFLOW_PORT)) 2> /dev/null; then \
 	    python -m pipeline.airflow_health --wait 60 || { echo "Stop all with make down"; exit 1; }; \
@@ -112,6 +115,7 @@ up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedul
 	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
 	    echo "         user admin, password in $(AIRFLOW_HOME)/passwords.json"; \
 	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (models: daybreak; no login: whoever is on this machine may write)"; \
+	    echo "Nights   http://127.0.0.1:$(PAGES_PORT)/nights  (the board, and what runs now)"; \
 	    if (exec 3<>/dev/tcp/127.0.0.1/$(SERVING_PORT)) 2> /dev/null; then \
 	      echo "Serving  http://127.0.0.1:$(SERVING_PORT)/health  (POST /recommend, POST /outcomes)"; \
 	    else echo "Serving  is not up: $$(tail -1 $(VAR)/serving.log)"; fi; \

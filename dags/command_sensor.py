@@ -5,11 +5,11 @@ says that there is nothing to do, which the shell sensor of Airflow cannot expre
 """
 
 import os
+import subprocess
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
@@ -44,12 +44,28 @@ class CommandSensor(BaseSensorOperator):
         super().__init__(mode="reschedule", poke_interval=SETTLED.total_seconds(), **arguments)
 
     def poke(self, context: Any) -> bool:
-        """Runs the command once, and returns whether it is done."""
-        command = ["bash", "-c", self.bash_command]
-        status = SubprocessHook().run_command(command, env={**os.environ, **(self.env or {})}).exit_code
+        """Runs the command once, and returns whether it is done.
+
+        It is called hundreds of times: the log has the command once, and then what it says.
+        """
+        if context["ti"].get_first_reschedule_date(context) is None:
+            self.log.info("Running command: %s", self.bash_command)
+        status = self._status()
         if status in (0, NOT_YET):
             return status == 0
         if status == NOTHING_TO_DO:
             raise AirflowSkipException("there is nothing to do; the log says why")
         failure = AirflowException if self.retry_failures else AirflowFailException
         raise failure(f"the command ended with exit status {status}; the log says why")
+
+    def _status(self) -> int:
+        """Runs the command, with its output in the log, and returns its exit status."""
+        process = subprocess.Popen(
+            ["bash", "-c", self.bash_command], env={**os.environ, **(self.env or {})}, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="backslashreplace",
+        )  # fmt: skip
+        assert process.stdout
+        for line in process.stdout:
+            self.log.info("%s", line.rstrip())
+        process.stdout.close()  # not on the way of an error: a look that is left alone ends by itself
+        return process.wait()

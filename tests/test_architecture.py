@@ -100,7 +100,7 @@ def test_no_two_rooms_have_a_file_of_the_same_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "dags").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "dags").rglob("*.py")), ids=lambda p: p.name)
 def test_dag_files_know_only_airflow_and_the_command_line(path: Path) -> None:
     local = {p.stem for p in (ROOT / "dags").glob("*.py")}
     roots = {name.split(".")[0] for name in architecture.imported(path)}

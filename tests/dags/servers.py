@@ -31,6 +31,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PIPELINE_HOME": str(folder / "home"),
         "AIRFLOW_HOME": str(folder / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "dags" / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
     }
@@ -174,6 +175,8 @@ def all_supervised(folder: Path, *, home: Path, dags: Path) -> Iterator[Standalo
         "ARTIFACTS": str(folder / "artifacts"),
         "MLFLOW_PORT": str(free_port()),
         "SERVING_PORT": str(free_port()),
+        "PAGES_PORT": str(free_port()),
+        "NIGHTS_UI": "http://127.0.0.1:8010",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }

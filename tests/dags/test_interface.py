@@ -64,7 +64,7 @@ def night(standalone: Any) -> str:
     return name
 
 
-PROGRAMS = ("scheduler", "dag-processor", "triggerer", "api-server", "mlflow", "serving")
+PROGRAMS = ("scheduler", "dag-processor", "triggerer", "api-server", "mlflow", "serving", "pages")
 
 
 def answers(url: str) -> bool:
@@ -99,6 +99,21 @@ def test_the_last_task_links_to_the_run_in_mlflow_and_to_the_report(standalone: 
 def test_the_log_of_a_task_holds_the_record(standalone: Any, night: str) -> None:
     _, log = standalone.ask("GET", f"{RUNS}/{night}/taskInstances/ingest/logs/1")
     assert '{\\"stage\\": \\"ingest\\"}' in json.dumps(log)
+
+
+def test_the_log_of_a_task_that_asks_again_has_what_it_says_and_no_more(standalone: Any, night: str) -> None:
+    _, log = standalone.ask("GET", f"{RUNS}/{night}/taskInstances/train/logs/1")
+    said = [line["event"] for line in log["content"] if "command_sensor.py" in json.dumps(line)]
+    ran = [line for line in said if line.startswith("Running command: ")]
+    assert len(ran) == 1
+    assert [line for line in said if line not in ran] == ['{"stage": "train"}'] * 3
+    assert "return code" not in json.dumps(log)
+
+
+def test_the_menu_leads_to_the_nights(standalone: Any) -> None:
+    _, answer = standalone.ask("GET", "/api/v2/plugins")
+    views = [view for plugin in answer["plugins"] for view in plugin["external_views"]]
+    assert [(view["name"], view["href"]) for view in views] == [("Nights", "http://127.0.0.1:8010/nights")]
 
 
 def test_a_cleared_task_runs_in_the_same_night(standalone: Any, night: str) -> None:
@@ -233,6 +248,6 @@ def test_each_process_that_is_killed_during_a_night_comes_back_and_the_night_end
     (standalone.home / "endings.json").write_text("{}")
     assert standalone.run_to_the_end(run["dag_run_id"], seconds=400) == "success"
     standalone.until(lambda: not airflow_health.late(standalone.url))
-    for port in ("MLFLOW_PORT", "SERVING_PORT"):
+    for port in ("MLFLOW_PORT", "SERVING_PORT", "PAGES_PORT"):
         url = f"http://127.0.0.1:{psutil.Process(standalone.process('scheduler')).environ()[port]}/health"
         standalone.until(lambda url=url: answers(url))
