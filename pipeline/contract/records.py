@@ -9,12 +9,14 @@ import errno
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, TypeVar
 
 from pipeline.contract import older
 from pipeline.contract.errors import DataError
@@ -28,6 +30,7 @@ Action = Literal["promote", "reject", "wait", "no data"]  # what a gate decides
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
 
 
+UNFINISHED = ".tmp"  # ends the name of a file that is being written, and will be renamed
 NIGHT_ID = r"[A-Za-z0-9][\w.-]*"  # also the name of a folder
 
 
@@ -676,22 +679,49 @@ def find(kind: type[R], folder: Path = RUN) -> R | None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes `text` to `path` by an atomic rename: no reader sees half of it, and then it is on disk."""
+    """Writes `text` to `path` as `replace_file` does."""
+    replace_file(path, lambda file: file.write(text.encode()))
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o644) -> None:
+    """Writes `path` by an atomic rename: no reader sees half of it, and then it is on disk.
+
+    What `write` writes goes to a file beside it first. A killed call leaves that behind, and the next call
+    removes it. A writer that lives after all finds it gone and writes another, so that no text is lost.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    while not _replaced(path, write, mode=mode):
+        pass
+    for left in _unfinished(path):
+        with suppress(OSError):  # as of another user's in a folder that all may write to
+            left.unlink()
+    sync(path.parent)
+
+
+def _replaced(path: Path, write: Callable[[BinaryIO], object], *, mode: int) -> bool:
+    """Writes a file beside `path` and renames it; returns False where another call has removed it before."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)  # mkstemp's 0600 would hide it from the Airflow user
+            write(file)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # mkstemp's 0600 would hide it from the Airflow user
         Path(name).replace(path)
     except BaseException as error:
+        if isinstance(error, FileNotFoundError) and path.parent.exists() and not Path(name).exists():
+            return False
         if isinstance(error, OSError) and error.filename is None:  # so that the error names the disk
             error.filename = str(path)
         Path(name).unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    return True
+
+
+def _unfinished(path: Path) -> list[Path]:
+    """Returns the files that calls which write `path` have beside it."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(UNFINISHED)}")
+    return [Path(entry) for entry in os.scandir(path.parent) if pattern.fullmatch(entry.name)]
 
 
 def sync(path: Path) -> None:

@@ -8,9 +8,7 @@ and all arrays.
 
 import hashlib
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,14 +63,7 @@ class Objects:
             return
         path = self.path(digest)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(file.name).chmod(0o444)  # as DVC keeps them
-            Path(file.name).replace(path)
-            records.sync(path.parent)
+            records.replace_file(path, lambda file: file.write(content), mode=0o444)  # as DVC keeps them
         if self._remote and not self._remote.exists(digest):
             self._remote.add_bytes(digest, content)
 

@@ -65,7 +65,7 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
         expect_ledger(loaded)
         _expect_quiet()
         if not dry_run:
-            erasures.journal().write({"at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"})
+            _begin(unit)
         yield from _rows(unit, column, loaded, dry_run=dry_run)
         days = {day for one in _erasures_of(unit) for day in one.days}
         yield from _folders(home, column, unit, days, dry_run=dry_run)
@@ -80,6 +80,21 @@ def _expect_quiet() -> None:
         raise ReleaseError(f"night {opened[0]} is open and has the rows; erase once it is closed")
     if saga.journal().path.exists():
         raise ReleaseError("a release was interrupted; run watch, then erase again")
+
+
+def _begin(unit: str) -> None:
+    """Writes the journal; ReleaseError while the erasure of another unit, which was interrupted, is not done.
+
+    The rows of that unit are still in folders and versions, where only its own erasure looks for them.
+    """
+    journal, mine = erasures.journal(), erasures.hash_of(unit, erasures.make_key())
+    before = journal.read() or {}
+    if before.get("unit", mine) != mine:
+        raise ReleaseError(
+            f"the erasure of another unit was interrupted on {before.get('at')}; erase that one again, then "
+            f"this one"
+        )
+    journal.write({"at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "unit": mine})
 
 
 def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
@@ -118,9 +133,14 @@ def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[
 def _note(
     unit: str, cached: cached_rows.CachedRows, learned: list[int], carried: list[version_rows.Changed]
 ) -> None:
-    """Writes what changes beside the ledger, unless a killed call did."""
+    """Writes what changes beside the ledger, unless a killed call did.
+
+    A version that such a call was replacing has files of before and of after; what it becomes is noted.
+    """
     known = erasures.changed()
-    digests = cached.digests | {one.before: one.after for one in carried if one.before not in known}
+    noted = set(known.values())
+    new = {one.before: one.after for one in carried if one.before not in known and one.after not in noted}
+    digests = cached.digests | new
     if not digests and _erasures_of(unit):
         return
     if not ledger.ledger_tip():

@@ -12,8 +12,6 @@ The file is a structured array of shape [n], one field a column:
     unit                                 int64: samples of one number belong together
 """
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,18 +43,7 @@ def write_scores(columns: Mapping[str, NDArray[Any]], num_samples: int, path: Pa
     table = np.zeros(num_samples, dtype=kind)
     for name, values in columns.items():
         table[name] = values
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, table, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
-    records.sync(path.parent)
+    records.replace_file(path, lambda file: np.save(file, table, allow_pickle=False))
 
 
 def with_prefix(columns: Mapping[str, NDArray[Any]], prefix: str) -> Columns:

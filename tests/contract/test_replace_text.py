@@ -1,9 +1,13 @@
 """A text is replaced whole or not at all, and for good once that is done, whenever the power fails."""
 
+import os
+import signal
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from pipeline.contract import records
 from pipeline.contract.records import replace_text
 from pipeline.storage.journal import Journal
 from tests.disk import Disk, Tree
@@ -54,3 +58,29 @@ def test_a_text_that_was_not_synced_may_be_lost(folder: Path, monkeypatch: pytes
     (folder / "fresh").write_text("new")
     (folder / "fresh").replace(folder / "plan.json")
     assert contents(disk.left()) == {b"old", b""}
+
+
+def test_the_next_call_removes_what_a_killed_one_left(folder: Path) -> None:
+    (folder / ".plan.json.bak").touch()
+    pid = os.fork()
+    if not pid:
+        records.replace_file(folder / "plan.json", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert len(list(folder.glob(".plan.json.*.tmp"))) == 1
+    replace_text(folder / "plan.json", "new")
+    assert sorted(path.name for path in folder.iterdir()) == [".plan.json.bak", "plan.json"]
+
+
+def test_of_two_calls_at_once_none_loses_its_text(folder: Path) -> None:
+    """The other one ends meanwhile and takes this one's file for one that a killed call left."""
+    texts = []
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"mine")
+        if not texts:
+            texts.append("another's")
+            replace_text(folder / "plan.json", texts[0])
+
+    records.replace_file(folder / "plan.json", write)
+    assert [path.name for path in folder.iterdir()] == ["plan.json"]
+    assert (folder / "plan.json").read_text() == "mine"

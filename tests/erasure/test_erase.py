@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from pipeline import cli, runner
 from pipeline.contract import params
@@ -169,6 +170,30 @@ def test_killed_at_any_line_and_called_again_it_ends_the_same(fraud: Path, fraud
         assert homes.standing(fraud) == whole, share
         assert homes.places_of(unit, fraud) == []
         assert faults() == []
+
+
+def test_killed_while_it_replaces_a_version_it_is_noted_once_and_no_other_comes_between(fraud: Path) -> None:
+    unit, other = homes.units(fraud, "account", DAY)[:2]
+    replace = LocalArtifactRepository.log_artifact
+
+    def killed(*arguments: object) -> None:
+        replace(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = os.fork()
+    if not pid:
+        LocalArtifactRepository.log_artifact = killed
+        erased(unit)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    with pytest.raises(ReleaseError, match="the erasure of another unit was interrupted"):
+        erased(other)
+    erased(unit)
+    assert len(erasures.erasures()) == 1
+    assert faults() == []
+    erased(other)
+    assert len(erasures.erasures()) == 2
+    assert faults() == []
 
 
 def test_an_account_goes_from_every_place_and_all_goes_on(
