@@ -1,14 +1,15 @@
 """Do nights that are opened at once stay whole? Two to five openers, beside what else runs in a home.
 
-Each race forks processes from one that has imported everything. They open one night, two, or one each, in a
-home with a champion, and in every second race `watch`, `audit`, `reap`, `prune` or `rollback` runs beside
-them, in every tenth all of these at once. In every third race one of them is killed by SIGKILL on its way,
-and its night is opened again. Then each night has to be there as an undisturbed open leaves it: the same
-record for all its openers, and the data and the champion that the ledger names. Whoever opened none has to
-have said why in a sentence. QUICK=1 runs a tenth of the races,
-MINUTES=30 as many as fit.
+Each race forks processes from one that has imported all that these commands import, so that they meet in
+their work. They open one night, two, or one each, in a home with a champion, and in every second race
+`watch`, `audit`, `reap`, `prune` or `rollback` runs beside them, in every tenth all of these at once. In
+every third race one of them is killed by SIGKILL on its way, and its night is opened again. Then each night
+has to be there as an undisturbed open leaves it: the same record for all its openers, and the data and the
+champion that the ledger names. Whoever opened none has to have said why in a sentence. QUICK=1 runs a tenth
+of the races, MINUTES=30 as many as fit.
 """
 
+import importlib
 import json
 import logging
 import os
@@ -19,14 +20,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import mlflow.store.model_registry.sqlalchemy_store
-import mlflow.store.tracking.sqlalchemy_store  # noqa: F401  imported before the forks
-
-import pipeline.night
-import pipeline.runner  # noqa: F401
 from pipeline import cli
 from pipeline.contract import records
 from pipeline.contract.records import Night
@@ -37,7 +34,6 @@ MINUTES = float(os.environ.get("MINUTES", "inf"))
 DAYS = ("2026-03-03", "2026-03-04")
 OTHERS = (["watch"], ["audit"], ["reap"], ["prune"], ["rollback"])
 SETS = frame.sets([*frame.SMALL, "profile.steps=2", "profile.batch_sizes=[32,64]", "gate.min_samples=5"])
-KILL_WITHIN_S = 3.0
 LONGEST_S = 180
 
 
@@ -74,6 +70,7 @@ class Command:
         except SystemExit as exit_:
             status = int(exit_.code or 0)
         finally:
+            (home.parent / "modules").write_text("\n".join(sys.modules))
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
@@ -107,7 +104,13 @@ def main() -> None:
         kept = home.parent / "kept"
         for name in (".git", "var"):
             shutil.copytree(home / name, kept / name, symlinks=True)
+        for words in (opening("first"), *OTHERS):
+            assert Command(words, home=home, after_s=0).end().status in (0, 99)
+            import_all(home.parent / "modules")
+        put_back(home, kept)
+        opening_began = time.monotonic()
         whole = {"": undisturbed(home, "before")}
+        opening_s = time.monotonic() - opening_began
         whole[night_of(home, "before").previous] = whole[""]
         assert Command(["rollback"], home=home, after_s=0).end().status == 0
         whole[""] = undisturbed(home, "after")  # whichever commit the rollback made
@@ -116,11 +119,8 @@ def main() -> None:
             if time.monotonic() - began > 60 * MINUTES:
                 break
             tally["races"] += 1
-            remove(home)
-            for name in (".git", "var"):
-                shutil.rmtree(home / name)
-                shutil.copytree(kept / name, home / name, symlinks=True)
-            race(number, home, whole=whole, tally=tally)
+            put_back(home, kept)
+            race(number, home, whole=whole, kill_within_s=opening_s, tally=tally)
     frame.finish(
         "openers",
         {
@@ -142,6 +142,13 @@ def main() -> None:
     )
 
 
+def import_all(modules: Path) -> None:
+    """Import what a command has imported, so that the forks of this process need not."""
+    for name in modules.read_text().split():
+        with suppress(Exception):  # as of modules that others make while they are imported
+            importlib.import_module(name)
+
+
 def undisturbed(home: Path, name: str) -> dict[str, str]:
     """Open a night alone; what it has."""
     alone = Command(opening(name), home=home, after_s=0).end()
@@ -149,7 +156,9 @@ def undisturbed(home: Path, name: str) -> dict[str, str]:
     return contents(home, name)
 
 
-def race(number: int, home: Path, *, whole: dict[str, dict[str, str]], tally: Counter[str]) -> None:
+def race(
+    number: int, home: Path, *, whole: dict[str, dict[str, str]], kill_within_s: float, tally: Counter[str]
+) -> None:
     """One race, and what is not as promised; `whole` by the ledger's commit that a night goes on from."""
     draw = random.Random(number)
     num_openers, num_nights = draw.randint(2, 5), draw.choice([1, 2, 5])
@@ -161,7 +170,7 @@ def race(number: int, home: Path, *, whole: dict[str, dict[str, str]], tally: Co
     beside = OTHERS if number % 10 == 9 else [draw.choice(OTHERS)] if number % 2 else []
     others = [Command(words, home=home, after_s=draw.random()) for words in beside]
     if number % 3 == 0:
-        time.sleep(draw.random() * KILL_WITHIN_S)
+        time.sleep(draw.random() * kill_within_s)
         commands[0].kill()
     ended = {place: command.end() for place, command in commands.items()}
     if number % 3 == 0 and ended[0].status < 0:
@@ -217,12 +226,14 @@ def contents(home: Path, name: str) -> dict[str, str]:
     return {"git": status.stdout + status.stderr, **digests}
 
 
-def remove(home: Path) -> None:
-    """Remove the folders of all nights that are not closed."""
+def put_back(home: Path, kept: Path) -> None:
+    """Remove the folders of all nights that are not closed, and put git and the stores back as they were."""
     for path in (home / "nights").glob("*"):
         if path.name not in DAYS:
             shutil.rmtree(path)
-    subprocess.run(["git", "worktree", "prune"], cwd=home, check=True)
+    for name in (".git", "var"):
+        shutil.rmtree(home / name)
+        shutil.copytree(kept / name, home / name, symlinks=True)
 
 
 if __name__ == "__main__":
