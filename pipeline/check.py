@@ -8,7 +8,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -145,7 +145,7 @@ def planned(loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
     places = {(machine.name, machine.region, machine.backend): machine for machine in available}
     planned = next((entry.plan.rental for entry in ledger.history(limit=NUM_NIGHTS) if entry.plan), None)
     if planned and (machine := places.get((planned.machine, planned.region, planned.backend))):
-        return replace(planned, num_machines=1), machine
+        return planned.one, machine
     chosen = _chosen(checkout.home(), loaded, available)
     machine = next(machine for machine in chosen if machine in available)
     strategy = candidates.strategies(machine, loaded.plan)[0]

@@ -14,7 +14,7 @@ jobs/cost_tracker.py records the result.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pipeline.contract.errors import ParamsError
@@ -65,7 +65,16 @@ def start_up(rental: Rental, *, known: Sequence[Machine]) -> timedelta:
 
 
 def rate(rental: Rental, *, known: Sequence[Machine]) -> float:
-    """Returns the dollars per hour of one machine; the on-demand price where the strategy has none.
+    """Returns the dollars per hour of one machine, of unlike ones the mean; see `_price`."""
+    usd = (
+        pool.num_machines * _price(replace(rental.one, machine=pool.machine), known=known)
+        for pool in rental.pools
+    )
+    return sum(usd) / rental.num_machines
+
+
+def _price(rental: Rental, *, known: Sequence[Machine]) -> float:
+    """Returns the dollars per hour of a machine; the on-demand price where the strategy has none.
 
     The result is so never too low. Raises ParamsError where the catalog has no price at all.
     """

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from pipeline.backends.place import AT_ONCE, Refused, RetryPolicy, Unreachable
 from pipeline.backends.renting import Renting
 from pipeline.contract.backend import label
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Rental
+from pipeline.contract.records import Strategy
 from pipeline.machines import nodes, own_machines
 from pipeline.machines.nodes import Node
 from pipeline.machines.own_machines import OwnMachine
@@ -20,6 +21,8 @@ FILE = "machines.csv"
 
 class Cluster(Renting):
     """Jobs on a cluster of the team's."""
+
+    joins = False  # whether a job may have machines of several kinds
 
     def __init__(self, *, machines: str, bucket: str = "", retry: RetryPolicy = AT_ONCE) -> None:
         """Keeps the file of the team's machines; "" is `machines.csv`, or the nodes where there is none."""
@@ -32,7 +35,7 @@ class Cluster(Renting):
 
     def machines(self) -> Sequence[Machine]:
         """Returns the machines of the team's file, or those that the nodes are."""
-        return tuple(each.machine for each in self.own())
+        return tuple(replace(each.machine, joins=self.joins) for each in self.own())
 
     def own(self) -> tuple[OwnMachine, ...]:
         """Returns them with the words for each."""
@@ -43,10 +46,10 @@ class Cluster(Renting):
         """Returns whether the team has no file of machines."""
         return not self._is_named and not self.file.exists()
 
-    def options(self, rental: Rental) -> tuple[str, ...]:
+    def options(self, machine: str, strategy: Strategy) -> tuple[str, ...]:
         """Returns the words with which the cluster is asked for a machine."""
         own = {each.machine.name: each for each in self.own()}
-        return own[rental.machine].words(rental.strategy)
+        return own[machine].words(strategy)
 
     @property
     def cluster(self) -> str:

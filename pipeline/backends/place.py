@@ -134,6 +134,12 @@ def machine_of(job: Job, *, known: Sequence[Machine], place: str) -> Machine:
             f"set plan.{'spot' if strategy == 'spot' else 'flex_wait_hours'} to "
             f"{'false' if strategy == 'spot' else '0'}, or name another machine in plan.machines"
         )
+    kinds = [next((each for each in known if each.name == pool.machine), None) for pool in rental.others]
+    if rental.others and not all(kind and kind.joins for kind in (machine, *kinds)):
+        raise JobError(
+            f"job {job.name} is for {rental}, and a job on {place} has machines of one kind; "
+            f"name one of them in plan.machines"
+        )
     if machine.is_tpu and rental.is_spot and rental.num_machines > 1:
         raise JobError(
             f"job {job.name} is for {rental.num_machines} x {rental.machine} as spot, but TPU machines that "

@@ -81,6 +81,7 @@ class Machine:
     count: int = 0  # that there are; 0: as many as one asks for
     disk: Charge | None = None  # the boot disk, at the size that a backend rents
     backend: str = ""  # that rents it, by its name in params.yaml; "" where there is one
+    joins: bool = False  # whether a job may have it beside machines of another kind, of the same backend
 
     @property
     def is_local(self) -> bool:

@@ -185,6 +185,18 @@ class Profile(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pool(Record):
+    """Machines of one kind among those of a job."""
+
+    machine: str
+    num_machines: int = 1
+
+    def __str__(self) -> str:
+        """Returns them in a few words."""
+        return f"{self.num_machines} x {self.machine}" if self.num_machines > 1 else self.machine
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rental(Record):
     """Which machines, how many, where, and how they are rented.
 
@@ -192,14 +204,28 @@ class Rental(Record):
     '2 x g2-standard-8, spot, in us-central1'
     >>> str(Rental(machine=LOCAL))
     'local'
+    >>> str(Rental(machine="a100", num_machines=3, others=(Pool(machine="l4", num_machines=2),)))
+    'a100 + 2 x l4'
     """
 
     machine: str
-    num_machines: int = 1
+    num_machines: int = 1  # all of the job, `others` included
     region: str = ""  # "" for the machine at hand
     strategy: Strategy = "on-demand"
     max_wait_s: float = 0.0  # in the queue of flex-start; others are rented at once
     backend: str = ""  # its name among those of params.yaml; "" where there is one
+    others: tuple[Pool, ...] = ()  # those of the machines that are of another kind than `machine`
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Returns its machines by kind."""
+        first = self.num_machines - sum(pool.num_machines for pool in self.others)
+        return Pool(machine=self.machine, num_machines=first), *self.others
+
+    @property
+    def one(self) -> "Rental":
+        """Returns one machine of its first kind, rented the same way."""
+        return replace(self, num_machines=1, others=())
 
     @property
     def is_local(self) -> bool:
@@ -223,11 +249,11 @@ class Rental(Record):
 
     def __str__(self) -> str:
         """Returns the rental in a few words for a person."""
-        number = f"{self.num_machines} x " if self.num_machines > 1 else ""
+        what = " + ".join(map(str, self.pools))
         how = f", {self.strategy}" if self.strategy != "on-demand" else ""
         where = f", in {self.region}" if self.region else ""
         by = f", by {self.backend}" if self.backend else ""
-        return f"{number}{self.machine}{how}{where}{by}"
+        return f"{what}{how}{where}{by}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,8 +264,8 @@ class Rung(Record):
     expected_s: float
     expected_usd: float
     latest_start: datetime
-    usd_per_hour: float | None = None  # of one machine
-    gpus: str = ""  # of one machine, "2 x L4"; "" for none
+    usd_per_hour: float | None = None  # of one machine; of unlike ones, the mean
+    gpus: str = ""  # of one machine of the first kind, "2 x L4"; "" for none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +317,7 @@ class Plan(Record):
     runner_up: str  # the next best and the number that decided
     tuning: Tuning = Tuning()
     chance: float | None = None  # of being done in time
-    usd_per_hour: float | None = None  # of one machine
+    usd_per_hour: float | None = None  # of one machine; of unlike ones, the mean
     price_source: str = ""  # whose price that is
     price_dated: date | None = None
     options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier

@@ -27,6 +27,7 @@ def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout
 
 def _words(rental: Rental) -> list[str]:
     words = [rental.machine, str(rental.num_machines), rental.strategy]
+    words += [f"{pool.machine}-{pool.num_machines}" for pool in rental.others]
     return [*words, *filter(None, (rental.region, rental.backend))]
 
 

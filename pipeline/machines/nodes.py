@@ -25,6 +25,7 @@ from pipeline.machines.own_machines import GB, OwnMachine
 log = logging.getLogger(__name__)
 
 KNOWN_FOR = timedelta(days=1)
+PRICE = "daybreak/usd-per-hour"  # label of a node that says what an hour of it costs
 NAMED_OTHERWISE = {"nvidia-tesla-a100": "A100 40GB"}  # by GKE, which calls the larger one nvidia-a100-80gb
 SLOWER = frozenset(("pcie", "nvl"))  # variants of Hopper; the catalog has the figures of SXM
 PARTS = frozenset(("mig", "shared"))  # of a GPU
@@ -64,6 +65,17 @@ def device(product: str) -> str:
     alike = [name for name in known if set(name.lower().split()) <= words]
     name = max(alike, key=len, default="")
     return "" if name.startswith("H") and words & SLOWER else name
+
+
+def usd_per_hour(text: str, *, where: str) -> float:
+    """Returns the price that a node says; ParamsError, which begins with `where` it stands, if it is none."""
+    try:
+        usd = float(text)
+    except ValueError:
+        usd = -1.0
+    if not 0 <= usd < float("inf"):
+        raise ParamsError(f"{where} is {text!r}; set it to dollars, such as 2.50")
+    return usd
 
 
 def rows(nodes: Iterable[Node], *, place: str, file: Path) -> list[dict[str, str]]:

@@ -85,7 +85,10 @@ def basis(best: Candidate, *, job: Job, offered: Sequence[Candidate]) -> str:
     own = sum(each.machine == machine.name for each in past)
     text = f"the profile on {job.at_hand.device}"
     if not here:
-        text += f", by the roofline to {machine.device} (rates: {machine.rates_source})"
+        devices = " and ".join(
+            dict.fromkeys(m.device for m in (machine, *(m for m, _ in best.estimate.others)))
+        )
+        text += f", by the roofline to {devices} (rates: {machine.rates_source})"
     if own:
         text += f", corrected by {own} night{'s' if own > 1 else ''} on it"
     elif past and not here:

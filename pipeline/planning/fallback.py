@@ -11,7 +11,8 @@ It serves three needs:
 
 All rungs keep to the deadline. Those within the budget come first; while there is room, others follow that
 cost up to `DEAREST` times as much, of which the launcher buys what the budget allows: part of the work is
-better than none. A rung trains in batches of the plan's size, as a checkpoint only fits jobs of its size.
+better than none. A rung trains in batches of the plan's size, as a checkpoint only fits jobs of its size. Its
+machines are alike: unlike ones must all come at once, which is no way out.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from pipeline.contract.records import Night, Plan, Profile, Rung
+from pipeline.contract.records import Night, Plan, Pool, Profile, Rung
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.planning.candidates import Way, way_of
 from pipeline.planning.search import Candidate, Choice, Limits, by_cost
@@ -51,7 +52,7 @@ def ladder(
         c for c in sorted(offered, key=by_cost)
         if c.estimate.batch_size == best.estimate.batch_size
         and c.rental.strategy in ("on-demand", best.rental.strategy)
-        and not (c.hindrance or c.rental.is_queued) and limits.in_time(c)
+        and not (c.hindrance or c.rental.is_queued or c.rental.others) and limits.in_time(c)
         and id(c) not in held
     ]  # fmt: skip
     others = [c for c in cheapest_first if limits.in_budget(c)]
@@ -95,7 +96,7 @@ def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Itera
     A refusal concerns a device in a region, and often the whole region: so as few as possible of each are
     taken before the next, cheapest first. Another number of the same machines in one place is the same place.
     """
-    left: dict[tuple[str, str, str, bool], Candidate] = {}
+    left: dict[tuple[str, str, str, bool, tuple[Pool, ...]], Candidate] = {}
     for each in others:
         left.setdefault(_place(each), each)
     for each in taken:
@@ -110,9 +111,10 @@ def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Itera
         yield candidate
 
 
-def _place(candidate: Candidate) -> tuple[str, str, str, bool]:
+def _place(candidate: Candidate) -> tuple[str, str, str, bool, tuple[Pool, ...]]:
     """Returns where such machines are, whatever their number: on spot, or on demand."""
-    return candidate.rental.machine, *_region(candidate), candidate.rental.is_spot
+    rental = candidate.rental
+    return rental.machine, *_region(candidate), rental.is_spot, rental.others
 
 
 def _pool(candidate: Candidate) -> tuple[str, str, str]:
@@ -182,6 +184,6 @@ def _rung(candidate: Candidate, night: Night, limits: Limits, there: Window) -> 
         expected_s=candidate.expected_s,
         expected_usd=candidate.expected_usd,
         latest_start=there.latest_start(night, candidate.time_s(limits.confidence)),
-        usd_per_hour=candidate.machine.price(candidate.rental.strategy),
+        usd_per_hour=candidate.estimate.usd_per_hour,
         gpus=candidate.machine.gpus,
     )

@@ -16,6 +16,7 @@ from pipeline.contract.errors import DataError, PlanError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.machines import catalog
+from pipeline.planning import unlike
 from pipeline.planning.batch_growth import sizes
 from pipeline.planning.candidates import Job, Way, allowed, candidates, everything, hindrance
 from pipeline.planning.considered import basis, options, portions
@@ -121,6 +122,14 @@ def plan(
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
     choice = search(offered, limits=limits, objective=planning.objective)
+    if training.batching != "even" and (
+        joined := list(
+            unlike.cheaper(job, machines, planning, available=obtainable, num_samples=tonight.num_samples,
+                           limits=limits, than=choice)
+        )
+    ):  # fmt: skip
+        offered += joined
+        choice = search(offered, limits=limits, objective=planning.objective)
     if choice is None:
         epochs = epochs_that_help(candidates_for, tonight, limits)
         if epochs is not None and params.profile.quality_remedies == "allow":
@@ -141,7 +150,9 @@ def plan(
             Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
         ),
         basis=basis(choice.best, job=job, offered=offered),
-        sizes=sizes(job, choice.best) if training.batch_growth == "goodput" else (),
+        sizes=sizes(job, choice.best)
+        if training.batch_growth == "goodput" and not choice.best.rental.others
+        else (),
         explore_usd=explore_usd,
     )
 
@@ -151,11 +162,12 @@ def _explored(
 ) -> tuple[Choice, float]:
     """Returns the choice with the way worth exploring tonight as its best, and the extra cost of that."""
     priced = params.objective == "time" and params.usd_per_hour_saved is not None
-    if params.objective == "knee" or priced or left_usd <= 0 or len(choice.ranked) < 2:
+    ways = [each for each in choice.ranked if not each.rental.others]
+    if params.objective == "knee" or priced or left_usd <= 0 or len(ways) < 2 or choice.best is not ways[0]:
         return choice, 0.0
     from pipeline.planning.exploration import next_step, of_ways
 
-    ways, runs = choice.ranked, job.known.runs if job.known else {}
+    runs = job.known.runs if job.known else {}
     base = choice.best.estimate.batch_size
     # What another batch size reaches can only be compared with a size that was run.
     comparable = base in job.efficiency.batch_sizes
@@ -171,7 +183,7 @@ def _explored(
     step = next_step(known, objective=params.objective, explore_usd=left_usd)
     if step.taken == step.best:
         return choice, 0.0
-    taken = choice.ranked[step.taken]
+    taken = ways[step.taken]
     rest = (each for each in choice.ranked if each is not taken)
     reason = f"{label(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
     reason += f", of ${left_usd:.2f} left of plan.explore_usd"
@@ -203,7 +215,7 @@ def _plan(
         runner_up=choice.runner_up,
         tuning=tuning,
         chance=best.chance(limits.deadline_s),
-        usd_per_hour=best.machine.price(best.rental.strategy),
+        usd_per_hour=estimate.usd_per_hour,
         price_source=source,
         price_dated=dated,
         widened=estimate.widened,

@@ -51,6 +51,7 @@ class Estimate:
     parts: tuple[Part, ...]
     deviation_s: float  # standard deviation of the time that preemptions add
     widened: float = 1.0  # multiple of the plain interval (scorecard.py)
+    others: tuple[tuple[Machine, int], ...] = ()  # the other kinds of the rental, and how many of each
 
     @property
     def expected_s(self) -> float:
@@ -70,9 +71,17 @@ class Estimate:
     def usd(self, parts: Iterable[Part]) -> float:
         """Returns the dollars for some of the parts on all machines; the queue costs nothing."""
         billed_s = sum(part.seconds for part in parts if part.name != QUEUE)
-        return (
-            billed_s / HOUR_S * self.rental.num_machines * (self.machine.price(self.rental.strategy) or 0.0)
-        )
+        return billed_s / HOUR_S * self.rental.num_machines * (self.usd_per_hour or 0.0)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Price of one machine, in dollars an hour; of unlike ones, the mean."""
+        strategy, number = self.rental.strategy, self.rental.num_machines
+        if not self.others:
+            return self.machine.price(strategy)
+        alike = number - sum(count for _, count in self.others)
+        kinds = ((self.machine, alike), *self.others)
+        return sum(count * (machine.price(strategy) or 0.0) for machine, count in kinds) / number
 
     def time_s(self, chance: float) -> float:
         """Returns the seconds within which the job is done with this chance."""

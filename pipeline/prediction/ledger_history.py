@@ -38,7 +38,9 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
     calibration = Calibration(
         past=tuple(each for each in past if each),
         runs=Counter(
-            (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines) for e in entries if e.plan
+            (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines)
+            for e in entries
+            if e.plan and not e.plan.rental.others
         ),
         starts=_starts(entries, machines),
         hazard=learned(spot_lives(entries)),
@@ -199,7 +201,12 @@ def _decided(entry: Entry) -> Decided | None:
 
 
 def _machine(rental: Rental, profile: Profile, night: Night, machines: Sequence[Machine]) -> Machine | None:
-    """Returns the rented machine, of any region, as all have the same devices; None if it is unknown."""
+    """Returns the rented machine, of any region, as all have the same devices.
+
+    None if it is unknown, or one of several kinds, none of which is measured by itself.
+    """
+    if rental.others:
+        return None
     if rental.is_local:
         return catalog.local(profile, today=night.day)
     return next((machine for machine in machines if machine.name == rental.machine), None)

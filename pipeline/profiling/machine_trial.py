@@ -92,14 +92,14 @@ def main(folder: Path) -> None:
     import torch  # takes seconds to import
 
     from pipeline.profiling import roofline
-    from pipeline.training.devices import device, devices
+    from pipeline.training.devices import device, name, together
 
-    device()  # JobError where a TPU is given and cannot be used
+    own = device()  # JobError where a TPU is given and cannot be used
     measured = roofline.measure(folder)
     count = torch.cuda.device_count()
     records.write(
         MachineTrial(
-            devices=f"{count} x {devices()}" if count > 1 else devices(),
+            devices=together([name(own)] * max(1, count)),
             driver=gpus.driver(),
             torch=str(torch.__version__),
             cuda=torch.version.cuda or "",

@@ -195,7 +195,7 @@ def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object
         "day": night.day,
         "trigger": night.trigger,
         "code_commit": night.code_commit,
-        "machine": f"{plan.rental.num_machines} x {plan.rental.machine}",
+        "machine": " + ".join(f"{pool.num_machines} x {pool.machine}" for pool in plan.rental.pools),
         "region": plan.rental.region,
         "strategy": plan.rental.strategy,
         "batch_size": plan.batch_size,

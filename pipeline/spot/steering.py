@@ -106,7 +106,7 @@ def zone_of(rental: Rental) -> str:
     >>> zone_of(Rental(machine="g2-standard-8", num_machines=2, region="us-east4", strategy="spot"))
     'g2-standard-8, in us-east4'
     """
-    return str(replace(rental.on_demand, num_machines=1))
+    return str(rental.on_demand.one)
 
 
 def on_demand(plan: Plan, *, of: Rung | None = None) -> Rung | None:

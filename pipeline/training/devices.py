@@ -2,6 +2,8 @@
 
 import os
 import resource
+from collections import Counter
+from collections.abc import Iterable
 
 import torch
 
@@ -18,14 +20,20 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def devices() -> str:
-    """Returns the devices of all workers, named after that of this worker: `2 x NVIDIA L4`."""
+def name(device: torch.device) -> str:
+    """Returns the name of a worker's device: `NVIDIA L4`, `CPU`."""
     if os.environ.get("PJRT_DEVICE"):
-        name = f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".rstrip()
-    else:
-        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    workers = int(os.environ.get("WORLD_SIZE", "1"))
-    return f"{workers} x {name}" if workers > 1 else name
+        return f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".rstrip()
+    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "CPU"
+
+
+def together(names: Iterable[str]) -> str:
+    """Returns the devices of all workers in a few words.
+
+    >>> together(["NVIDIA A100", "NVIDIA L4", "NVIDIA L4"]), together(["CPU"])
+    ('NVIDIA A100 + 2 x NVIDIA L4', 'CPU')
+    """
+    return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in Counter(names).items())
 
 
 def peak_memory_bytes() -> int:

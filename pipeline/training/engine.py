@@ -23,10 +23,11 @@ from torch.utils.data import Dataset
 from pipeline.contract.errors import JobError, is_out_of_memory
 from pipeline.contract.records import Tuning
 from pipeline.contract.workload import Workload
+from pipeline.training import process_group
 from pipeline.training.band_limited import new_model
 from pipeline.training.checkpoint import State, pack, unpack
 from pipeline.training.column_files import ColumnFiles
-from pipeline.training.devices import device, devices
+from pipeline.training.devices import device, together
 from pipeline.training.gradients import Gradients, Signals
 from pipeline.training.learning_rate import Rule, Scaled, scaled
 from pipeline.training.loader import Loader
@@ -86,7 +87,7 @@ class Engine(Protocol):
 
 
 class TorchEngine:
-    """Data-parallel training: over gloo on CPUs, repeatable bit for bit; over nccl on GPUs."""
+    """Data-parallel training: over gloo on CPUs, repeatable bit for bit; over nccl where all have GPUs."""
 
     def __init__(
         self,
@@ -111,9 +112,10 @@ class TorchEngine:
             torch.use_deterministic_algorithms(True, warn_only=True)
             # Filling costs time, and uninitialized memory is never read.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        if self.world_size > 1 and not dist.is_initialized():
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        names = process_group.form(
+            self.device, rank=self.rank, world_size=self.world_size, timeout=COLLECTIVE_TIMEOUT
+        )
+        self.devices = together(names)
         torch.manual_seed(seed)
         self._seed = seed
         self._workload = workload
@@ -304,7 +306,7 @@ class TorchEngine:
         tensors, tree = pack(self._moments())
         return State(
             tensors={"model": self.weights(), "optimizer": tensors},
-            scalars={"optimizer": tree, "engine_updates": self._updates, "device": devices()},
+            scalars={"optimizer": tree, "engine_updates": self._updates, "device": self.devices},
         )
 
     def load(self, state: State) -> None:

@@ -191,7 +191,7 @@ def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:
         recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
         recipe.batching, recipe.train_until.isoformat(), num_workers, recipe.frame_digest,
         rental.machine, rental.num_machines, rental.region, rental.strategy, rental.max_wait_s,
-        *([rental.backend] if rental.backend else []),
+        *([rental.backend] if rental.backend else []), *map(str, rental.others),
     )[:12]  # fmt: skip
 
 

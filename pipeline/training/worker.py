@@ -76,14 +76,14 @@ def main(folder: Path) -> int:
         weights = engine.weights()
         if rank == 0:
             _check_attempt(folder)
-            _export(folder, recipe, weights, outcome, warm=warm, epochs=epochs)
+            _export(folder, recipe, weights, outcome, warm=warm, epochs=epochs, devices=engine.devices)
     return 0
 
 
 def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngine", tuple[Epoch, ...]]:
     from pipeline.training import checkpoint, column_files, micro_batch
     from pipeline.training.checkpoint_copies import CheckpointCopies
-    from pipeline.training.devices import devices, peak_memory_bytes
+    from pipeline.training.devices import peak_memory_bytes
     from pipeline.training.engine import agreed
     from pipeline.training.trainer import Trainer
 
@@ -123,7 +123,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
 
     def report(progress: Progress) -> None:
         limit.poll()
-        _report(folder, replace(progress, device=devices()))
+        _report(folder, replace(progress, device=engine.devices))
 
     trainer = Trainer(
         engine,
@@ -213,10 +213,10 @@ def _export(
     *,
     warm: bool,
     epochs: tuple[Epoch, ...],
+    devices: str,
 ) -> None:
     """Writes the model, then the result, each whole or not at all."""
     from pipeline.training import checkpoint
-    from pipeline.training.devices import devices
 
     fresh = folder / f".model.{os.getpid()}"
     fresh.mkdir()
@@ -236,7 +236,7 @@ def _export(
         ended_at=clock.utc(),
         epochs=epochs,
         noise_scale=outcome.noise_scale,
-        device=devices(),
+        device=devices,
     )
     records.write(result, folder)
 

@@ -11,7 +11,7 @@ from pipeline.backends.billing import Stretch, rate, usd
 from pipeline.backends.submission_journal import Submission, SubmissionJournal, stretches
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.machine import Charge
-from pipeline.contract.records import Rental
+from pipeline.contract.records import Pool, Rental
 from pipeline.machines import startup
 from pipeline.machines.catalog import rented
 from pipeline.storage import jsonl
@@ -39,6 +39,12 @@ def test_an_attempt_that_was_taken_away_is_paid_like_the_others():
 def test_each_strategy_has_its_own_price():
     assert cost(stretch(strategy="on-demand")) == pytest.approx(3.6734 + FEE)
     assert cost(stretch(strategy="flex-start")) == pytest.approx(2.0204 + FEE)
+
+
+def test_unlike_machines_are_paid_at_the_price_of_each():
+    both = stretch(2, num_machines=3, others=(Pool(machine="g2-standard-8", num_machines=2),))
+    l4 = rate(Rental(machine="g2-standard-8", region="us-central1", strategy="spot"), known=rented())
+    assert cost(both) == pytest.approx(2 * (SPOT + 2 * l4))
 
 
 def test_the_queue_costs_nothing_and_what_still_runs_is_paid_until_now():

@@ -177,6 +177,21 @@ def test_spot_goes_to_the_nodes_of_its_options_and_tolerates_their_taint(kuberne
     assert pod["spec"]["nodeSelector"] == {"pool": "spot", "spot": "true"}
 
 
+def test_a_machine_with_a_tpu_asks_for_its_chip_and_tolerates_its_taint(kubernetes, made, job, tmp_path):
+    (tmp_path / "machines.csv").write_text(
+        "name,device,num_devices,vcpus,memory_gb,options\nv6e,TPU v6e,1,4,8,pool=tpu\n"
+    )
+    chip = {"google.com/tpu": "1", "cpu": "8", "memory": "16Gi"}
+    kubernetes.add_node("t", labels={"pool": "tpu"}, taints=("google.com/tpu",), **chip)
+    handle = made().submit(job('test "$PJRT_DEVICE" = TPU', machine="v6e"))
+    assert end(made(), handle) == "succeeded"
+    (pod,) = kubernetes.objects["pods"].values()
+    assert pod["spec"]["nodeName"] == "t"
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["limits"]["google.com/tpu"] == "1"
+    assert "nvidia.com/gpu" not in container["resources"]["limits"]
+
+
 def test_the_environment_of_a_job_is_in_a_secret_that_goes_with_it(kubernetes, made, job):
     asked = replace(job("test ${#TOKEN} = 6"), environment={"TOKEN": "hidden"})
     handle = made().submit(asked)

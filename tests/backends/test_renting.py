@@ -12,6 +12,7 @@ from pipeline.backends import staging
 from pipeline.backends.submission_journal import SubmissionJournal
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.records import Pool
 from pipeline.jobs import reaper
 from tests.backends import rented
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
@@ -44,6 +45,13 @@ def test_a_job_whose_reply_was_lost_is_adopted_and_so_is_one_whose_journal_was(c
     (tmp_path / "job" / "orders.json").unlink()
     assert SmallPlace(cloud).submit(job()) == handle
     assert len(cloud.things) == 1
+
+
+def test_a_place_that_takes_machines_of_one_kind_says_so_of_unlike_ones(cloud, job):
+    unlike = job(num_machines=2, others=(Pool(machine=MACHINE.name),))
+    with pytest.raises(JobError, match="and a job on the small place has machines of one kind; name one"):
+        SmallPlace(cloud).submit(unlike)
+    assert not cloud.things
 
 
 def test_while_the_place_is_away_the_last_known_state_counts_and_nothing_is_asked_for(cloud, job):

@@ -21,9 +21,10 @@ from pipeline.backends.place import Unreachable
 from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm import CAUSES, Slurm
 from pipeline.backends.slurm.slurm_node import PORTS, place
+from pipeline.backends.submission_journal import SubmissionJournal
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Rental
+from pipeline.contract.records import Pool, Rental
 from pipeline.jobs import reaper
 from tests.backends import rented
 from tests.backends.rented import end, wait
@@ -122,6 +123,8 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_first_node_has_written(clus
     with cluster.away():
         shutil.rmtree(cluster.folder / "state")
         (cluster.folder / "state").mkdir()
+        with (cluster.folder / "slurm.conf").open("a") as conf:
+            conf.write("FirstJobId=1000\n")  # nodes remember the ids that it has forgotten
     wait(cluster.is_idle)
     assert not client.listed()
     assert backend.state(handle) == "succeeded"
@@ -142,6 +145,57 @@ def test_an_error_on_any_node_is_that_of_the_job(backend, job, tmp_path):
     handle = backend.submit(job(script, num_machines=2))
     assert end(backend, handle) == "failed"
     assert "status 3, an error of its own code" in reasons(tmp_path)[-1]
+
+
+@pytest.fixture
+def unlike(cluster: Any, job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
+    """A job on a node of one kind and one of another."""
+    rows = ("one,cpu,0,1,1,1,--partition=urgent --nodelist=n1,,3.60,",
+            "other,cpu,0,2,1,1,--partition=scavenge --nodelist=n2,,1.80,")  # fmt: skip
+    head = (tmp_path / "machines.csv").read_text().splitlines()[0]
+    (tmp_path / "machines.csv").write_text("\n".join([head, *rows]))
+    return lambda script=SLEEP: job(script, machine="one", num_machines=2, others=(Pool(machine="other"),))
+
+
+def test_unlike_nodes_are_parts_of_one_job_and_each_knows_which_machine_it_is(backend, unlike, tmp_path):
+    script = f'echo "$SLURMD_NODENAME $PIPELINE_MACHINE" > {tmp_path}/node-$SLURMD_NODENAME'
+    handle = backend.submit(unlike(script))
+    assert backend.submit(unlike(script)) == handle
+    assert end(backend, handle) == "succeeded"
+    assert {path.read_text() for path in tmp_path.glob("node-*")} == {"n1 one\n", "n2 other\n"}
+    assert len([each for each in client.listed() if each.name == f"daybreak-{backend.home}-j"]) == 1
+    usd = backend.usd(tmp_path / "job")
+    (ran,) = SubmissionJournal(tmp_path / "job").submissions()
+    hours = (
+        datetime.fromisoformat(ran.ended_at) - datetime.fromisoformat(ran.there_at)
+    ).total_seconds() / 3600
+    assert usd == pytest.approx(5.40 * hours)
+
+
+def test_a_lost_node_of_any_part_ends_the_whole_job_by_its_own_word(cluster, backend, unlike, tmp_path):
+    handle = backend.submit(unlike())
+    wait(lambda: backend.state(handle) == "running")
+    cluster.set_node("n2", "down")
+    assert end(backend, handle) == "preempted"
+    cluster.set_node("n2", "resume")
+    assert "a node of job j failed" in reasons(tmp_path)[-1]
+    wait(lambda: num_live() == 0)
+
+
+def test_a_job_of_unlike_nodes_that_is_cancelled_leaves_no_part(backend, unlike):
+    handle = backend.submit(unlike())
+    wait(lambda: backend.state(handle) == "running")
+    backend.cancel(handle)
+    assert num_live() == 0
+    assert backend.state(handle) == "preempted"
+
+
+def test_a_part_that_can_never_run_refuses_the_whole_job(backend, unlike, tmp_path):
+    limited = (tmp_path / "machines.csv").read_text().replace("--partition=scavenge", "--partition=brief")
+    (tmp_path / "machines.csv").write_text(limited)
+    handle = backend.submit(replace(unlike(), timeout_s=3600))
+    assert end(backend, handle) == "refused"
+    assert num_live() == 0
 
 
 def test_what_a_job_costs_is_its_time_at_the_price_of_the_file(backend, job, tmp_path):
@@ -209,6 +263,11 @@ def test_nodes_meet_at_the_address_of_the_first(cluster):
     assert second
     assert (second.rank, second.num_nodes, second.host) == (1, 2, "127.0.0.1")
     assert second.master == f"127.0.0.1:{PORTS[40_007 % len(PORTS)]}"
+    parts = {
+        "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "n2", "SLURM_JOB_ID_HET_GROUP_0": "40007",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "n1", "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "40008",
+    }  # fmt: skip
+    assert place(parts) == second
     assert place({}) is None
 
 
@@ -234,6 +293,9 @@ def test_nodes_are_machines_in_each_of_their_partitions_where_the_team_has_no_fi
     urgent = machines["urgent-1cpu"]
     assert (urgent.device, urgent.vcpus, urgent.count, urgent.usd_per_hour) == ("cpu", 1, 2, 0.0)
     assert urgent.memory_bytes == pytest.approx(1000 * 2**20, abs=1e6)
+    cluster.call("scontrol", "update", "NodeName=n1", "AvailableFeatures=daybreak/usd-per-hour=2.5,fast")
+    wait(lambda: any("fast" in node.features for node in client.nodes()))
+    assert {each.usd_per_hour for each in Slurm().machines()} == {2.5}  # the highest of its nodes
     handle = Slurm().submit(job("exit 0", machine="urgent-1cpu"))
     assert end(Slurm(), handle) == "succeeded"
     assert all(ok for _, ok, _ in Slurm().preflight(()))

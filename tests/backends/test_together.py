@@ -8,7 +8,7 @@ import pytest
 from pipeline.backends.kubernetes.kubernetes import Kubernetes
 from pipeline.backends.slurm import slurm_client
 from pipeline.backends.slurm.slurm import Slurm
-from pipeline.contract.records import Rental
+from pipeline.contract.records import Pool, Rental
 from tests.backends.rented import vertex, wait
 from tests.backends.together import TrainingNight
 from tests.fakes import read_lines
@@ -73,6 +73,25 @@ def test_two_nodes_of_slurm(cluster, folder, tmp_path):
     cluster.take_away()
     wait(lambda: any(each.state == "PREEMPTED" for each in slurm_client.listed()), timeout_s=60)
     trained_by_two(night)
+
+
+def test_unlike_nodes_of_slurm_share_batches_by_speed_and_lose_one_of_them(cluster, folder, tmp_path):
+    (tmp_path / "machines.csv").write_text(
+        "name,device,num_devices,vcpus,memory_gb,options,usd_per_hour\n"
+        "one,cpu,0,1,1,--partition=urgent --nodelist=n1,3.60\n"
+        "other,cpu,0,2,1,--partition=scavenge --nodelist=n2,1.80\n"
+    )
+    backend = Slurm(machines=str(tmp_path / "machines.csv"))
+    rental = Rental(machine="one", num_machines=2, others=(Pool(machine="other"),))
+    night = TrainingNight(folder, backend, rental=rental, num_samples=3000, slow_machine="other")
+    night.until_saved()
+    cluster.set_node("n2", "down")
+    wait(lambda: any(each.state == "NODE_FAIL" for each in slurm_client.listed()), timeout_s=60)
+    cluster.set_node("n2", "resume")
+    trained_by_two(night)
+    assert "workers differ in speed; shares of a batch are now" in (night.job / "log.txt").read_text()
+    assert night.training
+    assert night.training.device == "2 x CPU"
 
 
 def test_two_pods_of_kubernetes_by_way_of_a_bucket(kubernetes, folder, tmp_path):

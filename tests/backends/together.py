@@ -13,36 +13,40 @@ from pipeline.contract.errors import NotYet
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Rental, Training
 from pipeline.jobs import collector, launcher
+from pipeline.training import gpus
 from tests.backends.rented import wait
 from tests.fakes import Curve, LineWorkload
 from tests.training import nights
 
 SLOW, SLOW_S = "slow", 0.3
+SAMPLE_S = 0.02  # on a slow machine
 
 
 class Witnessed(LineWorkload):
     """Leaves a file per worker, which says how many there are."""
 
-    def __init__(self, *, witness: str) -> None:
+    def __init__(self, *, witness: str, slow_machine: str = "") -> None:
         super().__init__(delay_s=0.01)
-        self.witness = Path(witness)
+        self.witness, self.slow_machine = Path(witness), slow_machine
 
     def dataset(self, folder: Path, split: str) -> Any:
         (self.witness / f"worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']}").touch()
         made = super().dataset(folder, split)
-        return Slowed(folder, witness=self.witness) if split == "train" else made
+        sample_s = SAMPLE_S if self.slow_machine == os.environ.get(gpus.MACHINE, "here") else 0.0
+        return Slowed(folder, witness=self.witness, sample_s=sample_s) if split == "train" else made
 
 
 class Slowed(Curve):
-    """Its samples, slowly as long as the witness is asked for that."""
+    """Its samples, slowly as long as the witness is asked for that, and each slowly on a slow machine."""
 
-    def __init__(self, folder: Path, *, witness: Path) -> None:
+    def __init__(self, folder: Path, *, witness: Path, sample_s: float) -> None:
         super().__init__(folder, delay_s=0.01, poison=-1)
-        self.witness = witness
+        self.witness, self.sample_s = witness, sample_s
 
     def __getitems__(self, indices: list[int]) -> Any:
         if (self.witness / SLOW).exists():
             time.sleep(SLOW_S)
+        time.sleep(self.sample_s * len(indices))
         return super().__getitems__(indices)
 
 
@@ -51,7 +55,7 @@ class TrainingNight:
 
     def __init__(
         self, folder: Path, backend: Backend, *, rental: Rental, num_samples: int = 3000, bucket: str = "",
-        name: str = "n",
+        name: str = "n", slow_machine: str = "",
     ) -> None:  # fmt: skip
         nights.lay_out(folder)
         self.folder, self.backend, self.bucket, self.num_samples = folder, backend, bucket, num_samples
@@ -63,7 +67,7 @@ class TrainingNight:
         train = given.train
         if bucket:
             train = train.model_copy(update={"checkpoints": f"{bucket}/checkpoints"})
-        workload = Plug(use=f"{__name__}:Witnessed", witness=str(self.witness))
+        workload = Plug(use=f"{__name__}:Witnessed", witness=str(self.witness), slow_machine=slow_machine)
         self.params = given.model_copy(update={"workload": workload, "train": train})
         self.looks: Callable[[], object] = self.ask
         self.training: Training | None = None

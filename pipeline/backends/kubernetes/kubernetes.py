@@ -93,9 +93,10 @@ class Kubernetes(Cluster):
     def make(self, request: JobRequest) -> Rented:
         """Creates the Job, or returns the one of that name."""
         job, name = request.job, f"{STEM}{request.attempt}"
+        words = self.options(job.rental.machine, job.rental.strategy)
         made = self._api.create_job(
             manifest.indexed_job(
-                job, request.machine, name=name, selector=manifest.chosen(self.options(job.rental)),
+                job, request.machine, name=name, selector=manifest.chosen(words),
                 site=self.site, labels=_labels(request.labels), staged=request.folder.name,
                 annotations={JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder)},
                 left_s=request.run_s, until=request.until,

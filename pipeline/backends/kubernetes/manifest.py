@@ -15,7 +15,7 @@ from pipeline.contract.backend import Job
 from pipeline.contract.machine import Machine
 
 WORKER = "worker"  # the container
-GPU = "nvidia.com/gpu"
+GPU, TPU = "nvidia.com/gpu", "google.com/tpu"  # resources of a node, and keys of its taint
 QUEUE = "kueue.x-k8s.io/queue-name"
 ENTRYPOINT = ("python", "-m", "pipeline.backends.kubernetes.pod_entrypoint")
 GRACE_S = 60  # from SIGTERM to SIGKILL, for a last checkpoint
@@ -47,7 +47,7 @@ def indexed_job(
         machine: what it runs on, `job.rental.num_machines` times.
         name: of the Job, unique to this attempt.
         staged: name of the job in the bucket, the same for all attempts.
-        selector: labels of the nodes; pods tolerate taints of the same keys, and of GPUs.
+        selector: labels of the nodes; pods tolerate taints of the same keys, and of GPUs or TPUs.
         site: the settings of the backend.
         labels: by which it is found.
         annotations: what a person may want to know.
@@ -83,7 +83,7 @@ def indexed_job(
     if is_elastic:
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
         (container,) = spec["template"]["spec"]["containers"]
-        container["env"] = [{"name": MIN_PODS, "value": str(site.min_machines)}]
+        container.setdefault("env", []).append({"name": MIN_PODS, "value": str(site.min_machines)})
     marked = dict(labels)
     if site.queue:
         spec["suspend"] = True
@@ -100,8 +100,9 @@ def _pod(
         "cpu": f"{int(1000 * SHARE * machine.vcpus)}m",
         "memory": str(int(SHARE * machine.memory_bytes)),
     }
-    if machine.num_devices:
-        asked[GPU] = str(machine.num_devices)
+    device = TPU if machine.is_tpu else GPU if machine.num_devices else ""
+    if device:
+        asked[device] = str(machine.num_devices)
     words = ["--until", str(until), "--workers", str(job.num_workers)]
     if site.bucket:
         words += ["--bucket", site.bucket, "--job", staged, "--folder", job.folder]
@@ -114,7 +115,9 @@ def _pod(
         "resources": {"requests": asked, "limits": asked},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
-    taints = dict.fromkeys([*selector, *([GPU] if machine.num_devices else [])])
+    if machine.is_tpu:
+        container["env"] = [{"name": "PJRT_DEVICE", "value": "TPU"}]
+    taints = dict.fromkeys([*selector, *([device] if device else [])])
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": name,

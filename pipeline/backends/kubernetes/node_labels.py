@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.backends.kubernetes.manifest import GPU
-from pipeline.contract.errors import ParamsError
-from pipeline.machines.nodes import Node
+from pipeline.machines.nodes import PRICE, Node, usd_per_hour
 
-PRICE = "daybreak/usd-per-hour"
 TYPE = "node.kubernetes.io/instance-type"
 # Nvidia's device plugin, by its feature discovery, and GKE say which GPU a node has.
 PRODUCTS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
@@ -51,15 +49,7 @@ def offered(node: Mapping[str, Any]) -> Node | None:
         vcpus=max(1, round(cpu)),  # a system that takes a part of a core leaves that many to ask 90 % of
         memory_bytes=int(memory),
         options=tuple(f"{key}={value}" for key, value in selector.items()),
-        usd_per_hour=_price(labels.get(PRICE, "0"), name=node["metadata"]["name"]),
+        usd_per_hour=usd_per_hour(
+            labels.get(PRICE, "0"), where=f"label {PRICE} of node {node['metadata']['name']}"
+        ),
     )
-
-
-def _price(text: str, *, name: str) -> float:
-    try:
-        usd = float(text)
-    except ValueError:
-        usd = -1.0
-    if not 0 <= usd < float("inf"):
-        raise ParamsError(f"label {PRICE} of node {name} is {text!r}; set it to dollars, such as 2.50")
-    return usd

@@ -4,7 +4,8 @@ The folder of nights is on a file system that the nodes share, as is usual on a 
 environment of this process is there, too. The labels of a job are its comment.
 
 Why a job ended is Slurm's word for its state, then the exit status that its first node has written: Slurm
-itself forgets a job some minutes after its end.
+itself forgets a job some minutes after its end. Unlike machines are a heterogeneous job, with a part for each
+kind; all parts begin together, and the first of them runs the batch script.
 """
 
 import json
@@ -22,19 +23,16 @@ from pipeline.backends.cluster import Cluster
 from pipeline.backends.faults import CANCELLED, COMMON, GOES_ON, NEXT, Fault
 from pipeline.backends.place import AT_ONCE, SLACK_S, JobRequest, Refused, Rented, Unreachable
 from pipeline.backends.slurm import slurm_client as client
-from pipeline.backends.slurm.slurm_client import Listed
+from pipeline.backends.slurm.slurm_client import Listed, ListedNode
 from pipeline.backends.submission_journal import Submission
 from pipeline.contract.backend import label
 from pipeline.contract.errors import ParamsError
-from pipeline.machines.nodes import Node
+from pipeline.machines.nodes import PRICE, Node, usd_per_hour
+from pipeline.training import gpus
 
 LOG = "log.txt"
 ENTRYPOINT = "pipeline.backends.slurm.slurm_node"
-# Words of Slurm for why a job waits that waiting does not help.
-NEVER = frozenset(
-    ("BadConstraints", "PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed",
-     "InvalidAccount", "InvalidQOS", "DependencyNeverSatisfied")
-)  # fmt: skip
+ON_EACH_NODE = ("--kill-on-bad-exit=1", "--ntasks-per-node=1")  # of srun
 # What a state of Slurm that ended a job means. FAILED: by its exit status.
 CAUSES = {
     "PREEMPTED": "preempted", "REVOKED": "revoked", "NODE_FAIL": "node failed", "BOOT_FAIL": "no boot",
@@ -46,6 +44,7 @@ class Slurm(Cluster):
     """Batch jobs of Slurm."""
 
     place = "Slurm"
+    joins = True
 
     def __init__(self, *, machines: str = "", options: Sequence[str] = ()) -> None:
         """Keeps the file of the team's machines, and options that each job has, such as an account."""
@@ -89,7 +88,7 @@ class Slurm(Cluster):
             made.append(
                 Node(
                     kind=node.partition, product=node.gpu, num_devices=node.num_gpus, vcpus=node.cpus,
-                    memory_bytes=node.memory_bytes, options=tuple(words),
+                    memory_bytes=node.memory_bytes, options=tuple(words), usd_per_hour=_price(node),
                 )
             )  # fmt: skip
         return made
@@ -98,7 +97,7 @@ class Slurm(Cluster):
         """Submits the batch script."""
         environment = _environment(request)
         try:
-            id = client.submit(self._options_of(request), _script(request), environment=environment)
+            id = client.submit(self._options_of(request), self._script(request), environment=environment)
         except Refused:  # Slurm also says so of a job that it has taken, where its answer was lost
             there = self.find((), job=request.job.name, attempt=request.attempt)
             alive = [job for job in there if job.is_alive]  # one that it refuses is listed, too, as failed
@@ -163,22 +162,55 @@ class Slurm(Cluster):
         return name.isdigit()
 
     def _options_of(self, request: JobRequest) -> list[str]:
+        """Returns the options of all parts of the job, with a colon between two."""
         job, folder = request.job, request.folder
         facts = {**request.labels, "night": label(job.night), "folder": str(folder)}
         minutes = max(1, ceil((request.run_s + SLACK_S) / 60))
-        return [
-            *self._options, *self.options(job.rental), f"--job-name={_name(self.home, job.name)}",
-            f"--nodes={job.rental.num_machines}", "--no-requeue", f"--time={minutes}", "--open-mode=append",
-            f"--output={folder / LOG}", f"--chdir={Path.cwd()}", "--export=ALL",
+        of_each = [
+            f"--job-name={_name(self.home, job.name)}", "--no-requeue", f"--time={minutes}",
+            "--open-mode=append", f"--output={folder / LOG}", f"--chdir={Path.cwd()}", "--export=ALL",
             f"--comment={json.dumps(facts)}",
         ]  # fmt: skip
+        words: list[str] = []
+        for pool in job.rental.pools:
+            words += [":"] if words else []
+            words += [*self._options, *self.options(pool.machine, job.rental.strategy)]
+            words += [f"--nodes={pool.num_machines}", *of_each]
+        return words
+
+    def _script(self, request: JobRequest) -> str:
+        """Returns the batch script: the entry point on the first node, or by srun on each."""
+        pools = request.job.rental.pools
+        if len(pools) == 1:
+            words = _words(request, num_workers=request.job.num_workers)
+            if request.job.rental.num_machines > 1:
+                words = ["srun", *ON_EACH_NODE, *words]
+            return f"#!/bin/sh\nexec {shlex.join(words)}\n"
+        machines = {machine.name: machine for machine in self.machines()}
+        words = ["srun"]
+        for number, pool in enumerate(pools):
+            machine = machines[pool.machine]
+            given = {gpus.MACHINE: machine.name, gpus.GPUS: machine.gpus}  # of this part, none where it is ""
+            num_workers = machine.num_workers if request.job.num_workers else 0
+            words += [":"] if number else []
+            words += [f"--het-group={number}", *ON_EACH_NODE, "env"]
+            words += [f"{name}={value}" for name, value in given.items()]
+            words += _words(request, num_workers=num_workers)
+        return f"#!/bin/sh\nexec {shlex.join(words)}\n"
+
+
+def _price(node: ListedNode) -> float:
+    """Returns what an hour of a node costs by its feature; 0 where none says it."""
+    said = (word.partition("=") for word in node.features)
+    text = next((price for name, _, price in said if name == PRICE), "0")
+    return usd_per_hour(text, where=f"feature {PRICE} of node {node.name}")
 
 
 def _rented(job: Listed) -> Rented:
     """Returns a job as Slurm lists it."""
     facts, over, waits = _facts(job), job.phase == "over", job.phase == "waits"
     started_at = None if waits else job.started_at
-    cause = CAUSES.get(job.state, "") if over else "never" if waits and job.reason in NEVER else ""
+    cause = CAUSES.get(job.state, "") if over else "never" if waits and job.reason in client.NEVER else ""
     alive: Literal["queued", "running"] = "queued" if waits else "running"
     created_at = job.submitted_at or datetime.now(UTC)
     return Rented(
@@ -194,16 +226,13 @@ def _name(home: str, job: str) -> str:
     return f"daybreak-{home}-{job}"
 
 
-def _script(request: JobRequest) -> str:
-    """Returns the batch script: the entry point on the first node, or by srun on each."""
+def _words(request: JobRequest, *, num_workers: int) -> list[str]:
+    """Returns the command of one node."""
     job, ended = request.job, _ended(request.folder, request.attempt)
-    words = [
-        sys.executable, "-m", ENTRYPOINT, "--until", str(request.until), "--workers", str(job.num_workers),
+    return [
+        sys.executable, "-m", ENTRYPOINT, "--until", str(request.until), "--workers", str(num_workers),
         "--ended", str(ended), "--", job.module, *job.arguments,
     ]  # fmt: skip
-    if job.rental.num_machines > 1:
-        words = ["srun", "--kill-on-bad-exit=1", "--ntasks-per-node=1", *words]
-    return f"#!/bin/sh\nexec {shlex.join(words)}\n"
 
 
 def _environment(request: JobRequest) -> dict[str, str]:

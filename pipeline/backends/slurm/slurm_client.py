@@ -7,7 +7,7 @@ Slurm answers in sentences, with exit status 1 whatever is wrong. So whether it 
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -16,10 +16,19 @@ from pipeline.backends.place import Refused, Unreachable
 AWAY = "the cluster does not answer"
 CALL_S = 30.0  # the most that a command may take
 FIELDS = ("%i", "%T", "%j", "%k", "%V", "%S", "%e", "%r")  # of squeue, in the order of `Listed`
-OF_NODES = ("%R", "%N", "%c", "%m", "%T", "%G")  # of sinfo, in the order that `nodes` reads them
+OF_NODES = ("%R", "%N", "%c", "%m", "%T", "%G", "%f")  # of sinfo, in the order that `nodes` reads them
 SEPARATOR = "\x1f"
+OF_A_PART = "+"  # between the id of a heterogeneous job and the number of its part
+# States that a part of a job gets when another one has ended it, or all have ended by themselves.
+ENDED_WITH = frozenset(("COMPLETED", "FAILED", "CANCELLED"))
 TAKES_JOBS = frozenset(("idle", "mixed", "allocated", "completing", "planned"))  # states of a node
 SUFFIXES = "~#!%$@^-+"  # of a state, such as idle~: its power is saved; `*` is one that does not answer
+
+# Words for why a job waits where waiting does not help.
+NEVER = frozenset(
+    ("BadConstraints", "PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed",
+     "InvalidAccount", "InvalidQOS", "DependencyNeverSatisfied")
+)  # fmt: skip
 
 Phase = Literal["waits", "runs", "over"]
 WAITS = frozenset(("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
@@ -54,6 +63,8 @@ class ListedNode:
     memory_bytes: int
     gpu: str  # the type of its GPUs in GRES; "" where that has none
     num_gpus: int
+    name: str  # of the node
+    features: tuple[str, ...]  # that an administrator gave it
 
 
 def submit(options: Sequence[str], script: str, *, environment: dict[str, str]) -> str:
@@ -64,33 +75,53 @@ def submit(options: Sequence[str], script: str, *, environment: dict[str, str]) 
 def listed(*, name: str = "") -> list[Listed]:
     """Returns the jobs of this user, oldest first: all, or those of a name.
 
-    Jobs that ended some minutes ago (MinJobAge of Slurm) are not among them.
+    Jobs that ended some minutes ago (MinJobAge of Slurm) are not among them. A heterogeneous job is one.
     """
     words = ["squeue", "--me", "--states=all", "--noheader", "--sort=V", f"--format={SEPARATOR.join(FIELDS)}"]
     rows = (
         line.split(SEPARATOR) for line in _call([*words, *([f"--name={name}"] if name else [])]).splitlines()
     )
-    return [
-        Listed(
-            id=row[0], state=row[1], name=row[2], comment=row[3], submitted_at=_time(row[4]),
-            started_at=_time(row[5]), ended_at=_time(row[6]), reason=row[7],
+    jobs: dict[str, dict[int, Listed]] = {}
+    for row in rows:
+        id, _, number = row[0].partition(OF_A_PART)
+        jobs.setdefault(id, {})[int(number or 0)] = (
+            Listed(
+                id=id, state=row[1], name=row[2], comment=row[3], submitted_at=_time(row[4]),
+                started_at=_time(row[5]), ended_at=_time(row[6]), reason=row[7],
+            )
+        )  # fmt: skip
+    return [_whole([parts[number] for number in sorted(parts)]) for parts in jobs.values()]
+
+
+def _whole(parts: Sequence[Listed]) -> Listed:
+    """Returns the parts of a heterogeneous job as one job: the first of them, which runs the script.
+
+    Where it has not succeeded, its state is that of the part that ended it, and a reason why any part waits
+    is one for all.
+    """
+    first = parts[0]
+    if first.phase == "over" and first.state != "COMPLETED":
+        cause = next(
+            (part.state for part in parts if part.phase == "over" and part.state not in ENDED_WITH), ""
         )
-        for row in rows
-    ]  # fmt: skip
+        return replace(first, state=cause or first.state)
+    if first.phase == "waits":
+        return replace(first, reason=next((p.reason for p in parts if p.reason in NEVER), first.reason))
+    return first
 
 
 def nodes() -> list[ListedNode]:
     """Returns the nodes that take jobs, in each of their partitions."""
     made = []
     for line in _call(["sinfo", "--Node", "--noheader", f"--format={SEPARATOR.join(OF_NODES)}"]).splitlines():
-        partition, _, cpus, mebibytes, state, gres = line.split(SEPARATOR)
+        partition, name, cpus, mebibytes, state, gres, features = line.split(SEPARATOR)
         if state.rstrip(SUFFIXES) not in TAKES_JOBS:
             continue
         gpu, num_gpus = gpus(gres)
         made.append(
             ListedNode(
                 partition=partition, cpus=int(cpus), memory_bytes=int(mebibytes) << 20, gpu=gpu,
-                num_gpus=num_gpus,
+                num_gpus=num_gpus, name=name, features=tuple(features.split(",")),
             )
         )  # fmt: skip
     return made

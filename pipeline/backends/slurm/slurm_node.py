@@ -24,16 +24,25 @@ PORTS = range(20_000, 60_000)  # by the id of the job, since jobs may share a no
 
 
 def place(variables: Mapping[str, str]) -> Place | None:
-    """Returns the place of this node by the variables of srun; None if it is the only one."""
-    num_nodes = int(variables.get("SLURM_STEP_NUM_NODES", "1"))
-    if num_nodes == 1:
+    """Returns the place of this node by the variables of Slurm; None if it is the only one."""
+    if num_parts := int(variables.get("SLURM_HET_SIZE", "0")):  # of a heterogeneous job
+        of_parts = [variables[f"SLURM_JOB_NODELIST_HET_GROUP_{part}"] for part in range(num_parts)]
+        names = [name for nodes in of_parts for name in _names(nodes)]
+        rank, job = names.index(variables["SLURMD_NODENAME"]), variables["SLURM_JOB_ID_HET_GROUP_0"]
+    elif int(variables.get("SLURM_STEP_NUM_NODES", "1")) > 1:
+        names = _names(variables["SLURM_STEP_NODELIST"])
+        rank, job = int(variables["SLURM_NODEID"]), variables["SLURM_JOB_ID"]
+    else:
         return None
-    names = _scontrol("show", "hostnames", variables["SLURM_STEP_NODELIST"]).split()
-    rank = int(variables["SLURM_NODEID"])
-    port = PORTS[int(variables["SLURM_JOB_ID"]) % len(PORTS)]
+    port = PORTS[int(job) % len(PORTS)]
     return Place(
-        num_nodes=num_nodes, rank=rank, host=_address(names[rank]), master=f"{_address(names[0])}:{port}"
+        num_nodes=len(names), rank=rank, host=_address(names[rank]), master=f"{_address(names[0])}:{port}"
     )
+
+
+def _names(nodes: str) -> list[str]:
+    """Returns the names of a list of nodes such as `n[1-2]`."""
+    return _scontrol("show", "hostnames", nodes).split()
 
 
 def _address(name: str) -> str:
