@@ -142,9 +142,23 @@ def _lay_out(
         cold=_why_cold(champion, day, overridden.gate),
         boot=clock.boot(),
         booted_at=booted_at,
+        test_hours=_test_hours(overridden),
     )
     records.write(night)
     return night
+
+
+def _test_hours(loaded: params.Params) -> float:
+    """Returns how long users need to judge tonight's challenger; 0 where that is not known."""
+    from pipeline.experiment import live_test
+
+    if loaded.gate.scores == "replay":
+        return 0.0
+    try:
+        return live_test.hours_needed(loaded, hours=loaded.night.decide_hours)
+    except PipelineError as error:
+        log.warning("no time is planned for the live test: %s", error)
+        return 0.0
 
 
 def _expect_small_code(loaded: params.Params) -> None:

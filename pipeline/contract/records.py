@@ -57,6 +57,7 @@ class Night(Record):
     cold: str = ""  # why training begins cold, on all samples, whatever `train` says; "": it need not
     boot: str = ""  # name of the boot of the machine that opened it, and when that was by its clock then, in
     booted_at: float = 0.0  # seconds since 1970 (pipeline/contract/clock.py)
+    test_hours: float = 0.0  # that a live test needs, by the traffic of the last days; 0: none is planned for
 
 
 @dataclass(frozen=True, kw_only=True)

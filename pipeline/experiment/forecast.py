@@ -1,4 +1,4 @@
-"""Forecasts what tonight's traffic can show, from the traffic of the last days.
+"""Forecasts what tonight's traffic can show, and how long that takes, from the traffic of the last days.
 
 A user of a day counts once, as in an experiment (`observations`); how many come in an hour and how much their
 scores differ give the smallest effect that is shown at 80 % power (`unpaired.detectable`). Pure.
@@ -15,6 +15,10 @@ from pipeline.experiment.live_score import LISTS, LiveScore, Shown
 from pipeline.experiment.looks import NUM_LOOKS, last_bound
 from pipeline.experiment.ramp import Pace, clock_by
 from pipeline.statistics import unpaired
+from pipeline.statistics.paired import POWER
+
+PRECISION_H = 0.05
+LEAST_POWER = 0.5  # a test that more likely than not ends without a proof is not worth hours of training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +55,9 @@ def volume(exposures: Iterable[Shown], *, now: float, days: float, by: LiveScore
 
 def forecast(before: Volume, *, pace: Pace, hours: float, alpha: float, margin: float) -> str:
     """Returns what so many hours can show, in words."""
-    shares = [number / NUM_LOOKS for number in range(1, NUM_LOOKS + 1)]
-    clocks = [clock_by(pace, units_per_hour=before.users_per_hour, hours=hours * share) for share in shares]
-    known = [place for place, clock in enumerate(clocks) if clock > max([0.0, *clocks[:place]])]
-    if not known or not before.sd > 0:
+    least = detectable(before, pace=pace, hours=hours, alpha=alpha)
+    if math.isinf(least):
         return "no outcomes of the last days tell how much users differ, so what can be shown is not known"
-    bound = last_bound([clocks[place] for place in known], [shares[place] for place in known], alpha=alpha)
-    least = unpaired.detectable(sd=before.sd, clock=clocks[-1], alpha=alpha, bound=bound)
     text = (
         f"at {before.users_per_hour:,.0f} users an hour, as in the last {before.days:.1f} days, "
         f"{hours:.1f} hours show {least:.4f} at 80 % power"
@@ -65,6 +65,36 @@ def forecast(before: Volume, *, pace: Pace, hours: float, alpha: float, margin: 
     if least > margin:
         text += f", more than the margin {margin:g}, so that it may stay inconclusive"
     return text
+
+
+def detectable(before: Volume, *, pace: Pace, hours: float, alpha: float, power: float = POWER) -> float:
+    """Returns the smallest true effect that so many hours show with this power; infinity if nothing tells."""
+    shares = [number / NUM_LOOKS for number in range(1, NUM_LOOKS + 1)]
+    clocks = [clock_by(pace, units_per_hour=before.users_per_hour, hours=hours * share) for share in shares]
+    known = [place for place, clock in enumerate(clocks) if clock > max([0.0, *clocks[:place]])]
+    if not known or not before.sd > 0:
+        return math.inf
+    bound = last_bound([clocks[place] for place in known], [shares[place] for place in known], alpha=alpha)
+    return unpaired.detectable(sd=before.sd, clock=clocks[-1], alpha=alpha, power=power, bound=bound)
+
+
+def hours_needed(before: Volume, *, pace: Pace, alpha: float, margin: float, longest: float) -> float:
+    """Returns the hours within which a test shows one margin at 80 % power, at most `longest`.
+
+    Where `longest` hours show it with less power, but at least `LEAST_POWER`, they are all needed. 0 where
+    they do not show it, or where nothing tells how much users differ.
+    """
+
+    def shows(hours: float, power: float) -> bool:
+        return detectable(before, pace=pace, hours=hours, alpha=alpha, power=power) <= margin
+
+    if not shows(longest, POWER):
+        return longest if shows(longest, LEAST_POWER) else 0.0
+    low, high = 0.0, longest
+    while high - low > PRECISION_H:
+        middle = (low + high) / 2
+        low, high = (low, middle) if shows(middle, POWER) else (middle, high)
+    return high
 
 
 def scores_before(exposures: Iterable[Shown], *, by: LiveScore = LISTS) -> dict[str, float]:

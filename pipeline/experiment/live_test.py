@@ -43,6 +43,7 @@ FOLDER = records.RUN / "live"
 DECIDED = FOLDER / "decided.json"
 BEFORE = "before.json"
 ANY_MARGIN = 0.01  # where the night's verdict on its scores has none
+NIGHTS_BACK = 14  # for one that was evaluated
 HISTORY_DAYS = 7  # of traffic, from which tonight's is forecast, and what a user scores
 
 
@@ -345,7 +346,7 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, b
     """
     now = datetime.now(UTC).replace(microsecond=0)
     since = now.timestamp() - HISTORY_DAYS * DAY_S
-    before = forecast.volume(log.exposures(None, since=since), now=now.timestamp(), days=HISTORY_DAYS, by=by)
+    before = _volume(log, by)
     scores = forecast.scores_before(log.exposures(None, since=since), by=by)
     records.replace_text(FOLDER / BEFORE, json.dumps(scores))
     hours = max((night.decide_until - now).total_seconds() / HOUR_S - params.live_test.outcome_hours, 0.0)
@@ -353,6 +354,41 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, b
         before, pace=pace(params.live_test), hours=hours, alpha=rules.alpha, margin=rules.margin
     )
     return Live(experiment=night.id, began_at=now, foretold=text)
+
+
+def hours_needed(params: LiveSections, *, hours: float) -> float:
+    """Returns how long users need to judge tonight's challenger, who decide within `hours`.
+
+    It goes by the traffic of the last days, by the metric and the margin of the newest night that was
+    evaluated, and by `gate.alpha`; outcomes come `live_test.outcome_hours` later. 0 where no user meets the
+    challenger, or where nothing tells.
+    """
+    longest = hours - params.live_test.outcome_hours
+    if params.gate.scores == "replay" or longest <= 0:
+        return 0.0
+    nights = (commit.id for commit in ledger.commits(limit=NIGHTS_BACK))
+    newest = next((commit for commit in nights if ledger.read_at(commit, Evaluation)), "")
+    evaluation, verdict = ledger.read_at(newest, Evaluation), ledger.read_at(newest, Verdict)
+    log = open_log(params) if evaluation else None
+    if log is None:
+        return 0.0
+    margin = params.gate.margin or (verdict.margin if verdict else None) or ANY_MARGIN
+    rules = Rules(alpha=params.gate.alpha, margin=margin, min_samples=params.gate.min_samples, refresh=True)
+    try:
+        by, rules = score_by(evaluation, params.gate, rules=rules, own=params.live_test.metric)
+    except (ParamsError, ReleaseError):  # the test itself will say so
+        return 0.0
+    needed = forecast.hours_needed(
+        _volume(log, by), pace=pace(params.live_test), alpha=rules.alpha, margin=rules.margin, longest=longest
+    )
+    return round(needed + params.live_test.outcome_hours, 2) if needed else 0.0
+
+
+def _volume(log: "Log", by: LiveScore) -> forecast.Volume:
+    """Returns the traffic of the last days."""
+    now = time.time()
+    exposures = log.exposures(None, since=now - HISTORY_DAYS * DAY_S)
+    return forecast.volume(exposures, now=now, days=HISTORY_DAYS, by=by)
 
 
 def _looks(standing: Live, night: Night) -> Looks:

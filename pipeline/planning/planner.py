@@ -31,7 +31,7 @@ from pipeline.planning.infeasible import (
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.efficiency import Efficiency, alike
-from pipeline.prediction.time_budget import window
+from pipeline.prediction.time_budget import windows
 from pipeline.profiling import remedies
 from pipeline.training.recipe import Course, course
 
@@ -77,17 +77,11 @@ def plan(
     batch_size = training.batch_size
     if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
         batch_size = max(1, batch_size // 2)
-    there = window(
+    splits = windows(
         night, dataset, profile,
         test_days=params.prepare.test_days, confidence=planning.confidence,
         decided=known.decided if known else (), refit_epochs=params.gate.refit_epochs,
     )  # fmt: skip
-    limits = Limits(
-        deadline_s=there.deadline_s,
-        budget_usd=night.budget_usd,
-        confidence=planning.confidence,
-        usd_per_hour_saved=planning.usd_per_hour_saved,
-    )
     nights = alike(
         known.reached if known else (),
         profile=profile, num_samples=tonight.num_samples, batch_size=batch_size,
@@ -121,7 +115,16 @@ def plan(
         raise PlanError(nothing_runs(job, usable, planning.batch_sizes or (batch_size,)))
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
-    choice = search(offered, limits=limits, objective=planning.objective)
+    for there in splits:  # the whole live test first, then less and less of it
+        limits = Limits(
+            deadline_s=there.deadline_s,
+            budget_usd=night.budget_usd,
+            confidence=planning.confidence,
+            usd_per_hour_saved=planning.usd_per_hour_saved,
+        )
+        choice = search(offered, limits=limits, objective=planning.objective)
+        if choice:
+            break
     if training.batching != "even" and (
         joined := list(
             unlike.cheaper(job, machines, planning, available=obtainable, num_samples=tonight.num_samples,

@@ -9,7 +9,8 @@ from math import log
 
 from pipeline.contract.formats import count, dollars, duration
 from pipeline.contract.records import Night, Option, Plan
-from pipeline.prediction.time_budget import BEFORE_TRAINING
+from pipeline.contract.units import HOUR_S
+from pipeline.prediction.time_budget import BEFORE_TRAINING, TEST
 
 ROWS = 12  # of the table
 WIDTH, HEIGHT = 64, 12  # of the picture, in characters
@@ -25,6 +26,8 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
     yield summary(plan, night)
     if plan.basis:
         yield f"The time rests on {plan.basis}."
+    if night.test_hours:
+        yield _test(plan, night)
     if plan.share:
         yield f"Its share: {plan.share}."
     if plan.risk:
@@ -54,6 +57,19 @@ def summary(plan: Plan, night: Night) -> str:
     if plan.explore_usd > 0:
         return f"{text} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
     return f"{text} Next best: {plan.runner_up}." if plan.runner_up else text
+
+
+def _test(plan: Plan, night: Night) -> str:
+    """Returns how much of the night users have to judge the challenger, and why not all that they need."""
+    needed_s = night.test_hours * HOUR_S
+    kept_s = sum(portion.expected_s for portion in plan.after if portion.name == TEST)
+    text = f"Of the night {duration(kept_s)} are kept for the live test"
+    if kept_s >= needed_s:
+        return f"{text}, which by the traffic of the last days it needs."
+    return (
+        f"{text}, of {duration(needed_s)} that it needs by the traffic of the last days: no way of training "
+        f"for at most {dollars(night.budget_usd)} is done sooner, so the test may stay inconclusive."
+    )
 
 
 def price(plan: Plan) -> str:
@@ -140,12 +156,14 @@ def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:
 def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], ...]:
     """Returns the rest of the night around the plan's portions: name, seconds, dollars (None: not billed)."""
     window_s = (night.train_until - night.started_at).total_seconds()
-    before_s = window_s * BEFORE_TRAINING
     after_s = (night.decide_until - night.train_until).total_seconds()
     after = "kept for evaluation and gate"  # in plans of earlier nights, which did not predict them
     if plan.after:
         after_s -= sum(portion.expected_s for portion in plan.after)
         after = "left to the decision"
+    if after_s < 0:  # training has to be done before its own deadline
+        window_s, after_s = window_s + after_s, 0.0
+    before_s = window_s * BEFORE_TRAINING
     return (
         ("kept for the stages before", before_s, None),
         ("left to the deadline", window_s - before_s - plan.expected_s, night.budget_usd - plan.expected_usd),

@@ -194,6 +194,8 @@ def _decided(entry: Entry) -> Decided | None:
     ended_at, decided_at, evaluation_s = training.ended_at, verdict.decided_at, evaluation.elapsed_s
     if not (ended_at and decided_at and evaluation_s):
         return None
+    if verdict.live:  # how long users judge is planned by itself, and no time of the gate
+        decided_at = verdict.live.began_at
     gate_s = (decided_at - ended_at).total_seconds() - evaluation_s
     refitted = entry.refit.training if entry.refit else None
     refit_s = (refitted.start_s or 0.0) + refitted.elapsed_s if refitted else 0.0

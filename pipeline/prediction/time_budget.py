@@ -4,11 +4,12 @@ Training must end by `night.train_until`, and the decision must be made by `nigh
 must also end before the latter less what evaluation and gate take, and a refit where `gate.refit_epochs` asks
 for one. Those start from a prior (scoring is the forward third of a step, for two models; a refit is whole
 steps on the held-out samples, at the speed of the machine at hand) and are learned from the nights: the
-median of what they took, with the spread between nights.
+median of what they took, with the spread between nights. Where users judge the challenger, the hours that
+they need come off as well (`windows`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import ceil, exp
 from statistics import NormalDist
@@ -20,7 +21,8 @@ from pipeline.contract.units import HOUR_S
 from pipeline.machines.startup import IN_RUN_S, Part, typical
 
 BEFORE_TRAINING = 0.05  # share of the time from opening to end of training that other stages take
-EVALUATION, GATE, REFIT = "evaluation", "register and gate", "refit"
+EVALUATION, GATE, REFIT, TEST = "evaluation", "register and gate", "refit", "live test"
+TEST_SHARES = tuple(tenths / 10 for tenths in range(10, -1, -1))  # of the hours that a live test needs
 FORWARD = 1 / 3  # share of a step that is the forward pass; the backward pass costs twice as much
 ARMS = 2  # models that are scored: challenger and champion
 STAGE_S = 10.0  # start of a stage: processes, imports, the model
@@ -73,6 +75,32 @@ class Window:
         """Returns when a job that takes so many seconds has to begin."""
         until = min(night.train_until, night.decide_until - timedelta(seconds=ceil(self.after_s)))
         return until - timedelta(seconds=ceil(seconds))
+
+
+def windows(
+    night: Night,
+    dataset: Dataset,
+    profile: Profile,
+    *,
+    test_days: int,
+    confidence: float,
+    decided: Sequence[Decided] = (),
+    refit_epochs: float = 0.0,
+) -> Iterator[Window]:
+    """Yields what the night leaves to training: beside the whole live test, then beside less and less of it.
+
+    The last one leaves the test what is over anyway. Raises PlanError if what follows training does not fit
+    even so.
+    """
+    there = window(
+        night, dataset, profile,
+        test_days=test_days, confidence=confidence, decided=decided, refit_epochs=refit_epochs,
+    )  # fmt: skip
+    for share in TEST_SHARES if night.test_hours else (0.0,):
+        test = Part(seconds=share * night.test_hours * HOUR_S, spread=0.0, name=TEST)
+        beside = replace(there, after=(*there.after, test)) if share else there
+        if beside.until_s > 0:
+            yield beside
 
 
 def window(

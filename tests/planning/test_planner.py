@@ -17,6 +17,7 @@ from pipeline.contract.records import Plan, Rental, Tuning, dumps, loads
 from pipeline.machines.catalog import AT_HAND, rented
 from pipeline.planning.fallback import MUCH_LATER, NUM_RUNGS
 from pipeline.planning.planner import plan
+from pipeline.planning.rationale import rationale
 from pipeline.spot.states import Place
 from pipeline.spot.steering import Attempt, Facts, place, zone_of
 from tests.benchmarks.catalogs import agreement
@@ -29,10 +30,12 @@ AT_HOME = {"available": (AT_HAND,), "listed": rented()}  # the backend has only 
 
 
 def planned(
-    *, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING, job=None, dataset=DATASET
-) -> Plan:
+    *, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING, job=None, dataset=DATASET,
+    test_hours=0.0,
+) -> Plan:  # fmt: skip
+    tonight = replace(night(hours=hours, budget_usd=budget_usd), test_hours=test_hours)
     return plan(
-        night(hours=hours, budget_usd=budget_usd), dataset, job or profile(), None, told(params, training),
+        tonight, dataset, job or profile(), None, told(params, training),
         available=EVERYTHING,
     )  # fmt: skip
 
@@ -482,3 +485,20 @@ def test_the_plan_takes_over_what_the_profile_kept():
     tuned = replace(profile(), tuning=Tuning(num_loaders=4, fused=True))
     found = planned(job=tuned)
     assert found.tuning == tuned.tuning
+
+
+def test_training_is_planned_to_end_before_the_hours_that_users_need_to_judge():
+    slow = profile(step_s=0.04)  # eleven hours on this machine
+    plain, early = planned(job=slow), planned(job=slow, test_hours=20.0)
+    assert plain.rental.is_local
+    assert not early.rental.is_local
+    assert early.interval[1] < 4 * 3600
+    assert [part.expected_s for part in early.after if part.name == "live test"] == [20 * 3600]
+
+
+def test_where_the_budget_buys_no_faster_machine_the_live_test_has_what_is_left():
+    plan = planned(job=profile(step_s=0.04), test_hours=20.0, budget_usd=0.0)
+    assert plan.rental.is_local
+    assert [part.expected_s for part in plan.after if part.name == "live test"] == [12 * 3600]
+    text = rationale(plan, replace(night(budget_usd=0.0), test_hours=20.0))
+    assert "12 h are kept for the live test, of 20 h that it needs" in text

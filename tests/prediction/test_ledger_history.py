@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.contract import records
 from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Evaluation, Night, Plan, Profile, Training, Verdict
+from pipeline.contract.records import Evaluation, Live, Night, Plan, Profile, Training, Verdict
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.planning import planner
 from pipeline.planning.plan_stage import plan
@@ -180,6 +180,22 @@ def test_evaluation_and_gate_are_told_from_the_end_of_training_to_the_decision()
     assert [(each.name, round(each.expected_s)) for each in told] == [
         ("evaluation", 600), ("register and gate", 600),
     ]  # fmt: skip
+
+
+def test_the_hours_in_which_users_judged_are_no_time_of_the_gate():
+    entries = [after(planned(night()), number=k, ended_at=STARTED + timedelta(hours=2)) for k in range(3)]
+    began_at = STARTED + timedelta(hours=2, minutes=20)
+    judged = [
+        replace(
+            each,
+            verdict=replace(
+                each.verdict, decided_at=STARTED + timedelta(hours=23),
+                live=Live(experiment="e", began_at=began_at, foretold=""),
+            ),
+        )
+        for each in entries
+    ]  # fmt: skip
+    assert learned(judged).decided == learned(entries).decided
 
 
 def test_machines_that_took_longer_to_come_are_expected_to_take_longer():

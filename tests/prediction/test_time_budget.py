@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract.errors import PlanError
-from pipeline.prediction.time_budget import BEFORE_TRAINING, Decided, window
+from pipeline.contract.records import Night
+from pipeline.prediction.time_budget import BEFORE_TRAINING, TEST, TEST_SHARES, Decided, window, windows
 from tests.planning.jobs import DATASET, night, profile
 
 
@@ -80,3 +81,25 @@ def test_the_hours_that_help_leave_so_many_seconds(deadline_s, evaluation_s):
     train_hours, decide_hours = plain.hours(deadline_s)
     helped = replace(plain, train_s=train_hours * 3600, decide_s=decide_hours * 3600)
     assert helped.deadline_s >= deadline_s * (1 - 1e-9)
+
+
+def test_training_ends_before_the_whole_live_test_and_only_then_before_less_of_it():
+    told = replace(night(hours=18), test_hours=12.0)
+    there = list(windows(told, DATASET, profile(), test_days=1, confidence=0.99))
+    plain = window(told, DATASET, profile(), test_days=1, confidence=0.99)
+    kept_h = [sum(part.seconds for part in each.after if part.name == TEST) / 3600 for each in there]
+    assert kept_h == [share * 12 for share in TEST_SHARES]
+    assert [each.until_s for each in there] == sorted(each.until_s for each in there)
+    assert there[0].until_s == pytest.approx(told_s(told) - plain.after_s - 12 * 3600)
+    assert there[-1] == plain
+
+
+def test_a_live_test_longer_than_the_night_leaves_training_what_less_of_it_leaves():
+    told = replace(night(hours=18), test_hours=30.0)
+    there = list(windows(told, DATASET, profile(), test_days=1, confidence=0.99))
+    assert 0 < len(there) < len(TEST_SHARES)
+    assert all(each.until_s > 0 for each in there)
+
+
+def told_s(told: Night) -> float:
+    return (told.decide_until - told.started_at).total_seconds()
