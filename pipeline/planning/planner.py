@@ -8,7 +8,7 @@ plan whenever it is made.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from pipeline.planning.infeasible import (
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.efficiency import Efficiency, alike
-from pipeline.prediction.time_budget import windows
+from pipeline.prediction.time_budget import Window, windows
 from pipeline.profiling import remedies
 from pipeline.training.recipe import Course, course
 
@@ -115,16 +115,7 @@ def plan(
         raise PlanError(nothing_runs(job, usable, planning.batch_sizes or (batch_size,)))
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
-    for there in splits:  # the whole live test first, then less and less of it
-        limits = Limits(
-            deadline_s=there.deadline_s,
-            budget_usd=night.budget_usd,
-            confidence=planning.confidence,
-            usd_per_hour_saved=planning.usd_per_hour_saved,
-        )
-        choice = search(offered, limits=limits, objective=planning.objective)
-        if choice:
-            break
+    there, limits, choice = _split(splits, offered, night, planning)
     if training.batching != "even" and (
         joined := list(
             unlike.cheaper(job, machines, planning, available=obtainable, num_samples=tonight.num_samples,
@@ -158,6 +149,26 @@ def plan(
         else (),
         explore_usd=explore_usd,
     )
+
+
+def _split(
+    splits: Iterable[Window], offered: Sequence[Candidate], night: Night, params: "PlanParams"
+) -> tuple[Window, Limits, Choice | None]:
+    """Returns the first of these windows, beside the most of the live test, that a way is in time for.
+
+    Where there is none it returns the last one, with no choice.
+    """
+    for there in splits:
+        limits = Limits(
+            deadline_s=there.deadline_s,
+            budget_usd=night.budget_usd,
+            confidence=params.confidence,
+            usd_per_hour_saved=params.usd_per_hour_saved,
+        )
+        choice = search(offered, limits=limits, objective=params.objective)
+        if choice:
+            break
+    return there, limits, choice
 
 
 def _explored(

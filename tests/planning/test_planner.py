@@ -499,6 +499,6 @@ def test_training_is_planned_to_end_before_the_hours_that_users_need_to_judge():
 def test_where_the_budget_buys_no_faster_machine_the_live_test_has_what_is_left():
     plan = planned(job=profile(step_s=0.04), test_hours=20.0, budget_usd=0.0)
     assert plan.rental.is_local
-    assert [part.expected_s for part in plan.after if part.name == "live test"] == [12 * 3600]
+    assert [part.expected_s for part in plan.after if part.name == "live test"] == [10 * 3600]
     text = rationale(plan, replace(night(budget_usd=0.0), test_hours=20.0))
-    assert "12 h are kept for the live test, of 20 h that it needs" in text
+    assert "10 h are kept for the live test, of 20 h that it needs" in text
