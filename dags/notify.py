@@ -19,6 +19,7 @@ from homes import Home
 log = logging.getLogger(__name__)
 
 MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
+TRAINING = "workflowType=machine_learning"  # without it, MLflow opens in its view for language models
 NOTHING_TO_DO = 99
 
 

@@ -110,7 +110,7 @@ ONLY_PLAN = "{{ ' && exit 99' if params.plan_only }}"
 class MlflowLink(BaseOperatorLink):
     """Link from a task to a page of the night's run in MLflow."""
 
-    page = "runs/{run_id}"
+    page = "experiments/{experiment}/runs/{run_id}"
 
     @property
     def name(self) -> str:
@@ -120,14 +120,14 @@ class MlflowLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Returns the address of the page; of the list of runs while the night has no registered version."""
         version = notify.record_of(homes.of_dag(ti_key.dag_id), ti_key.run_id, "version")
-        page = self.page.format(**version) if version else "experiments"
-        return f"{notify.MLFLOW_UI}/#/{page}"
+        page = self.page.format(**{"experiment": "0"} | version) if version else "experiments"
+        return f"{notify.MLFLOW_UI}/#/{page}?{notify.TRAINING}"
 
 
 class ReportLink(MlflowLink):
     """Link from a task to the report of the night, as MLflow shows it."""
 
-    page = "experiments/0/runs/{run_id}/artifacts/report.html"  # MLflow finds the run by its id alone
+    page = "experiments/{experiment}/runs/{run_id}/artifacts/report.html"
 
     @property
     def name(self) -> str:

@@ -69,7 +69,7 @@ def question(run_id: str, home: Home = OWN) -> str:
     if verdict["inconclusive"]:
         lines.append("It is not proven: to approve it, give a reason.")
     if version := notify.record_of(home, run_id, "version"):
-        page = f"{notify.MLFLOW_UI}/#/models/{version['name']}/versions/{version['number']}"
+        page = f"{notify.MLFLOW_UI}/#/models/{version['name']}/versions/{version['number']}?{notify.TRAINING}"
         lines.append(f"What it rests on: [version {version['number']} in MLflow]({page})")
     checks = [
         f"| {plain(c['name'])} | {'ok' if c['ok'] else 'failed'} | {plain(c['text'])} |"

@@ -517,13 +517,14 @@ def check(*, rent: bool = False) -> int:
     return _shown(rented(params.load(checkout.home()))) if rent else 0
 
 
-def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
+def report(*, night: str = "", open: bool = False, all: bool = False, json_: bool = False) -> int:
     """Write the board over the nights and the report of the newest, and print where they are.
 
     Args:
         night: the night whose report is wanted; the newest if left out
         open: show the board in a browser, or the report of the night that was named
         all: only a board over the nights of each model of the fleet
+        json_: write nothing; print the summary of the night and its records as JSON
     """
     from pipeline.report import fleet_rows, links, outcome, page
     from pipeline.storage import homes
@@ -537,11 +538,10 @@ def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
             _show_in_browser(of_all)
         return 0
     entries = ledger.history(limit=outcome.NIGHTS)
-    folders = [checkout.home() / "nights" / entry.night.id for entry in entries
-               if not entry.rollback and entry.night.id == (night or entry.night.id)]  # fmt: skip
-    folder = next((folder for folder in folders if (folder / page.FILE).exists()), None)
-    if folder is None:
-        raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
+    folder = _newest_here(entries, night)
+    if json_:
+        print(json.dumps(page.values(folder, entries)))
+        return 0
     overview = checkout.home() / links.BOARD
     here = homes.Home(folder=checkout.home(), model=checkout.home().name, leads=True)
     fleet_rows.write(overview, [here], at=now)
@@ -553,14 +553,26 @@ def report(*, night: str = "", open: bool = False, all: bool = False) -> int:
             except PipelineError as error:
                 log.warning("the page of night %s is as it was: %s", entry.night.id, error)
     shown = next(entry for entry in entries if not entry.rollback and entry.night.id == folder.name)
-    if folder != folders[0]:
-        log.info("no report of %s, the newest night, is here; that of %s is", folders[0].name, folder.name)
     if since := outcome.since(shown, entries):
         log.info("%s", since)
     print(overview, written, sep="\n")
     if open:
         _show_in_browser(written if night else overview)
     return 0
+
+
+def _newest_here(entries: list[ledger.Entry], night: str) -> Path:
+    """Returns the folder of the night, or of the newest one, whose page is here; `entries` newest first."""
+    from pipeline.report import links
+
+    folders = [checkout.home() / "nights" / entry.night.id for entry in entries
+               if not entry.rollback and entry.night.id == (night or entry.night.id)]  # fmt: skip
+    folder = next((folder for folder in folders if (folder / links.PAGE).exists()), None)
+    if folder is None:
+        raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
+    if folder != folders[0]:
+        log.info("no report of %s, the newest night, is here; that of %s is", folders[0].name, folder.name)
+    return folder
 
 
 def _show_in_browser(page: Path) -> None:

@@ -3,8 +3,8 @@
 An unknown number is an en dash; the minus is a true minus sign, so that columns of figures line up.
 """
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, timedelta
 
 NONE = "–"
 _DURATIONS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
@@ -192,3 +192,22 @@ def clock(moment: datetime | None) -> str:
     '2011-09-01 02:30 UTC'
     """
     return NONE if moment is None else f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def days(dates: Iterable[date], most: int = 3) -> str:
+    """Returns days as ranges, the newest `most` of them, and how many days there are where it has more.
+
+    >>> days([date(2011, 9, 1), date(2011, 9, 2), date(2011, 9, 5)])
+    '2011-09-05, 2011-09-01 to 2011-09-02'
+    >>> days([date(2011, 9, day) for day in range(1, 30, 2)], most=1)
+    '2011-09-29 and 14 more'
+    """
+    ranges: list[tuple[date, date]] = []
+    for day in sorted(set(dates), reverse=True):
+        if ranges and ranges[-1][0] - day == timedelta(days=1):
+            ranges[-1] = (day, ranges[-1][1])
+        else:
+            ranges.append((day, day))
+    shown = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in ranges[:most])
+    more = sum((last - first).days + 1 for first, last in ranges[most:])
+    return f"{shown} and {count(more)} more" if more else shown

@@ -440,6 +440,7 @@ class Version(Record):
     run_id: str
     files_digest: str = ""  # of all its files, code included; "": made before that was kept
     mlmodel: str = ""  # text of its file MLmodel, which no other version has; "": made before that was kept
+    experiment: str = "0"  # of MLflow, that the run is in; "0": made before that was kept
 
 
 @dataclass(frozen=True, kw_only=True)

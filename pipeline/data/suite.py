@@ -230,6 +230,7 @@ class Judge:
         for name in ("great_expectations", "great_expectations.data_context.types.base"):
             logging.getLogger(name).setLevel(logging.WARNING)
         self._docs = docs
+        self._failed: dict[str, list[str]] = {}  # rules by group
         context: Any = gx.get_context(mode="ephemeral")
         self._context = context
         self._context.variables.progress_bars = {"globally": False}
@@ -261,20 +262,21 @@ class Judge:
         outcome: Any = checkpoint.run(batch_parameters={"dataframe": frame})
         (run,) = outcome.run_results.values()
         by_name = {result.expectation_config.meta["rule"]: result for result in run.results}
-        return [_finding(rule, by_name[rule.name]) for rule in rules]
+        findings = [_finding(rule, by_name[rule.name]) for rule in rules]
+        self._failed[group] = [
+            rule.name for rule, one in zip(rules, findings, strict=True) if not one.success
+        ]
+        return findings
 
     def publish(self) -> Path:
         """Writes the Data Docs of all findings so far and returns their first page."""
-        site = {
-            "class_name": "SiteBuilder", "show_how_to_buttons": False,
-            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-            "store_backend": {"class_name": "TupleFilesystemStoreBackend",
-                              "base_directory": str(self._docs.resolve())},
-        }  # fmt: skip
+        from pipeline.data import data_docs
+
         shutil.rmtree(self._docs, ignore_errors=True)
-        self._context.add_data_docs_site("docs", site)
-        self._context.build_data_docs()
-        return self._docs / "index.html"
+        self._context.add_data_docs_site("docs", data_docs.site(self._docs))
+        self._context.build_data_docs(build_index=False)
+        shutil.rmtree(self._docs / "static", ignore_errors=True)  # fonts and pictures of its own pages
+        return data_docs.write_index(self._docs, self._failed)
 
 
 def _escaped(value: Any) -> Any:

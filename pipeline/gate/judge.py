@@ -44,8 +44,8 @@ from pipeline.gate.plausibility import NIGHTS, plausible
 from pipeline.gate.selftest import selftest
 from pipeline.registry import approval
 from pipeline.registry.lineage import is_declared_equal, is_refresh
-from pipeline.registry.verdicts import show_verdict
 from pipeline.report import night_events, notifier
+from pipeline.report.version_page import show_verdict
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.statistics.paired import Rules, judge
 from pipeline.statistics.result import Result, Status

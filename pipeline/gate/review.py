@@ -13,7 +13,7 @@ from pipeline.contract.records import Approval, Night, Verdict, Version
 from pipeline.contract.user import user
 from pipeline.registry import aliases, description
 from pipeline.registry import approval as approvals
-from pipeline.registry.verdicts import show_verdict
+from pipeline.report.version_page import show_verdict
 from pipeline.storage import ledger, mlflow_client
 from pipeline.storage.journal import alone
 

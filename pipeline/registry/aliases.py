@@ -21,20 +21,33 @@ log = logging.getLogger(__name__)
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 PRUNED = "pruned"  # tag of a version whose model was deleted (pipeline/rollout/prune.py): the day of that
+REPLACED = "replaced"
 SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced, refitted
 REFITTED = "refitted"  # a refit of the version serves in its place
 
 
 def is_settled(client: "MlflowClient", name: str, serving: Release) -> bool:
-    """Returns whether the alias and the version's own tag name the version that serves."""
-    return alias(client, name) == serving.version and status(client, name, serving.version) == SERVING
+    """Returns whether the aliases and the version's own tag name the version that serves."""
+    shown = alias(client, name) == serving.version and status(client, name, serving.version) == SERVING
+    return shown and not _stale_challenger(client, name)
 
 
-def alias(client: "MlflowClient", name: str) -> int:
-    """Returns the version under the alias `champion`; 0 where there is none."""
+def alias(client: "MlflowClient", name: str, which: str = CHAMPION) -> int:
+    """Returns the version under the alias; 0 where there is none."""
     with missing_is_nothing():
-        return int(client.get_model_version_by_alias(name, CHAMPION).version)
+        return int(client.get_model_version_by_alias(name, which).version)
     return 0
+
+
+def tidy(client: "MlflowClient", name: str) -> None:
+    """Takes the alias `challenger` off a version that has served, or whose refit does."""
+    if _stale_challenger(client, name):
+        client.delete_registered_model_alias(name, CHALLENGER)
+
+
+def _stale_challenger(client: "MlflowClient", name: str) -> bool:
+    number = alias(client, name, CHALLENGER)
+    return bool(number) and status(client, name, number) in (SERVING, REPLACED, REFITTED)
 
 
 def status(client: "MlflowClient", name: str, number: int) -> str:
@@ -86,13 +99,14 @@ def expect(client: "MlflowClient", name: str, release: Release) -> None:
 
 
 def show(client: "MlflowClient", name: str, serving: Release) -> None:
-    """Moves the alias to the version that serves, and tags it and the version that it replaced."""
+    """Moves the aliases to the version that serves, and tags it and the version that it replaced."""
     existing(client, name, serving.version)
     client.set_registered_model_alias(name, CHAMPION, str(serving.version))
     if serving.replaced:
         with missing_is_nothing():  # the version may have been deleted
-            tag(client, name, serving.replaced, status="replaced")
+            tag(client, name, serving.replaced, status=REPLACED)
     tag(client, name, serving.version, status=SERVING)
+    tidy(client, name)
     log.info("version %d of %s serves", serving.version, name)
 
 

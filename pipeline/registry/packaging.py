@@ -4,6 +4,7 @@ Everything goes to the same places of the night's one run, so a second call over
 """
 
 import importlib.metadata
+import json
 import tempfile
 import warnings
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError, without_password
 from pipeline.contract.params import RegisterSections
-from pipeline.contract.records import Evaluation, Night, Plan, Release, Training, Version
+from pipeline.contract.records import Dataset, Evaluation, Night, Plan, Release, Training, Version
 from pipeline.registry import carried_code, row_packaging
-from pipeline.registry.weights import MODEL
+from pipeline.registry.weights import ARRAYS, MODEL
 from pipeline.storage import erasures
 from pipeline.workloads.served_rows import serves_rows
 
@@ -166,17 +167,20 @@ def log_records(
     training: Training,
     evaluation: Evaluation,
 ) -> None:
-    """Logs the night's numbers as params and metrics of its run, and its records as artifacts."""
+    """Logs the night's numbers as params and metrics of its run, and its records as artifacts.
+
+    MLflow groups metrics by what their names have before a slash.
+    """
     from mlflow.entities import Metric, Param
 
     params = run_params(night, plan, training)
     metrics = dict(evaluation.metrics) | {
-        "planned_s": plan.expected_s,
-        "elapsed_s": training.elapsed_s,
-        "planned_usd": plan.expected_usd,
-        "cost_usd": training.cost_usd,
-        "num_updates": float(training.num_updates),
-        "num_restarts": float(training.num_restarts),
+        "time/planned_s": plan.expected_s,
+        "time/elapsed_s": training.elapsed_s,
+        "cost/planned_usd": plan.expected_usd,
+        "cost/usd": training.cost_usd,
+        "training/num_updates": float(training.num_updates),
+        "training/num_restarts": float(training.num_restarts),
     }
     stamp = int(night.started_at.timestamp() * 1000)  # the same when logged again
     logged = client.get_run(run_id).data.params
@@ -187,6 +191,35 @@ def log_records(
     )
     for path in sorted(records.RUN.glob("*.json")):
         client.log_artifact(run_id, str(path), "records")
+
+
+def log_sources(
+    client: "MlflowClient", run_id: str, *, night: Night, dataset: Dataset, workload: str
+) -> None:
+    """Logs the data set and the code in the fields of the run where MLflow has a place for them."""
+    from mlflow.entities import Dataset as LoggedDataset
+    from mlflow.entities import DatasetInput, InputTag
+    from mlflow.utils import mlflow_tags
+
+    logged = LoggedDataset(
+        name="training arrays",
+        digest=dataset.digest,
+        source_type="dvc",
+        source=json.dumps({"path": ARRAYS.as_posix(), "night": night.id}),
+        profile=json.dumps({
+            "num_samples": dataset.num_samples, "num_bytes": dataset.num_bytes,
+            "first_day": str(dataset.first_day), "last_day": str(dataset.last_day),
+        }),
+    )  # fmt: skip
+    context = InputTag(mlflow_tags.MLFLOW_DATASET_CONTEXT, "training")
+    client.log_inputs(run_id, datasets=[DatasetInput(dataset=logged, tags=[context])])
+    code = {
+        mlflow_tags.MLFLOW_SOURCE_NAME: workload,
+        mlflow_tags.MLFLOW_SOURCE_TYPE: "LOCAL",
+        mlflow_tags.MLFLOW_GIT_COMMIT: night.code_commit,
+    }
+    for name, value in code.items():
+        client.set_tag(run_id, name, value)
 
 
 def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object]:

@@ -18,7 +18,6 @@ from pipeline.contract.records import (
     Evaluation,
     Night,
     Plan,
-    Profile,
     Training,
     Version,
 )
@@ -40,7 +39,6 @@ def register(
     evaluation: Evaluation,
     champion: Champion | None,
     params: RegisterSections,
-    profile: Profile | None = None,
 ) -> Version:
     """Makes tonight's model a version under the alias `challenger`, and returns its record.
 
@@ -56,17 +54,7 @@ def register(
     tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
     with session() as client:
         run_id = find_or_make_run(client, night.id)
-        text = description.describe(
-            night=night,
-            dataset=dataset,
-            plan=plan,
-            training=training,
-            evaluation=evaluation,
-            champion=champion,
-            profile=profile,
-            lineage=tags,
-            run_id=run_id,
-        )
+        text = description.describe(night=night, evaluation=evaluation, champion=champion)
         number, known = _find_version(client, name, tags), records.find(Version)
         if known and known.number == number and known.model_digest == training.model_digest:
             files_digest, mlmodel = known.files_digest, known.mlmodel
@@ -74,6 +62,7 @@ def register(
             packaging.log_records(
                 client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
+            packaging.log_sources(client, run_id, night=night, dataset=dataset, workload=params.workload.use)
             logged = packaging.log_model(client, run_id, params, day=night.day)
             files_digest, mlmodel = logged.files_digest, logged.mlmodel
             number = number or _make_version(
@@ -84,6 +73,7 @@ def register(
             client.set_tag(run_id, key, value)
         with contextlib.redirect_stdout(sys.stderr):  # MLflow prints the run; stdout is for the record
             client.set_terminated(run_id, "FINISHED")
+        experiment = str(client.get_run(run_id).info.experiment_id)
     return Version(
         name=name,
         number=number,
@@ -93,6 +83,7 @@ def register(
         run_id=run_id,
         files_digest=files_digest,
         mlmodel=mlmodel,
+        experiment=experiment,
     )
 
 

@@ -18,6 +18,7 @@ from matplotlib.transforms import blended_transform_factory
 from pipeline.contract import formats
 from pipeline.report.svg import ACCENT, FILL, INK, MUTED, PAPER, RULE, WIDTH, inline, styled
 
+NARROW = 4.8  # inches: of a chart that a phone shows whole
 LONGEST = 40  # letters of a label; the table beside the chart has all of it
 
 
@@ -126,7 +127,7 @@ def bars(rows: Sequence[Bar], *, name: str, label: str, limit: float | None = No
 @styled
 def effect(*, value: float, low: float, high: float, margin: float | None) -> str:
     """Draws the difference to the champion with its interval, beside zero and the margin."""
-    figure, axes = canvas(height=1.0, left=0.03, right=0.97, bottom=0.3, top=0.25)
+    figure, axes = canvas(height=0.95, left=0.04, right=0.96, bottom=0.3, top=0.25, width=NARROW)
     reach = 1.15 * max(abs(low), abs(high), margin or 0.0, 1e-9)
     axes.plot([low, high], [0, 0], color=ACCENT, lw=7, alpha=0.45)
     axes.plot([value], [0], "o", color=ACCENT, ms=9)
@@ -138,11 +139,13 @@ def effect(*, value: float, low: float, high: float, margin: float | None) -> st
     if margin is not None:
         axes.axvline(-margin, color=INK, lw=1, ls=(0, (2, 2)))
         text = f"margin {formats.effect(-margin)}"
-        axes.text(-margin, 1.02, text, ha="right" if near else "center", **above)
+        at_the_edge = margin > 0.6 * reach  # where half of it would be cut off
+        axes.text(-margin, 1.02, text, ha="right" if near else "left" if at_the_edge else "center", **above)
     axes.set_xlim(-reach, reach)
     axes.set_ylim(-1, 1)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(lambda x, _: formats.effect(x) if abs(x) > 1e-9 else "0")
     label = f"Effect {formats.effect(value)}, from {formats.effect(low)} to {formats.effect(high)}"
     return inline(figure, name="effect", label=label)
@@ -230,10 +233,10 @@ def _known(points: Sequence[Point], name: str, unit: float = 1) -> list[float]:
 
 
 def canvas(
-    *, height: float, left: float, right: float, bottom: float = 0.06, top: float = 0.02
+    *, height: float, left: float, right: float, bottom: float = 0.06, top: float = 0.02, width: float = WIDTH
 ) -> tuple[Figure, Axes]:
-    """Returns a wide figure with one axes; height, bottom and top in inches."""
-    figure = Figure(figsize=(WIDTH, height))
+    """Returns a figure with one axes; width, height, bottom and top in inches."""
+    figure = Figure(figsize=(width, height))
     axes: Axes = figure.add_subplot()
     figure.subplots_adjust(left=left, right=right, bottom=bottom / height, top=1 - top / height)
     return figure, axes

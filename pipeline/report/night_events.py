@@ -90,13 +90,17 @@ def line(event: Event) -> str:
     >>> line(Event(kind="rolled back", at=at, night="n", version=2, champion=3, by="ann", reason="slow"))
     '2011-09-01 02:30  n  rolled back: version 2 in place of version 3, by ann: slow'
     """
+    return f"{event.at:%Y-%m-%d %H:%M}  {event.night}  {said(event)}"
+
+
+def said(event: Event) -> str:
+    """Returns what happened, without when and in which night."""
     about = [event.subject] if event.kind in ("failed", "drift") else []
     if event.version:
         beside = "in place of" if event.kind in ("promoted", "rolled back") else "beside"
         about = [f"version {event.version}{f' {beside} version {event.champion}' if event.champion else ''}"]
     about += [f"by {event.by}"] if event.by else []
-    said = [event.kind, ", ".join(about), event.reason]
-    return f"{event.at:%Y-%m-%d %H:%M}  {event.night}  {one_line(': '.join(filter(None, said)))}"
+    return one_line(": ".join(filter(None, [event.kind, ", ".join(about), event.reason])))
 
 
 def note(*, over: bool = False) -> tuple[Event, ...]:

@@ -67,6 +67,7 @@ class NightRow:
     rental: str = ""
     model: str = ""  # name in the registry
     run_id: str = ""  # of MLflow
+    experiment: str = "0"  # that the run is in
     airflow_run: str = ""
 
     @property
@@ -156,6 +157,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         rental=str(plan.rental) if plan else "",
         model=entry.version.name if entry.version else "",
         run_id=entry.version.run_id if entry.version else "",
+        experiment=entry.version.experiment if entry.version else "0",
         airflow_run=night.airflow_run,
     )
 

@@ -4,31 +4,43 @@ The page works with whatever records the night has; a night that stopped early h
 and its page says what stopped it. The page loads nothing from the network: styles and charts are in it.
 """
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from pipeline.contract import formats, params, records
+from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Expectation, Report
 from pipeline.data.validator import DOCS
 from pipeline.evaluation.scores import SCORES, read_scores
 from pipeline.planning import rationale
 from pipeline.profiling.explain import explain
-from pipeline.registry import approval
 from pipeline.registry.description import in_the_long_run
-from pipeline.report import bad_rows, charts, figures, links, outcome, planned, predictions, profiled
+from pipeline.report import (
+    bad_rows,
+    charts,
+    evidence,
+    figures,
+    links,
+    outcome,
+    planned,
+    predictions,
+    profiled,
+)
 from pipeline.report.night_folder import entry_of, texts_of
 from pipeline.report.standing import Standing, standing
+from pipeline.report.summary import Summary, summarize
 from pipeline.report.templates import render
 from pipeline.storage import checkout
 from pipeline.storage.ledger import Entry
 
 FILE = links.PAGE
+_BUTTON = re.compile(r'class="button[^>]*>([^<]*)</a>')
 # The space between a figure and its unit.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
 
@@ -46,13 +58,14 @@ def alone(text: str) -> str:
 
 
 def renew(entry: Entry, history: Sequence[Entry]) -> None:
-    """Brings the page of an earlier night up to date, where it is here: its links, and a rollback since."""
+    """Brings the page of an earlier night up to date, where it is here: what may be done now, its links."""
     home = checkout.home()
     folder = home / "nights" / entry.night.id
     if not (folder / FILE).exists():
         return
     text = (folder / FILE).read_text()
-    if str(escape(outcome.since(entry, history))) not in text:
+    summary = summary_of(folder, history)
+    if str(escape(summary.since)) not in text or _BUTTON.findall(text) != [a.name for a in summary.actions]:
         write(folder, history)
         return
     around = links.around(entry, history, folder, home=home)
@@ -76,23 +89,27 @@ def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> 
     now = standing(entry.evaluation, read_scores(folder / SCORES)) if entry.evaluation else None
     return render(
         "page.html",
+        hover=True,
         entry=entry,
         errors=errors,
-        headline=outcome.headline(entry, errors, skips, history),
-        since=outcome.since(entry, history),
+        summary=summary_of(folder, history),
         around=links.around(entry, history, folder, home=checkout.home()),
         servers=links.servers(entry),
         chain=outcome.chain(entry, errors, skips),
+        reason=outcome.headline(entry, errors, skips, history).reason,
         margin=margin,
         standing=now,
+        checks=evidence.checks(entry),
+        glances=evidence.glances(entry, now),
         charts=_charts(entry, margin, now, history),
         batch_size=figures.batch_size(entry),
         error=figures.error,
-        broken=_broken(entry.report),
+        broken=evidence.broken(entry.report),
         bad=bad_rows.of_night(entry, folder, stopped="validate" in errors) if in_folder else None,
         before=lambda rule: bad_rows.before(rule, history, entry.night.id),
         row_text=bad_rows.texts,
         docs=_docs(folder) if in_folder else {},
+        files=_records(folder) if in_folder else {},
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
         beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         priced=rationale.price(entry.plan) if entry.plan and not entry.plan.rental.is_local else "",
@@ -100,42 +117,31 @@ def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> 
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,
         in_the_long_run=in_the_long_run(entry.verdict) if entry.verdict else (),
+        bottleneck=evidence.bottleneck(entry.profile) if entry.profile else None,
         explained=_UNIT.sub("\N{NO-BREAK SPACE}", explain(entry.profile)) if entry.profile else "",
-        evidence=grouped({k: v for k, v in entry.profile.evidence.items() if k != "timeline"})
-        if entry.profile
-        else {},
-        lineage=_lineage(entry),
+        measured=evidence.measured(entry.profile) if entry.profile else {},
+        timeline=evidence.timeline(entry),
+        lineage=evidence.lineage(entry),
+        ledger_page=_ledger_page(entry, folder),
         scorecard=predictions.card(entry, history),
     )
 
 
-def grouped(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns nested values as groups of figures with their units; the group "" has those outside of groups.
-
-    >>> grouped({"load_s": 0.5, "memory": {"peak_bytes": 3e8, "batch_sizes": [1, 2]}})
-    {'': {'load': '500 ms'}, 'memory': {'peak': '300 MB', 'batch sizes': '1, 2'}}
-    """
-    groups: dict[str, dict[str, str]] = {"": {}}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            groups[_words(name)] = {_words(key): _figure(key, part) for key, part in value.items()}
-        else:
-            groups[""][_words(name)] = _figure(name, value)
-    return {name: group for name, group in groups.items() if group}
+def summary_of(folder: Path, history: Sequence[Entry]) -> Summary:
+    """Returns the summary of the night in `folder`, as `page` shows it; raises DataError as `page` does."""
+    entry = entry_of(folder, history)
+    errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
+    return summarize(entry, errors, skips, history, places=links.places(entry), margin=_margin(entry, folder))
 
 
-def _figure(name: str, value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{_words(key)} {_figure(key, part)}" for key, part in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_figure(name, part) for part in value)
-    return formats.named(name, value)
-
-
-def _words(name: str) -> str:
-    """Returns a key as words, without its unit, which the figure has."""
-    plain = name if name.endswith("_per_s") else name.removesuffix("_s").removesuffix("_bytes")
-    return plain.removesuffix("_usd").replace("_", " ")
+def values(folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
+    """Returns the summary and the records of the night in `folder` as JSON values."""
+    entry = entry_of(folder, history)
+    kept = {kind.__name__.lower(): getattr(entry, kind.__name__.lower()) for kind in records.OF_A_NIGHT}
+    return {
+        "summary": asdict(summary_of(folder, history)),
+        "records": {name: json.loads(records.dumps(one)) for name, one in kept.items() if one},
+    }
 
 
 def _charts(
@@ -158,66 +164,29 @@ def _charts(
     return {name: None if svg is None else Markup(svg) for name, svg in drawn.items()}
 
 
-def _broken(report: Report | None) -> list[Expectation]:
-    """Returns the rules that rows failed or that do not hold: first those, then by the number of rows."""
-    broken = [e for e in report.expectations if e.num_failed or not e.success] if report else []
-    return sorted(broken, key=lambda e: (e.success, -e.num_failed))
+def _records(folder: Path) -> dict[str, str]:
+    """Returns the files of the night's records by what they are, as links from the report."""
+    paths = (records.path_of(kind, folder / records.RUN) for kind in records.OF_A_NIGHT)
+    return {path.stem: path.name for path in paths if path.exists()}
+
+
+def _ledger_page(entry: Entry, folder: Path) -> str:
+    """Returns the address of the night's commit at the host of the ledger's remote; "" without one."""
+    try:
+        remote = params.load(folder).night.ledger_remote
+    except ParamsError:
+        return ""
+    if not remote or not entry.commit:
+        return ""
+    address = checkout.git("ls-remote", "--get-url", remote, folder=checkout.home())
+    return links.commit(address.strip(), entry.commit)
 
 
 def _docs(folder: Path) -> dict[str, str]:
-    """Returns the pages of Data Docs by what they judge, as links from the report.
-
-    Their first page, which lists these, is empty without the network; they are not.
-    """
+    """Returns the pages of Data Docs by what they judge, as links from the report."""
     pages = sorted((folder / DOCS / "validations").glob("*/*/*/*.html"))
     by_group = {path.relative_to(folder / DOCS).parts[1]: path for path in pages}
     return {group: quote(str(path.relative_to(folder / records.RUN))) for group, path in by_group.items()}
-
-
-def _lineage(entry: Entry) -> dict[str, str]:
-    """Returns where everything came from: commits, digests, version and run."""
-    version, training, dataset = entry.version, entry.training, entry.dataset
-    lineage = {
-        "Night": entry.night.id,
-        "Started by": entry.night.trigger,
-        "Code commit": entry.night.code_commit,
-        "Ledger commit": entry.commit,
-        "Ledger before": entry.night.previous,
-        "Raw data": entry.batch.digest if entry.batch else "",
-        "Clean data": entry.report.digest if entry.report else "",
-        "Training arrays": dataset.digest if dataset else "",
-        "Model": training.model_digest if training else "",
-        "Trained from": _began(entry),
-        "Version": f"{version.name} {version.number}" if version else "",
-        "Refit": _refit(entry),
-        "Approval": approval.words(entry.verdict, entry.approval, over=bool(entry.commit))
-        if entry.verdict
-        else "",
-        "MLflow run": version.run_id if version else "",
-        "Serving": f"version {outcome.champion(entry)}" if outcome.champion(entry) else "",
-        "Served before": f"version {entry.champion.version}" if entry.champion else "",
-    }
-    if entry.release:
-        lineage |= {f"Release, {key}": value for key, value in entry.release.lineage.items()}
-    return {key: value for key, value in lineage.items() if value}
-
-
-def _refit(entry: Entry) -> str:
-    """Returns what a refit on the held-out days came to; "" where none was asked for."""
-    if entry.refit is None:
-        return ""
-    if entry.refit.why_not or entry.refit.version is None:
-        return f"none: {entry.refit.why_not}"
-    return f"version {entry.refit.version.number}; the scores are those of version {entry.refit.judged}"
-
-
-def _began(entry: Entry) -> str:
-    """Returns which weights training began with; "" where nobody told."""
-    if entry.training is None or entry.training.warm is None:
-        return ""
-    if entry.training.warm and entry.champion:
-        return f"the weights of version {entry.champion.version}"
-    return "new weights"
 
 
 def _margin(entry: Entry, folder: Path) -> float | None:

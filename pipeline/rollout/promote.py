@@ -21,8 +21,8 @@ from pipeline.contract.records import (
 from pipeline.registry import aliases
 from pipeline.registry import approval as approvals
 from pipeline.registry.lineage import tags_of
-from pipeline.registry.verdicts import show_verdict
 from pipeline.report import night_events, notifier
+from pipeline.report.version_page import show_verdict
 from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.targets import release_targets
 from pipeline.storage import events, ledger
@@ -82,6 +82,7 @@ def promote(
         aliases.tag(client, version.name, version.number, ledger=commit)
         if version != judged:
             aliases.tag(client, judged.name, judged.number, status=aliases.REFITTED)
+            aliases.tidy(client, judged.name)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
     night_events.take_over(commit)

@@ -119,7 +119,10 @@ class NightPages:
             rows = [row for row in self._rows.models([home], pages=_pages)[0].rows if not row.is_rollback]
             path = home.folder / "nights" / night / links.PAGE
             if path.exists():
-                return _html(links.at_server(path.read_text(), _around(model, night, rows)), scripts=False)
+                around = _around(model, night, rows)
+                if (home.folder / "nights" / night / DOCS / "index.html").exists():
+                    around["Data Docs"] = "docs/index.html"
+                return _html(links.at_server(path.read_text(), around), scripts=False)
             kept = next((links.kept_page(row) for row in rows if row.night == night), "")
         return RedirectResponse(kept) if kept else PlainTextResponse("that night has no page here", 404)
 

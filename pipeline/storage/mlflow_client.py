@@ -195,7 +195,8 @@ def _experiment(client: "MlflowClient") -> str:
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            return str(client.create_experiment(name, artifact_location=_artifacts()))
+            kind = {"mlflow.experimentKind": "custom_model_development"}  # else its pages are of prompts
+            return str(client.create_experiment(name, artifact_location=_artifacts(), tags=kind))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise

@@ -91,8 +91,9 @@ def test_a_missed_deadline_is_told_through_the_notifier(standalone: Any, night: 
 def test_the_last_task_links_to_the_run_in_mlflow_and_to_the_report(standalone: Any, night: str) -> None:
     _, links = standalone.ask("GET", f"{RUNS}/{night}/taskInstances/close/links")
     assert links["extra_links"] == {
-        "MLflow run": "http://127.0.0.1:5000/#/runs/0123abc",
-        "Report": "http://127.0.0.1:5000/#/experiments/0/runs/0123abc/artifacts/report.html",
+        "MLflow run": "http://127.0.0.1:5000/#/experiments/0/runs/0123abc?workflowType=machine_learning",
+        "Report": "http://127.0.0.1:5000/#/experiments/0/runs/0123abc/artifacts/report.html"
+        "?workflowType=machine_learning",
     }
 
 

@@ -1,5 +1,6 @@
 """Corruptions are caught, clean nights pass, and no row is lost on the way."""
 
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -241,10 +242,17 @@ def test_a_partition_is_replaced_and_never_written_into(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_data_docs_show_our_names_of_the_rules(here: Path) -> None:
+def test_the_data_docs_show_our_names_of_the_rules_and_need_no_network(here: Path) -> None:
     judge(TONIGHT)
     (page,) = (DOCS / "validations" / "rows").rglob("*.html")
     assert all(rule.name in page.read_text() for rule in suite.rules_of(suite.load(SUITE), LINES))
+    pages = list(DOCS.rglob("*.html"))
+    assert len(pages) == 7  # rules and findings of the schema, the days and the rows, and the first one
+    for one in pages:
+        linked = re.findall(r"(?:href|src)=['\"]?([^'\" >]+)", one.read_text())
+        assert all((one.parent / link).exists() for link in linked if not link.startswith("#")), linked
+        assert "<script" not in one.read_text()
+        assert "url(" not in one.read_text()
 
 
 @pytest.mark.slow

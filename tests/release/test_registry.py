@@ -68,7 +68,7 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
         "**Verdict: promote.** no champion yet: proven better than the baseline"
     )
     assert "| baseline/popularity |" in version.description
-    assert "| seconds | 20 | 21 |" in version.description
+    assert "| time | 20 s | 21 s |" in version.description
     assert version.tags["night"] == night.id
     assert version.tags["code_commit"] == night.code_commit
     assert version.tags["dvc_lock"] == records.digest(Path("dvc.lock"))
@@ -80,6 +80,10 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert (run.data.params["machine"], run.data.params["strategy"]) == ("1 x local", "on-demand")
     assert run.data.tags["version"] == "daybreak/1"
     assert run.data.tags["verdict"] == "promote"
+    assert run.data.tags["mlflow.source.git.commit"] == night.code_commit
+    (logged,) = run.inputs.dataset_inputs
+    assert (logged.dataset.digest, logged.tags[0].value) == (version.tags["data_digest"], "training")
+    assert dict(client().get_registered_model("daybreak").aliases) == {"champion": 1}
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]
     assert {"recipe", "data_digest", "model_digest"} <= set(made.lineage)
 
@@ -403,7 +407,7 @@ def test_promote_killed_after_any_write_is_all_new(home: Path, release: Any) -> 
     release(0, 1.0)
     os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
     judge_night()
-    assert killed_at_each_write(promote_night, lambda: None) == 4  # what was begun is finished by the next
+    assert killed_at_each_write(promote_night, lambda: None) == 5  # what was begun is finished by the next
     assert serving() == (2, 2)
     assert client().get_model_version("daybreak", "1").tags["status"] == "replaced"
     assert len(ledger.history()) == 2

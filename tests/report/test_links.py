@@ -61,7 +61,8 @@ def test_the_board_leads_to_pages_here_and_else_to_those_in_mlflow(
     monkeypatch.setenv("MLFLOW_UI", f"{MLFLOW}/")
     there = links.nights(rows, board=tmp_path / links.BOARD, home=tmp_path)
     run = "0123456789abcdef0123456789abcdef"
-    assert there["2011-11-07"] == f"{MLFLOW}/#/experiments/0/runs/{run}/artifacts/report.html"
+    copy = f"{MLFLOW}/#/experiments/0/runs/{run}/artifacts/report.html?workflowType=machine_learning"
+    assert there["2011-11-07"] == copy
     html = board(there)
     assert all(f'href="{address}"' in html for address in there.values())
     assert len(there) == 3
@@ -80,8 +81,8 @@ def test_a_page_leads_to_its_run_and_version_in_mlflow_and_to_its_run_in_airflow
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
     shown = page(lay(entry, tmp_path), [])
     for link in (
-        f"{MLFLOW}/#/runs/0123456789abcdef0123456789abcdef",
-        f"{MLFLOW}/#/models/daybreak/versions/12",
+        f"{MLFLOW}/#/experiments/0/runs/0123456789abcdef0123456789abcdef?workflowType=machine_learning",
+        f"{MLFLOW}/#/models/daybreak/versions/12?workflowType=machine_learning",
         "http://127.0.0.1:8080/dags/retrain.shop/runs/manual__2026-11-21T20%3A26%3A01%2B00%3A00",
     ):
         assert f'<a href="{link}">' in shown

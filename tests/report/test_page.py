@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -128,6 +129,20 @@ FIGURES = (
     "c0de" * 10, "aa" * 16, "bb" * 16, "cc" * 16, "dd" * 16, "daybreak 12",  # the lineage
     "0123456789abcdef0123456789abcdef", "ee" * 16,
 )  # fmt: skip
+
+
+def test_many_late_days_are_told_as_ranges(folder: Path) -> None:
+    entry = only(whole(), "batch", "report")
+    assert entry.batch
+    late = tuple(entry.night.day - timedelta(days=n) for n in (*range(2, 152), 200, 300, 400))
+    text = text_of(page(lay(replace(entry, batch=replace(entry.batch, late_days=late)), folder), []))
+    assert "late or restated: 2011-06-10 to 2011-11-06, 2011-04-22, 2011-01-12 and 1 more." in text
+
+
+def test_no_key_of_a_program_is_on_the_page_but_names_of_rules_and_metrics(first: str) -> None:
+    keys = set(re.findall(r">[^<]*?([a-z]+(?:_[a-z0-9]+)+)", first[first.index("<body>") :]))
+    named = {"price_is_positive", "quantity_is_not_zero", "rows_as_usual", "hit_rate"}
+    assert keys - named == {"own_counts", "item_knn"}  # rules of the workload
 
 
 def test_the_ledger_of_samples_is_told_in_a_sentence_and_not_where_none_was_kept(folder: Path) -> None:

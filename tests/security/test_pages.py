@@ -17,7 +17,7 @@ from pipeline.contract import records
 from pipeline.contract.records import Check, Verdict
 from pipeline.contract.table import Float, Table, Time
 from pipeline.data.suite import BETWEEN, Judge, Rule, schema_rules
-from pipeline.registry import description
+from pipeline.report import version_page
 from pipeline.report.board import Model, files
 from pipeline.report.night_rows import row_of
 from pipeline.report.page import page
@@ -103,13 +103,7 @@ LINK = re.compile(r"(?<!\\)\[[^\]]*\]\([^)]*\)")
 
 def described(entry: Entry, verdict: Verdict) -> str:
     """The page of the version in MLflow, after the verdict."""
-    assert entry.dataset and entry.plan and entry.training and entry.evaluation and entry.version
-    text = description.describe(
-        night=entry.night, dataset=entry.dataset, plan=entry.plan, training=entry.training,
-        evaluation=entry.evaluation, champion=entry.champion, profile=None, lineage={"source": MARKUP},
-        run_id="r",
-    )  # fmt: skip
-    return description.with_verdict(text, entry.version, verdict)
+    return version_page.described(replace(entry, verdict=verdict), {"source": MARKUP})
 
 
 def test_the_page_of_a_version_shows_names_and_reasons_as_they_are() -> None:

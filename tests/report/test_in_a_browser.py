@@ -1,0 +1,102 @@
+"""The page of a night as a browser shows it, on a desk and on a phone, by day and by night."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.report.page import write
+from tests.browser import chromium, look
+from tests.dags.servers import keep
+from tests.report.nights import lay, only, sixty, whole
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+WORDS = 150  # that a person reads on the first screen
+BYTES = 500_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Addresses of pages: of a night after sixty others, of one that waits, of one that failed."""
+    at_home = pytest.MonkeyPatch()
+    at_home.setenv("MLFLOW_UI", "http://127.0.0.1:5000")
+    at_home.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
+    promoted = whole(62)
+    waiting = replace(whole(63, action="reject"), commit="")
+    assert promoted.verdict and waiting.verdict
+    until = waiting.night.decide_until - timedelta(hours=1)
+    waiting = replace(waiting, verdict=replace(waiting.verdict, inconclusive=True, approve_until=until))
+    stopped = "6.2 % of 2,478 rows are quarantined, more than 5 %; look at price"
+    with at_home.context():
+        made = {
+            "promoted": write(lay(promoted, tmp_path_factory.mktemp("promoted")), []),
+            "waits": write(lay(waiting, tmp_path_factory.mktemp("waits")), sixty()[1:]),
+            "failed": write(
+                lay(only(whole(), "batch", "champion"), tmp_path_factory.mktemp("failed"), validate=stopped),
+                [],
+            ),
+        }
+    at_home.undo()
+    return {name: path.as_uri() for name, path in made.items()}
+
+
+@pytest.mark.parametrize("name", ["promoted", "waits", "failed"])
+@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_a_night_is_whole_quiet_and_readable_for_all(
+    browser: "Browser", pages: dict[str, str], name: str, width: int, scheme: str
+) -> None:
+    view = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    view.goto(pages[name])
+    keep(view, f"night-{name}-{width}-{scheme}")
+    seen = look(view, pages[name])
+    assert (seen.complaints, seen.requests, seen.violations) == ((), (), ())
+    assert seen.wider_by <= 0
+    assert seen.num_bytes < BYTES
+    view.close()
+
+
+@pytest.mark.parametrize("name", ["promoted", "waits", "failed"])
+def test_the_first_screen_is_seen_without_scrolling_and_read_in_a_minute(
+    browser: "Browser", pages: dict[str, str], name: str
+) -> None:
+    view = browser.new_page(viewport={"width": 1400, "height": 900})
+    view.goto(pages[name])
+    first = view.locator("header, .first")
+    assert 20 < sum(len(text.split()) for text in first.all_inner_texts()) <= WORDS
+    box = view.locator(".first").bounding_box()
+    assert box
+    assert box["y"] + box["height"] <= 900
+    view.close()
+
+
+def test_a_button_leads_to_a_part_that_was_folded(browser: "Browser", pages: dict[str, str]) -> None:
+    view = browser.new_page()
+    view.goto(pages["promoted"])
+    checks = view.locator("#checks")
+    assert not checks.is_visible()
+    view.get_by_role("link", name="See the checks").click()
+    checks.wait_for()
+    view.close()
+
+
+def test_a_rounded_figure_shows_the_whole_one_under_the_pointer(
+    browser: "Browser", pages: dict[str, str]
+) -> None:
+    view = browser.new_page()
+    view.goto(pages["promoted"])
+    assert view.locator(".effect data").first.get_attribute("title") == "0.0142"
+    assert view.locator(".facts dd").nth(1).get_attribute("title") not in (None, "", "$0.45")
+    view.close()
