@@ -138,7 +138,8 @@ def _evidence(entry: Entry, verdict: Verdict, summary: Summary, made_of: Mapping
     yield from _of_training(entry)
     if entry.profile:
         found = evidence.bottleneck(entry.profile)
-        yield plain(" ".join(part for part in (found.binds, found.done, found.gained) if part))
+        said = " ".join(part for part in (found.binds, found.done, found.gained) if part)
+        yield f"Bottleneck: {plain(said)}"
     if entry.dataset:
         yield (
             f"Data: {entry.dataset.num_samples:,} training samples, {entry.dataset.first_day} to "
