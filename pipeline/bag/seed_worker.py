@@ -34,7 +34,7 @@ STOP_S = 10  # from SIGTERM to SIGKILL of a run
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseOrder(Record):
-    """What the worker of a lease is told: `leaseorder.json` in its folder."""
+    """Orders for the worker of a lease, in `leaseorder.json` in its folder."""
 
     replace_at_s: float | None  # age from which on no further run begins; None: the machine is kept
     saves: tuple[tuple[float, tuple[float, ...]], ...] = ()  # see `Reuse`; none: it does not save, or not yet

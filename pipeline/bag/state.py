@@ -1,6 +1,6 @@
 """Folds the events of a bag into its state, and says which seed is next.
 
-    open     a dispatcher begins: what failed may be mended, and is tried again
+    open     a dispatcher begins: failed seeds are tried again, as their cause may be fixed
     lease    a machine is asked for, by this name          handle   the backend has taken it
     begin    its worker began to run                       end      it was seen ended, and in which state
     take     a worker began a run of a seed                done     that run succeeded

@@ -31,7 +31,7 @@ from pipeline.planning.infeasible import (
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.efficiency import Efficiency, alike
-from pipeline.prediction.time_budget import Window, windows
+from pipeline.prediction.time_budget import Window, window, windows
 from pipeline.profiling import remedies
 from pipeline.training.recipe import Course, course
 
@@ -77,7 +77,7 @@ def plan(
     batch_size = training.batch_size
     if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
         batch_size = max(1, batch_size // 2)
-    splits = windows(
+    whole = window(
         night, dataset, profile,
         test_days=params.prepare.test_days, confidence=planning.confidence,
         decided=known.decided if known else (), refit_epochs=params.gate.refit_epochs,
@@ -115,7 +115,7 @@ def plan(
         raise PlanError(nothing_runs(job, usable, planning.batch_sizes or (batch_size,)))
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
-    there, limits, choice = _split(splits, offered, night, planning)
+    there, limits, choice = _split(windows(night, whole), offered, night, planning)
     if training.batching != "even" and (
         joined := list(
             unlike.cheaper(job, machines, planning, available=obtainable, num_samples=tonight.num_samples,

@@ -77,25 +77,11 @@ class Window:
         return until - timedelta(seconds=ceil(seconds))
 
 
-def windows(
-    night: Night,
-    dataset: Dataset,
-    profile: Profile,
-    *,
-    test_days: int,
-    confidence: float,
-    decided: Sequence[Decided] = (),
-    refit_epochs: float = 0.0,
-) -> Iterator[Window]:
+def windows(night: Night, there: Window) -> Iterator[Window]:
     """Yields what the night leaves to training: beside the whole live test, then beside less and less of it.
 
-    The last one leaves the test what is over anyway. Raises PlanError if what follows training does not fit
-    even so.
+    The last one is `there`, which leaves the test what is over anyway.
     """
-    there = window(
-        night, dataset, profile,
-        test_days=test_days, confidence=confidence, decided=decided, refit_epochs=refit_epochs,
-    )  # fmt: skip
     for share in TEST_SHARES if night.test_hours else (0.0,):
         test = Part(seconds=share * night.test_hours * HOUR_S, spread=0.0, name=TEST)
         beside = replace(there, after=(*there.after, test)) if share else there

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,9 @@ def test_the_same_command_goes_on_where_a_killed_one_stopped(tmp_path: Path, num
              "--runs", "8", "--machines", "2", "--name", "b"]  # fmt: skip
     environment = {**os.environ, "PIPELINE_HOME": str(home)}
     folder = home / "var/bags/b"
-    first = subprocess.Popen(words, cwd=home, env=environment)
+    # A shell's background job, which may have started this test, ignores Ctrl-C.
+    heeds_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    first = subprocess.Popen(words, cwd=home, env=environment, preexec_fn=heeds_ctrl_c)  # noqa: PLW1509
     while not any(folder.glob("seeds/*")):
         assert first.poll() is None
         time.sleep(0.05)

@@ -85,8 +85,8 @@ def test_the_hours_that_help_leave_so_many_seconds(deadline_s, evaluation_s):
 
 def test_training_ends_before_the_whole_live_test_and_only_then_before_less_of_it():
     told = replace(night(hours=18), test_hours=12.0)
-    there = list(windows(told, DATASET, profile(), test_days=1, confidence=0.99))
     plain = window(told, DATASET, profile(), test_days=1, confidence=0.99)
+    there = list(windows(told, plain))
     kept_h = [sum(part.seconds for part in each.after if part.name == TEST) / 3600 for each in there]
     assert kept_h == [share * 12 for share in TEST_SHARES]
     assert [each.until_s for each in there] == sorted(each.until_s for each in there)
@@ -96,7 +96,7 @@ def test_training_ends_before_the_whole_live_test_and_only_then_before_less_of_i
 
 def test_a_live_test_longer_than_the_night_leaves_training_what_less_of_it_leaves():
     told = replace(night(hours=18), test_hours=30.0)
-    there = list(windows(told, DATASET, profile(), test_days=1, confidence=0.99))
+    there = list(windows(told, window(told, DATASET, profile(), test_days=1, confidence=0.99)))
     assert 0 < len(there) < len(TEST_SHARES)
     assert all(each.until_s > 0 for each in there)
 
