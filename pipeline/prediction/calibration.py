@@ -225,7 +225,8 @@ def _contradicted(night: Past, others: Sequence[Past]) -> str:
     middle = median(log(other.ratio) for other in others)
     spread = max(night_to_night, 1.4826 * median(abs(log(other.ratio) - middle) for other in others))
     agree = sum(abs(log(other.ratio) - middle) <= CONTRADICTS / 2 * night_to_night for other in others)
-    if 2 * agree <= len(others) or abs(log(night.ratio) - middle) <= CONTRADICTS * spread:
+    # Most of all nights there, itself among them: of two against two nobody knows which were true.
+    if 2 * agree <= len(others) + 1 or abs(log(night.ratio) - middle) <= CONTRADICTS * spread:
         return ""
     return (
         f"an update of {night.ratio:.3g} times the predicted time is left out; {agree} newer nights in the "

@@ -150,6 +150,11 @@ def test_intervals_learn_how_much_nights_differ(deviation):
     assert hours(LOCAL, ran).interval[1] / hours(LOCAL, ran).expected_s < 1 + 2.6 * deviation + 0.03
 
 
+def test_of_two_nights_against_two_none_is_left_out():
+    assert Calibration(past=[night(each) for each in (1.0, 1.0, 2.0, 2.0)]).left_out == []
+    assert len(Calibration(past=[night(each) for each in (1.0, 1.0, 2.0, 2.0, 2.0)]).left_out) == 2
+
+
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=8), st.integers(1, 4))
