@@ -121,9 +121,11 @@ def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path
     for name, weight in nights.weights().items():
         torch.testing.assert_close(weight, alone.weights[name], rtol=1e-6, atol=1e-6)
     (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
-    (fault,) = read_lines(job / "errors.jsonl")
-    assert fault["error"].startswith("no update for ")
-    assert "raise train.hang_after_s (3)" in fault["error"]
+    faults = [fault["error"] for fault in read_lines(job / "errors.jsonl")]
+    assert faults  # two on a busy machine, where the stopped one wakes before it is ended
+    for fault in faults:
+        assert fault.startswith("no update for ")
+        assert "raise train.hang_after_s (3)" in fault
     log = (job / "log.txt").read_text()
     assert "most recent call first" in log
     assert "in all_reduce" in log
