@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Generator
@@ -16,6 +17,8 @@ import pipeline  # noqa: F401  before torch: it says how threads wait
 # The machine that tests has other work; what must be quick is timed in benchmarks.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+# The Makefile exports it for `up`; pages link to MLflow where it is set: a test that wants links sets it.
+os.environ.pop("MLFLOW_UI", None)
 
 
 @pytest.hookimpl(wrapper=True)

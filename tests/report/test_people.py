@@ -109,7 +109,8 @@ def test_why_was_it_refused(person: Person, lead: Path) -> None:
     )  # fmt: skip
     assert refused.verdict
     person.choose("Verdict", "champion kept")
-    person.click(person.page.get_by_role("link", name=str(refused.night.day), exact=True))
+    nights = person.page.locator("table.nights")  # that of models links to nights as well
+    person.click(nights.get_by_role("link", name=str(refused.night.day), exact=True))
     assert person.page.get_by_text(refused.verdict.reason[:40]).first.is_visible()
 
 
