@@ -96,6 +96,7 @@ class Running:
         patience_s = (
             self.scheduling.max_wait_duration.total_seconds() or float("inf") if flex else float("inf")
         )
+        pause_s = 0.01
         while True:
             if self.told == "cancel":
                 return self._end(JobState.JOB_STATE_CANCELLED)
@@ -114,8 +115,9 @@ class Running:
                     return self._end(JobState.JOB_STATE_FAILED, RESOURCE_EXHAUSTED, text)
             if time.monotonic() >= self.began + patience_s:
                 return self._end(JobState.JOB_STATE_EXPIRED)
-            self.wake.wait(0.01)
+            self.wake.wait(pause_s)
             self.wake.clear()
+            pause_s = min(2 * pause_s, 0.5)  # hundreds of jobs that wait leave the machine to those that ask
 
     def _attempt(self) -> bool:
         """Run all replicas once; whether the whole job is to start again."""
