@@ -9,7 +9,7 @@ from pipeline.storage.bucket import BucketFolder
 
 log = logging.getLogger(__name__)
 
-FIRST_S, EVERY_S = 1.0, 10.0  # doubled each time; short at first, as a machine may be lost soon
+FIRST_S, EVERY_S = 1.0, 10.0  # doubled each time, once a line was sent that says that the job began
 
 
 class BucketSync:
@@ -47,22 +47,25 @@ class BucketSync:
 
     def send(self) -> None:
         """Sends the files of lines that have grown."""
-        for file in LINES:
-            path = self.folder / file
-            size = path.stat().st_size if path.exists() else 0
+        for file, size in self._sizes().items():
             if size != self._sent.get(file, 0):
                 self._put(file)
                 self._sent[file] = size
 
+    def _sizes(self) -> dict[str, int]:
+        paths = {file: self.folder / file for file in LINES}
+        return {file: path.stat().st_size if path.exists() else 0 for file, path in paths.items()}
+
     def _run(self) -> None:
-        every_s = FIRST_S
+        every_s, before = FIRST_S, self._sizes()
         while not self._over.wait(every_s):
-            every_s = min(2 * every_s, EVERY_S)
             try:
                 pull_updates(self.bucket, self.name, self.folder)
                 self.send()
             except Exception as error:  # noqa: BLE001 each filesystem has its own, none is a reason to end training
                 log.warning("%s does not accept what the job leaves: %s; retrying", self.bucket.url, error)
+            if any(size != before[file] for file, size in self._sent.items()):
+                every_s = min(2 * every_s, EVERY_S)
 
     def _put(self, file: str) -> None:
         files, target = self.bucket.files, self._up(file)

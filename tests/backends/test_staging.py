@@ -222,6 +222,23 @@ def test_a_new_machine_knows_what_the_one_before_left(tmp_path, depot, job):
     assert [line["time"] for line in read_lines(job / "starts.jsonl")] == [1, 2]
 
 
+def test_that_a_job_began_is_sent_within_a_second_and_what_follows_less_and_less_often(
+    tmp_path, depot, monkeypatch
+):
+    (tmp_path / "starts.jsonl").write_text("{}\n")  # of the machine before
+    sync, waits = BucketSync(depot, "j", tmp_path, node=0), []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) == 4:
+            (tmp_path / "starts.jsonl").write_text("{}\n{}\n")
+        return len(waits) == 9
+
+    monkeypatch.setattr(sync._over, "wait", wait)
+    sync._run()
+    assert waits == [1, 1, 1, 1, 2, 4, 8, 10, 10]
+
+
 def test_the_machine_hears_of_a_newer_attempt(tmp_path, depot, job):
     packed(depot, job)
     machine = tmp_path / "machine"
