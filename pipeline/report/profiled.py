@@ -106,6 +106,7 @@ def _fills(names: Sequence[str], bound: str) -> dict[str, dict[str, Any]]:
         {"color": MUTED},
         {"color": RULE},
         {"facecolor": PAPER, "edgecolor": MUTED, "hatch": "///"},
+        {"facecolor": PAPER, "edgecolor": MUTED, "hatch": "..."},
     ]
     fills: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):

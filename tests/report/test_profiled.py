@@ -25,6 +25,15 @@ def test_an_update_is_stacked_before_and_after(profile):
     assert "27.4 % saved" in after.text
 
 
+@pytest.mark.parametrize("bound", ["io", "compute", "memory"])
+def test_the_parts_of_an_update_are_told_apart_whatever_binds(profile, bound):
+    drawn = pictures(replace(profile, bound=bound), num_samples=256)["update"]
+    assert drawn
+    parts = {name for row in stacks(profile, num_samples=256) for name in row.parts}
+    assert all(f">{name}<" in drawn for name in parts)
+    assert len(parts) == 5
+
+
 def test_an_old_profile_has_the_update_by_its_lines_and_no_other_picture(profile):
     drawn = pictures(replace(profile, evidence={}), num_samples=256)
     assert drawn["update"] and "Before 76.8 ms, of which loading 25.9 ms, step 50.9 ms" in drawn["update"]
