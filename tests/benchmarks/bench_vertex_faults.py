@@ -29,8 +29,8 @@ from tests.backends.together import TrainingNight
 from tests.benchmarks import disturbed
 from tests.benchmarks.disturbed import End, Fault, How, Place
 
-# A call that nothing is done to is answered in the end, however busy this machine is: a deadline of less than a
-# minute is for calls that hang, and is many times what a busy machine takes to answer.
+# A call that nothing is done to is answered in the end, however busy this machine is: a minute is many times
+# what that takes, so only calls that hang reach it.
 PATIENT = replace(QUICK, call_s=60.0, settle_s=1.0, error_s=30.0, cancel_s=60.0)
 IMPATIENT = replace(PATIENT, call_s=2.0, give_up_s=3.0, first_pause_s=0.01)
 TRAINING = replace(PATIENT, give_up_s=0.8, first_pause_s=0.01)  # of nights, whose calls never hang
