@@ -36,7 +36,7 @@ RUN uv pip install --group serving -c constraints.txt
 FROM build AS build-airflow
 COPY pipeline/__init__.py pipeline/
 # The dependencies only: the code is the checkout that PIPELINE_HOME mounts, one commit per night.
-RUN uv pip install '.[gcp,kubernetes,login,postgres]' -c constraints.txt && uv pip uninstall daybreak
+RUN uv pip install '.[gcp,kubernetes,lineage,login,postgres]' -c constraints.txt && uv pip uninstall daybreak
 
 FROM python:${PYTHON} AS run
 # git: the ledger. g++: torch.compile writes C++ and calls it. Not pinned, as above.

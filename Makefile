@@ -8,6 +8,7 @@ AIRFLOW_PORT ?= 8080
 MLFLOW_PORT ?= 5000
 SERVING_PORT ?= 8000
 PAGES_PORT ?= 8010
+UP_WITHIN_S ?= 180
 PYTHON ?= python3.11
 TORCH ?= torch==2.13.0
 # auto: the build for the GPU that is seen, else the one without CUDA; uv pip install --help lists the others
@@ -107,10 +108,14 @@ up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedul
 	@trap 'echo; python -c "$$DOWN"; exit 130' INT TERM; \
 	DAYBREAK_UP="$(PIPELINE_HOME)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) PAGES_PORT=$(PAGES_PORT) \
 	  ARTIFACTS="$${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts}" supervisord -c $(CURDIR)/supervisord.conf; \
+	give_up() { echo " $$1"; echo "Started, each with the last line of its log in $(VAR):"; \
+	  for name in scheduler dag-processor triggerer api-server mlflow pages serving; do \
+	    echo "  $$name: $$(tail -qn 1 $(VAR)/$$name.log 2> /dev/null | cut -c -160)"; done; \
+	  python -c "$$DOWN"; exit 1; }; \
 	printf "Starting Airflow, MLflow, pages and serving, about a minute "; \
-	for second in {1..180}; do sleep 1; printf .; \
+	for ((second = 0; second < $(UP_WITHIN_S); second++)); do sleep 1; printf .; \
 	  if (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT) 4<>/dev/tcp/127.0.0.1/$(MLFLOW_PORT)) 2> /dev/null; then \
-	    python -m pipeline.airflow_health --wait 60 || { echo "Stop all with make down"; exit 1; }; \
+	    python -m pipeline.airflow_health --wait 60 || give_up "not all of it is alive after a minute"; \
 	    echo " up"; \
 	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
 	    echo "         user admin, password in $(AIRFLOW_HOME)/passwords.json"; \
@@ -120,7 +125,7 @@ up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedul
 	      echo "Serving  http://127.0.0.1:$(SERVING_PORT)/health  (POST /recommend, POST /outcomes)"; \
 	    else echo "Serving  is not up: $$(tail -1 $(VAR)/serving.log)"; fi; \
 	    echo "What dies is started again; stop all with make down"; exit 0; fi; done; \
-	echo " not up after 180 s; look at $(VAR)/api-server.log and $(VAR)/mlflow.log, then make down"; exit 1
+	give_up "not up after $(UP_WITHIN_S) s: Airflow or MLflow does not listen on its port"
 
 down: ## stop what make up started, and all that came of it
 	@[ ! -x .venv/bin/python ] || python -c "$$DOWN"

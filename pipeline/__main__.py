@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """`python -m pipeline`: see pipeline/cli.py."""
 
 import sys

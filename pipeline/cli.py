@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """`python -m pipeline`: one way to run a stage, for a person, for DVC and for Airflow.
 
 Exit status: 0 done; 1 failed; 75 not yet, call again; 99 nothing to do.
@@ -30,6 +31,8 @@ NIGHT_HELP = "the night in whose folder the stage runs; the current folder if le
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     words = list(sys.argv[1:] if argv is None else argv)
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(_Plain("%(message)s"))
@@ -59,6 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         log.error("%s", sentence(error))
         return 1
+
+
+def _complete() -> None:
+    """Tells the shell that asks how its line may go on, and exits."""
+    import argcomplete
+
+    def nights(action: argparse.Action, **_: typing.Any) -> list[str]:
+        folder = checkout.home() / "nights"
+        is_night = action.dest in ("night", "in_night") and folder.exists()
+        return [path.name for path in folder.iterdir()] if is_night else []
+
+    typed = os.environ["COMP_LINE"].split()[int(os.environ["_ARGCOMPLETE"]) :]
+    argcomplete.autocomplete(parser(typed), default_completer=nights)  # type: ignore[arg-type]
 
 
 class _Plain(logging.Formatter):

@@ -1,6 +1,9 @@
 """Commands of the command line that are neither stages nor nights."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def completed(line: str) -> list[str]:
+    """How a shell with argcomplete would go on with a line that begins with `python -m pipeline`."""
+    file = Path("completions")
+    asked = {"_ARGCOMPLETE": "3", "_ARGCOMPLETE_STDOUT_FILENAME": str(file), "_ARGCOMPLETE_IFS": "\n",
+             "COMP_LINE": line, "COMP_POINT": str(len(line))}  # fmt: skip
+    given = {**os.environ, **asked, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    subprocess.run([sys.executable, "-m", "pipeline"], env=given, check=True, capture_output=True)
+    return [word.strip() for word in file.read_text().split("\n")]
+
+
+@pytest.mark.slow
+def test_a_shell_completes_commands_their_options_and_nights(home: Path) -> None:
+    (home / "nights" / "2025-01-10").mkdir(parents=True)
+    assert completed("python -m pipeline roll") == ["rollback"]
+    assert {"--steps", "--reason", "--by"} <= set(completed("python -m pipeline rollback --"))
+    assert completed("python -m pipeline plan --night 2025") == ["2025-01-10"]
+    assert completed("python -m pipeline report --night ") == ["2025-01-10"]
 
 
 def test_a_record_is_shown_as_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
