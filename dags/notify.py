@@ -58,18 +58,21 @@ def command(home: Home, arguments: str, folder: str = "") -> str:
 
 
 def tell(home: Home, text: str, *options: str) -> None:
-    """Logs the text and hands it to the notifier; a failure of the notifier is logged, not raised."""
-    log.error(text)
+    """Hands the text to the notifiers and logs it; a failure of theirs is logged, not raised."""
     call = [sys.executable, "-m", "pipeline", "notify", *options]
     try:
-        subprocess.run(
+        done = subprocess.run(
             call, cwd=home.folder, env=environment(home), input=text, capture_output=True, text=True,
-            timeout=120, check=True,
+            timeout=120, check=False,
         )  # fmt: skip
-    except subprocess.CalledProcessError as error:
-        log.error("the notifier failed: %s", error.stderr.strip())
+        if done.returncode == NOTHING_TO_DO:
+            log.info(done.stderr.strip())
+            return
+        log.error(text)
+        if done.returncode:
+            log.error("the notifier failed: %s", done.stderr.strip())
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.error("the notifier failed: %s; look at notify in params.yaml", error)
+        log.error("%s; the notifier failed: %s; look at notify in params.yaml", text, error)
 
 
 def failed(context: Any) -> None:
@@ -80,7 +83,7 @@ def failed(context: Any) -> None:
 
 
 def late(*, context: Any, hours: float) -> None:
-    """Notifies that Airflow's deadline has passed; the night ends by its own deadline, not by this one."""
+    """Notifies of a night that missed its own deadline, which the command line knows, at Airflow's."""
     dag, run = context["dag_run"]["dag_id"], context["dag_run"]["dag_run_id"]
-    text = f"Daybreak: run {run} of {dag} was not done {hours:g} hours after it was due; look at its tasks"
+    text = f"Daybreak: run {run} of {dag} has opened no night {hours:g} hours after it was due"
     tell(homes.of_dag(dag), text, "--late", "--night", night_of(run))

@@ -5,7 +5,8 @@ while a job trains, a gate waits or an endpoint gets a version ready: those stag
 their slot back between calls. Between `gate` and `refit`, `review` asks a person where one is to be asked,
 and is skipped otherwise.
 What stages tell each other are the records in the folder of the night; a task's log ends with the
-record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed.
+record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed, and
+`verdict` only if a version was promoted: otherwise it is skipped. Its XCom says what was decided.
 
 Run as a script, this file runs one night in the terminal, without a scheduler.
 """
@@ -36,8 +37,10 @@ from airflow.sdk import (
 from airflow.sdk.exceptions import ParamValidationError
 from command_sensor import CommandSensor
 from homes import Home
+from verdict import Verdict
 
-HOURS = 18  # Airflow's alert only; the deadline that acts is night.train_hours
+# Airflow's alert counts from when a night was due, the night's own deadline from its opening.
+OPENED_WITHIN = timedelta(minutes=10)
 
 UNSAID = "as in params.yaml"
 FORM = {
@@ -153,7 +156,7 @@ def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
 
 def nights_of(home: Home) -> DAG:
     """Returns the DAG of the nights of a home."""
-    cron, zone = schedule.of_nights(home.folder)
+    cron, zone, hours = schedule.of_nights(home.folder)
     folder = f"{shlex.quote(str(home.folder))}{IN_NIGHT}"
     opened = f'[ -d {folder} ] || {{ echo "no night was opened"; exit 99; }}; '
     with DAG(
@@ -174,8 +177,8 @@ def nights_of(home: Home) -> DAG:
         deadline=DeadlineAlert(
             # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
             reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
-            interval=timedelta(hours=HOURS),
-            callback=SyncCallback("notify.late", kwargs={"hours": HOURS}),
+            interval=timedelta(hours=hours) + OPENED_WITHIN,
+            callback=SyncCallback("notify.late", kwargs={"hours": hours}),
         ),
         tags=home.tags,
     ) as dag:
@@ -219,6 +222,7 @@ def nights_of(home: Home) -> DAG:
         )
         gate >> refit
         [promote, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
+        close >> Verdict(task_id="verdict", trigger_rule="all_done", on_failure_callback=None)
     return dag
 
 

@@ -318,6 +318,21 @@ def events(*, night: str = "", last: int = 30, json_: bool = False) -> int:
     return 0
 
 
+def verdict(*, night: str) -> int:
+    """Say in a line what a night decided; exit status 0 where its version serves, 99 where it does not.
+
+    Args:
+        night: the night
+    """
+    from pipeline.report import messages, night_events
+
+    decided = [event for event in night_events.of_night(night) if event.kind in night_events.DECISIONS]
+    if not decided:
+        raise NothingToDo(f"night {night} has decided nothing yet")
+    print(messages.message(decided[0], notifier.links_of(decided[0]), now=decided[0].at))
+    return 0 if decided[0].kind == "promoted" else NothingToDo.exit_status
+
+
 def who_used(what: str, *, json_: bool = False) -> int:
     """Show which nights and versions used a day or a digest.
 
@@ -679,16 +694,24 @@ def notify(*, text: str = "", night: str = "", stage: str = "", late: bool = Fal
 
     Args:
         text: the message; standard input if left out
-        night: the night that is late, or whose stage failed
-        stage: the stage that failed; the sentence that it left is added
-        late: it is a missed deadline, which is told once a night
+        night: the night that may be late, or whose stage failed
+        stage: the stage that failed; the sentence that it left is told
+        late: tell it only if the night has missed its own deadline, once
     """
-    run = checkout.home() / "nights" / night / records.RUN
+    from pipeline.report import night_events
+
+    folder = checkout.home() / "nights" / night
     message = (text or sys.stdin.read()).rstrip("\n")
+    is_open = bool(night) and records.find(records.Night, folder / records.RUN) is not None
+    if late and is_open:
+        happened = [event for event in night_events.note(folder) if event.kind == "late"]
+        if not happened:
+            raise NothingToDo(f"night {night} has time yet, by its own deadline, or is decided")
+        return 0 if notifier.tell(*happened) else 1
     if stage:
-        left = run / f"{stage}.error"
+        left = folder / records.RUN / f"{stage}.error"
         message += f": {left.read_text().strip() if left.exists() else 'look at its log'}"
     log.warning("%s", message)
-    if late:
-        return 0 if notifier.tell_once("late", message, "late", run=run) else 1
-    return 0 if notifier.tell(message, "failed" if stage else "alarm") else 1
+    if stage and is_open:
+        return 0 if notifier.tell(night_events.note_failure(stage, folder)) else 1
+    return 0 if notifier.send(message) else 1

@@ -27,11 +27,11 @@ from pipeline.contract.errors import (
 )
 from pipeline.contract.formats import size
 from pipeline.contract.params import CloseSections
-from pipeline.contract.records import Approval, Champion, Night, Release, Training, Verdict, Version
+from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
 from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
-from pipeline.report import night_events, notifier
+from pipeline.report import night_events, notifier, open_lineage
 from pipeline.storage import checkout, dvc_cache, erasures, ledger, snapshots
 
 log = logging.getLogger(__name__)
@@ -195,11 +195,12 @@ def close(night: Night, params: CloseSections) -> None:
         records.write(verdict)
     reason = approval.reason(verdict, records.find(Approval), over=True)
     if made := ledger.commit_of(night):  # by `promote`, or by a call that was killed
-        night_events.take_over(made)
+        happened = night_events.take_over(made)
     else:
-        night_events.note(over=True)
+        happened = night_events.note(over=True)
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
-    _tell(night, verdict, reason, release=ledger.read_at(commit, Release), failed=bool(failure))
+    notifier.tell(*happened)
+    open_lineage.send(commit)
     log.info("night %s is commit %s of the ledger", night.id, commit[:9])
     ledger_copy.push()
     snapshots.push()
@@ -210,22 +211,6 @@ def close(night: Night, params: CloseSections) -> None:
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
-
-
-def _tell(night: Night, verdict: Verdict, reason: str, *, release: Release | None, failed: bool) -> None:
-    """Tells what a night decided and whether it was late or over its budget, where nobody was told before.
-
-    Of a failure people are told by whoever ran the stage: Airflow, or `python -m pipeline night`.
-    """
-    if release and release.night == night.id:
-        notifier.promoted(night, release, reason)  # told by `promote`, unless it was killed before
-    elif not failed:
-        notifier.refused(night, verdict, reason)
-        if verdict.approve_until is None and clock.utc() > night.decide_until:
-            notifier.late(night)
-    training = records.find(Training)
-    if training and training.cost_usd > night.budget_usd:
-        notifier.over_budget(night, training)
 
 
 def _end_experiment(night: Night, params: CloseSections) -> None:

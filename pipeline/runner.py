@@ -195,7 +195,7 @@ def night(
     log.info("night %s, day %s, train until %s UTC, budget $%.2f", opened.id, opened.day,
              f"{opened.train_until:%Y-%m-%d %H:%M}", opened.budget_usd)  # fmt: skip
     try:
-        status = _rest_of_night(until)
+        failed = _rest_of_night(until)
     except KeyboardInterrupt:
         from pipeline.jobs import launcher
 
@@ -206,18 +206,21 @@ def night(
     verdict = records.find(Verdict)
     log.info("night %s took %.0f s: %s", opened.id, time.monotonic() - began,
              f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}")  # fmt: skip
-    if status:
-        notifier.failed(opened, verdict.reason if verdict else "see its log")
-    return status
+    if failed:
+        notifier.tell(night_events.note_failure(failed))
+    return 1 if failed else 0
 
 
-def _rest_of_night(until: str) -> int:
-    """Runs the stages after `open`, and `close` whatever happened before; returns the exit status."""
-    failed = 0
+def _rest_of_night(until: str) -> str:
+    """Runs the stages after `open`, and `close` whatever happened before; returns the first one that failed.
+
+    It is "" where none did; after one that had nothing to do, no other runs either.
+    """
+    ended_at, failed_at = "", ""
     with warm_parent.running(Path.cwd()), Path(os.devnull).open("w") as nowhere:
         for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
             stage = stages.STAGES[name]
-            if failed and not stage.always:
+            if ended_at and not stage.always:
                 continue
             began = time.monotonic()
             words = [name, "--wait"] if stage.waits else [name]
@@ -226,8 +229,11 @@ def _rest_of_night(until: str) -> int:
             )
             how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(ended.status, "failed")
             log.info("%-9s %6.1f s, %5.1f s of CPU  %s", name, time.monotonic() - began, ended.cpu_s, how)
-            failed = failed or ended.status
-    return 1 if failed not in (0, NothingToDo.exit_status) else 0
+            if ended.status:
+                ended_at = ended_at or name
+            if how == "failed":
+                failed_at = failed_at or name
+    return failed_at
 
 
 def nights(*, first: date, last: date, set: list[str] | None = None) -> int:
@@ -276,6 +282,7 @@ def run(name: str, **given: Any) -> Record | None:
         if record is not None and name in stages.IN_NIGHT:
             records.write(record)
     except NotYet:
+        _tell(name)
         raise
     except NothingToDo as reason:
         mark(name, skipped=str(reason))
@@ -284,9 +291,17 @@ def run(name: str, **given: Any) -> Record | None:
         mark(name, error=sentence(error))
         raise
     mark(name)
-    if record is not None and name in stages.IN_NIGHT:
-        night_events.note()
+    if record is not None:
+        _tell(name)
     return record
+
+
+def _tell(stage: str) -> None:
+    """Notes what has happened in the night by now, and tells people of it."""
+    if stage in stages.IN_NIGHT:
+        notifier.tell(*night_events.note())
+    if stage == "open":
+        notifier.tell(*night_events.low_disk())
 
 
 def written_by(name: str) -> type[Record] | None:

@@ -509,12 +509,13 @@ class ServingParams(Section):
 
 
 NotifyEvent = Literal[
-    "promoted", "refused", "rolled back", "question", "failed", "late", "over budget", "alarm"
-]
+    "promoted", "refused", "rolled back", "question", "failed", "late", "over budget", "calibration lost",
+    "disk low", "alarm",
+]  # fmt: skip
 
 
 class NotifyParams(Section):
-    """Who hears of failures, missed deadlines, promotions, refusals, rollbacks and questions."""
+    """Who hears of what happens in nights, and when."""
 
     command: str = ""
     """Command that the shell runs with the message on its standard input, to send it on; without it and
@@ -524,6 +525,19 @@ class NotifyParams(Section):
     filled in, which is the place for a URL with a token: `$SLACK_URL`."""
     on: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
     """Which messages are sent."""
+    urgent: tuple[NotifyEvent, ...] = ("question", "failed", "late", "rolled back", "disk low")
+    """Which of them are urgent: not held back by `quiet_hours`, and sent by `urgent_urls` too."""
+    urgent_urls: tuple[str, ...] = ()
+    """URLs of Apprise that urgent messages are sent to at any hour, such as PagerDuty; `command` and `urls`
+    then have them after the quiet hours. Empty: `command` and `urls` have them at any hour."""
+    quiet_hours: str = Field("", pattern=r"^$|^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")
+    """From when to when messages that are not urgent wait, such as `22:00-07:00`, in `night.time_zone`. The
+    first stage or hourly `watch` after them sends what waited. Empty: never."""
+    openlineage: str = ""
+    """Namespace under which an OpenLineage server is told which data each night read and made, and which
+    version serves; the server is that of `$OPENLINEAGE_URL`. Empty: none is told."""
+    min_free_gb: float = Field(2.0, ge=0)
+    """Gigabytes that the disk of the home shall have free: with less, `disk low` is sent, once a day."""
 
 
 class Sections(Section):

@@ -595,7 +595,7 @@ class Watch(Record):
 
 EventKind = Literal[
     "opened", "drift", "planned", "over budget", "question", "approved", "declined", "promoted", "refused",
-    "rolled back", "late", "failed", "calibration lost", "disk low",
+    "rolled back", "late", "failed", "calibration lost", "disk low", "alarm",
 ]  # fmt: skip
 
 

@@ -133,8 +133,7 @@ def gate(
     verdict = replace(verdict, decided_at=clock.utc().replace(microsecond=0))
     if verdict.approve_until:
         records.write(verdict)
-        night_events.note()
-        notifier.asks(night, verdict, now=clock.utc())
+        notifier.tell(*night_events.note())
         review.show_report(night)  # for whoever is asked, since the night is closed only later
     return verdict
 

@@ -15,9 +15,10 @@ from pipeline.experiment import holdback, live_test
 from pipeline.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from pipeline.gate.judge import LOOKED_AT, rules_of
 from pipeline.registry import aliases
+from pipeline.report import night_events, notifier
 from pipeline.rollout import saga
 from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.rollback import rollback, tell_finished
+from pipeline.rollout.rollback import rollback, tell_newest
 from pipeline.rollout.targets import Target, release_targets
 from pipeline.statistics.control_chart import Mean
 from pipeline.statistics.level import Level, level
@@ -41,6 +42,7 @@ def watch(params: WatchSections) -> Watch:
     stops, is ended. Raises ReleaseError where the ledger was lost.
     """
     now = datetime.now(UTC)
+    _tell()
     expect_ledger(params)
     edit = _check_targets(params) + live_test.clean(params, now=now)
     serving = ledger.champion_at(ledger.ledger_tip())
@@ -69,6 +71,12 @@ def watch(params: WatchSections) -> Watch:
         rollback(params, to=watched.predecessor, reason=watched.reason, by=WATCH)
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
     return replace(watched, reason=f"{edit}{watched.reason}")
+
+
+def _tell() -> None:
+    """Tells of what no stage is there to tell of: late nights, a disk nearly full, and messages that wait."""
+    notifier.tell(*night_events.note_open(), *night_events.low_disk())
+    tell_newest()
 
 
 def _held_back(serving: Release) -> Release | None:
@@ -159,7 +167,7 @@ def _check_targets(params: WatchSections) -> str:
         if left := saga.recover(everybody):
             how = "finished" if left.new else "took back"
             if left.new and left.kind == "rollback":
-                tell_finished(left.release)
+                tell_newest()
             return f"{how} the {left.kind} of version {left.release.version}, which was interrupted; "
         serving = ledger.champion_at(ledger.ledger_tip())
         if serving is None:

@@ -125,6 +125,12 @@ def commit(remote: str, commit_id: str) -> str:
     return f"https://{at[1]}/{at[2]}/commit/{commit_id}" if at else ""
 
 
+def in_messages(entry: Entry) -> dict[str, str]:
+    """Returns links for a message about a night, by their words: MLflow's copy of its page first."""
+    kept = _page_of(entry.version, "experiments/{experiment}/runs/{run_id}/artifacts/" + PAGE.name)
+    return ({"Report": kept} if kept else {}) | servers(entry)
+
+
 def _page(ids: Sequence[str], home: Path) -> Path | None:
     """Returns the first page of these nights that is here."""
     pages = (home / "nights" / night / PAGE for night in ids)

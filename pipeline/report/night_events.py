@@ -7,37 +7,35 @@ closed where no record has a better one.
 """
 
 import logging
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from pipeline.contract import clock, records
+from pipeline.contract import clock, params, records
 from pipeline.contract.errors import PipelineError
-from pipeline.contract.formats import dollars, duration, one_line, quantity
+from pipeline.contract.formats import dollars, duration, one_line, quantity, size
 from pipeline.contract.records import (
     Approval,
-    Champion,
     Event,
     EventKind,
     Events,
     Night,
-    Plan,
-    Record,
     Release,
-    Report,
-    Training,
     Verdict,
 )
+from pipeline.prediction import ledger_history
 from pipeline.registry import approval as approvals
+from pipeline.report.night_folder import entry_of
 from pipeline.storage import checkout, events, ledger
 from pipeline.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
 
+DECISIONS: tuple[EventKind, ...] = ("promoted", "refused", "failed")  # that a night ends with
 GATE = "gate"  # who decides where no person is asked
-_READ: tuple[type[Record], ...] = (Champion, Report, Plan, Training, Verdict, Approval, Release)
+GIVEN_UP_AFTER = timedelta(days=1)  # of a night that nobody closed
 
 
 def stream(history: Sequence[Entry]) -> list[Event]:
@@ -103,21 +101,67 @@ def said(event: Event) -> str:
     return one_line(": ".join(filter(None, [event.kind, ", ".join(about), event.reason])))
 
 
-def note(*, over: bool = False) -> tuple[Event, ...]:
-    """Adds what the records of the night in this folder say to its events, and returns all of them.
+def note(folder: Path = Path(), *, over: bool = False) -> tuple[Event, ...]:
+    """Adds what the records of the night in a folder say to its events, and returns all of them.
 
     `over` says that nothing more will be decided. No night fails because its events cannot be written.
     """
+    run = folder / records.RUN
     try:
-        night = records.read(Night)
-        by_name: dict[str, Any] = {kind.__name__.lower(): records.find(kind) for kind in _READ}
-        entry = Entry(commit="", subject="", rollback=False, night=night, **by_name)
-        at = clock.utc().replace(microsecond=0)
-        failures = (failed(night, path.stem) for path in sorted(records.RUN.glob("*.error"))) if over else ()
-        return events.add([*derive(entry, at=at, over=over), *failures])
+        entry = entry_of(folder)
+        new = [*derive(entry, at=clock.utc().replace(microsecond=0), over=over)]
+        if over:
+            new += [failed(entry.night, path.stem, run) for path in sorted(run.glob("*.error"))]
+            new += _calibration_lost(entry)
+        return events.add(new, folder)
     except (PipelineError, OSError) as error:
         log.warning("the events of this night are not noted: %s", error)
         return ()
+
+
+def note_failure(stage: str, folder: Path = Path()) -> Event:
+    """Adds to the events of the night in a folder that a stage failed for good; returns that event."""
+    run = folder / records.RUN
+    event = failed(records.read(Night, run), stage, run)
+    try:
+        events.add([event], folder)
+    except (PipelineError, OSError) as error:
+        log.warning("the failure is not among the events of its night: %s", error)
+    return event
+
+
+def open_nights() -> list[Entry]:
+    """Returns the nights that were opened and not closed, newest first.
+
+    A night that was to be decided more than a day ago was given up.
+    """
+    closed = {commit.night for commit in ledger.commits() if not commit.rollback}
+    found = []
+    for folder in (checkout.home() / "nights").glob("*"):
+        try:
+            night = records.find(Night, folder / records.RUN)
+            if night and night.id not in closed and clock.utc() - night.decide_until < GIVEN_UP_AFTER:
+                found.append(entry_of(folder))
+        except (PipelineError, OSError) as error:  # being laid out, or broken: the others are looked at
+            log.warning("night %s cannot be read: %s", folder.name, error)
+    return sorted(found, key=lambda entry: entry.night.started_at, reverse=True)
+
+
+def note_open() -> list[Event]:
+    """Notes what is due in open nights, as that one is late; returns all their events."""
+    folders = [checkout.home() / "nights" / entry.night.id for entry in open_nights()]
+    return [event for folder in folders for event in note(folder)]
+
+
+def low_disk() -> list[Event]:
+    """Returns that the disk of the home is nearly full, where it is; once a day is enough to tell it."""
+    min_free_gb = params.load(checkout.home()).notify.min_free_gb
+    free, now = shutil.disk_usage(checkout.home()).free, clock.utc().replace(microsecond=0)
+    if free >= min_free_gb * 1e9:
+        return []
+    limit = f"less than notify.min_free_gb, {min_free_gb:g}"
+    seen = f"the disk of {checkout.home()} has {size(free)} free, {limit}"
+    return [Event(kind="disk low", at=now, night="", subject=str(now.date()), reason=seen)]
 
 
 def take_over(commit: str) -> tuple[Event, ...]:
@@ -197,6 +241,18 @@ def failed(night: Night, stage: str, run: Path = records.RUN) -> Event:
         reason, seconds = "look at its log", clock.now()
     at = datetime.fromtimestamp(int(seconds), UTC)
     return Event(kind="failed", at=at, night=night.id, subject=stage, reason=one_line(reason))
+
+
+def _calibration_lost(entry: Entry) -> list[Event]:
+    """Returns that plans' intervals hold too rarely from tonight on, where they held often enough before."""
+    if not (entry.plan and entry.training):
+        return []
+    before = ledger_history.before(entry.night)
+    card, card_before = ledger_history.card_of([*before, entry]), ledger_history.card_of(before)
+    if not (card and card.warning) or (card_before and card_before.warning):
+        return []
+    at = clock.utc().replace(microsecond=0)
+    return [Event(kind="calibration lost", at=at, night=entry.night.id, reason=card.warning)]
 
 
 def _asked(night: Night, verdict: Verdict, approval: Approval | None, *, at: datetime) -> Iterator[Event]:

@@ -1,78 +1,213 @@
-"""Notifies people of what a night decided, by the command `notify.command` and by Apprise's `notify.urls`.
+"""Notifies people of events, by the command `notify.command` and by Apprise's `notify.urls`.
 
-The messages are promotions, refusals, rollbacks, questions that wait for a person, failures, late nights,
-nights over their budget, and alarms: each is one line, most with the command that shows more. `notify.on`
-says which are sent. A decision of a night is told once, however often its stage is called: `told.txt` beside
-the night's records keeps what was told. A notifier that fails is logged, and nothing else fails with it; one
-that does not answer is ended after `LIMIT_S`.
+Each message is one line (pipeline/report/messages.py); `notify.on` says of which kinds. An event is told
+once, however often its stage is called: `var/messages.json` keeps which events were told, and the messages
+that wait, as others than urgent ones do in the quiet hours. What was sent is marked afterwards: a kill in
+between sends it twice, rather than never. A message that no notifier took is tried again by later stages and
+by the hourly `watch`, for a day. A notifier that fails is logged, and nothing else fails with it; one that
+does not answer is ended after `LIMIT_S`.
 """
 
 import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Literal, get_args
+from zoneinfo import ZoneInfo
 
-from pipeline.contract import formats, params, records
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.params import NotifyEvent
-from pipeline.contract.records import Night, Release, Training, Verdict
-from pipeline.storage import checkout
+from pipeline.contract import params, records
+from pipeline.contract.errors import DataError, ParamsError, PipelineError
+from pipeline.contract.params import NotifyEvent, NotifyParams
+from pipeline.contract.records import Event, Record
+from pipeline.report import messages
+from pipeline.storage import checkout, events
+from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
 
 LIMIT_S = 10  # the most that the command may take, and the most that all URLs together may take
+AGAIN_AFTER = timedelta(minutes=10)  # a message that no notifier took is tried again
+GIVEN_UP_AFTER = timedelta(days=1)
+KEPT = 500  # keys of events that were told
+AT_ONCE = ("failed", "rolled back", "alarm")  # sent where none can be kept; others would come again each call
 STDERR = 2
-TOLD = "told.txt"
+TOLD_KINDS = get_args(NotifyEvent)
 # Apprise in a process of its own, which can be ended; it reads the URL from its environment, since other
 # users of the machine see the arguments of a process.
 APPRISE = [sys.executable, "-P", "-c", "from apprise.cli import main; main()", "--storage-mode", "memory",
            "--service-limit", str(LIMIT_S)]  # fmt: skip
 
 
-def tell(message: str, event: NotifyEvent = "alarm") -> bool:
-    """Hands the message to the home's notifiers, unless `notify.on` leaves its kind out.
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Record):
+    """A message that waits to be sent."""
 
-    Returns False where one of them failed.
+    event: Event
+    to: Literal["all", "urgent"]  # `command` and `urls`, or `urgent_urls`
+    since: datetime
+    tried_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages(Record):
+    """The messages of a home that wait, in order, and the keys of the newest events that were told."""
+
+    waiting: tuple[Waiting, ...] = ()
+    told: tuple[str, ...] = ()
+
+
+def tell(*happened: Event) -> bool:
+    """Tells of those events that are to be told and were not told yet, and sends what waits and is due.
+
+    Without any event it only does the latter. Returns False where a message could not be sent.
     """
-    given = params.load(checkout.home()).notify
-    if event not in given.on:
+    if not any(event.kind in TOLD_KINDS for event in happened) and not _read().waiting:
         return True
-    ran = _run(given.command, message) if given.command else True
-    return _send(given.urls, message) and ran
+    try:
+        loaded = params.load(checkout.home())
+    except ParamsError as error:  # the home's own params.yaml, which the night does not read
+        log.error("messages are not sent: %s", error)
+        return False
+    return _tell(happened, loaded.notify, zone=loaded.night.time_zone)
 
 
-def _run(command: str, message: str) -> bool:
+def alarm(text: str) -> None:
+    """Tells of something that people have to look at, though no night fails because of it."""
+    tell(Event(kind="alarm", at=datetime.now(UTC), night="", reason=text))
+
+
+def send(message: str) -> bool:
+    """Hands a message to the notifiers at once; returns False where one of them failed."""
+    given = params.load(checkout.home()).notify
+    return not _faults(message, given.command, given.urls)
+
+
+def is_quiet(hours: str, now: datetime) -> bool:
+    """Returns whether a time is in the quiet hours, which may go over midnight.
+
+    >>> is_quiet("22:00-07:00", datetime(2026, 1, 1, 23)), is_quiet("22:00-07:00", datetime(2026, 1, 1, 7))
+    (True, False)
+    """
+    if not hours:
+        return False
+    begin, end = (time.fromisoformat(text) for text in hours.split("-"))
+    at = now.time()
+    return begin <= at < end if begin <= end else at >= begin or at < end
+
+
+def _tell(happened: Sequence[Event], given: NotifyParams, *, zone: str) -> bool:
+    if not (given.command or given.urls or given.urgent_urls):
+        return True  # a message stays in the log of its stage
+    now = datetime.now(UTC)
+    quiet = is_quiet(given.quiet_hours, now.astimezone(ZoneInfo(zone)))
+    wanted = [event for event in happened if event.kind in given.on]
+    try:
+        with alone(_path().with_suffix(".lock")):
+            kept = _with_new(_read(), wanted, given, now=now)
+            _write(kept)
+            return _send_due(kept, given, quiet=quiet)
+    except OSError as error:  # as on a full disk, of which people have to hear
+        log.error("messages cannot be kept in %s: %s", _path(), error)
+        texts = [_text(event, now=now) for event in wanted if event.kind in AT_ONCE]
+        return not any([_faults(text, given.command, (*given.urls, *given.urgent_urls)) for text in texts])
+
+
+def _with_new(kept: Messages, wanted: Sequence[Event], given: NotifyParams, *, now: datetime) -> Messages:
+    """Returns the messages with those about events that were not told yet."""
+    for event in wanted:
+        key = " ".join([event.night, *events.key(event)])
+        if key in kept.told:
+            continue
+        message = Waiting(event=event, to="all", since=now)
+        rings = event.kind in given.urgent and given.urgent_urls
+        new = (replace(message, to="urgent"), message) if rings else (message,)
+        kept = Messages(waiting=(*kept.waiting, *new), told=(*kept.told, key)[-KEPT:])
+    return kept
+
+
+def _send_due(kept: Messages, given: NotifyParams, *, quiet: bool) -> bool:
+    """Sends what is due, in order; once a way has failed, the other messages that go by it wait as well."""
+    failed: set[str] = set()
+    for message in kept.waiting:
+        now = datetime.now(UTC)
+        rings = message.to == "urgent" or (message.event.kind in given.urgent and not given.urgent_urls)
+        too_soon = message.tried_at is not None and now - message.tried_at < AGAIN_AFTER
+        if message.to in failed or too_soon or (quiet and not rings):
+            continue
+        text = _text(message.event, now=now)
+        command, urls = ("", given.urgent_urls) if message.to == "urgent" else (given.command, given.urls)
+        num_faults = len(_faults(text, command, urls))
+        left: tuple[Waiting, ...] = ()
+        if num_faults:
+            failed.add(message.to)
+        if num_faults and num_faults == bool(command) + len(urls):  # nobody has it
+            if now - message.since < GIVEN_UP_AFTER:
+                left = (replace(message, tried_at=now),)
+            else:
+                log.error("nobody could be told within %s: %s", GIVEN_UP_AFTER, text)
+        place = kept.waiting.index(message)
+        kept = replace(kept, waiting=(*kept.waiting[:place], *left, *kept.waiting[place + 1 :]))
+        _write(kept)
+    return not failed
+
+
+def _text(event: Event, *, now: datetime) -> str:
+    return messages.message(event, links_of(event), now=now)
+
+
+def links_of(event: Event) -> dict[str, str]:
+    """Returns links to the pages of the night of an event; none where its folder is gone."""
+    from pipeline.report import links, night_folder  # which no command needs that tells of nothing
+
+    folder = checkout.home() / "nights" / event.night
+    try:
+        return links.in_messages(night_folder.entry_of(folder)) if event.night and folder.exists() else {}
+    except (PipelineError, OSError) as error:
+        log.warning("a message has no link to night %s: %s", event.night, error)
+        return {}
+
+
+def _faults(message: str, command: str, urls: Sequence[str]) -> list[str]:
+    """Hands a message to all notifiers, and returns why those of them failed that did; both are logged."""
+    ran = [_run(command, message)] if command else []
+    return [fault for fault in (*ran, *_send(tuple(urls), message)) if fault]
+
+
+def _run(command: str, message: str) -> str:
     try:
         # What it prints goes to standard error: standard output is for the stage's record alone.
         subprocess.run(
             command, shell=True, input=message, text=True, check=True, timeout=LIMIT_S, stdout=STDERR
         )
     except subprocess.CalledProcessError as error:  # without the command, whose address may be a secret
-        log.error("the notifier ended with exit status %d; look at notify.command in params.yaml",
-                  error.returncode)  # fmt: skip
-        return False
-    except (OSError, subprocess.TimeoutExpired) as error:
-        why = f"took more than {LIMIT_S} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
-        log.error("the notifier failed: it %s; look at notify.command in params.yaml", why)
-        return False
-    return True
+        fault = f"ended with exit status {error.returncode}"
+    except subprocess.TimeoutExpired:
+        fault = f"took more than {LIMIT_S} s"
+    except OSError as error:
+        fault = f"did not start: {error.strerror}"
+    else:
+        return ""
+    log.error("the notifier %s; look at notify.command in params.yaml", fault)
+    return fault
 
 
-def _send(urls: tuple[str, ...], message: str) -> bool:
+def _send(urls: tuple[str, ...], message: str) -> list[str]:
     """Sends the message to all URLs at once, and logs by number which failed, as a URL is a secret."""
     if not urls:
-        return True
+        return []
     with ThreadPoolExecutor(len(urls)) as pool:
         faults = list(pool.map(partial(_fault, message=message), urls))
     for number, fault in enumerate(faults, start=1):
         if fault:
             log.error("the message was not sent to URL %d of %d: %s; look at notify.urls in params.yaml, and "
                       "whether each variable that it names is set", number, len(urls), fault)  # fmt: skip
-    return not any(faults)
+    return faults
 
 
 def _fault(url: str, *, message: str) -> str:
@@ -90,103 +225,20 @@ def _fault(url: str, *, message: str) -> str:
     return f"Apprise ended with exit status {ended.returncode}" if ended.returncode else ""
 
 
-def tell_once(key: str, message: str, event: NotifyEvent, *, run: Path = records.RUN) -> bool:
-    """Tells of a decision of the night whose records are in `run`, unless one of that key was told before.
-
-    It is marked after it was told: a kill between the two tells it twice, rather than never. Returns False
-    where a notifier failed; what failed is marked too, so that a call again does not wait for it again.
-    """
-    told = run / TOLD
-    if told.exists() and key in told.read_text().splitlines():
-        return True
-    sent = _try(message, event)
-    if run.is_dir():
-        with told.open("a") as file:
-            file.write(f"{key}\n")
-    return sent
-
-
-def promoted(night: Night, release: Release, reason: str) -> None:
-    """Tells that tonight's version serves."""
-    replaced = f" in place of version {release.replaced}" if release.replaced else ""
-    tell_once(
-        f"promoted {release.version}",
-        f"Daybreak: version {release.version} serves{replaced}, promoted by night {night.id}: {reason}"
-        f"{_see(night)}",
-        "promoted",
-    )
-
-
-def refused(night: Night, verdict: Verdict, reason: str) -> None:
-    """Tells that the night is over and the champion stays."""
-    stays = f"version {verdict.champion} stays" if verdict.champion else "there is no champion yet"
-    tell_once(
-        f"refused {verdict.challenger}",
-        f"Daybreak: {stays} after night {night.id} ({verdict.action}): {reason}{_see(night)}",
-        "refused",
-    )
-
-
-def rolled_back(release: Release, reason: str) -> None:
-    """Tells that an earlier version serves again."""
-    _try(
-        f"Daybreak: {reason}; version {release.version} serves, of night {release.night}; "
-        f"see: python -m pipeline status",
-        "rolled back",
-    )
-
-
-def asks(night: Night, verdict: Verdict, *, now: datetime) -> None:
-    """Tells that a verdict waits for a person, until when, and how to answer."""
-    assert verdict.approve_until
-    left = formats.duration(max((verdict.approve_until - now).total_seconds(), 0))
-    tell_once(
-        f"question {verdict.challenger} {verdict.champion} {verdict.action}",
-        f"Daybreak: version {verdict.challenger} waits for a person until "
-        f"{verdict.approve_until:%Y-%m-%d %H:%M} UTC ({left} left): {verdict.action}: {verdict.reason}; "
-        f"answer with: python -m pipeline approve --night {night.id} --reason TEXT [--reject]",
-        "question",
-    )
-
-
-def failed(night: Night, reason: str) -> None:
-    """Tells that a night failed, and how to go on with it."""
-    again = f"python -m pipeline night --night {night.id}"
-    _try(f"Daybreak: night {night.id} failed: {reason}; go on with: {again}", "failed")
-
-
-def late(night: Night) -> None:
-    """Tells that a night was closed after the time until which it was to be decided."""
-    tell_once(
-        "late",
-        f"Daybreak: night {night.id} is late: it was to be decided until {night.decide_until:%Y-%m-%d %H:%M} "
-        f"UTC{_see(night)}",
-        "late",
-    )
-
-
-def over_budget(night: Night, training: Training) -> None:
-    """Tells that the jobs of a night cost more than its budget."""
-    tell_once(
-        "over budget",
-        f"Daybreak: night {night.id} is over its budget: its jobs cost ${training.cost_usd:.2f} of "
-        f"${night.budget_usd:.2f}{_see(night)}",
-        "over budget",
-    )
-
-
-def alarm(text: str) -> None:
-    """Tells of something that people have to look at, though no night fails because of it."""
-    _try(f"Daybreak: {text}", "alarm")
-
-
-def _see(night: Night) -> str:
-    return f"; see: python -m pipeline report --night {night.id}"
-
-
-def _try(message: str, event: NotifyEvent) -> bool:
+def _read() -> Messages:
+    """Returns the messages that are kept; none where the file cannot be read, which is logged."""
     try:
-        return tell(formats.one_line(message), event)
-    except ParamsError as error:  # the home's own params.yaml, which the night does not read
-        log.error("the message was not sent: %s", error)
-        return False
+        return records.loads(Messages, _path().read_text(), source=str(_path()))
+    except FileNotFoundError:
+        return Messages()
+    except DataError as error:
+        log.error("messages that waited are lost: %s", error)
+        return Messages()
+
+
+def _write(kept: Messages) -> None:
+    records.replace_text(_path(), records.dumps(kept))
+
+
+def _path() -> Path:
+    return checkout.home() / "var" / "messages.json"

@@ -72,9 +72,9 @@ def promote(
     def commit_promotion() -> str:
         at = clock.utc().replace(microsecond=0)
         event = night_events.promoted(night, release, verdict, approval, reason=reason, at=at)
-        happened = Events(events=events.with_new(night_events.note(), [event]))
+        promoted = Events(events=events.with_new(night_events.note(), [event]))
         message = f"{night.day}: promote: {reason}"[:200]
-        return ledger.commit_night(night, message=message, release=release, events=happened)
+        return ledger.commit_night(night, message=message, release=release, events=promoted)
 
     move = saga.Move(kind="promote", release=release, tip=night.previous, commit=commit_promotion)
     with session() as client:
@@ -85,13 +85,13 @@ def promote(
             aliases.tidy(client, judged.name)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
-    night_events.take_over(commit)
+    happened = night_events.take_over(commit)
     ledger_copy.push()
     if now != version.number:
         raise NothingToDo(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
-    notifier.promoted(night, release, reason)
+    notifier.tell(*happened)
     return release
 
 

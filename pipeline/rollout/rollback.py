@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.formats import one_line
@@ -13,7 +13,7 @@ from pipeline.contract.records import (
 )
 from pipeline.contract.user import user
 from pipeline.registry import aliases
-from pipeline.report import night_events, notifier
+from pipeline.report import night_events, notifier, open_lineage
 from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.targets import release_targets
@@ -22,6 +22,8 @@ from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
+
+TOLD_WITHIN = timedelta(days=1)  # of a rollback, if whoever made it was killed before people were told
 
 
 def rollback(
@@ -44,7 +46,7 @@ def rollback(
         targets = release_targets(client, name)
         left = saga.recover(targets)
         if left and left.new and left.kind == "rollback":
-            tell_finished(left.release)
+            tell_newest()
             return left.release
         tip, newest = ledger.ledger_tip(), next(iter(ledger.history(limit=1)), None)
         serving = newest.serving if newest else None
@@ -92,17 +94,18 @@ def rollback(
                 made.commit, release, verdict, event, expected_tip=tip, message=verdict.reason[:200]
             ),
         )
-        saga.run(move, targets)
-        notifier.rolled_back(release, verdict.reason)
+        commit = saga.run(move, targets)
+        notifier.tell(event)
+        open_lineage.send(commit)
         ledger_copy.push()
         return release
 
 
-def tell_finished(release: Release) -> None:
-    """Tells of a rollback that was interrupted before people were told, and is finished now."""
+def tell_newest() -> None:
+    """Tells of the rollback that the ledger ends with, if it does, where people were not told of it yet."""
     newest = next(iter(ledger.history(limit=1)), None)
-    reason = newest.verdict.reason if newest and newest.rollback and newest.verdict else "rolled back"
-    notifier.rolled_back(release, reason)
+    if newest and newest.rollback and newest.closed_at and datetime.now(UTC) - newest.closed_at < TOLD_WITHIN:
+        notifier.tell(*night_events.of_entry(newest))
 
 
 def steps_back(releases: Sequence[Commit], steps: int) -> int:

@@ -1,6 +1,7 @@
 """Defines the router's counters and histograms for Prometheus, by model and arm, which /metrics returns."""
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -57,10 +58,17 @@ class Metrics:
         return self.registry.collect()
 
 
-class Together:
-    """The metrics of the routers of several models, one family of all of them by each name."""
+class Collector(Protocol):
+    """Knows what some metrics are."""
 
-    def __init__(self, metrics: Sequence[Metrics]) -> None:
+    def collect(self) -> Iterable[Metric]:
+        """Yields what each metric is now."""
+
+
+class Together:
+    """The metrics of several models, one family of all of them by each name."""
+
+    def __init__(self, metrics: Sequence[Collector]) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:

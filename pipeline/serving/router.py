@@ -55,6 +55,7 @@ from pipeline.serving.kill_switch import KillSwitch
 from pipeline.serving.limits import Limits, Message, Receive, Send
 from pipeline.serving.loading import VersionLoader
 from pipeline.serving.model_manager import ModelManager, Standing
+from pipeline.serving.night_metrics import NightMetrics
 from pipeline.serving.prometheus import Metrics, Together
 from pipeline.serving.version_process import NoAnswer, answer_s
 from pipeline.serving.writer import FLUSH_S, NoLog, Writer
@@ -106,13 +107,13 @@ class Router:
 
     def __init__(
         self, log: Log | None, versions: VersionSource, params: ServingParams,
-        limits: LiveTestParams | None = None, *, model: str = "",
+        limits: LiveTestParams | None = None, *, model: str = "", home: Path = Path(),
     ) -> None:  # fmt: skip
         self.versions, self._params, self._log = versions, params, log
         limits = limits or LiveTestParams()
         self._metric = limits.metric
         self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
-        self._metrics = Metrics(model)
+        self._metrics, self.nights = Metrics(model), NightMetrics(model, home)
         self.beside: tuple[Router, ...] = ()  # of other models, behind the same port
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
         self.has_log = log is not None
@@ -308,7 +309,10 @@ class Router:
 
     async def metrics(self, receive: Receive) -> Response:
         """Answers GET /metrics, with those of the other models behind the same port."""
-        text = Together([router.metrics_now() for router in (self, *self.beside)]).text()
+        routers = (self, *self.beside)
+        await asyncio.gather(*(asyncio.to_thread(router.nights.refresh) for router in routers))
+        parts = [part for router in routers for part in (router.metrics_now(), router.nights)]
+        text = Together(parts).text()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def metrics_now(self) -> Metrics:
@@ -403,7 +407,7 @@ def make_app(
             name, home=home, top=params.max_top, keep=params.keep_users, answer_s=answer_s(params.timeout_s)
         )
         manager = ModelManager(log, models, home=home, keep_days=params.keep_days)
-        router = Router(log, manager, params, limits, model=name)
+        router = Router(log, manager, params, limits, model=name, home=home)
         app.state.router = router
         manager.start()
         yield

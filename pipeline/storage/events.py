@@ -1,7 +1,7 @@
 """Keeps the events of a night in its folder, in `data/run/events.json`, from where the ledger takes them.
 
-An event is written once, whoever sees it and however often: the same kind and subject are the same event. A
-stage may fail again, so failures are told apart by their times too.
+An event is written once, whoever sees it and however often: the same kind and subject are the same event.
+What may happen again, as a failure, is told apart by its time too.
 """
 
 from collections.abc import Iterable
@@ -11,10 +11,12 @@ from pipeline.contract import records
 from pipeline.contract.records import Event, Events
 from pipeline.storage.journal import alone
 
+AGAIN = ("failed", "rolled back", "alarm")
+
 
 def key(event: Event) -> tuple[str, ...]:
     """Returns what an event of a night is known by."""
-    return (event.kind, event.subject, *([event.at.isoformat()] if event.kind == "failed" else []))
+    return (event.kind, event.subject, *([event.at.isoformat()] if event.kind in AGAIN else []))
 
 
 def read(folder: Path = Path()) -> tuple[Event, ...]:

@@ -53,7 +53,7 @@ with DAG("reviews", schedule=None, max_active_runs=99, user_defined_filters={"qu
 def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Standalone]:
     """All that `make up` starts, with stages that are played by a stand-in.
 
-    Its DAG files are the real ones with an alert after five seconds instead of 18 hours, and a DAG `reviews`.
+    Its DAG files are the real ones with an alert after five seconds instead of a day, and a DAG `reviews`.
     """
     folder = tmp_path_factory.mktemp("standalone")
     home, dags = stand_in(folder / "home"), folder / "dags"
@@ -61,9 +61,9 @@ def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> I
     shutil.copy(empty_store, home / "var" / "mlflow.db")
     shutil.copy(ROOT / "params.yaml", home)
     shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
-    retrain = (dags / "retrain.py").read_text()
-    assert "HOURS = 18" in retrain
-    (dags / "retrain.py").write_text(retrain.replace("HOURS = 18", "HOURS = 5 / 3600"))
+    retrain, interval = (dags / "retrain.py").read_text(), "timedelta(hours=hours) + OPENED_WITHIN"
+    assert interval in retrain
+    (dags / "retrain.py").write_text(retrain.replace(interval, "timedelta(seconds=5)"))
     (dags / "reviews.py").write_text(REVIEWS)
     with all_supervised(folder, home=home, dags=dags) as airflow:
         yield airflow

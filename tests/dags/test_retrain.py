@@ -29,7 +29,7 @@ DESCRIBE = """
         ended = []
         for text in ("", "night: {schedule: '30 2 * * *', time_zone: America/New_York}"):
             (home / "params.yaml").write_text(text)
-            cron, zone = schedule.of_nights(home)
+            cron, zone, _ = schedule.of_nights(home)
             timetable = CronTriggerTimetable(cron, timezone=zone)
             first = pendulum.datetime(2025, 3, 7, tz="UTC")
             restriction = TimeRestriction(earliest=first, latest=None, catchup=True)
@@ -68,6 +68,9 @@ DESCRIBE = """
 NIGHTS = """
     import datetime, importlib, json, os, sys
     from pathlib import Path
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
     import retrain
     home = Path(os.environ["PIPELINE_HOME"])
     ended = []
@@ -80,8 +83,13 @@ NIGHTS = """
             task.retry_delay = datetime.timedelta(0)
         run = dag.test(run_conf=form)
         states = {task.task_id: str(task.state) for task in run.get_task_instances()}
+        with create_session() as session:
+            verdict = session.scalar(select(XComModel.value).where(
+                XComModel.run_id == run.run_id, XComModel.task_id == "verdict"
+            ))
         calls = [json.loads(line) for line in (home / "calls.jsonl").read_text().splitlines()]
-        ended.append({"run": str(run.state.value), "run_id": run.run_id, "states": states, "calls": calls})
+        how = {"run": str(run.state.value), "run_id": run.run_id, "verdict": json.loads(verdict)}
+        ended.append(how | {"states": states, "calls": calls})
     print(json.dumps(ended))
 """
 
@@ -112,9 +120,10 @@ def test_dag_files_parse_within_a_second_and_load_nothing_heavy(described: Any) 
 @pytest.mark.slow
 def test_the_dag_is_the_chain_of_the_stages_in_a_straight_line(described: Any) -> None:
     gate = CHAIN.index("gate") + 1
-    assert tuple(described["order"]) == (*CHAIN[:gate], "review", "approve", *CHAIN[gate:], "done")
+    assert tuple(described["order"]) == (*CHAIN[:gate], "review", "approve", *CHAIN[gate:], "done", "verdict")
     following = dict(zip(described["order"], [*described["order"][1:], None], strict=True))
-    past = {"gate": {"refit"}, "promote": {"done"}}
+    following["done"] = None
+    past = {"gate": {"refit"}, "promote": {"done"}, "close": {"verdict"}}
     for task, downstream in described["downstream"].items():
         expected = {following[task]} - {None} | past.get(task, set())
         assert set(downstream) == expected, task
@@ -252,7 +261,7 @@ def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPath
         [{"ingest": [99]}, {}],
         [{"validate": [1]}, {}],
         [{}, {"plan_only": True}],
-        [{"promote": [99]}, {}],
+        [{"promote": [99], "verdict": [99]}, {}],
         [{"ingest": [1, 0]}, {}],
         [{"open": [1]}, {}],
         [{"close": [1]}, {}],
@@ -263,7 +272,9 @@ def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPath
 
 
 def stages_called(night: Any) -> list[str]:
-    return [call["arguments"][0] for call in night["calls"]]
+    called = [call["arguments"][0] for call in night["calls"]]
+    assert called.count("verdict") == 1  # whatever happened
+    return [name for name in called if name != "verdict"]
 
 
 @pytest.mark.airflow
@@ -280,7 +291,8 @@ def test_the_form_reaches_the_command_line_word_by_word_and_nothing_in_it_is_run
             "--trigger", f"manual: {REASON}", "--warm",
         ],
     }  # fmt: skip
-    assert {call["folder"] for call in ended[0]["calls"][1:]} == {f"nights/{name}"}
+    assert {call["folder"] for call in ended[0]["calls"][1:-1]} == {f"nights/{name}"}
+    assert ended[0]["calls"][-1] == {"folder": ".", "arguments": ["verdict", "--night", name]}
 
 
 @pytest.mark.airflow
@@ -322,9 +334,12 @@ def test_plan_only_stops_after_the_plan_and_closes(ended: Any) -> None:
 
 @pytest.mark.airflow
 @pytest.mark.slow
-def test_a_refused_challenger_is_no_failure(ended: Any) -> None:
+def test_a_refused_challenger_is_no_failure_and_not_all_green(ended: Any) -> None:
     assert ended[4]["run"] == "success"
-    assert ended[4]["states"]["promote"] == "skipped"
+    assert ended[4]["states"]["promote"] == ended[4]["states"]["verdict"] == "skipped"
+    assert "notify" not in stages_called(ended[4])
+    assert ended[0]["states"]["verdict"] == "success"
+    assert ended[4]["verdict"] == ended[0]["verdict"] == {"stage": "verdict"}  # as the stand-in says it
 
 
 @pytest.mark.airflow

@@ -1,0 +1,56 @@
+"""Puts an event into a message to people: one line, with a link where a server is named, else a command."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pipeline.contract.formats import duration, one_line
+from pipeline.contract.records import Event, EventKind
+
+
+def message(event: Event, links: Mapping[str, str], *, now: datetime) -> str:
+    """Returns the message about an event.
+
+    Args:
+        event: what happened.
+        links: to pages about its night, by their words (pipeline/report/links.py); none without a server.
+        now: the time left to answer a question is counted from then.
+    """
+    return one_line(f"Daybreak: {_sentence(event, links, now=now)}")
+
+
+def _sentence(event: Event, links: Mapping[str, str], *, now: datetime) -> str:
+    if event.kind == "question":
+        return _question(event, links, now=now)
+    night, by = f"night {event.night}", f" by {event.by}" if event.by else ""
+    see = f"; see: {next(iter(links.values()), f'python -m pipeline report --night {event.night}')}"
+    beside = f" in place of version {event.champion}" if event.champion else ""
+    stays = f"version {event.champion} stays" if event.champion else "there is no champion yet"
+    sentences: dict[EventKind, str] = {
+        "promoted": f"version {event.version} serves{beside}, promoted{by} in {night}: {event.reason}{see}",
+        "refused": f"{stays} after {night}: {event.reason}{see}",
+        "rolled back": f"version {event.version} serves again{beside}, rolled back{by}: {event.reason}; "
+        f"see: python -m pipeline status",
+        "late": f"{night} is late: {event.reason}{see}",
+        "over budget": f"{night} is over its budget: {event.reason}{see}",
+        "failed": f"{night} failed at {event.subject}: {event.reason}{_where(links)}; "
+        f"go on with: python -m pipeline night --night {event.night}",
+        "calibration lost": f"{event.reason}{see}",
+        "disk low": f"{event.reason}; see what can be deleted: python -m pipeline prune --dry-run",
+    }
+    return sentences.get(event.kind, event.reason)
+
+
+def _question(event: Event, links: Mapping[str, str], *, now: datetime) -> str:
+    assert event.until
+    left = duration(max((event.until - now).total_seconds(), 0))
+    form = f"at {links['Airflow run']} or " if "Airflow run" in links else ""
+    return (
+        f"version {event.version} waits for a person until {event.until:%Y-%m-%d %H:%M} UTC ({left} left): "
+        f"{event.reason}{_where(links, but='Airflow run')}; answer {form}with: "
+        f"python -m pipeline approve --night {event.night} --reason TEXT [--reject]"
+    )
+
+
+def _where(links: Mapping[str, str], *, but: str = "") -> str:
+    shown = [address for name, address in links.items() if name != but]
+    return f"; see: {shown[0]}" if shown else ""

@@ -1,0 +1,89 @@
+"""What an OpenLineage server on loopback is told of a promotion, a refusal and a rollback."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import night
+from pipeline.contract import params, records
+from pipeline.contract.records import Dataset, Night
+from pipeline.rollout import rollback
+from tests.release.conftest import promote_night
+from tests.release.folders import PARAMS
+from tests.release.test_events import judge
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """The events that arrived at the server that the environment names, in order."""
+    arrived: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            arrived.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(201)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{listening.server_port}")
+        yield arrived
+        listening.shutdown()
+        thread.join()
+
+
+def versions(datasets: list[dict[str, Any]]) -> dict[str, str]:
+    return {one["name"]: one["facets"]["version"]["datasetVersion"] for one in datasets}
+
+
+def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_params_name_a_namespace(
+    home: Path, server: list[dict[str, Any]]
+) -> None:
+    def close() -> None:
+        night.close(records.read(Night), params.load())
+
+    judge(home, 0, 0.6)
+    promote_night()
+    close()
+    assert server == []  # off by default
+    (home / "params.yaml").write_text(f"{PARAMS}notify: {{openlineage: shop}}\n")
+    judge(home, 1, 1.0)
+    promote_night()
+    arrays = records.read(Dataset).digest
+    for _ in range(2):
+        close()
+    rollback.rollback(params.load(home), steps=1, reason="worse")
+    started, ended, again, _, _, back = server
+    assert (started["eventType"], ended["eventType"], back["eventType"]) == ("START", "COMPLETE", "COMPLETE")
+    assert started["run"]["runId"] == ended["run"]["runId"] == again["run"]["runId"] != back["run"]["runId"]
+    assert ended["job"] | {"facets": {}} == {"namespace": "shop", "name": "daybreak.night", "facets": {}}
+    assert versions(ended["inputs"]) == {"daybreak.champion": "1"}
+    made = {"daybreak.arrays": arrays, "daybreak.model": "2", "daybreak.champion": "2"}
+    assert versions(ended["outputs"]) == made
+    assert back["job"]["name"] == "daybreak.rollback"
+    assert versions(back["outputs"]) == {"daybreak.champion": "1"}
+
+
+def test_a_server_that_is_away_fails_no_night(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__RETRY", '{"total": 0}')
+    (home / "params.yaml").write_text(f"{PARAMS}notify: {{openlineage: shop}}\n")
+    judge(home, 0, -3.0)
+    night.close(records.read(Night), params.load())
+    assert "OpenLineage is not told: " in caplog.text
