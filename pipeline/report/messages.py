@@ -43,14 +43,14 @@ def _sentence(event: Event, links: Mapping[str, str], *, now: datetime) -> str:
 def _question(event: Event, links: Mapping[str, str], *, now: datetime) -> str:
     assert event.until
     left = duration(max((event.until - now).total_seconds(), 0))
-    form = f"at {links['Airflow run']} or " if "Airflow run" in links else ""
+    form = f"at {links['Review']} or " if "Review" in links else ""
     return (
         f"version {event.version} waits for a person until {event.until:%Y-%m-%d %H:%M} UTC ({left} left): "
-        f"{event.reason}{_where(links, but='Airflow run')}; answer {form}with: "
+        f"{event.reason}{_where(links)}; answer {form}with: "
         f"python -m pipeline approve --night {event.night} --reason TEXT [--reject]"
     )
 
 
-def _where(links: Mapping[str, str], *, but: str = "") -> str:
-    shown = [address for name, address in links.items() if name != but]
+def _where(links: Mapping[str, str]) -> str:
+    shown = [address for name, address in links.items() if name != "Review"]
     return f"; see: {shown[0]}" if shown else ""

@@ -107,11 +107,8 @@ class NightMetrics:
                 yield self._gauge(f"night_{name}", about, {"": value})
 
     def _of_open(self, entry: Entry | None) -> Iterator[Metric]:
-        missing = [stage for stage, record in outcome.CHAIN if entry and getattr(entry, record) is None]
-        at = {missing[0] if missing else "close": 1.0} if entry else {}
-        yield self._gauge(
-            "night_open", "1 while a night is open, by the stage it has come to", at, by="stage"
-        )
+        about = "1 while a night is open, by the stage it has come to"
+        yield self._gauge("night_open", about, {_stage(entry): 1.0} if entry else {}, by="stage")
         if entry is None:
             return
         until = {"": entry.night.decide_until.timestamp()}
@@ -138,7 +135,7 @@ def _stage(entry: Entry) -> str:
     """Returns the stage that follows the last one of an open night that has written its record."""
     stages = [stage for stage, _ in outcome.CHAIN] + ["close"]
     done = [place for place, (_, record) in enumerate(outcome.CHAIN) if getattr(entry, record) is not None]
-    return stages[done[-1] + 1]
+    return stages[max(done, default=-1) + 1]
 
 
 def _seconds(moment: datetime | None) -> float | None:

@@ -205,14 +205,14 @@ def test_a_message_links_to_where_the_night_is_shown_and_a_question_to_its_form(
     records.write(make_version(3, model_digest="d", night=night.id), folder / records.RUN)
     monkeypatch.setenv("MLFLOW_UI", "http://mlflow:5000")
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow:8080")
-    report = "http://mlflow:5000/#/experiments/0/runs/r/artifacts/report.html"
+    report = "http://mlflow:5000/#/experiments/0/runs/r/artifacts/report.html?workflowType=machine_learning"
     file = home / "var" / "heard"
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {file}'}}\n")
     refused = event("refused", "reject: worse", subject="3")
     assert notifier.tell(replace(refused, night=night.id))
     assert file.read_text().endswith(f"reject: worse; see: {report}")
     assert notifier.tell(replace(event("question", until=UNTIL), night=night.id))
-    form = "http://airflow:8080/dags/retrain/runs/manual__1%2B00%3A00"
+    form = "http://airflow:8080/dags/retrain/runs/manual__1%2B00%3A00/tasks/review/required_actions"
     assert f"why; see: {report}; answer at {form} or with: python" in file.read_text()
 
 
