@@ -84,6 +84,7 @@ def replace(client: "MlflowClient", name: str, change: Changed) -> None:
             local = Path(scratch) / Path(path).name
             local.write_bytes(content)
             store.log_artifact(str(local), Path(path).parent.as_posix() if "/" in path else None)
+    packaging.sync(source)
 
 
 def _files(folder: Path, *, column: str, unit: str) -> Iterator[tuple[Path, bytes | None]]:

@@ -80,7 +80,23 @@ def log_model(
         files_digest, mlmodel = records.digest(folder), (folder / DESCRIPTION).read_text()
         client.log_artifacts(run_id, str(folder), to)
     source = f"{client.get_run(run_id).info.artifact_uri}/{to}"
+    sync(source)
     return Logged(source=source, files_digest=files_digest, mlmodel=mlmodel)
+
+
+def sync(uri: str) -> None:
+    """Brings a version's files to the disk, which MLflow does not, where it keeps them in a folder here.
+
+    So what the ledger names is there also after a failure of the power.
+    """
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
+    store = get_artifact_repository(uri)
+    if isinstance(store, LocalArtifactRepository):
+        folder = Path(store.artifact_dir)
+        for path in (*folder.rglob("*"), folder, *list(folder.parents)[:3]):  # up to the experiment's
+            records.sync(path)
 
 
 @dataclass(frozen=True, kw_only=True)

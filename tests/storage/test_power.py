@@ -1,14 +1,19 @@
 """What the ledger names is on the disk before it is named, on a disk that loses what was not synced."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow.tracking._tracking_service.utils import _get_store
 
 from pipeline.erasure.cached_rows import Objects
+from pipeline.registry import packaging
 from pipeline.storage import checkout, snapshots
 from tests.disk import Disk, Tree
 
+FULL = 2  # of SQLite's "PRAGMA synchronous"
 DIGESTS = ("aa" * 16, "ab" * 16)
 
 
@@ -58,6 +63,26 @@ def test_a_partition_without_the_rows_is_on_the_disk_before_the_old_one_may_go(
     for tree in disk.left_by(add):
         assert of(tree).get(name) in (None, b"rows"), "half an object under its name"
     assert [of(tree) for tree in disk.left()] == [{name: b"rows"}]
+
+
+def test_the_files_of_a_version_are_on_the_disk_before_it_is_in_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "artifacts").mkdir()
+    disk = Disk(tmp_path / "artifacts", monkeypatch)
+    model = tmp_path / "artifacts" / "run" / "artifacts" / "model"
+    model.mkdir(parents=True)
+    (model / "MLmodel").write_text("flavors")  # as MLflow does, which syncs nothing
+    written = {"run/artifacts/model/MLmodel": b"flavors"}
+    assert all(of(tree) != written for tree in disk.left())
+    packaging.sync(model.as_uri())
+    assert [of(tree) for tree in disk.left()] == [written]
+
+
+def test_what_mlflow_commits_is_on_the_disk(empty_store: Path, tmp_path: Path) -> None:
+    store: Any = _get_store(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
+    with store.engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == FULL
 
 
 def test_git_syncs_what_the_ledger_names(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
