@@ -1,4 +1,5 @@
-# Three images, each with no more than it needs, all of one set of versions (constraints.txt):
+# Three images, each with no more than it needs, all of one set of versions (constraints.txt), whose files must have
+# the hashes that PyPI had for them then (hashes.txt); torch for another device is of another index, and has none:
 #   docker build --target trainer .   jobs on rented machines: torch, and what reads a bucket
 #   docker build --target serving .   models to users: MLflow, FastAPI
 #   docker build .                    nights: Airflow, MLflow, DVC, the clients of the cloud
@@ -15,28 +16,29 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc git libc
 RUN python -m venv /opt/venv && /opt/venv/bin/python -m pip install --no-cache-dir pip==26.3 uv==0.13.8
 ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt hashes.txt README.md ./
 ARG TORCH="torch==2.13.0" XLA="2.9.0" DEVICE=cuda
 RUN case "$DEVICE" in \
-      cuda) uv pip install "$TORCH" ;; \
+      cuda) uv pip install "$TORCH" -c hashes.txt ;; \
       cpu) uv pip install "$TORCH" --index-url https://download.pytorch.org/whl/cpu ;; \
       cu[0-9]*) uv pip install "$TORCH" --torch-backend "$DEVICE" ;; \
       tpu) uv pip install "torch==$XLA+cpu" "torch_xla[tpu]==$XLA" \
              --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match \
-           && sed -i "s/^torch==.*/torch==$XLA+cpu/" constraints.txt ;; \
+           && sed -i "s/^torch==.*/torch==$XLA+cpu/" constraints.txt \
+           && sed -i '/^torch==/,/[^\\]$/d' hashes.txt ;; \
       *) echo "DEVICE is $DEVICE; choose cpu, cuda, cu126 or tpu" >&2; exit 1 ;; \
     esac
 
 FROM build AS build-trainer
-RUN uv pip install --group trainer -c constraints.txt
+RUN uv pip install --group trainer -c constraints.txt -c hashes.txt
 
 FROM build AS build-serving
-RUN uv pip install --group serving -c constraints.txt
+RUN uv pip install --group serving -c constraints.txt -c hashes.txt
 
 FROM build AS build-airflow
 COPY pipeline/__init__.py pipeline/
 # The dependencies only: the code is the checkout that PIPELINE_HOME mounts, one commit per night.
-RUN uv pip install '.[gcp,kubernetes,lineage,login,postgres]' -c constraints.txt && uv pip uninstall daybreak
+RUN uv pip install '.[gcp,kubernetes,lineage,login,postgres]' -c constraints.txt -c hashes.txt && uv pip uninstall daybreak
 
 FROM python:${PYTHON} AS run
 # git: the ledger. g++: torch.compile writes C++ and calls it. Not pinned, as above.

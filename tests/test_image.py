@@ -143,6 +143,9 @@ def test_the_build_takes_the_torch_of_the_device_that_is_chosen(tmp_path: Path) 
     (tmp_path / "uv").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "uv").chmod(0o755)
     (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    (tmp_path / "hashes.txt").write_text(
+        "one==1 \\\n    --hash=a\ntorch==2.13.0 \\\n    --hash=b \\\n    --hash=c\nzen==2 \\\n    --hash=d\n"
+    )
 
     def asked(device: str) -> "subprocess.CompletedProcess[str]":
         variables = {
@@ -155,15 +158,41 @@ def test_the_build_takes_the_torch_of_the_device_that_is_chosen(tmp_path: Path) 
             ["sh", "-c", step], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
         )
 
-    assert asked("cuda").stdout == "pip install torch==2.13.0\n"
+    assert asked("cuda").stdout == "pip install torch==2.13.0 -c hashes.txt\n"
     assert asked("cu126").stdout == "pip install torch==2.13.0 --torch-backend cu126\n"
     assert asked("cpu").stdout.endswith("--index-url https://download.pytorch.org/whl/cpu\n")
     assert "torch_xla[tpu]==2.9.0" in asked("tpu").stdout
+    assert (tmp_path / "constraints.txt").read_text() == "torch==2.9.0+cpu\n"
+    assert (tmp_path / "hashes.txt").read_text().split() == [
+        "one==1",
+        "\\",
+        "--hash=a",
+        "zen==2",
+        "\\",
+        "--hash=d",
+    ]
     assert asked("gpu").stderr == "DEVICE is gpu; choose cpu, cuda, cu126 or tpu\n"
     assert asked("gpu").returncode == 1
     help_of_uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--help"]
     shown = subprocess.run(help_of_uv, capture_output=True, text=True, check=True).stdout
     assert re.search(r"cu126\b", shown)
+
+
+def pinned(line: str) -> tuple[str, str]:
+    name, _, version = line.partition("==")
+    return canonicalize_name(name), version
+
+
+def test_what_an_image_installs_in_a_pinned_version_has_the_hash_of_its_file() -> None:
+    entries = (ROOT / "hashes.txt").read_text().replace("\\\n", "").splitlines()
+    hashed = {pinned(entry.split()[0]): entry.split()[1:] for entry in entries if entry[0] != "#"}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert sorted(hashed) == sorted(pinned(line) for line in lines if line[0] != "#")
+    for pin, hashes in hashed.items():
+        assert hashes and all(one.startswith("--hash=sha256:") for one in hashes), pin
+    steps = re.findall(r"uv pip install (?!\"\$TORCH\"|\"torch)[^&;\n]*", DOCKERFILE)
+    assert len(steps) == len(BEGINNINGS) + 1
+    assert all("-c constraints.txt -c hashes.txt" in step for step in steps)
 
 
 def test_jobs_find_the_driver_where_rented_machines_mount_it() -> None:
