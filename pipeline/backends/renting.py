@@ -19,7 +19,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from pipeline.backends.place import (
     machine_of,
 )
 from pipeline.backends.submission_journal import Submission, SubmissionJournal
+from pipeline.contract import clock
 from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.machine import Machine
@@ -136,7 +137,7 @@ class Renting(Backend):
 
     def _made(self, job: Job, machine: Machine, journal: SubmissionJournal) -> str:
         """Makes the job and returns the place's name of it."""
-        before, now = journal.pending(job.name), datetime.now(UTC)
+        before, now = journal.pending(job.name), clock.utc()
         attempt = before.attempt if before else secrets.token_hex(8)
         labels = {"daybreak": self.home, "night": job.night, "model": job.model, "job": job.name,
                   "attempt": attempt}  # fmt: skip
@@ -167,7 +168,7 @@ class Renting(Backend):
             try:
                 return self.make(request)
             except Unreachable as error:
-                late = replace(submission, asked_at=datetime.now(UTC).isoformat())
+                late = replace(submission, asked_at=clock.utc().isoformat())
                 if not isinstance(error, NotDone) and (job := self._arrived(late)):
                     return job
                 pause_s = next(pauses, None)
@@ -179,15 +180,15 @@ class Renting(Backend):
     def _arrived(self, submission: Submission) -> Rented | None:
         """Returns the job that the submission became, once it is certain whether there is one; else None."""
         settled = datetime.fromisoformat(submission.asked_at).timestamp() + self.retry.settle_s
-        settled = min(settled, time.time() + self.retry.settle_s)  # the clock may have been set back
+        settled = min(settled, clock.now() + self.retry.settle_s)  # the clock may have been set back
         pause_s = self.retry.first_pause_s / 4
         while True:
-            over = time.time() >= settled  # before the search, which sees all that has arrived by then
+            over = clock.now() >= settled  # before the search, which sees all that has arrived by then
             if jobs := self.find([submission.rental.region], attempt=submission.token):
                 return min(jobs, key=_age)
             if over:
                 return None
-            time.sleep(min(pause_s, max(0.0, settled - time.time())))
+            time.sleep(min(pause_s, max(0.0, settled - clock.now())))
             pause_s *= 2
 
     def _alone(self, name: str, regions: Iterable[str]) -> tuple[Rented | None, list[Rented]]:
@@ -294,7 +295,7 @@ class Renting(Backend):
             journal.change(submission.attempt, state=state, **rented.times)
             return state
         ended = self.explained(rented, submission, journal.folder)
-        times = {"ended_at": datetime.now(UTC).isoformat(), **ended.times}
+        times = {"ended_at": clock.utc().isoformat(), **ended.times}
         if ended.state == "succeeded":
             journal.change(submission.attempt, state="succeeded", **times)
             return "succeeded"
@@ -307,7 +308,7 @@ class Renting(Backend):
         fault = self.faults.get(rented.cause)
         if fault is None or rented.since is None:
             return False
-        waited_s = (datetime.now(UTC) - rented.since).total_seconds()
+        waited_s = (clock.utc() - rented.since).total_seconds()
         most_s = submission.rental.max_wait_s if fault.state == "refused" else 0.0
         return waited_s > (most_s or fault.patience_s)
 
@@ -404,7 +405,7 @@ def _adopt(journal: SubmissionJournal, rented: Rented, *, job: str, rental: Rent
 def _record_extra(journal: SubmissionJournal, extra: Rented, *, job: str, rental: Rental) -> None:
     """Records a second job of that name, which was ended, so that it is paid for."""
     submission = _adopt(journal, extra, job=job, rental=rental)
-    times = {"ended_at": datetime.now(UTC).isoformat(), **extra.times}
+    times = {"ended_at": clock.utc().isoformat(), **extra.times}
     journal.change(submission.attempt, state="preempted", **times)
 
 

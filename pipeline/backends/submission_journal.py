@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from pipeline.backends import billing
 from pipeline.backends.billing import Stretch
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.backend import State
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.machine import Machine
@@ -134,7 +134,7 @@ def usd(folder: Path, machines: Callable[[], Sequence[Machine]]) -> float | None
     """Returns what the job in `folder` has cost so far; None without a submission or a price."""
     rented = stretches(folder)
     try:
-        return billing.usd(rented, now=datetime.now(UTC), known=machines()) if rented else None
+        return billing.usd(rented, now=clock.utc(), known=machines()) if rented else None
     except ParamsError as error:
         log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
         return None

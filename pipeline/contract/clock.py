@@ -4,7 +4,8 @@ A night's deadlines are hours from its opening. `open` records when the machine 
 that moment; the time of the night is that plus what has passed since the boot, also while a laptop slept. So
 all processes of a night on this machine agree, and a clock that is set in the middle of it neither ends
 training nor makes its heartbeats look old. Another machine, or the same one after a reboot, reads its clock
-once in a process and goes on from there.
+once in a process and goes on from there. Whoever looks at a night from outside of its folder, as `reap` and
+`watch` do, asks for the time of that night (`utc_of`).
 """
 
 import json
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.contract import records
+from pipeline.contract.records import Night
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -55,6 +57,10 @@ class Clock:
         """Returns the time of the night in whose folder this process is, in seconds since 1970."""
         return self.booted_at() + self.passed()
 
+    def now_by(self, boot_id: str, booted_at: float) -> float:
+        """Returns the time by a clock that was read on that boot; by today's on another boot or machine."""
+        return booted_at + self.passed() if boot_id and boot_id == boot() else self.wall()
+
     def booted_at(self) -> float:
         """Returns when the machine was booted, by its clock when the night was opened or first asked for."""
         folder = os.getcwd()  # noqa: PTH109  asked three times an update, for which a Path is too slow
@@ -91,9 +97,19 @@ def utc() -> datetime:
     return datetime.fromtimestamp(now(), UTC)
 
 
-def booted_at() -> datetime:
-    """Returns when this machine was booted, by that time."""
-    return datetime.fromtimestamp(_CLOCK.booted_at(), UTC)
+def utc_of(night: Night) -> datetime:
+    """Returns the time of a night, wherever this process is."""
+    return datetime.fromtimestamp(now_by(night.boot, night.booted_at), UTC)
+
+
+def now_by(boot_id: str, booted_at: float) -> float:
+    """Returns the time by a clock that was read on that boot of this machine, or else by its clock of now."""
+    return _CLOCK.now_by(boot_id, booted_at)
+
+
+def booted_at() -> float:
+    """Returns when this machine was booted, by the time of the night, in seconds since 1970."""
+    return _CLOCK.booted_at()
 
 
 def read_anew() -> float:

@@ -457,7 +457,7 @@ class Live(Record):
     """Results of a live test: of users who met the challenger, or the champion meanwhile."""
 
     experiment: str
-    began_at: datetime
+    began_at: datetime  # by the clock of the log of serving, as ends_at
     foretold: str  # before the first user: the smallest effect that the traffic can show
     share: float = 0.0  # of the challenger, at last
     num_challenger: int = 0  # users whose arm was left to chance
@@ -467,6 +467,7 @@ class Live(Record):
     high: float | None = None
     reason: str = ""
     checks: tuple[Check, ...] = ()  # the guardrails
+    ends_at: datetime | None = None  # as planned when it began; None: begun by the release before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -708,7 +709,12 @@ def find(kind: type[R], folder: Path = RUN) -> R | None:
 
 def replace_text(path: Path, text: str) -> None:
     """Writes `text` to `path` as `replace_file` does."""
-    replace_file(path, lambda file: file.write(text.encode()))
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Writes `content` to `path` as `replace_file` does."""
+    replace_file(path, lambda file: file.write(content), mode=mode)
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o644) -> None:

@@ -63,7 +63,7 @@ class Objects:
             return
         path = self.path(digest)
         if not path.exists():
-            records.replace_file(path, lambda file: file.write(content), mode=0o444)  # as DVC keeps them
+            records.replace_bytes(path, content, mode=0o444)  # as DVC keeps them
         if self._remote and not self._remote.exists(digest):
             self._remote.add_bytes(digest, content)
 

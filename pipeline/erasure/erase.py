@@ -76,7 +76,7 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
 
 def _expect_quiet() -> None:
     closed = {commit.night for commit in ledger.commits()}
-    if opened := open_nights(closed, datetime.now(UTC)):
+    if opened := open_nights(closed):
         raise ReleaseError(f"night {opened[0]} is open and has the rows; erase once it is closed")
     if saga.journal().path.exists():
         raise ReleaseError("a release was interrupted; run watch, then erase again")
@@ -202,9 +202,7 @@ def _rewrite(folder: Path, held: list[Path], days: set[str], *, column: str, uni
         if not len(left):
             shutil.rmtree(part.parent)
             continue
-        unfinished = part.with_name(f".{part.name}")
-        unfinished.write_bytes(cached_rows.parquet(left))
-        unfinished.replace(part)  # the entry, as the file may be a link into the cache
+        records.replace_bytes(part, cached_rows.parquet(left))  # the entry: it may be a link into the cache
     if (lock := folder / LOCK).exists():
         records.replace_text(lock, erasures.now_of_lock(lock.read_text()))
     for name in ("ingest", "arrays"):

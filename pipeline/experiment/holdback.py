@@ -19,7 +19,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import DataError, NotYet, ParamsError, ReleaseError
@@ -29,11 +29,12 @@ from pipeline.contract.units import HOUR_S
 from pipeline.experiment import live_test, own_serving
 from pipeline.experiment.observations import Seen, observe
 from pipeline.experiment.readout import Finding
-from pipeline.experiment.traffic import holdback_name, is_holdback, open_log, share_out
+from pipeline.experiment.traffic import open_log, share_out
 from pipeline.rollout.targets import endpoint
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Result, Status
 from pipeline.storage import ledger
+from pipeline.storage.traffic_log import holdback_name
 
 if TYPE_CHECKING:
     from pipeline.storage.traffic_log import Exposure, Log, Traffic
@@ -49,16 +50,15 @@ class Held:
     num_users: int
 
 
-def judge(
-    serving: Release, held: Release, params: WatchSections, *, rules: Rules, now: datetime
-) -> Held | None:
+def judge(serving: Release, held: Release, params: WatchSections, *, rules: Rules) -> Held | None:
     """Returns what the users say; None where nobody was held back."""
     traffic_log = open_log(params)
     if traffic_log is None:
         return None
     window_s = params.live_test.outcome_hours * HOUR_S
+    now = datetime.fromtimestamp(traffic_log.now(), UTC)
     try:
-        own_serving.read(traffic_log, params.live_test, now=now)
+        own_serving.read(traffic_log, params.live_test, now=datetime.now(UTC))
         evaluation, own = _evaluation(serving), params.live_test.metric
         by, rules = live_test.score_by(evaluation, params.gate, rules=rules, own=own)
         others = live_test.others_by(evaluation, params.gate, own=own)
@@ -155,7 +155,7 @@ def keep(serving: Release, held: Release | None, params: WatchSections) -> None:
 
 
 def _is_the_gates(traffic: "Traffic") -> bool:
-    return bool(traffic.experiment) and not is_holdback(traffic)
+    return bool(traffic.experiment) and not traffic.is_holdback
 
 
 def _is_ready(held: Release, params: WatchSections) -> bool:

@@ -13,7 +13,6 @@ behind; `watch` ends one that no open night wants, or whose guardrails break bet
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -31,7 +30,7 @@ from pipeline.experiment.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnSc
 from pipeline.experiment.looks import Looks
 from pipeline.experiment.observations import Seen, observe
 from pipeline.experiment.readout import NOTHING, Decision, Finding, Limits, Metric, decide, find
-from pipeline.experiment.traffic import end, is_holdback, move, open_log, share_out
+from pipeline.experiment.traffic import end, move, open_log, share_out
 from pipeline.rollout.targets import endpoint
 from pipeline.statistics.paired import Rules
 from pipeline.storage import checkout, ledger
@@ -114,7 +113,6 @@ def _look(
     log: "Log",
 ) -> Verdict:
     """Looks once at an experiment that may begin, and takes one action."""
-    now = datetime.now(UTC)  # as routers time what users met
     is_over = clock.utc() >= night.decide_until
     traffic = log.traffic()
     serving = ledger.champion_at(ledger.ledger_tip())
@@ -127,8 +125,8 @@ def _look(
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
     seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(
-        seen, params, rules=rules, now=now, looks=_looks(standing, night), before=_before(FOLDER), by=by,
-        others=others,
+        seen, params, rules=rules, now=_now(log), looks=_looks(standing, night), before=_before(FOLDER),
+        by=by, others=others,
     )  # fmt: skip
     decision, step = decide(
         finding,
@@ -137,7 +135,7 @@ def _look(
         pace=pace(params.live_test),
         share=share,
         units=seen.counts(share)[0],
-        hours=(now.timestamp() - traffic.changed_at) / HOUR_S,
+        hours=(log.now() - traffic.changed_at) / HOUR_S,
         over=is_over or traffic.experiment != night.id,
     )
     if why := log.why_stopped(night.id):
@@ -252,18 +250,19 @@ def pace(params: LiveTestParams) -> ramp.Pace:
     return ramp.Pace(shares=params.ramp, units=params.ramp_users, hours=params.ramp_hours)
 
 
-def clean(params: LiveSections, *, now: datetime) -> str:
+def clean(params: LiveSections) -> str:
     """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
     log = open_log(params)
     traffic = log.traffic() if log else None
-    if log is None or traffic is None or not traffic.experiment or is_holdback(traffic):
+    if log is None or traffic is None or not traffic.experiment or traffic.is_holdback:
         return ""
     experiment = traffic.experiment
     folder = checkout.home() / "nights" / experiment
     night = records.find(Night, folder / records.RUN)
     standing = records.find(Live, folder / FOLDER)
     closed = any(commit.night == experiment for commit in ledger.commits(limit=50))
-    if night is None or standing is None or closed or now > night.decide_until + timedelta(hours=1):
+    is_over = night is None or clock.utc_of(night) > night.decide_until + timedelta(hours=1)
+    if night is None or standing is None or closed or is_over:
         end(experiment, params)
         return f"ended the experiment {experiment}, which no night wants any more; "
     first, gate = records.find(Verdict, folder / FOLDER), params.gate
@@ -276,7 +275,7 @@ def clean(params: LiveSections, *, now: datetime) -> str:
     by, rules = score_by(evaluation, gate, rules=rules, own=own)
     seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
     finding = look(
-        seen, params, rules=rules, now=now, looks=_looks(standing, night), by=by,
+        seen, params, rules=rules, now=_now(log), looks=_looks(standing, night), by=by,
         before=_before(folder / FOLDER), others=others_by(evaluation, gate, own=own),
     )  # fmt: skip
     if not finding.broken:
@@ -323,7 +322,7 @@ def _serves(log: "Log", params: LiveSections) -> bool:
     """Returns whether a router lives, or users were answered in the last days, or are where a source says."""
     if params.live_test.observations:
         return True
-    since = time.time() - HISTORY_DAYS * DAY_S
+    since = log.now() - HISTORY_DAYS * DAY_S
     return bool(log.routers()) or next(iter(log.exposures(None, since=since)), None) is not None
 
 
@@ -333,7 +332,7 @@ def _open(
     """Returns the traffic with this experiment at share 0; unchanged where the night or the test is over."""
     if over or any(True for _ in log.exposures(night.id)):
         return traffic
-    if traffic.experiment and not is_holdback(traffic):
+    if traffic.experiment and not traffic.is_holdback:
         raise NotYet(f"experiment {traffic.experiment} is on; watch ends it where no night wants it")
     ours, theirs = version.number, champion.version
     return move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
@@ -344,16 +343,16 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, b
 
     What users scored in these days is written beside the test, since it makes the effect less noisy.
     """
-    now = datetime.now(UTC).replace(microsecond=0)
+    now, left = _now(log).replace(microsecond=0), night.decide_until - clock.utc()
     since = now.timestamp() - HISTORY_DAYS * DAY_S
     before = _volume(log, by)
     scores = forecast.scores_before(log.exposures(None, since=since), by=by)
     records.replace_text(FOLDER / BEFORE, json.dumps(scores))
-    hours = max((night.decide_until - now).total_seconds() / HOUR_S - params.live_test.outcome_hours, 0.0)
+    hours = max(left.total_seconds() / HOUR_S - params.live_test.outcome_hours, 0.0)
     text = forecast.forecast(
         before, pace=pace(params.live_test), hours=hours, alpha=rules.alpha, margin=rules.margin
     )
-    return Live(experiment=night.id, began_at=now, foretold=text)
+    return Live(experiment=night.id, began_at=now, ends_at=now + left, foretold=text)
 
 
 def hours_needed(params: LiveSections, *, hours: float) -> float:
@@ -386,13 +385,19 @@ def hours_needed(params: LiveSections, *, hours: float) -> float:
 
 def _volume(log: "Log", by: LiveScore) -> forecast.Volume:
     """Returns the traffic of the last days."""
-    now = time.time()
+    now = log.now()
     exposures = log.exposures(None, since=now - HISTORY_DAYS * DAY_S)
     return forecast.volume(exposures, now=now, days=HISTORY_DAYS, by=by)
 
 
 def _looks(standing: Live, night: Night) -> Looks:
-    return Looks(began=standing.began_at.timestamp(), ends=night.decide_until.timestamp())
+    ends_at = standing.ends_at or night.decide_until  # where the release before began it
+    return Looks(began=standing.began_at.timestamp(), ends=ends_at.timestamp())
+
+
+def _now(log: "Log") -> datetime:
+    """Returns the time by the clock of the log, as which routers record when users came."""
+    return datetime.fromtimestamp(log.now(), UTC)
 
 
 def _before(folder: Path) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.contract import older
 from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.contract.params import LiveSections
 from pipeline.contract.records import Release
@@ -12,20 +11,6 @@ from pipeline.storage.traffic_log import existing_log, log_url
 
 if TYPE_CHECKING:
     from pipeline.storage.traffic_log import Log, Traffic
-
-
-def holdback_name(held: int) -> str:
-    """Returns the name of the experiment that holds users back on a version, which is its salt.
-
-    It names no other version, so that the same users stay held back whatever is promoted meanwhile.
-    """
-    return f"holdback-{held}"
-
-
-def is_holdback(traffic: "Traffic") -> bool:
-    """Returns whether the experiment of the row holds users back on its own challenger; it is no night's."""
-    before = older.holdback_name(serving=traffic.champion, replaced=traffic.challenger)
-    return traffic.experiment in (holdback_name(traffic.challenger), before)
 
 
 def open_log(params: LiveSections) -> "Log | None":

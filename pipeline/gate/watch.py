@@ -41,16 +41,15 @@ def watch(params: WatchSections) -> Watch:
     refreshes has lost too much (`compare`). An experiment that no night wants any more, or that a guardrail
     stops, is ended. Raises ReleaseError where the ledger was lost.
     """
-    now = datetime.now(UTC)
     _tell()
     expect_ledger(params)
-    edit = _check_targets(params) + live_test.clean(params, now=now)
+    edit = _check_targets(params) + live_test.clean(params)
     serving = ledger.champion_at(ledger.ledger_tip())
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
     before = _held_back(serving)
     rules = rules_of(params.gate, refresh=True)
-    held = holdback.judge(serving, before, params, rules=rules, now=now) if before else None
+    held = holdback.judge(serving, before, params, rules=rules) if before else None
     if before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
         rollback(params, to=before.version, reason=why, by=WATCH)

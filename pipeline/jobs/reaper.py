@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipeline.bag.folder import bags
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.backend import Backend, LiveJob, label
 from pipeline.contract.errors import JobError, PipelineError
 from pipeline.contract.params import Plug
@@ -31,7 +31,7 @@ YOUNG = timedelta(minutes=5)  # clocks differ, and a night is opened before its 
 class Standing:
     """The facts that decide whether a night may have jobs."""
 
-    until: datetime
+    is_over: bool = False  # by the night's own clock
     closed_at: datetime | None = None
 
 
@@ -50,7 +50,7 @@ def orphans(jobs: Iterable[LiveJob], nights: Mapping[str, Standing], *, now: dat
 def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:
     if night is None:
         return now - job.created_at < YOUNG
-    if now > night.until:
+    if night.is_over:
         return False
     return night.closed_at is None or job.created_at > night.closed_at
 
@@ -105,9 +105,10 @@ def standings() -> dict[str, Standing]:
     for folder in [home, *_folders(home / "nights")]:
         night = records.find(Night, folder / records.RUN)
         if night:
-            nights[label(night.id)] = Standing(until=night.decide_until, closed_at=closed.get(night.id))
+            is_over = clock.utc_of(night) > night.decide_until
+            nights[label(night.id)] = Standing(is_over=is_over, closed_at=closed.get(night.id))
     for bag in bags(home):
-        nights[label(bag.night)] = Standing(until=bag.until, closed_at=bag.closed_at)
+        nights[label(bag.night)] = Standing(is_over=clock.utc() > bag.until, closed_at=bag.closed_at)
     return nights
 
 

@@ -247,15 +247,15 @@ class OnVertex:
         if served and dict(served.traffic_split) != parts:
             if self.log:
                 self.log.follow(name, -1, since=0.0)  # no request counts while the split is another one
-            if traffic and traffic.experiment:  # until no container acts on the row as it was before
-                time.sleep(min(max(0.0, traffic.changed_at + STALE_S - time.time()), STALE_S))
+                if traffic and traffic.experiment:  # until no container acts on the row as it was before
+                    time.sleep(min(max(0.0, traffic.changed_at + STALE_S - self.log.now()), STALE_S))
             self.deployments.split(parts)
             shares = ", ".join(f"version {number} {part} %" for number, part in parts.items())
             log.info("the requests to %s are split: %s", self.model, shares)
         elif not self.log or self.log.followed(name)[0] == revision:
             return
         if self.log:
-            self.log.follow(name, revision, since=time.time() + self.config.retry.settle_s)
+            self.log.follow(name, revision, since=self.log.now() + self.config.retry.settle_s)
 
     def _sweep(self) -> None:
         """Starts to undeploy the unwanted versions without traffic, and clears those that are gone."""

@@ -8,9 +8,8 @@ unwanted   the versions to undeploy as soon as that is possible
 """
 
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +17,7 @@ from typing import NoReturn
 from pipeline.backends.place import NotDone
 from pipeline.backends.vertex.client import Denied
 from pipeline.backends.vertex.deployments import Deployments
+from pipeline.contract import clock
 from pipeline.contract.errors import NotYet, ReleaseError
 from pipeline.storage.journal import Journal
 
@@ -31,8 +31,15 @@ RETRIABLE = (4, 8, 10, 13, 14)
 class Request:
     """A request that starts a long-running operation."""
 
-    at: float  # seconds since 1970
+    at: float  # seconds since 1970, by the clock of the process that made it
     operation: str = ""
+    boot: str = ""  # of the machine, and when that was by this clock; "" of a journal of the release before
+    booted_at: float = 0.0
+
+    @property
+    def age_s(self) -> float:
+        """Returns how long ago it was made, in seconds, also where the clock was set since."""
+        return clock.now_by(self.boot, self.booted_at) - self.at
 
 
 class OperationJournal:
@@ -109,7 +116,7 @@ class Operations:
             request = self._adopted(name, parent, request)
         if request:
             self._check(name, request)
-        request = Request(at=time.time())
+        request = Request(at=clock.now(), boot=clock.boot(), booted_at=clock.booted_at())
         self.journal.record(name, request)
         try:
             operation = call()
@@ -118,7 +125,7 @@ class Operations:
             if isinstance(error, Denied) and error.status != HTTPStatus.CONFLICT:
                 raise
             raise NotYet(f"{self.who}: {name}: {error}") from error
-        self.journal.record(name, Request(at=request.at, operation=operation))
+        self.journal.record(name, replace(request, operation=operation))
         raise NotYet(f"{self.who}: {name} has begun")
 
     def _adopted(self, name: str, parent: str, request: Request) -> Request | None:
@@ -131,7 +138,7 @@ class Operations:
             begun = operation.begun_at.timestamp() if operation.begun_at else request.at
             if operation.name not in known and begun >= request.at - self.settle_s:
                 log.info("%s: %s is taken for %s", self.who, operation.name, name)
-                adopted = Request(at=request.at, operation=operation.name)
+                adopted = replace(request, operation=operation.name)
                 self.journal.record(name, adopted)
                 return adopted
         if self._may_still_arrive(request):
@@ -139,13 +146,13 @@ class Operations:
         return None
 
     def _may_still_arrive(self, request: Request) -> bool:
-        """Returns whether a request was made so lately; one that a clock set back dates later was not."""
-        return 0 <= time.time() - request.at < self.settle_s
+        """Returns whether a request was made so lately; one of another boot that is dated later was not."""
+        return 0 <= request.age_s < self.settle_s
 
     def _check(self, name: str, request: Request) -> NoReturn:
         operation = self.deployments.operation(request.operation)
         if operation and not operation.done:
-            raise NotYet(f"{self.who}: {name} has been running for {time.time() - request.at:,.0f} s")
+            raise NotYet(f"{self.who}: {name} has been running for {request.age_s:,.0f} s")
         self.journal.remove(name)
         if operation and operation.code and operation.code not in RETRIABLE:
             raise ReleaseError(

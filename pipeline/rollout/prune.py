@@ -20,7 +20,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Champion, Night
@@ -61,7 +61,7 @@ def _pruned(params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
     newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))
     names = closed - set(newest[: params.night.keep]) | _half_made()
     yield _worktrees(names, dry_run=dry_run)
-    if opened := open_nights(closed, now):
+    if opened := open_nights(closed):
         raise NothingToDo(f"no data is pruned while night {opened[0]} is open; run prune once it is closed")
     kept = _kept(params, commits, releases, now)
     yield _cache(kept, dry_run=dry_run)
@@ -126,11 +126,15 @@ def _anchor(commits: Sequence[Commit]) -> int | None:
     return champion.anchor.release.version if champion and champion.anchor else None
 
 
-def open_nights(closed: set[str], now: datetime) -> list[str]:
+def open_nights(closed: set[str]) -> list[str]:
     """Returns the nights here that are not in the ledger, and may still be decided."""
     folders = [*sorted((checkout.home() / "nights").glob("*")), checkout.home()]
     nights = [records.find(Night, folder / records.RUN) for folder in folders]
-    return [night.id for night in nights if night and night.id not in closed and night.decide_until > now]
+    return [
+        night.id
+        for night in nights
+        if night and night.id not in closed and night.decide_until > clock.utc_of(night)
+    ]
 
 
 def _half_made() -> set[str]:

@@ -19,10 +19,10 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import DataError, NotYet, ReleaseError
 from pipeline.contract.records import Champion, Release
 from pipeline.registry.lineage import LOCK
@@ -70,7 +70,8 @@ def run(move: Move, targets: Sequence[Target]) -> str:
         until = _waits(move)
         if until is None:
             _recover(targets)
-            until = datetime.now(UTC) + PREPARE_LIMIT
+            end = clock.utc() + PREPARE_LIMIT
+            until = _Limit(until=end, boot=clock.boot(), booted_at=clock.booted_at())
             _step("write the journal")
             _write(move)
         else:
@@ -100,7 +101,7 @@ def recover(targets: Sequence[Target]) -> Recovered | None:
     """Finishes or undoes an interrupted saga; returns None where none was interrupted, or it still waits."""
     with journal().alone():
         entry = _read() if journal().path.exists() else None
-        waits = entry and entry.until and datetime.now(UTC) < entry.until
+        waits = entry and entry.until and not entry.until.is_over
         if entry and waits and not _decided(entry.tip, entry.release):
             return None
         return _recover(targets)
@@ -187,16 +188,30 @@ def _decided(tip: str, release: Release) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Limit:
+    """When a saga stops waiting for a target, by the clock of the process that began it."""
+
+    until: datetime
+    boot: str = ""  # of the machine, and when that was by this clock; "" of a journal of the release before
+    booted_at: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether it has passed."""
+        return clock.now_by(self.boot, self.booted_at) >= self.until.timestamp()
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Entry:
     """The content of the journal."""
 
     kind: str
     tip: str
     release: Release
-    until: datetime | None  # when the saga stops waiting for a target
+    until: _Limit | None
 
 
-def _waits(move: Move) -> datetime | None:
+def _waits(move: Move) -> _Limit | None:
     """Returns until when the release of `move` may wait for targets; None unless its saga is under way."""
     if not journal().path.exists():
         return None
@@ -205,18 +220,20 @@ def _waits(move: Move) -> datetime | None:
     return entry.until if same and not _decided(entry.tip, entry.release) else None
 
 
-def _give_up_after(until: datetime, pending: NotYet, target: Target) -> None:
-    if datetime.now(UTC) >= until:
+def _give_up_after(limit: _Limit, pending: NotYet, target: Target) -> None:
+    if limit.is_over:
         raise ReleaseError(
-            f"{target.name} is not ready at {until:%Y-%m-%d %H:%M} UTC: {pending}; nothing was changed; "
-            f"look at it there, then run promote or rollback again"
+            f"{target.name} is not ready at {limit.until:%Y-%m-%d %H:%M} UTC: {pending}; nothing was "
+            f"changed; look at it there, then run promote or rollback again"
         ) from pending
 
 
-def _write(move: Move, *, until: datetime | None = None) -> None:
+def _write(move: Move, *, until: _Limit | None = None) -> None:
     document: dict[str, Any] = {"kind": move.kind, "tip": move.tip}
     document["release"] = json.loads(records.dumps(move.release))
-    document["until"] = until.isoformat() if until else ""
+    document["until"] = until.until.isoformat() if until else ""
+    if until:
+        document |= {"boot": until.boot, "booted_at": until.booted_at}
     journal().write(document)
 
 
@@ -225,7 +242,10 @@ def _read() -> _Entry:
     try:
         document = journal().read()
         release = records.loads(Release, json.dumps(document["release"]), source=str(path))
-        until = datetime.fromisoformat(document["until"]) if document.get("until") else None
+        until = None
+        if document.get("until"):
+            at, boot, booted_at = document["until"], document.get("boot", ""), document.get("booted_at", 0.0)
+            until = _Limit(until=datetime.fromisoformat(at), boot=str(boot), booted_at=float(booted_at))
         return _Entry(kind=str(document["kind"]), tip=str(document["tip"]), release=release, until=until)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a valid journal ({error!r}); remove it and run watch") from None

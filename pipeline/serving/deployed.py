@@ -76,7 +76,7 @@ class Deployed:
         traffic = self._log.traffic()
         revision, since = self._log.followed(self._endpoint)
         number = self._answers.version
-        counts = revision == traffic.revision and time.time() >= since
+        counts = revision == traffic.revision and self._log.now() >= since
         if counts and traffic.experiment and number in (traffic.champion, traffic.challenger):
             self._followed = Standing(
                 champion=self._answers, challenger=self._answers if number == traffic.challenger else None,

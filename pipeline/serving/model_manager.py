@@ -217,7 +217,7 @@ class ModelManager:
             try:
                 self.follow()
                 if time.monotonic() - self._forgot_at > FORGET_S:
-                    self._log.forget(before=time.time() - self._keep_days * DAY_S)
+                    self._log.forget(before=self._log.now() - self._keep_days * DAY_S)
                     self._forgot_at = time.monotonic()
             except PipelineError as error:
                 self._set_fault(str(error))

@@ -117,6 +117,7 @@ class Router:
         self.beside: tuple[Router, ...] = ()  # of other models, behind the same port
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
         self.has_log = log is not None
+        self._now = log.now if log else time.time
         self._ids = ExposureIds(log.exposure_key if log else secrets.token_bytes(32))
 
     def close(self) -> None:
@@ -238,7 +239,7 @@ class Router:
         """Logs and counts an answer; returns its exposure's id as a part of the answer's JSON."""
         latency_s = time.perf_counter() - began
         exposure = Exposure(
-            id=self._ids.make(user), time=time.time(), experiment=now.experiment,
+            id=self._ids.make(user), time=self._now(), experiment=now.experiment,
             unit=unit, arm=arm, version=version, share=now.share,
             propensity=propensity(arm, now.share), items=items,
             latency_s=latency_s, error=error, fallback=fallback, predicted=predicted,
@@ -278,7 +279,7 @@ class Router:
             raise HTTPException(404, UNKNOWN)
         try:
             async with asyncio.timeout(self._params.timeout_s):
-                outcome = Outcome(exposure=exposure, items=tuple(items))
+                outcome = Outcome(exposure=exposure, items=tuple(items), time=self._now())
                 known = await self._writer.outcome(outcome)
                 if not known:  # another router may have answered, and not written the exposure yet
                     await asyncio.sleep(2 * FLUSH_S)

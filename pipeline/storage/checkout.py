@@ -22,13 +22,19 @@ _within: ContextVar[Path | None] = ContextVar("home", default=None)
 
 
 def git(
-    *arguments: str, folder: Path | None = None, index: Path | None = None, text: str | None = None
+    *arguments: str,
+    folder: Path | None = None,
+    index: Path | None = None,
+    text: str | None = None,
+    at: float | None = None,
 ) -> str:
     """Returns the output of a git command, stripped; ReleaseError with git's own message if it fails.
 
+    `at` is the time of a commit in seconds since 1970; without it git reads the clock of the machine.
     What a branch names is on the disk before the branch is moved; by git's default only the branch would be.
     """
-    environment = {**os.environ, **({"GIT_INDEX_FILE": str(index)} if index else {})}
+    dates = {f"GIT_{who}_DATE": f"@{int(at)}" for who in ("AUTHOR", "COMMITTER")} if at is not None else {}
+    environment = {**dates, **os.environ, **({"GIT_INDEX_FILE": str(index)} if index else {})}
     done = subprocess.run(
         ["git", "-c", "core.fsync=committed,loose-object", *arguments],
         cwd=folder, env=environment, input=text, capture_output=True, text=True, check=False,

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.contract import older, records
+from pipeline.contract import clock, older, records
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.formats import one_line
 from pipeline.contract.records import (
@@ -319,7 +319,8 @@ def _move(tree: str, parents: Sequence[str], *, expected: str, subject: str, tra
     signatures.expect_signed(expected, branch=BRANCH)
     options, sign = signatures.signing_options()
     flags = [*sign, *(word for parent in parents for word in ("-p", parent))]
-    commit = git(*_identity(), *options, "commit-tree", tree, *flags, "-F", "-", folder=home(), text=message)
+    words = (*_identity(), *options, "commit-tree", tree, *flags, "-F", "-")
+    commit = git(*words, folder=home(), text=message, at=clock.now())
     try:
         git("update-ref", "-m", subject, BRANCH, commit, expected or _FIRST, folder=home())
     except ReleaseError as error:

@@ -7,6 +7,8 @@
     moves       that row as each move left it, so that it is known which arm a user was in at any time
     routers     what each live router serves right now, written by its heartbeat, at the database's time
     endpoints   which revision of the traffic an endpoint that draws versions itself follows, and since when
+    clocks      when this machine was booted, by the clock of the log: all times here are that plus what has
+                passed since; those of a server are its own
 
 It is the only channel between gate, saga and routers, for any number of routers. It is a SQLite file in WAL
 mode by default, or PostgreSQL by `serving.log`. What is committed here is on the disk (synchronous=FULL).
@@ -25,9 +27,8 @@ import json
 import operator
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from pipeline.contract import disk
+from pipeline.contract import disk, older
+from pipeline.contract.clock import Clock, boot
 from pipeline.contract.errors import JobError, ParamsError, ReleaseError
 from pipeline.contract.params import ServingParams
 from pipeline.storage.bucket import options
@@ -110,6 +112,11 @@ _stops = sa.Table(
     sa.Column("why", sa.Text, nullable=False),
     sa.Column("time", sa.Double, nullable=False),
 )  # fmt: skip
+_clocks = sa.Table(
+    "clocks", _metadata,
+    sa.Column("boot", sa.String(100), primary_key=True),
+    sa.Column("booted_at", sa.Double, nullable=False),
+)  # fmt: skip
 _endpoints = sa.Table(
     "endpoints", _metadata,
     sa.Column("id", sa.String(300), primary_key=True),
@@ -131,6 +138,12 @@ class Traffic:
     changed_at: float = 0.0
 
     @property
+    def is_holdback(self) -> bool:
+        """Returns whether its experiment holds users back on its own challenger; it is no night's."""
+        before = older.holdback_name(serving=self.champion, replaced=self.challenger)
+        return self.experiment in (holdback_name(self.challenger), before)
+
+    @property
     def wanted(self) -> tuple[int, ...]:
         """Returns the versions to keep loaded."""
         return tuple(sorted({self.champion, self.challenger, self.ready} - {0}))
@@ -140,6 +153,14 @@ class Traffic:
         if self.experiment != experiment:
             return self
         return replace(self, challenger=0, share=0.0, experiment="")
+
+
+def holdback_name(held: int) -> str:
+    """Returns the name of the experiment that holds users back on a version, which is its salt.
+
+    It names no other version, so that the same users stay held back whatever is promoted meanwhile.
+    """
+    return f"holdback-{held}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +204,7 @@ class Outcome:
 
     exposure: str
     items: tuple[str, ...]
-    time: float = field(default_factory=time.time)
+    time: float
 
 
 def open_log(url: str) -> "Log":
@@ -194,8 +215,9 @@ def open_log(url: str) -> "Log":
 class Log:
     """The database of the log; threads may share it."""
 
-    def __init__(self, url: str) -> None:
-        self.url = sa.make_url(url)
+    def __init__(self, url: str, clock_here: Clock | None = None) -> None:
+        """Opens or creates it; tests give it another clock of the machine."""
+        self.url, self._clock = sa.make_url(url), clock_here or Clock()
         self._is_sqlite = self.url.get_backend_name() == "sqlite"
         if self._is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -204,6 +226,7 @@ class Log:
         if self._is_sqlite:
             sa.event.listen(self._engine, "connect", _set_up_sqlite)
         self._one_row = str(self._insert(_exposures).compile(dialect=self._engine.dialect))
+        self._booted_at = 0.0
         self._secret = bytes.fromhex(self._begin())
 
     def close(self) -> None:
@@ -219,13 +242,22 @@ class Log:
         """Returns the key that binds the ids of exposures to their users, the same for all routers."""
         return blake2b(key=self._secret, digest_size=32, person=b"exposure ids").digest()
 
+    def now(self) -> float:
+        """Returns the time by the clock of this log, in seconds since 1970, without asking the database.
+
+        Of a server it is the server's. Of a SQLite file it is this machine's, which goes on evenly while a
+        night's experiment is on, whoever sets the clock meanwhile: users count by the hours since they came.
+        """
+        return self._booted_at + self._clock.passed()
+
     def expose(self, exposure: Exposure) -> None:
         """Records an exposure."""
         self.write([exposure], [])
 
     def outcome(self, exposure: str, items: Sequence[str]) -> bool:
         """Records what was taken, unless it was before; returns False if there is no such exposure."""
-        return self.write([], [Outcome(exposure=exposure, items=tuple(items))])[0]
+        told = Outcome(exposure=exposure, items=tuple(items), time=self.now())
+        return self.write([], [told])[0]
 
     def write(self, exposures: Sequence[Exposure], outcomes: Sequence[Outcome]) -> list[bool]:
         """Records all of them in one commit; returns for each outcome whether its exposure is known."""
@@ -297,7 +329,7 @@ class Log:
         Raises ReleaseError, with nothing changed, if another process set it since it was read.
         """
         _check(traffic)
-        moved = replace(traffic, revision=traffic.revision + 1, changed_at=time.time())
+        moved = replace(traffic, revision=traffic.revision + 1, changed_at=self.now())
         with self._writing() as connection:
             where = _traffic.c.revision == traffic.revision
             done = connection.execute(sa.update(_traffic).where(where).values(**asdict(moved)))
@@ -326,7 +358,7 @@ class Log:
 
     def stop(self, experiment: str, why: str) -> None:
         """Ends an experiment at once, and records why; the first reason stands."""
-        row = {"experiment": experiment, "why": why, "time": time.time()}
+        row = {"experiment": experiment, "why": why, "time": self.now()}
         insert = self._dialect.insert(_stops)
         with self._writing() as connection:
             connection.execute(insert.on_conflict_do_nothing(), row)
@@ -341,9 +373,10 @@ class Log:
 
     def beat(self, state: RouterState) -> None:
         """Records the state of a router, as of now by the clock of the database."""
-        row = {**asdict(state), "loaded": json.dumps(state.loaded), "seen_at": self._now}
-        insert = self._dialect.insert(_routers).values(row)
         with self._writing() as connection:
+            self._booted_at = self._read_clock(connection)
+            row = {**asdict(state), "loaded": json.dumps(state.loaded), "seen_at": self._now}
+            insert = self._dialect.insert(_routers).values(row)
             connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=row))
 
     def routers(self, *, within_s: float = ALIVE_S) -> tuple[RouterState, ...]:
@@ -401,11 +434,38 @@ class Log:
 
     @property
     def _now(self) -> sa.ColumnElement[float]:
-        """Seconds since 1970 by the clock of the database, so that no router is judged by its own."""
-        now = "(julianday('now') - 2440587.5) * 86400.0"
+        """Seconds since 1970 by the clock of the log, so that no router is judged by its own."""
+        if self._is_sqlite:
+            return sa.literal(self.now(), sa.Double)
+        return sa.literal_column(
+            "(CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision))", sa.Double
+        )
+
+    def _read_clock(self, connection: sa.Connection) -> float:
+        """Returns when this machine was booted by the clock of the log, in seconds since 1970."""
         if not self._is_sqlite:
-            now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
-        return sa.literal_column(f"({now})", sa.Double)
+            return float(connection.execute(sa.select(self._now)).scalar_one()) - self._clock.passed()
+        kept = connection.execute(sa.select(_clocks.c.booted_at).where(_clocks.c.boot == boot())).scalar()
+        return self._booted_at if kept is None else float(kept)
+
+    def _set_clock(self, connection: sa.Connection, traffic: Traffic) -> None:
+        """Sets the clock of a SQLite file by the machine's, but not while a night's experiment is on.
+
+        What is known of live routers is moved along, so that none looks dead, or alive, by that alone.
+        """
+        booted_at = self._clock.wall() - self._clock.passed()
+        if not self._is_sqlite or not boot():  # then each process reads the clock once
+            self._booted_at = booted_at if self._is_sqlite else self._read_clock(connection)
+            return
+        insert = self._dialect.insert(_clocks).values(boot=boot(), booted_at=booted_at)
+        connection.execute(insert.on_conflict_do_nothing())
+        before = self._booted_at = self._read_clock(connection)
+        if before == booted_at or (traffic.experiment and not traffic.is_holdback):
+            return
+        self._booted_at = booted_at
+        connection.execute(sa.update(_clocks).where(_clocks.c.boot == boot()).values(booted_at=booted_at))
+        moved = _routers.c.seen_at + (booted_at - before)
+        connection.execute(sa.update(_routers).values(seen_at=moved))
 
     @property
     def _dialect(self) -> Any:
@@ -474,6 +534,7 @@ class Log:
             row = connection.execute(sa.select(_traffic)).mappings().one()
             # In a log of the release before, which kept no moves, what is known of them begins here.
             connection.execute(self._insert(_moves), {column.name: row[column.name] for column in _moves.c})
+            self._set_clock(connection, Traffic(**{one.name: row[one.name] for one in fields(Traffic)}))
             return str(row["secret"])
 
 

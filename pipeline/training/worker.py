@@ -26,6 +26,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -65,7 +66,8 @@ def main(folder: Path) -> int:
     recipe = records.loads(Recipe, (folder / "job.json").read_text(), source=str(folder / "job.json"))
     with ExitStack() as stack:
         if rank == 0:
-            line = {"time": clock.utc().isoformat(), "booted_at": clock.booted_at().isoformat()}
+            booted_at = datetime.fromtimestamp(clock.booted_at(), UTC)
+            line = {"time": clock.utc().isoformat(), "booted_at": booted_at.isoformat()}
             line["attempt"] = os.environ.get(worker_errors.ATTEMPT, "")
             jsonl.append(folder / "starts.jsonl", line)
             stack.enter_context(_tracking(folder, recipe))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import runner
-from pipeline.contract import records
+from pipeline.contract import clock, records
 from pipeline.contract.backend import LiveJob, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.params import SEVERAL, Plug
@@ -34,11 +34,11 @@ def live_job(night: str = "n", *, hours_ago: float = 1.0, name: str = "j") -> Li
 @pytest.mark.parametrize(
     ("nights", "wanted"),
     [
-        ({"n": Standing(until=NOW + HOUR)}, True),
-        ({"n": Standing(until=NOW - HOUR)}, False),  # its time is over
-        ({"n": Standing(until=NOW + HOUR, closed_at=NOW - HOUR / 2)}, False),
-        ({"n": Standing(until=NOW + HOUR, closed_at=NOW - 2 * HOUR)}, True),  # gone on with since
-        ({"other": Standing(until=NOW + HOUR)}, False),  # its folder is gone
+        ({"n": Standing()}, True),
+        ({"n": Standing(is_over=True)}, False),
+        ({"n": Standing(closed_at=NOW - HOUR / 2)}, False),
+        ({"n": Standing(closed_at=NOW - 2 * HOUR)}, True),  # gone on with since
+        ({"other": Standing()}, False),  # its folder is gone
     ],
 )
 def test_a_job_belongs_to_a_night_that_is_open(nights, wanted):
@@ -51,23 +51,23 @@ def test_a_job_of_a_night_that_is_just_being_opened_is_left_alone():
 
 
 def test_of_two_jobs_of_a_name_the_younger_goes():
-    nights = {"n": Standing(until=NOW + HOUR), "m": Standing(until=NOW + HOUR)}
+    nights = {"n": Standing(), "m": Standing()}
     younger = replace(live_job(hours_ago=0.5), handle="younger")
     others = [live_job(), live_job("m"), live_job(name="another")]
     assert orphans([younger, *others], nights, now=NOW) == [younger]
 
 
 moments = st.integers(-48, 48).map(lambda hours: NOW + hours * HOUR)
-standings = st.builds(Standing, until=moments, closed_at=st.none() | moments)
+standings = st.builds(Standing, is_over=st.booleans(), closed_at=st.none() | moments)
 
 
 @given(st.dictionaries(st.sampled_from("abc"), standings), st.lists(st.sampled_from("abcd")))
 def test_no_orphan_lives_in_a_night_that_was_never_closed_and_has_time(nights, jobs):
     live = [live_job(night, name=f"j{number}") for number, night in enumerate(jobs)]
     found = orphans(live, nights, now=NOW)
-    assert all(one.night not in nights or nights[one.night] != Standing(until=NOW + HOUR) for one in found)
+    assert all(one.night not in nights or nights[one.night] != Standing() for one in found)
     left = [one for one in live if one not in found]
-    assert all(nights[one.night].until >= NOW for one in left)
+    assert not any(nights[one.night].is_over for one in left)
 
 
 CANCELLED: list[str] = []
@@ -135,6 +135,20 @@ def test_the_hourly_look_knows_the_nights_by_their_folders_and_the_ledger(reposi
     later = Renting(replace(job, created_at=datetime.now(UTC) + timedelta(seconds=2)))
     reaper.reap(backend=later)
     assert later.cancelled == []
+
+
+@pytest.mark.parametrize(("left", "set_by"), [(HOUR, 48 * HOUR), (-HOUR, -48 * HOUR)])
+def test_a_clock_that_was_set_since_a_night_was_opened_neither_ends_its_jobs_nor_keeps_them(
+    repository: Path, left: timedelta, set_by: timedelta
+) -> None:
+    night = opened(repository)
+    if not night.boot:
+        pytest.skip("no name of a boot here")
+    until, booted_at = clock.utc() - set_by + left, night.booted_at - set_by.total_seconds()
+    records.write(replace(night, decide_until=until, booted_at=booted_at))
+    backend = Renting(replace(live_job(), created_at=datetime.now(UTC)))
+    reaper.reap(backend=backend)
+    assert backend.cancelled == ([] if left > timedelta() else ["n/j"])
 
 
 def test_a_backend_that_rents_nothing_is_left_alone(repository: Path) -> None:

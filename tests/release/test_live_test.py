@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from pipeline import night as night_stages
-from pipeline.contract import params, records
+from pipeline.contract import clock, params, records
+from pipeline.contract.clock import Clock
 from pipeline.contract.errors import NothingToDo, NotYet
 from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Evaluation, Night, Verdict, Version
+from pipeline.contract.records import Champion, Evaluation, Live, Night, Verdict, Version
+from pipeline.contract.units import HOUR_S
 from pipeline.evaluation import evaluator
 from pipeline.experiment import live_test
 from pipeline.gate import judge, watch
@@ -282,13 +284,13 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
     assert log.traffic().share == 0.05
     told = params.load()
     os.chdir(home)
-    assert live_test.clean(told, now=datetime.now(UTC)) == ""
-    later = datetime.now(UTC) + timedelta(hours=4)
-    assert live_test.clean(told, now=later).startswith(
-        "ended the experiment 2025-01-11, which no night wants"
-    )
+    assert live_test.clean(told) == ""
+    folder = home / "nights" / night.id
+    records.write(replace(night, decide_until=datetime.now(UTC) - timedelta(hours=2)), folder / records.RUN)
+    assert live_test.clean(told).startswith("ended the experiment 2025-01-11, which no night wants")
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
-    os.chdir(home / "nights" / night.id)
+    records.write(night, folder / records.RUN)
+    os.chdir(folder)
     waits()
     night_stages.close(records.read(Night), told)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
@@ -306,7 +308,7 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
 @pytest.mark.slow
 def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
     waits()
-    come(log, 1500, Model(hit=0.2))
+    come(log, 4000, Model(hit=0.2))  # of whom 5 % meet it
     told = watch.watch(params.load()).reason
     assert "ended the experiment 2025-01-11: score: " in told
     assert ", proven worse: -0." in told
@@ -393,3 +395,22 @@ def test_users_of_a_real_router_decide_and_the_winner_answers_them(night: Night,
         until(lambda: router.get("health").json()["share"] == 0)
         assert promote_night().version == 2
         assert {router.recommend(f"u{number}")["version"] for number in range(20, 40)} == {2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hours", [-6, 6])
+def test_a_clock_that_was_set_since_the_night_was_opened_ends_no_test_early_or_late(
+    night: Night, log: Log, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    if not clock.boot():
+        pytest.skip("no name of a boot here")
+    until, booted_at = night.decide_until - timedelta(hours=hours), time.time() - clock.since_boot()
+    records.write(replace(night, decide_until=until, boot=clock.boot(), booted_at=booted_at - hours * HOUR_S))
+    monkeypatch.setattr(clock, "_CLOCK", Clock())  # of a process that has not read it in this folder yet
+    assert waits().startswith("5% of users meet version 2")
+    standing = records.read(Live, live_test.FOLDER)
+    assert standing.ends_at is not None
+    assert timedelta(minutes=119) < standing.ends_at - standing.began_at <= timedelta(hours=2)
+    assert abs(standing.began_at.timestamp() - log.now()) < 60
+    assert live_test.clean(params.load()) == ""
+    assert log.traffic().share == 0.05

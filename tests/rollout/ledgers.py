@@ -3,6 +3,7 @@
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,13 +42,14 @@ def promotion(number: int) -> Move:
     )
 
 
-def close(number: int, *, after: str, release: Release | None = None) -> str:
+def close(number: int, *, after: str, release: Release | None = None, **of_night: Any) -> str:
     """Commits night `number`, which follows that commit of the ledger, and returns its commit."""
     started = FIRST + timedelta(days=number)
     night = Night(
         id=release_of(number).night, day=started.date(), started_at=started,
         train_until=started + timedelta(hours=1), decide_until=started + timedelta(hours=2), budget_usd=3,
         trigger="schedule", code_commit=checkout.git("rev-parse", "HEAD"), previous=after,
+        **of_night,
     )  # fmt: skip
     records.write(night)
     Path("dvc.lock").write_text(f"data of night {number}\n")

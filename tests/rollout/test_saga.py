@@ -1,14 +1,17 @@
 """A release as one saga: a real ledger, and targets that only remember; fast, so every branch is here."""
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from pipeline.contract import clock
 from pipeline.contract.errors import DataError, NotYet, ReleaseError
 from pipeline.contract.records import Release
+from pipeline.contract.units import HOUR_S
 from pipeline.rollout import saga
 from pipeline.storage import ledger
 from tests.rollout.ledgers import close, make_home, promotion, release_of, rolling_back
@@ -165,22 +168,26 @@ def test_another_release_takes_the_place_of_one_that_waits() -> None:
     assert ("discard", 1, 0) in slow.calls
 
 
-def waiting_since(hours: float) -> None:
-    """Lets the journal say that its release has waited for so long."""
+def waiting_since(hours: float, *, clock_set_by: float = 0.0) -> None:
+    """Lets the journal say that its release has waited for so long, by a clock that was set since."""
     document = saga.journal().read()
-    until = datetime.now(UTC) + saga.PREPARE_LIMIT - timedelta(hours=hours)
-    saga.journal().write(document | {"until": until.isoformat()})
+    until = datetime.now(UTC) + saga.PREPARE_LIMIT - timedelta(hours=hours + clock_set_by)
+    booted_at = time.time() - clock.since_boot() - clock_set_by * HOUR_S
+    saga.journal().write(document | {"until": until.isoformat(), "booted_at": booted_at})
 
 
-def test_who_is_not_ready_in_time_is_waited_for_no_longer() -> None:
+@pytest.mark.parametrize(("later", "earlier"), [(0, 0), (6, -6)])
+def test_who_is_not_ready_in_time_is_waited_for_no_longer_also_where_the_clock_is_set(
+    later: int, earlier: int
+) -> None:
     slow = failing("prepare", NotYet("it starts"), times=3)
     move = promotion(1)
     with pytest.raises(NotYet):
         saga.run(move, [slow])
-    waiting_since(hours=1.9)
+    waiting_since(hours=1.9, clock_set_by=later)
     with pytest.raises(NotYet):
         saga.run(move, [slow])
-    waiting_since(hours=2.1)
+    waiting_since(hours=2.1, clock_set_by=earlier)
     with pytest.raises(ReleaseError, match=r"failing is not ready at .* UTC: it starts; nothing was changed"):
         saga.run(move, [slow])
     assert slow.calls[-1][0] == "discard"

@@ -32,7 +32,7 @@ def following(log: Log, number: int) -> Deployed:
 
 def test_answers_count_for_the_arm_that_the_row_gives_the_version(log: Log) -> None:
     row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
-    log.follow(HERE, row.revision, since=time.time() - 1)
+    log.follow(HERE, row.revision, since=log.now() - 1)
     told = {}
     for number in (1, 2, 3):
         keeper = following(log, number)
@@ -50,15 +50,15 @@ def test_nothing_counts_while_the_endpoint_does_not_do_what_the_row_says(
 ) -> None:
     row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
     assert following(log, 2).standing.experiment == ""  # nobody has asked the endpoint
-    log.follow(HERE, row.revision, since=time.time() + 60)
+    log.follow(HERE, row.revision, since=log.now() + 60)
     assert following(log, 2).standing.experiment == ""  # it needs a moment
-    log.follow(HERE, row.revision, since=time.time())
+    log.follow(HERE, row.revision, since=log.now())
     keeper = following(log, 2)
     assert keeper.standing.experiment == "a"
     log.set_traffic(replace(row, share=0.5))
     keeper.look()
     assert keeper.standing.experiment == ""
-    log.follow(HERE, row.revision + 1, since=time.time())
+    log.follow(HERE, row.revision + 1, since=log.now())
     keeper.look()
     assert (keeper.standing.experiment, keeper.standing.share) == ("a", 0.5)
     later = time.monotonic() + STALE_S
@@ -101,7 +101,7 @@ def ask(folder: Path, log: str, *requests: Any, number: int = 2, **environment: 
 
 def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, log: Log) -> None:
     row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
-    log.follow(HERE, row.revision, since=time.time() - 1)
+    log.follow(HERE, row.revision, since=log.now() - 1)
     answers, kept, scores, mixed = ask(
         make_version(tmp_path), str(log.url),
         [{"user": "u1", "top": 2}, {"user": "stranger", "top": 1}],

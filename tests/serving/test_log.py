@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from pipeline.contract.clock import boot
 from pipeline.contract.errors import JobError, ReleaseError
-from pipeline.storage.traffic_log import Exposure, Log, Outcome, RouterState, Traffic, open_log
+from pipeline.contract.units import HOUR_S
+from pipeline.storage.traffic_log import ALIVE_S, Exposure, Log, Outcome, RouterState, Traffic, open_log
+from tests.contract.test_clock import Machine
 from tests.postgres import postgresql
 
 
@@ -39,13 +42,14 @@ def test_an_outcome_told_again_changes_nothing(log: Log) -> None:
 
 
 def test_nothing_taken_is_an_outcome_too(log: Log) -> None:
-    log.write([exposure(1), exposure(2)], [Outcome(exposure=exposure(1).id, items=())])
+    log.write([exposure(1), exposure(2)], [Outcome(exposure=exposure(1).id, items=(), time=2.0)])
     assert [found.taken for found in log.exposures("a")] == [(), None]
 
 
 def test_an_outcome_of_no_exposure_is_not_kept(log: Log) -> None:
     known = log.write(
-        [exposure(1)], [Outcome(exposure="x", items=()), Outcome(exposure=exposure(1).id, items=())]
+        [exposure(1)],
+        [Outcome(exposure="x", items=(), time=2.0), Outcome(exposure=exposure(1).id, items=(), time=2.0)],
     )
     assert known == [False, True]
 
@@ -120,12 +124,42 @@ def is_seen_with_a_clock_that_is_off(log: Log, monkeypatch: pytest.MonkeyPatch) 
     return [router.id for router in seen] == ["clock +3600", "clock -3600"]
 
 
+@pytest.mark.parametrize("set_by_s", [-6 * HOUR_S, 6 * HOUR_S])
+@pytest.mark.parametrize("experiment", ["2026-11-20", ""])
+def test_a_clock_that_is_set_moves_the_time_of_no_experiment_and_no_router_dies_of_it(
+    tmp_path: Path, set_by_s: float, experiment: str
+) -> None:
+    if not boot():
+        pytest.skip("no name of a boot here")
+    machine = Machine()
+    router, gate = (Log(f"sqlite:///{tmp_path / 'log.db'}", machine.clock()) for _ in range(2))
+    challenger = 4 if experiment else 0
+    moved = router.set_traffic(Traffic(champion=3, challenger=challenger, share=0.1, experiment=experiment))
+    router.beat(RouterState(id="lives"))
+    machine.passes(60)
+    router.beat(RouterState(id="lives"))
+    router.beat(RouterState(id="lives no more"))
+    machine.wall_s += set_by_s
+    machine.passes(ALIVE_S - 1)
+    watch = Log(f"sqlite:///{tmp_path / 'log.db'}", machine.clock())
+    assert [one.id for one in watch.routers()] == ["lives", "lives no more"]
+    router.beat(RouterState(id="lives"))
+    machine.passes(2)
+    assert [one.id for one in watch.routers()] == ["lives"]
+    expected = moved.changed_at + 60 + ALIVE_S + 1 + (0 if experiment else set_by_s)
+    assert [router.now(), watch.now()] == [pytest.approx(expected)] * 2
+    assert gate.now() == pytest.approx(moved.changed_at + 60 + ALIVE_S + 1)  # a short process goes on evenly
+    for each in (router, gate, watch):
+        each.close()
+
+
 def test_routers_are_judged_by_the_clock_of_the_log(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_seen_with_a_clock_that_is_off(log, monkeypatch)
 
 
 def test_old_exposures_are_removed_with_their_outcomes(log: Log) -> None:
-    log.write([exposure(n) for n in (1, 2, 3)], [Outcome(exposure=exposure(n).id, items=()) for n in (1, 3)])
+    outcomes = [Outcome(exposure=exposure(n).id, items=(), time=4.0) for n in (1, 3)]
+    log.write([exposure(n) for n in (1, 2, 3)], outcomes)
     assert log.forget(before=2.5) == 2
     assert [found.taken for found in log.exposures("a")] == [()]
     with sa.create_engine(log.url).connect() as connection:
@@ -159,7 +193,7 @@ def test_postgresql_does_all_of_it(postgres: str, monkeypatch: pytest.MonkeyPatc
     assert len({log.unit_of("17850") for log in opened}) == 1
     log = opened[0]
     told = [exposure(n) for n in range(1, 4)]
-    assert log.write(told, [Outcome(exposure=told[1].id, items=("22423",))] * 2) == [True, True]
+    assert log.write(told, [Outcome(exposure=told[1].id, items=("22423",), time=3.0)] * 2) == [True, True]
     assert [found.taken for found in log.exposures("a")] == [None, ("22423",), None]
     assert log.known([told[1].id, told[2].id, "x"]) == {told[1].id: True, told[2].id: False}
     first = log.set_traffic(replace(log.traffic(), champion=3))

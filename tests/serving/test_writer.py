@@ -30,12 +30,12 @@ def test_everything_is_written_and_every_outcome_acknowledged_once_it_is(tmp_pat
 
         async def one(number: int) -> None:
             writes.expose(exposure(number))
-            assert await writes.outcome(Outcome(exposure=exposure(number).id, items=(str(number),)))
+            assert await writes.outcome(Outcome(exposure=exposure(number).id, items=(str(number),), time=9.0))
             kept = {found.id: found.taken for found in log.exposures("a")}
             assert kept[exposure(number).id] == (str(number),)
 
         await asyncio.gather(*(one(number) for number in range(1, 60)))
-        assert not await writes.outcome(Outcome(exposure="none", items=()))
+        assert not await writes.outcome(Outcome(exposure="none", items=(), time=9.0))
         writes.expose(exposure(1000))
         await asyncio.to_thread(writes.close)
 
@@ -63,10 +63,10 @@ def test_a_log_that_is_away_loses_nothing_that_it_acknowledged_and_is_written_to
         writes = Writer(Away())  # type: ignore[arg-type]
         writes.expose(exposure(1))
         with pytest.raises(JobError, match="is away"):
-            await writes.outcome(Outcome(exposure=exposure(1).id, items=()))
+            await writes.outcome(Outcome(exposure=exposure(1).id, items=(), time=9.0))
         assert "is away" in writes.fault
         away = False
-        assert await writes.outcome(Outcome(exposure=exposure(1).id, items=("22423",)))
+        assert await writes.outcome(Outcome(exposure=exposure(1).id, items=("22423",), time=9.0))
         assert (writes.fault, writes.num_lost) == ("", 0)
         await asyncio.to_thread(writes.close)
 
@@ -84,9 +84,9 @@ def test_what_no_database_takes_does_not_end_the_writer(
         writes = Writer(log)
         writes.expose(replace(exposure(1), error="\ud800"))
         with pytest.raises(JobError, match="surrogates"):
-            await writes.outcome(Outcome(exposure=exposure(1).id, items=()))
+            await writes.outcome(Outcome(exposure=exposure(1).id, items=(), time=9.0))
         writes.expose(exposure(2))
-        assert await writes.outcome(Outcome(exposure=exposure(2).id, items=()))
+        assert await writes.outcome(Outcome(exposure=exposure(2).id, items=(), time=9.0))
         await asyncio.to_thread(writes.close)
         return writes.num_lost
 

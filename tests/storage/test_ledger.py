@@ -1,9 +1,13 @@
 """Which commits of the ledger let another version serve, by what they say or by the record in them."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+from pipeline.contract import clock
+from pipeline.contract.units import HOUR_S
 from pipeline.storage import checkout, ledger
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
@@ -42,6 +46,17 @@ def test_a_night_of_code_that_is_the_newest_commit_of_the_ledger_follows_it() ->
     second = close(2, after=first)
     assert len(ledger.commits()[0].parents) == 1  # git leaves out the second, which is the same
     assert [commit.id for commit in ledger.commits()] == [second, first]
+
+
+@pytest.mark.parametrize("hours", [-6, 6])
+def test_a_night_is_closed_at_its_own_time_whoever_set_the_clock_since(hours: int) -> None:
+    if not clock.boot():
+        pytest.skip("no name of a boot here")
+    booted_at = time.time() - clock.since_boot() + hours * HOUR_S
+    Path("night").mkdir()
+    os.chdir("night")
+    close(1, after="", boot=clock.boot(), booted_at=booted_at)
+    assert 0 <= time.time() + hours * HOUR_S - ledger.commits()[0].time < 60
 
 
 def forget(commit: str) -> str:

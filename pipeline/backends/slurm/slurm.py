@@ -25,6 +25,7 @@ from pipeline.backends.place import AT_ONCE, SLACK_S, JobRequest, Refused, Rente
 from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm_client import Listed, ListedNode
 from pipeline.backends.submission_journal import Submission
+from pipeline.contract import clock
 from pipeline.contract.backend import label
 from pipeline.contract.errors import ParamsError
 from pipeline.machines.nodes import PRICE, Node, usd_per_hour
@@ -212,7 +213,7 @@ def _rented(job: Listed) -> Rented:
     started_at = None if waits else job.started_at
     cause = CAUSES.get(job.state, "") if over else "never" if waits and job.reason in client.NEVER else ""
     alive: Literal["queued", "running"] = "queued" if waits else "running"
-    created_at = job.submitted_at or datetime.now(UTC)
+    created_at = job.submitted_at or clock.utc()
     return Rented(
         name=job.id, created_at=created_at, attempt=facts.get("attempt", ""), job=facts.get("job", ""),
         state="succeeded" if job.state == "COMPLETED" else "ended" if over else alive,

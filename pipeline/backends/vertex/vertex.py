@@ -3,10 +3,8 @@
 CreateCustomJob is not idempotent and its reply can be lost; a job carries its token as a label.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +16,7 @@ from pipeline.backends.submission_journal import Submission
 from pipeline.backends.vertex import error_codes, preflight
 from pipeline.backends.vertex.job_spec import Site, boot_disk, custom_job, disk_bytes_per_s
 from pipeline.backends.vertex.service import STATES, NoQuota, Service, state_name
+from pipeline.contract import clock
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.machines import catalog, fees, pricelist
@@ -90,7 +89,7 @@ class Vertex(Renting):
         rented = _rented(job)
         explained = job.error.code or job.error.message or state_name(job) != "FAILED"
         ended = job.end_time or job.update_time
-        if not explained and ended and time.time() < ended.timestamp() + self.retry.error_s:
+        if not explained and ended and clock.now() < ended.timestamp() + self.retry.error_s:
             return replace(rented, state="running", ended_at=None)
         return rented
 
@@ -116,7 +115,7 @@ class Vertex(Renting):
         if ran or self.faults[cause].state == "refused" or cause == CANCELLED:
             return rented
         # What failed before its command began, as for want of an image, had its machines, which are billed.
-        ended_at = rented.ended_at or datetime.now(UTC)
+        ended_at = rented.ended_at or clock.utc()
         start_up = billing.start_up(submission.rental, known=self.machines())
         return replace(rented, there_at=max(rented.created_at, ended_at - start_up))
 
