@@ -57,8 +57,8 @@ FORM = {
         description="The most that training may cost. Empty: as in params.yaml.",
     ),
     "objective": Param(
-        UNSAID, type="string", enum=[UNSAID, "cost", "time", "knee"], title="Objective",
-        description="The cheapest plan, the fastest, or the best of both.",
+        UNSAID, type="string", enum=[UNSAID, "cost", "time", "knee", "quality"], title="Objective",
+        description="The cheapest plan, the fastest, the best of both, or as many samples as pay.",
     ),
     "spot": Param(
         UNSAID, type="string", enum=[UNSAID, "allowed", "not allowed"], title="Spot machines",

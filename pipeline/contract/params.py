@@ -217,9 +217,10 @@ class ProfileParams(Section):
 class PlanParams(Section):
     """What may be rented, and which plan is best."""
 
-    objective: Literal["cost", "time", "knee"] = "cost"
+    objective: Literal["cost", "time", "knee", "quality"] = "cost"
     """Which feasible plan to take: the cheapest, the fastest, or the one at the knee between the two, where
-    half the time is worth at most twice the dollars."""
+    half the time is worth at most twice the dollars. `quality`: the cheapest, on as many more samples as
+    nights have shown to raise the score, in the hours and for the dollars that are left."""
     usd_per_hour_saved: float | None = Field(None, ge=0)
     """US dollars that being done an hour sooner is worth to `time` and `knee`, which save no hour for more;
     empty: `time` takes the fastest at any price within the budget."""
@@ -241,8 +242,13 @@ class PlanParams(Section):
     """Global batch sizes, in samples, to choose among; empty: only `train.batch_size`. A larger one trains
     on more samples, by the noise scale."""
     explore_usd: float = Field(0, ge=0)
-    """US dollars that trying other batch sizes and machine counts may cost in 30 nights; 0: nothing is
-    tried, and nothing is for `knee` or with `usd_per_hour_saved` for `time`."""
+    """US dollars that trying other batch sizes and machine counts, for `quality` more samples too, may cost
+    in 30 nights; 0: nothing is tried, and nothing is for `knee` or with `usd_per_hour_saved` for `time`."""
+
+    @property
+    def ranking(self) -> Literal["cost", "time", "knee"]:
+        """Returns by what the plans for a number of samples are ranked."""
+        return "cost" if self.objective == "quality" else self.objective
 
 
 class TrainParams(Section):

@@ -334,6 +334,8 @@ class Plan(Record):
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
     gpus: str = ""  # of one machine, "2 x L4"; "" for none
     share: str = ""  # of the machines that it has in common with other models; "" where it has none
+    base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
+    samples_reason: str = ""  # why so many samples, a sentence; "": the objective is not quality
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -214,7 +214,7 @@ def recipe_of(
         batching=_batching(settings.batching, num_machines=plan.rental.num_machines),
         rate=tonight.rate,
         base_batch_size=settings.batch_size,
-        base_samples=tonight.num_samples,
+        base_samples=plan.base_samples or tonight.num_samples,
         scaling=settings.scaling,
         sync_every=settings.sync_every if settings.sync == "every_h_updates" else 1,
         sizes=plan.sizes,

@@ -16,7 +16,7 @@ from pipeline.contract.errors import DataError, PlanError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.machines import catalog
-from pipeline.planning import unlike
+from pipeline.planning import quality, unlike
 from pipeline.planning.batch_growth import sizes
 from pipeline.planning.candidates import Job, Way, allowed, candidates, everything, hindrance
 from pipeline.planning.considered import basis, options, portions
@@ -31,6 +31,7 @@ from pipeline.planning.infeasible import (
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.efficiency import Efficiency, alike
+from pipeline.prediction.learning_curve import learning_curve
 from pipeline.prediction.time_budget import Window, window, windows
 from pipeline.profiling import remedies
 from pipeline.training.recipe import Course, course
@@ -60,6 +61,49 @@ def plan(
     `explored_usd` is what the last nights spent of `plan.explore_usd`. Raises PlanError with the least that
     helps if nothing is feasible.
     """
+    recipe = _course(night, dataset, champion, params)
+
+    def planned(tonight: Course, *, shorten: bool) -> Plan:
+        return _planned(
+            tonight, night, dataset, profile, params, available=available, listed=listed, known=known,
+            explored_usd=explored_usd, shorten=shorten,
+        )  # fmt: skip
+
+    made = planned(recipe, shorten=True)
+    if params.plan.objective != "quality":
+        return made
+
+    def longer(length: float) -> Plan | None:
+        tonight = replace(
+            recipe, epochs=length * recipe.epochs, num_samples=round(length * recipe.num_samples)
+        )
+        try:
+            return replace(planned(tonight, shorten=False), base_samples=tonight.num_samples)
+        except PlanError:  # nothing is in time and within the budget with so many
+            return None
+
+    curve = learning_curve(
+        known.reached if known else (),
+        warm=recipe.warm, flops_per_sample=profile.flops_per_sample,
+        num_samples=recipe.num_samples, batch_size=params.train.batch_size,
+    )  # fmt: skip
+    return quality.bought(made, longer, curve, left_usd=params.plan.explore_usd - explored_usd)
+
+
+def _planned(
+    tonight: Course,
+    night: Night,
+    dataset: Dataset,
+    profile: Profile,
+    params: "PlanSections",
+    *,
+    available: Sequence[Machine],
+    listed: Sequence[Machine],
+    known: Calibration | None,
+    explored_usd: float,
+    shorten: bool,
+) -> Plan:
+    """Returns the plan for a course; for fewer epochs where only these are feasible, if `shorten`."""
     planning, training = params.plan, params.train
     at_hand = catalog.local(profile, today=night.day)
     available = tuple(
@@ -67,7 +111,6 @@ def plan(
     )
     machines = allowed(everything(available, (at_hand, *listed)), planning, available=available)
     obtainable = frozenset(available)
-    tonight = _course(night, dataset, champion, params)
     profile, tuning = remedies.apply_kept(
         profile,
         epochs=tonight.epochs,
@@ -123,13 +166,13 @@ def plan(
         )
     ):  # fmt: skip
         offered += joined
-        choice = search(offered, limits=limits, objective=planning.objective)
+        choice = search(offered, limits=limits, objective=planning.ranking)
     if choice is None:
-        epochs = epochs_that_help(candidates_for, tonight, limits)
+        epochs = epochs_that_help(candidates_for, tonight, limits) if shorten else None
         if epochs is not None and params.profile.quality_remedies == "allow":
             log.warning("%g epochs instead of %g, as profile.quality_remedies allows", epochs, tonight.epochs)
             offered = candidates_for(of_epochs(epochs, tonight))
-            choice = search(offered, limits=limits, objective=planning.objective)
+            choice = search(offered, limits=limits, objective=planning.ranking)
         if choice is None:
             raise PlanError(infeasible(night, tonight, there, relax(offered, limits=limits), epochs))
     choice, explore_usd = _explored(choice, planning, job=job, left_usd=left_usd, budget_usd=night.budget_usd)
@@ -139,7 +182,7 @@ def plan(
     spot = on_spot(portioned, choice.best, profile, known, until_s=there.until_s, budget_usd=night.budget_usd)
     return replace(
         spot,
-        options=options(offered, choice=choice, limits=limits, objective=planning.objective),
+        options=options(offered, choice=choice, limits=limits, objective=planning.ranking),
         after=tuple(
             Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
         ),
@@ -165,7 +208,7 @@ def _split(
             confidence=params.confidence,
             usd_per_hour_saved=params.usd_per_hour_saved,
         )
-        choice = search(offered, limits=limits, objective=params.objective)
+        choice = search(offered, limits=limits, objective=params.ranking)
         if choice:
             break
     return there, limits, choice
@@ -175,9 +218,9 @@ def _explored(
     choice: Choice, params: "PlanParams", *, job: Job, left_usd: float, budget_usd: float
 ) -> tuple[Choice, float]:
     """Returns the choice with the way worth exploring tonight as its best, and the extra cost of that."""
-    priced = params.objective == "time" and params.usd_per_hour_saved is not None
+    priced = params.ranking == "time" and params.usd_per_hour_saved is not None
     ways = [each for each in choice.ranked if not each.rental.others]
-    if params.objective == "knee" or priced or left_usd <= 0 or len(ways) < 2 or choice.best is not ways[0]:
+    if params.ranking == "knee" or priced or left_usd <= 0 or len(ways) < 2 or choice.best is not ways[0]:
         return choice, 0.0
     from pipeline.planning.exploration import next_step, of_ways
 
@@ -194,7 +237,7 @@ def _explored(
         ],
         budget_usd=budget_usd,
     )
-    step = next_step(known, objective=params.objective, explore_usd=left_usd)
+    step = next_step(known, objective=params.ranking, explore_usd=left_usd)
     if step.taken == step.best:
         return choice, 0.0
     taken = ways[step.taken]

@@ -24,6 +24,8 @@ def rationale(plan: Plan, night: Night) -> str:
 
 def _lines(plan: Plan, night: Night) -> Iterator[str]:
     yield summary(plan, night)
+    if plan.samples_reason:
+        yield f"{plan.samples_reason}."
     if plan.basis:
         yield f"The time rests on {plan.basis}."
     if night.test_hours:
@@ -54,7 +56,7 @@ def summary(plan: Plan, night: Night) -> str:
     )
     if plan.price_dated and not plan.rental.is_local:
         text += f" {price(plan)}."
-    if plan.explore_usd > 0:
+    if plan.explore_usd > 0 and not plan.base_samples:
         return f"{text} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
     return f"{text} Next best: {plan.runner_up}." if plan.runner_up else text
 

@@ -51,6 +51,7 @@ class Reached:
     score: float  # less a simple rule's on the same days, where all nights have one
     size: float  # of scores: what changes of it are a share of
     flops_per_sample: float  # of the model
+    warm: bool | None = None  # did it begin with the champion's weights? None: nobody told
 
 
 def alike(

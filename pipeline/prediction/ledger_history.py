@@ -163,7 +163,10 @@ def spot_lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
 
 
 def _reached(entries: Sequence[Entry]) -> list[Reached]:
-    """Returns the quality that nights reached, less the score of a simple rule where all of them have one."""
+    """Returns the quality that nights reached, less the score of a simple rule where all of them have one.
+
+    A checkpoint that was taken when time was up is left out: its rate had not decayed.
+    """
     scored = [e for e in entries if e.plan and e.training and e.profile and "score" in _metrics(e)]
     scored = [e for e in scored if e.plan and not e.plan.sizes]  # a batch that grew has no single size
     common = set.intersection(*(set(_metrics(e)) for e in scored)) if scored else set()
@@ -176,9 +179,15 @@ def _reached(entries: Sequence[Entry]) -> list[Reached]:
             score=_metrics(e)["score"] - (_metrics(e)[rules[0]] if rules else 0.0),
             size=abs(_metrics(e)["score"]),
             flops_per_sample=e.profile.flops_per_sample,
+            warm=e.training.warm,
         )
         for e in scored
-        if e.plan and e.training and e.profile and e.training.num_samples and _metrics(e)["score"]
+        if e.plan
+        and e.training
+        and e.profile
+        and e.training.num_samples
+        and _metrics(e)["score"]
+        and not any(taken.name == "checkpoint" for taken in e.training.rungs)
     ]
 
 

@@ -43,6 +43,14 @@ def test_training_leaves_the_time_that_the_decision_needs(after_s, earlier_s):
     assert made.train_until == NIGHT.train_until - timedelta(seconds=earlier_s)
 
 
+def test_samples_that_are_bought_beyond_the_recipe_lengthen_the_schedule_in_batches_of_its_size_too():
+    longer = replace(nights.plan(num_samples=8000), base_samples=6000)
+    recipes = [
+        recipe_of(NIGHT, nights.dataset(), plan, None, nights.told()) for plan in (nights.plan(), longer)
+    ]
+    assert [recipe.base_samples for recipe in recipes] == [3000, 6000]
+
+
 @pytest.fixture
 def champion() -> Champion:
     path = launcher.CHAMPION

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.contract import records
 from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Evaluation, Live, Night, Plan, Profile, Training, Verdict
+from pipeline.contract.records import Evaluation, Live, Night, Plan, Profile, Taken, Training, Verdict
 from pipeline.machines.startup import BEFORE_WORK
 from pipeline.planning import planner
 from pipeline.planning.plan_stage import plan
@@ -180,6 +180,16 @@ def test_evaluation_and_gate_are_told_from_the_end_of_training_to_the_decision()
     assert [(each.name, round(each.expected_s)) for each in told] == [
         ("evaluation", 600), ("register and gate", 600),
     ]  # fmt: skip
+
+
+def test_nights_tell_what_samples_reach_unless_time_was_up_before_the_rate_had_decayed():
+    late = Taken(time=STARTED, name="checkpoint", usd=0.0, reason="the deadline came first")
+    early = replace(late, name="finish early")
+    entries = [
+        after(planned(night()), number=number, rungs=rungs, warm=bool(number))
+        for number, rungs in enumerate([(), (early,), (late,)])
+    ]
+    assert [(each.warm, each.score) for each in learned(entries).reached] == [(False, 0.3), (True, 0.3)]
 
 
 def test_the_hours_in_which_users_judged_are_no_time_of_the_gate():
