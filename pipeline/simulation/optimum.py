@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pipeline.contract.units import HOUR_S
 from pipeline.simulation.replay import Job
 from pipeline.simulation.traces import Trace
+from pipeline.spot.states import region_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +42,7 @@ def optimum_usd(
     gain = [min(units, max(0, units * (age + 1) - starting)) for age in range(young)] + [units]
     num_ticks = int(job.deadline_s / tick_s + 1e-9)
     zones = len(traces)
-    regions = [trace.zone.rpartition("-")[0] for trace in traces]
+    regions = [region_of(trace.zone) for trace in traces]
     egress = np.array([[job.egress_usd * (a != b) for b in regions] for a in regions])
     up = np.array([trace.up[start : start + num_ticks] for trace in traces])
     spot = (

@@ -1,5 +1,6 @@
 """Defines the state that a spot policy decides on: what is known at a tick about a job and its zones."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
@@ -10,7 +11,17 @@ from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
 MEMORY_S = 6 * HOUR_S  # of losses: how fast a zone with many preemptions is trusted again
 PRIOR_LOSSES = 0.2  # the prior mean time to preemption weighs as much as this many losses
 PRIOR_UP_S, PRIOR_DOWN_S = 3 * HOUR_S, 1 * HOUR_S  # as if capacity had been up and down for so long
+ZONE_LETTER = re.compile(r"(?<=\d)-?[a-z]$")  # us-central1-a of Google, us-east-1a of AWS
 DOUBT = 0.2  # share of the throughput, before it is measured; less where earlier nights measured it
+
+
+def region_of(zone: str) -> str:
+    """Returns the region of a zone by its name; a name without a zone's letter is a region's.
+
+    >>> [region_of(zone) for zone in ("us-central1-a", "us-east-1a", "g2-standard-8, in us-east4")]
+    ['us-central1', 'us-east-1', 'g2-standard-8, in us-east4']
+    """
+    return ZONE_LETTER.sub("", zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +85,8 @@ class Zone:
 
     @property
     def region(self) -> str:
-        """The zone's name without its last part; data moves free of charge within a region."""
-        return self.name.rpartition("-")[0]
+        """The region that the zone is in; data moves free of charge within a region."""
+        return region_of(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +143,7 @@ class State:
 
     def egress(self, zone: Zone) -> float:
         """Returns the dollars for moving the checkpoint to a zone."""
-        region = self.home.rpartition("-")[0]
-        return self.egress_usd if self.home and region != zone.region else 0.0
+        return self.egress_usd if self.home and region_of(self.home) != zone.region else 0.0
 
     def zone(self, name: str) -> Zone:
         """Returns the zone of that name."""

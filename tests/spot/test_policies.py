@@ -306,3 +306,9 @@ def test_on_demand_that_runs_needs_no_start_and_is_left_for_what_is_cheaper_with
 def test_the_checkpoint_is_paid_for_where_on_demand_is_in_another_region(egress_usd, zone):
     """70 minutes cost 5.83 and 7.00 dollars."""
     assert cheapest_on_demand(state(**HOUR_OF_WORK | {"egress_usd": egress_usd})) == Place(zone, spot=False)
+
+
+@pytest.mark.parametrize(("zone", "usd"), [("us-east-1c", 0.0), ("us-east-2a", 1.4), ("us-east-1", 0.0)])
+def test_no_checkpoint_is_paid_for_between_zones_of_amazon_in_one_region(zone, usd):
+    at_home = state(home="us-east-1a", egress_usd=1.4)
+    assert at_home.egress(replace(CHEAP, name=zone)) == usd
