@@ -60,8 +60,10 @@ def sentence(
 ) -> str:  # fmt: skip
     """Returns the sentence of a fault; `said` are the place's words, `logs` says where a person reads on."""
     said = " ".join(said.split()).rstrip(".")[:300]
+    kinds = " or ".join(pool.machine for pool in rental.pools)
+    machines = " + ".join(f"{pool.num_machines} x {pool.machine}" for pool in rental.pools)
     return fault.text.format(
-        job=job, machine=rental.machine, place=place, said=f" ({said})" if said else "",
+        job=job, machine=kinds, place=place, said=f" ({said})" if said else "",
         logs=logs or "its log", status="?" if status is None else status, wait=f"{rental.max_wait_s:,.0f} s",
-        what=f"{rental.num_machines} x {rental.machine} as {rental.strategy} in {rental.region}",
+        what=f"{machines} as {rental.strategy} in {rental.region}",
     )  # fmt: skip

@@ -59,10 +59,10 @@ class Refused(JobError):
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What a place is asked for: the job on its machine, not beyond its time, found again by its labels."""
+    """What a place is asked for: the job on its machines, not beyond its time, found again by its labels."""
 
     job: Job
-    machine: Machine
+    machines: Sequence[Machine]  # one for each of the pools of its rental
     attempt: str  # token, one of the labels
     labels: Mapping[str, str]  # daybreak (the home of the nights), night, model, job, attempt
     folder: Path  # of the job; its name is that in the bucket
@@ -112,38 +112,42 @@ class Rented:
         return {name: moment.isoformat() for name, moment in known.items() if moment}
 
 
-def machine_of(job: Job, *, known: Sequence[Machine], place: str) -> Machine:
-    """Returns the machine that the job is for; JobError if the place does not rent it that way."""
+def machines_of(job: Job, *, known: Sequence[Machine], place: str) -> tuple[Machine, ...]:
+    """Returns the machine of each of the job's pools; JobError if the place does not rent them that way."""
     rental = job.rental
-    named = [machine for machine in known if machine.name == rental.machine]
-    if not named:
+    machines = tuple(_machine(pool.machine, job, known=known, place=place) for pool in rental.pools)
+    if rental.others and (rental.is_queued or not all(machine.joins for machine in machines)):
         raise JobError(
-            f"job {job.name} is for machine {rental.machine}, which {place} does not have; name one in "
-            f"plan.machines (python -m pipeline prices lists them)"
-        )
-    machine = next((machine for machine in named if machine.region == rental.region), None)
-    if machine is None:
-        raise JobError(
-            f"{rental.machine} is not offered in {rental.region}; "
-            f"set plan.regions to {' or '.join(sorted({m.region for m in named}))}"
-        )
-    strategy = rental.strategy
-    if (strategy == "spot" and not machine.spot) or (strategy == "flex-start" and not machine.flex):
-        raise JobError(
-            f"{rental.machine} is not rented as {strategy} by {place}; "
-            f"set plan.{'spot' if strategy == 'spot' else 'flex_wait_hours'} to "
-            f"{'false' if strategy == 'spot' else '0'}, or name another machine in plan.machines"
-        )
-    kinds = [next((each for each in known if each.name == pool.machine), None) for pool in rental.others]
-    if rental.others and not all(kind and kind.joins for kind in (machine, *kinds)):
-        raise JobError(
-            f"job {job.name} is for {rental}, and a job on {place} has machines of one kind; "
+            f"job {job.name} is for {rental}, and such a job on {place} has machines of one kind; "
             f"name one of them in plan.machines"
         )
-    if machine.is_tpu and rental.is_spot and rental.num_machines > 1:
+    if machines[0].is_tpu and rental.is_spot and rental.num_machines > 1:
         raise JobError(
             f"job {job.name} is for {rental.num_machines} x {rental.machine} as spot, but TPU machines that "
             f"are joined are not rented as spot; set plan.spot to false, or plan.max_machines to 1"
+        )
+    return machines
+
+
+def _machine(name: str, job: Job, *, known: Sequence[Machine], place: str) -> Machine:
+    region, strategy = job.rental.region, job.rental.strategy
+    named = [machine for machine in known if machine.name == name]
+    if not named:
+        raise JobError(
+            f"job {job.name} is for machine {name}, which {place} does not have; name one in "
+            f"plan.machines (python -m pipeline prices lists them)"
+        )
+    machine = next((machine for machine in named if machine.region == region), None)
+    if machine is None:
+        raise JobError(
+            f"{name} is not offered in {region}; "
+            f"set plan.regions to {' or '.join(sorted({m.region for m in named}))}"
+        )
+    if (strategy == "spot" and not machine.spot) or (strategy == "flex-start" and not machine.flex):
+        raise JobError(
+            f"{name} is not rented as {strategy} by {place}; "
+            f"set plan.{'spot' if strategy == 'spot' else 'flex_wait_hours'} to "
+            f"{'false' if strategy == 'spot' else '0'}, or name another machine in plan.machines"
         )
     return machine
 

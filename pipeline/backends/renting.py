@@ -34,7 +34,7 @@ from pipeline.backends.place import (
     RetryPolicy,
     Unreachable,
     left_s,
-    machine_of,
+    machines_of,
 )
 from pipeline.backends.submission_journal import Submission, SubmissionJournal
 from pipeline.contract import clock
@@ -110,10 +110,10 @@ class Renting(Backend):
         rental = job.rental if job.rental.region else replace(job.rental, region=self.region)
         job = replace(ownership.completed(job), rental=rental)
         try:
-            machine = machine_of(job, known=self.machines(), place=self.place)
+            machines = machines_of(job, known=self.machines(), place=self.place)
             journal = SubmissionJournal(Path(job.folder).resolve())
             with journal.alone():
-                rented = self._standing(job, journal) or self._made(job, machine, journal)
+                rented = self._standing(job, journal) or self._made(job, machines, journal)
                 return f"{rented} {journal.folder}"
         except Unreachable as error:
             raise NotYet(f"job {job.name} is not known to be taken: {error}") from error
@@ -135,14 +135,14 @@ class Renting(Backend):
         self.attached(kept, job)
         return kept.name
 
-    def _made(self, job: Job, machine: Machine, journal: SubmissionJournal) -> str:
+    def _made(self, job: Job, machines: Sequence[Machine], journal: SubmissionJournal) -> str:
         """Makes the job and returns the place's name of it."""
         before, now = journal.pending(job.name), clock.utc()
         attempt = before.attempt if before else secrets.token_hex(8)
         labels = {"daybreak": self.home, "night": job.night, "model": job.model, "job": job.name,
                   "attempt": attempt}  # fmt: skip
         request = JobRequest(
-            job=job, machine=machine, attempt=attempt, labels=labels, folder=journal.folder, now=now,
+            job=job, machines=machines, attempt=attempt, labels=labels, folder=journal.folder, now=now,
             left_s=left_s(job, now),
         )  # fmt: skip
         submission = Submission(attempt=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat())

@@ -1,4 +1,4 @@
-"""Joins unlike machines of a team's own in one job, where no machines alike would do it for as little.
+"""Joins unlike machines in one job, where no machines alike would do it for as little.
 
 A batch is shared by speed (training/batching.py), so that all machines finish an update together. With N
 machines in all and b_k samples for machine k, its update takes T_k(b_k): the time of N machines of its kind
@@ -8,6 +8,10 @@ with batches of N b_k, which holds its own network and memory. Shares are those 
 
 from equal ones on, and the job takes as long as on its slowest machine. Two kinds at most, on demand: each
 further kind is one more thing to wait for, and a job that loses one machine loses all.
+
+A catalog has tens of thousands of pairs, so only those are weighed that would be in time for less if their
+speeds, each alone, simply added up: a bound that only machines which read from disk what they could share in
+memory may beat.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,6 +21,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Pool, Rental
+from pipeline.contract.units import HOUR_S
+from pipeline.machines.startup import QUEUE
 from pipeline.planning.candidates import Job, hindrance
 from pipeline.planning.search import Candidate, Choice, Limits
 from pipeline.prediction.costs import Estimate, predict
@@ -50,25 +56,65 @@ def cheaper(
         than: the choice among machines alike; None where none keeps the limits.
     """
     least_usd = min((each.expected_usd for each in than.ranked), default=0.0) if than else float("inf")
-    if not least_usd:
+    if not least_usd or params.max_machines < 2:
         return
     kinds = [
         machine
         for machine in machines
         if machine.joins and machine.price("on-demand") is not None and not hindrance(machine, available)
     ]
-    for first, other in combinations(kinds, 2):
-        if first.backend != other.backend or _hardware(first) == _hardware(other):
-            continue
-        if job.profile.tuning.sharded_weights and (first.num_devices == 0) != (other.num_devices == 0):
-            continue  # weights are divided among devices of one type
-        for batch_size in params.batch_sizes or (job.batch_size,):
+    for batch_size in params.batch_sizes or (job.batch_size,):
+        alone = _alone(job, kinds, batch_size=batch_size, num_samples=num_samples)
+        for (first, first_s), (other, other_s) in combinations(zip(kinds, alone, strict=True), 2):
+            if not _may_meet(job, first, other):
+                continue
             for counts in _counts(first, other, most=params.max_machines):
+                least_s = 1 / (counts[0] / first_s + counts[1] / other_s)
+                usd_per_hour = counts[0] * _price(first) + counts[1] * _price(other)
+                if least_s > limits.deadline_s or least_s / HOUR_S * usd_per_hour >= least_usd:
+                    continue
                 candidate = _joined(
                     job, (first, other), counts, batch_size=batch_size, num_samples=num_samples
                 )
                 if candidate and candidate.expected_usd < least_usd and limits.hold(candidate):
                     yield candidate
+
+
+def _alone(job: Job, kinds: Sequence[Machine], *, batch_size: int, num_samples: int) -> list[float]:
+    """Returns the billed seconds of the whole job on one machine of each kind; about 0 if it does not fit.
+
+    A machine is equally fast in every region.
+    """
+    known: dict[tuple[str, str], float] = {}
+    for machine in kinds:
+        key = machine.name, machine.backend
+        if key not in known:
+            estimated = predict(
+                job.profile, machine, measured=job.at_hand, num_workers=machine.num_workers,
+                rental=Rental(machine=machine.name), batch_size=batch_size,
+                num_samples=job.samples(num_samples, batch_size), num_bytes=job.dataset.num_bytes,
+                known=job.known,
+            )  # fmt: skip
+            parts = estimated.parts if estimated else ()
+            known[key] = sum(part.seconds for part in parts if part.name != QUEUE) or 1e-9
+    return [known[machine.name, machine.backend] for machine in kinds]
+
+
+def _may_meet(job: Job, first: Machine, other: Machine) -> bool:
+    """Returns whether a job may have both, and they are not the same machine under two names."""
+    if _place(first) != _place(other) or _hardware(first) == _hardware(other):
+        return False
+    # Weights are divided among devices of one type.
+    return not (job.profile.tuning.sharded_weights and (first.num_devices == 0) != (other.num_devices == 0))
+
+
+def _price(machine: Machine) -> float:
+    return machine.price("on-demand") or 0.0
+
+
+def _place(machine: Machine) -> tuple[str, str]:
+    """Returns where a job has all its machines: at one backend, in one region."""
+    return machine.backend, machine.region
 
 
 def _hardware(machine: Machine) -> tuple[str, int, int]:

@@ -17,13 +17,15 @@ from pipeline.backends.vertex.entrypoint import place
 ROOT = Path(__file__).parents[2]
 
 
-@given(st.integers(1, 6))
-def test_ranks_of_all_machines_are_each_once_and_all_name_the_same_master(followers):
-    cluster = {"workerpool0": ["a:2222"], "workerpool1": [f"b{i}:2222" for i in range(followers)]}
-    tasks = [("workerpool0", 0), *(("workerpool1", index) for index in range(followers))]
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_ranks_of_all_machines_are_each_once_and_all_name_the_same_master(sizes):
+    pools = enumerate([1, *sizes])
+    cluster = {f"workerpool{pool}": [f"h{pool}{i}:2222" for i in range(size)] for pool, size in pools}
+    tasks = [(pool, index) for pool, hosts in cluster.items() for index in range(len(hosts))]
     found = [place(json.dumps({"cluster": cluster, "task": {"type": t, "index": i}})) for t, i in tasks]
-    assert [one.rank for one in found if one] == list(range(followers + 1))
-    assert {(one.master, one.num_nodes) for one in found if one} == {("a:2222", followers + 1)}
+    assert [one.rank for one in found if one] == list(range(1 + sum(sizes)))
+    assert {(one.master, one.num_nodes) for one in found if one} == {("h00:2222", 1 + sum(sizes))}
+    assert [one.host for one in found if one] == [f"h{t.removeprefix('workerpool')}{i}" for t, i in tasks]
 
 
 def test_a_machine_alone_meets_nobody():

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.place import SLACK_S, left_s, machine_of
+from pipeline.backends.place import SLACK_S, left_s, machines_of
 from pipeline.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s
 from pipeline.contract.backend import Job, OutOfTime, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
+from pipeline.contract.records import Pool
 from pipeline.machines.catalog import rented
+from pipeline.training import gpus
 from tests.backends import rented as jobs
 
 NOW = datetime(2026, 1, 2, 3, tzinfo=UTC)
@@ -27,9 +29,10 @@ SITE = Site(
 
 def asked(job: Job, *, site: Site = SITE, region: str = "us-central1") -> Any:
     job = replace(job, rental=replace(job.rental, region=region))
-    machine = machine_of(job, known=rented(), place="Vertex AI")
+    known = [replace(machine, joins=not machine.is_tpu) for machine in rented()]
+    machines = machines_of(job, known=known, place="Vertex AI")
     labels, left = {"job": "j"}, left_s(job, NOW)
-    return custom_job(job, machine, site=site, labels=labels, attempt="a", now=NOW, left_s=left)["job_spec"]
+    return custom_job(job, machines, site=site, labels=labels, attempt="a", now=NOW, left_s=left)["job_spec"]
 
 
 def job(**told: Any) -> Job:
@@ -74,6 +77,34 @@ def test_two_machines_are_two_pools_of_the_same_and_start_again_together():
     assert (first["replica_count"], others["replica_count"]) == (1, 2)
     assert first["machine_spec"] == others["machine_spec"]
     assert spec["scheduling"]["restart_job_on_worker_restart"]
+
+
+def test_machines_of_two_kinds_are_pools_of_one_job_and_each_is_told_what_it_is():
+    unlike = {"machine": "g2-standard-24", "num_machines": 3, "others": (Pool(machine="g2-standard-8"),)}
+    given = asked(job(num_workers=2, environment={gpus.GPUS: "2 x L4"}, **unlike))["worker_pool_specs"]
+    kinds = ["g2-standard-24", "g2-standard-24", "g2-standard-8"]
+    assert [pool["machine_spec"]["machine_type"] for pool in given] == kinds
+    assert [pool["machine_spec"]["accelerator_count"] for pool in given] == [2, 2, 1]
+    assert [pool["replica_count"] for pool in given] == [1, 1, 1]
+    containers = [pool["container_spec"] for pool in given]
+    assert [each["command"][6] for each in containers] == ["2", "2", "1"]  # workers
+    environments = [{one["name"]: one["value"] for one in each["env"]} for each in containers]
+    assert [each[gpus.MACHINE] for each in environments] == kinds
+    assert [each[gpus.GPUS] for each in environments] == ["2 x L4", "2 x L4", "1 x L4"]
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"strategy": "flex-start", "max_wait_s": 60.0}, "such a job on Vertex AI has machines of one kind"),
+        ({"others": (Pool(machine="ct5lp-hightpu-1t"),)}, "such a job on Vertex AI has machines of one kind"),
+        ({"others": (Pool(machine="b7"),)}, "job j is for machine b7, which Vertex AI does not have"),
+    ],
+)
+def test_machines_that_cannot_be_joined_are_not_asked_for(told, reason):
+    unlike = {"num_machines": 2, "others": (Pool(machine="g2-standard-24"),), **told}
+    with pytest.raises(JobError, match=reason):
+        asked(job(**unlike))
 
 
 def test_joined_tpu_machines_are_one_pool_whose_topology_says_how_many():
@@ -218,7 +249,7 @@ def test_every_machine_of_the_catalog_can_be_asked_for_as_it_is_rented():
     for machine in rented():
         for way in ways(machine):
             told = job(machine=machine.name, region=machine.region, **way)
-            assert machine_of(told, known=rented(), place="Vertex AI") == machine
+            assert machines_of(told, known=rented(), place="Vertex AI") == (machine,)
             spec = asked(told, region=machine.region)
             assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), told.rental
 

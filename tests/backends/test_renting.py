@@ -49,7 +49,7 @@ def test_a_job_whose_reply_was_lost_is_adopted_and_so_is_one_whose_journal_was(c
 
 def test_a_place_that_takes_machines_of_one_kind_says_so_of_unlike_ones(cloud, job):
     unlike = job(num_machines=2, others=(Pool(machine=MACHINE.name),))
-    with pytest.raises(JobError, match="and a job on the small place has machines of one kind; name one"):
+    with pytest.raises(JobError, match="such a job on the small place has machines of one kind; name one"):
         SmallPlace(cloud).submit(unlike)
     assert not cloud.things
 

@@ -15,6 +15,7 @@ from tests.fakes import read_lines
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+SLOW = "n2-standard-4"
 
 
 @pytest.fixture
@@ -63,6 +64,21 @@ def test_two_machines_of_vertex_ai_whose_disks_are_taken_too(service, folder, tm
     assert read_lines(night.job / "progress.jsonl")[-1]["seen"] == 3000
     assert night.training.cost_usd == pytest.approx(backend.usd(night.job), rel=0.1)
     assert not (night.job / "checkpoints").exists()
+    assert len(service.jobs) == 1
+
+
+def test_unlike_machines_of_vertex_ai_share_batches_by_speed_and_lose_one_of_them(service, folder, tmp_path):
+    bucket = f"file://{tmp_path}/bucket"
+    rental = Rental(
+        machine="n2-standard-8", num_machines=2, region="us-central1", others=(Pool(machine=SLOW),)
+    )
+    night = TrainingNight(
+        folder, vertex(service.url, bucket=bucket), rental=rental, bucket=bucket, slow_machine=SLOW
+    )
+    night.until_saved()
+    service.only().tell("crash")
+    trained_by_two(night)
+    assert "workers differ in speed; shares of a batch are now" in service.log()
     assert len(service.jobs) == 1
 
 

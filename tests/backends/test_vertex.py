@@ -12,8 +12,9 @@ import pytest
 
 from pipeline.backends.place import RetryPolicy
 from pipeline.backends.submission_journal import SubmissionJournal, stretches
-from pipeline.contract.backend import Backend
+from pipeline.contract.backend import Backend, Job
 from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.records import Pool
 from pipeline.storage import jsonl
 from tests.backends.rented import QUICK, end, job, vertex, wait
 from tests.fakes import read_lines
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow  # the client takes seconds to import
 
 L4 = ("us-central1", "g2-standard-8")
 SLEEP = "sleep 60"
+FIRST, OTHER = "n2-standard-8", "n2-standard-4"
 
 
 def cut(how: Any, **told: Any) -> Any:
@@ -32,6 +34,11 @@ def cut(how: Any, **told: Any) -> Any:
 
 def reasons(folder: Path) -> list[str]:
     return [line["error"] for line in read_lines(folder / "job" / "errors.jsonl")]
+
+
+def unlike(folder: Path, script: str, **told: Any) -> Job:
+    """A job on a machine of one kind and one of another."""
+    return job(folder, script, machine=FIRST, num_machines=2, others=(Pool(machine=OTHER),), **told)
 
 
 # Calls
@@ -342,6 +349,34 @@ def test_a_worker_is_given_its_budget_of_restarts(service, tmp_path, monkeypatch
         service.only().tell("crash")
     assert end(backend, handle) == "preempted"
     assert "lost job j by a fault of its own (Internal error occurred)" in reasons(tmp_path)[0]
+
+
+def test_unlike_machines_are_pools_of_one_job_and_each_knows_what_it_is(service, tmp_path):
+    backend = vertex(service.url)
+    both = f"until test -e {tmp_path}/{FIRST} -a -e {tmp_path}/{OTHER}; do sleep 0.1; done"
+    script = f"touch {tmp_path}/$PIPELINE_MACHINE; {both}"
+    handle = backend.submit(unlike(tmp_path, script))
+    assert backend.submit(unlike(tmp_path, script)) == handle
+    assert end(backend, handle) == "succeeded"
+    assert len(service.jobs) == 1
+
+
+@pytest.mark.parametrize("failing", [FIRST, OTHER])
+def test_an_error_on_a_machine_of_either_kind_is_that_of_the_job(service, tmp_path, failing):
+    backend = vertex(service.url)
+    handle = backend.submit(unlike(tmp_path, f"test $PIPELINE_MACHINE = {failing} && exit 3; {SLEEP}"))
+    assert end(backend, handle) == "failed"
+    assert "job j ended with an error of its own code" in reasons(tmp_path)[-1]
+    assert not service.live()
+
+
+def test_a_job_gets_none_of_its_machines_where_one_kind_is_out_of_stock(service, tmp_path):
+    backend = vertex(service.url)
+    service.market.stock[("us-central1", OTHER)] = 0
+    handle = backend.submit(unlike(tmp_path, SLEEP))
+    assert end(backend, handle) == "refused"
+    assert f"no capacity for 1 x {FIRST} + 1 x {OTHER} as on-demand in us-central1" in reasons(tmp_path)[-1]
+    assert backend.usd(tmp_path / "job") == 0
 
 
 # What is asked

@@ -1,4 +1,4 @@
-"""Unlike machines of a team's own are joined where no machines alike are in time for less."""
+"""Unlike machines are joined where no machines alike are in time for less."""
 
 from dataclasses import replace
 
@@ -80,6 +80,7 @@ def test_unlike_machines_are_joined_where_machines_alike_would_cost_more():
     [
         (replace(FAST, joins=False), SLOW),  # its backend takes machines of one kind
         (FAST, replace(SLOW, backend="other")),
+        (FAST, replace(SLOW, region="elsewhere")),
         (FAST, replace(FAST, name="slow")),  # the same node in another partition
     ],
 )

@@ -96,7 +96,7 @@ class Kubernetes(Cluster):
         words = self.options(job.rental.machine, job.rental.strategy)
         made = self._api.create_job(
             manifest.indexed_job(
-                job, request.machine, name=name, selector=manifest.chosen(words),
+                job, request.machines[0], name=name, selector=manifest.chosen(words),
                 site=self.site, labels=_labels(request.labels), staged=request.folder.name,
                 annotations={JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder)},
                 left_s=request.run_s, until=request.until,

@@ -181,16 +181,13 @@ class Slurm(Cluster):
 
     def _script(self, request: JobRequest) -> str:
         """Returns the batch script: the entry point on the first node, or by srun on each."""
-        pools = request.job.rental.pools
-        if len(pools) == 1:
+        if len(request.machines) == 1:
             words = _words(request, num_workers=request.job.num_workers)
             if request.job.rental.num_machines > 1:
                 words = ["srun", *ON_EACH_NODE, *words]
             return f"#!/bin/sh\nexec {shlex.join(words)}\n"
-        machines = {machine.name: machine for machine in self.machines()}
         words = ["srun"]
-        for number, pool in enumerate(pools):
-            machine = machines[pool.machine]
+        for number, machine in enumerate(request.machines):
             given = {gpus.MACHINE: machine.name, gpus.GPUS: machine.gpus}  # of this part, none where it is ""
             num_workers = machine.num_workers if request.job.num_workers else 0
             words += [":"] if number else []

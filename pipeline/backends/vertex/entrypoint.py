@@ -3,8 +3,8 @@
     python -m pipeline.backends.vertex.entrypoint --until T --workers N -- MODULE ARGUMENTS
 
 Several machines find each other by CLUSTER_SPEC, which the service sets: the machine of workerpool0 is the
-master, those of workerpool1 follow. torchrun gets nodes, place and master from there; RANK and MASTER_ADDR
-are not promised by the service.
+master, those of the other pools follow in order. torchrun gets nodes, place and master from there; RANK and
+MASTER_ADDR are not promised by the service.
 
 The module ends at T (seconds since 1970) at the latest, even if nobody else is alive to end it.
 
@@ -39,12 +39,13 @@ def place(text: str) -> Place | None:
         return None
     spec = json.loads(text)
     cluster, pool, index = spec["cluster"], spec["task"]["type"], int(spec["task"]["index"])
-    followers = cluster.get("workerpool1", [])
-    if not followers:
+    pools = sorted(cluster, key=lambda name: int(name.removeprefix("workerpool")))
+    machines = [(name, number) for name in pools for number in range(len(cluster[name]))]
+    if len(machines) == 1:
         return None
     return Place(
-        num_nodes=1 + len(followers),
-        rank=0 if pool == "workerpool0" else index + 1,
+        num_nodes=len(machines),
+        rank=machines.index((pool, index)),
         host=cluster[pool][index].rpartition(":")[0],
         master=cluster["workerpool0"][0],
     )

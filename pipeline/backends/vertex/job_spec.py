@@ -6,7 +6,7 @@ used up some of it since the job was planned, which is no reason to give up the 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePath
@@ -16,6 +16,7 @@ from pipeline.contract.backend import Job, label
 from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Strategy
+from pipeline.training import gpus
 
 STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
 ENTRYPOINT = ("python", "-m", "pipeline.backends.vertex.entrypoint")
@@ -48,12 +49,13 @@ class Site:
 
 
 def custom_job(
-    job: Job, machine: Machine, *, site: Site, labels: Mapping[str, str], attempt: str, now: datetime,
-    left_s: float,
+    job: Job, machines: Sequence[Machine], *, site: Site, labels: Mapping[str, str], attempt: str,
+    now: datetime, left_s: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns the custom job, as a mapping that `CustomJob` of the client takes.
 
-    The job neither runs nor waits longer than `left_s` from `now`.
+    `machines` are those of the pools of its rental. The job neither runs nor waits longer than `left_s` from
+    `now`.
     """
     timeout, wait = _times(job, left_s=left_s)
     scheduling: dict[str, Any] = {
@@ -64,7 +66,7 @@ def custom_job(
     }
     if wait is not None:
         scheduling["max_wait_duration"] = wait
-    spec: dict[str, Any] = {"worker_pool_specs": _pools(job, machine, site, attempt, now + timeout)}
+    spec: dict[str, Any] = {"worker_pool_specs": _pools(job, machines, site, attempt, now + timeout)}
     spec["scheduling"] = scheduling
     for key, value in (
         ("service_account", site.service_account),
@@ -94,17 +96,36 @@ def _times(job: Job, *, left_s: float) -> tuple[timedelta, timedelta | None]:
     return timedelta(seconds=int(min(job.timeout_s, left_s))), wait
 
 
-def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -> list[dict[str, Any]]:
-    """Returns the pools: one machine in the first, the others in the second; for TPUs one pool of one."""
+def _pools(
+    job: Job, machines: Sequence[Machine], site: Site, attempt: str, end: datetime
+) -> list[dict[str, Any]]:
+    """Returns the pools: one machine in the first, then the others by kind; for TPUs one pool of one."""
+    made: list[dict[str, Any]] = []
+    for machine, rented in zip(machines, job.rental.pools, strict=True):
+        left = 1 if machine.is_tpu else rented.num_machines
+        pool = _pool(job, machine, site, attempt, end)
+        if not made:
+            made.append(pool)
+            left -= 1
+        if left:
+            made.append({**pool, "replica_count": left})
+    return made
+
+
+def _pool(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -> dict[str, Any]:
+    """Returns a pool of one machine."""
     environment = {name: value for name, value in job.environment.items() if name not in AT_HOME}
     store = environment.get("MLFLOW_TRACKING_URI", "")
     if not store.startswith(("http://", "https://")) or "@" in store:
         environment["MLFLOW_TRACKING_URI"] = ""  # on this machine's disk, or with a password
     environment["PIPELINE_ATTEMPT"] = attempt
+    if job.rental.others:
+        environment |= {gpus.MACHINE: machine.name, gpus.GPUS: machine.gpus}  # of this pool
     if machine.is_tpu:
         environment["PJRT_DEVICE"] = "TPU"
     staging = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
-    pool = {
+    num_workers = machine.num_workers if job.rental.others and job.num_workers else job.num_workers
+    return {
         "machine_spec": _machine(job, machine, site),
         "replica_count": 1,
         "disk_spec": {"boot_disk_type": boot_disk(machine), "boot_disk_size_gb": site.disk_gb},
@@ -115,7 +136,7 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
                 "--until",
                 f"{end.timestamp():.0f}",
                 "--workers",
-                str(job.num_workers),
+                str(num_workers),
                 *staging,
                 "--",
                 job.module,
@@ -124,9 +145,6 @@ def _pools(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) 
             "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
         },
     }
-    if job.rental.num_machines == 1 or machine.is_tpu:
-        return [pool]
-    return [pool, {**pool, "replica_count": job.rental.num_machines - 1}]
 
 
 def boot_disk(machine: Machine) -> str:

@@ -64,7 +64,7 @@ class Vertex(Renting):
     def make(self, request: JobRequest) -> Rented:
         """Creates the job, once."""
         asked = custom_job(
-            request.job, request.machine, site=self.site, labels=request.labels, attempt=request.attempt,
+            request.job, request.machines, site=self.site, labels=request.labels, attempt=request.attempt,
             now=request.now, left_s=request.left_s,
         )  # fmt: skip
         try:
@@ -135,6 +135,7 @@ class Vertex(Renting):
         return tuple(
             replace(
                 machine,
+                joins=not machine.is_tpu,  # whose slices are jobs of one pool
                 storage_bytes_per_s=disk_bytes_per_s(machine, disk_gb=self.site.disk_gb),
                 disk=fees.boot_disk(boot_disk(machine), machine.region, size_gib=self.site.disk_gb),
             )

@@ -18,6 +18,8 @@ from tests.backends.fake.running import LIVE, QUOTA, Running
 if TYPE_CHECKING:
     from tests.backends.fake_vertex import FakeVertex
 
+MOST_POOLS = 4
+
 
 @dataclass
 class Market:
@@ -83,9 +85,9 @@ class Jobs:
             job.create_time = datetime.now(UTC)
             job.state = JobState.JOB_STATE_QUEUED
             running = Running(job, self)
-            (key, *_) = running.wanted
-            if self.market.quota.get(key) == "429":
-                raise Refusal(429, "RESOURCE_EXHAUSTED", QUOTA.format(device=f"{key[1]}_gpus"))
+            for key in running.wanted:
+                if self.market.quota.get(key) == "429":
+                    raise Refusal(429, "RESOURCE_EXHAUSTED", QUOTA.format(device=f"{key[1]}_gpus"))
             self.jobs[job.name] = running
             running.thread.start()
         return running.message()
@@ -123,6 +125,8 @@ def _refuse_nonsense(job: CustomJob) -> None:
     pools = job.job_spec.worker_pool_specs
     if not pools or pools[0].replica_count != 1:
         raise nonsense("The first worker pool must have a replica count of 1.")
+    if len(pools) > MOST_POOLS:
+        raise nonsense(f"A job has {MOST_POOLS} worker pools at most.")
     types = {pool.machine_spec.machine_type for pool in pools}
     strategy = job.job_spec.scheduling.strategy
     if strategy == Scheduling.Strategy.FLEX_START and len(types) > 1:

@@ -91,7 +91,7 @@ class Running:
 
     def _wait_in_queue(self) -> bool:
         """Whether the job got its machines; without, it has ended."""
-        service, (key, *_) = self.service, self.wanted
+        service, keys = self.service, self.wanted
         flex = self.scheduling.strategy == Scheduling.Strategy.FLEX_START
         patience_s = (
             self.scheduling.max_wait_duration.total_seconds() or float("inf") if flex else float("inf")
@@ -102,10 +102,11 @@ class Running:
                 return self._end(JobState.JOB_STATE_CANCELLED)
             if self.told == "end":
                 return self._end(*self.final)
-            quota = service.market.quota.get(key)
-            if quota == "failed":
-                return self._end(JobState.JOB_STATE_FAILED, RESOURCE_EXHAUSTED, QUOTA.format(device=key[1]))
-            waits = quota == "queued" or (flex and key in service.market.waits)
+            quota = {service.market.quota.get(key): key for key in keys}
+            if "failed" in quota:
+                text = QUOTA.format(device=quota["failed"][1])
+                return self._end(JobState.JOB_STATE_FAILED, RESOURCE_EXHAUSTED, text)
+            waits = "queued" in quota or (flex and any(key in service.market.waits for key in keys))
             if not waits and time.monotonic() >= self.began + service.queue_s:
                 if service.take(self):
                     self.job.state = JobState.JOB_STATE_PENDING
@@ -170,7 +171,9 @@ class Running:
         return self._end(JobState.JOB_STATE_FAILED, INTERNAL, "Internal error occurred.")
 
     def _failed(self, index: int, status: int) -> bool:
-        replica = f"workerpool{int(index > 0)}-{max(0, index - 1)}"
+        pools = enumerate(self.job.job_spec.worker_pool_specs)
+        names = [f"workerpool{number}-{i}" for number, pool in pools for i in range(pool.replica_count)]
+        replica = names[index]
         self._kill(notice_s=0.5)
         if status in (-6, -11, 134, 139):
             self.crashes += 1
