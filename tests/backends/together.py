@@ -103,12 +103,6 @@ class TrainingNight:
             return list(Path(self.bucket.removeprefix("file://")).rglob("checkpoints/**/heads/*.json"))
         return list((self.job / "checkpoints").glob("*/manifest.json"))
 
-    @property
-    def starts(self) -> list[Path]:
-        """Where the starts of the job are written, as a machine that is lost leaves them."""
-        where = Path(self.bucket.removeprefix("file://")) if self.bucket else self.job
-        return list(where.rglob("starts.jsonl"))
-
     def ask(self) -> Training | None:
         """Look after the job once."""
         time.sleep(0.1)
@@ -133,7 +127,7 @@ class TrainingNight:
     def until_saved(self) -> None:
         """Look after the job until there is a checkpoint to go on from, and its start is known."""
         self.ask()
-        self.until(lambda: self.checkpoints and self.starts)
+        self.until(lambda: self.checkpoints and (self.job / "starts.jsonl").exists())
 
     def finish(self) -> Training:
         """Look after the job until it has trained."""
