@@ -17,7 +17,8 @@ import pytest
 from pipeline import stages
 from pipeline.contract import records
 from pipeline.contract.errors import JobError, sentence
-from pipeline.contract.records import Release
+from pipeline.contract.records import Dataset, Evaluation, Release, Report, Training, Verdict
+from pipeline.evaluation.scores import SCORES
 from pipeline.serving.writer import Writer
 from pipeline.storage.traffic_log import Exposure, Log, Outcome, open_log
 from tests.conftest import make_repository
@@ -174,6 +175,10 @@ async def tell(log: Log, disk: SmallDisk | None) -> tuple[list[str], list[str]]:
     return kept, refused
 
 
+def git(home: Path, *words: str) -> str:
+    return subprocess.check_output(["git", *words], cwd=home, text=True)
+
+
 def environment(home: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
     return {**kept, "PIPELINE_HOME": str(home), "PYTHONPATH": str(ROOT)}
@@ -201,29 +206,76 @@ def home_at(folder: Path, store: Path) -> Path:
     return home
 
 
+def outcome(home: Path) -> dict[str, object]:
+    """What a night came to, without what differs from run to run: times, and records that have some."""
+    folder, nights = home / "nights" / NIGHT, "refs/heads/nights"
+    verdict, evaluation = (
+        records.read(kind, folder / records.RUN) for kind in (Verdict, Evaluation)
+    )  # fmt: skip
+    cache = home / ".dvc" / "cache" / "files" / "md5"
+    objects = [path for path in cache.glob("??/*") if path.read_bytes()[:2] != b"{\n"]
+    files = [
+        path.relative_to(home)
+        for name in ("nights", "var", ".dvc/cache")
+        for path in (home / name).rglob("*")
+    ]
+    return {
+        "served": records.read(Release, folder / records.RUN).version,
+        "verdict": (verdict.action, verdict.effect, verdict.low, verdict.high, verdict.num_samples),
+        "metrics": evaluation.metrics,
+        "scores": records.digest(folder / SCORES),
+        "model": records.read(Training, folder / records.RUN).model_digest,
+        "data": records.read(Dataset, folder / records.RUN),
+        "report": records.read(Report, folder / records.RUN),
+        "ledger": git(home, "ls-tree", "-r", "--name-only", nights).splitlines(),
+        "commits": git(home, "rev-list", "--count", nights),
+        "cache": sorted(path.parent.name + path.name for path in objects),
+        "hidden": sorted(path.name for path in files if path.name.startswith(".")),
+    }  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_night_whose_disk_is_full_in_each_stage_goes_on_from_there_to_its_promotion(
+def test_a_night_whose_disk_is_full_in_each_stage_ends_as_an_undisturbed_one(
     tmp_path: Path, empty_store: Path
 ) -> None:
-    with mounted("size=300m") as disk:
+    undisturbed = home_at(tmp_path / "home", empty_store)
+    with (
+        mounted("size=300m,nr_inodes=0") as disk,
+        subprocess.Popen(
+            [sys.executable, "-m", "pipeline", "night", "--day", NIGHT],
+            cwd=undisturbed, env=environment(undisturbed), stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
+        ) as beside,
+    ):  # fmt: skip
         home = home_at(disk.folder / "home", empty_store)
         for name in stages.CHAIN:
-            if name not in ("open", "refit"):  # the first makes the folder, the other has nothing to do
+            if name != "refit":  # it has nothing to do
                 disk.fill(but=4096)
-                failed = run(home, name)
-                last = failed.stderr.strip().splitlines()[-1]
-                if name == "close":  # `promote` has committed the night; only its report finds no room
-                    assert failed.returncode == 0, failed.stderr
-                    assert "the report is missing" in failed.stderr
-                else:
-                    assert failed.returncode == 1, f"{name}: {failed.stderr}"
-                    assert f"the disk {disk.folder} is full (" in last, failed.stderr
-                    assert last.endswith(f"then go on with: python -m pipeline night --night {NIGHT}")
+                expect_sentence(name, run(home, name), disk)
                 for path in (home / "nights" / NIGHT / records.RUN).glob("*.json"):
                     json.loads(path.read_text())
                 disk.empty()
             done = run(home, name)
             assert done.returncode == 0, f"{name}: {done.stderr}"
+        said = beside.communicate()[1]
+        assert beside.returncode == 0, said
         assert records.read(Release, home / "nights" / NIGHT / records.RUN).version == 1
         assert (home / "nights" / NIGHT / records.RUN / "report.html").exists()
+        found, expected = outcome(home), outcome(undisturbed)
+        for what, value in expected.items():
+            assert found[what] == value, what
+
+
+def expect_sentence(name: str, failed: "subprocess.CompletedProcess[str]", disk: SmallDisk) -> None:
+    last = failed.stderr.strip().splitlines()[-1]
+    if name == "close":  # `promote` has committed the night; only its report finds no room
+        assert failed.returncode == 0, failed.stderr
+        assert "the report is missing" in failed.stderr
+        return
+    assert failed.returncode == 1, f"{name}: {failed.stderr}"
+    assert f"the disk {disk.folder} is full (" in last, failed.stderr
+    if name == "open":
+        assert last.endswith("then run this again")
+    else:
+        assert last.endswith(f"then go on with: python -m pipeline night --night {NIGHT}")
