@@ -35,6 +35,17 @@ HOLDS = {
 }
 
 
+def test_compose_and_cloudbuild_are_files_of_their_published_schemas() -> None:
+    check = str(Path(sys.executable).with_name("check-jsonschema"))
+    for schema, *files in (
+        ("compose-spec", "compose.yaml", "compose/gpu.yaml"),
+        ("cloudbuild", "cloudbuild.yaml"),
+    ):
+        words = [check, "--builtin-schema", f"vendor.{schema}", *files]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
 def test_compose_starts_every_service_again_that_ends() -> None:
     again = {name: service["restart"] for name, service in SERVICES.items()}
     assert {again.pop(name) for name in ("airflow-migrate", "mlflow-reader")} == {"on-failure"}  # done once
