@@ -273,7 +273,9 @@ def commit_night(
 
     snapshots.sync(folder)
     files = [Path("params.yaml"), Path("dvc.lock"), *sorted((folder / records.RUN).glob("*.json"))]
-    files += sorted((folder / records.RUN).glob("*.error"))
+    committing = "promote" if release else "close"  # it may have failed before, and succeeds by this commit
+    failed = sorted((folder / records.RUN).glob("*.error"))
+    files += [path for path in failed if path.stem != committing]
     names = [str(f.relative_to(folder) if f.is_absolute() or folder != Path() else f) for f in files]
     names = [name for name in names if (folder / name).exists()]
     with tempfile.TemporaryDirectory() as scratch:

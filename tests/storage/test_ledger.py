@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import clock
+from pipeline.contract import clock, records
 from pipeline.contract.units import HOUR_S
 from pipeline.storage import checkout, ledger
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
@@ -46,6 +46,15 @@ def test_a_night_of_code_that_is_the_newest_commit_of_the_ledger_follows_it() ->
     second = close(2, after=first)
     assert len(ledger.commits()[0].parents) == 1  # git leaves out the second, which is the same
     assert [commit.id for commit in ledger.commits()] == [second, first]
+
+
+@pytest.mark.parametrize(("version", "kept"), [(1, "close train"), (None, "promote train")])
+def test_the_stage_that_commits_a_night_is_not_kept_as_failed(version: int | None, kept: str) -> None:
+    for stage in ("train", "promote", "close"):
+        records.replace_text(records.RUN / f"{stage}.error", "failed before\n")
+    close(1, after="", release=release_of(version) if version else None)
+    names = checkout.git("ls-tree", "-r", "--name-only", "nights").split()
+    assert " ".join(Path(name).stem for name in names if name.endswith(".error")) == kept
 
 
 @pytest.mark.parametrize("hours", [-6, 6])
