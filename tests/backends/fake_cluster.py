@@ -311,9 +311,11 @@ class FakeCluster:
         made = self._get(kind, name)
         assert kind == "jobs"
         assert options["propagationPolicy"] == "Foreground"
-        made["metadata"]["deletionTimestamp"] = now()
-        for pod in self.pods_of(name):
-            self._terminate(pod["metadata"]["name"])
+        own = [job for job in self.objects["jobs"].values() if _owner(job) == made["metadata"]["uid"]]
+        for job in (made, *own):
+            job["metadata"]["deletionTimestamp"] = now()
+            for pod in self.pods_of(job["metadata"]["name"]):
+                self._terminate(pod["metadata"]["name"])
         return made
 
     # What controllers, scheduler and kubelets do
@@ -502,11 +504,16 @@ class FakeCluster:
             for pod in self.objects["pods"].values()
         )
 
-    def _among_others(self, job: str, words: list[str]) -> list[str]:
-        """The command in a mount namespace where the pods' names are known."""
-        hosts = self.folder / f"{job}.hosts"
-        count = self.objects["jobs"][job]["spec"]["completions"]
-        lines = [f"127.0.0.1 {job}-{index}.{job}" for index in range(count)]
+    def _among_others(self, service: str, words: list[str]) -> list[str]:
+        """The command in a mount namespace where the names of the pods of a service are known."""
+        hosts = self.folder / f"{service}.hosts"
+        wanted = self.objects["services"][service]["spec"]["selector"].items()
+        lines = [
+            f"127.0.0.1 {name}-{index}.{service}"
+            for name, job in self.objects["jobs"].items()
+            if wanted <= job["spec"]["template"]["metadata"]["labels"].items()
+            for index in range(job["spec"]["completions"])
+        ]
         hosts.write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
         script = f'mount --bind {hosts} /etc/hosts && exec "$@"'
         return ["unshare", "--mount", "sh", "-c", script, "sh", *words]
@@ -537,10 +544,14 @@ class FakeCluster:
         for kind in ("secrets", "services"):
             self.objects[kind] = {
                 key: made for key, made in self.objects[kind].items()
-                if made["metadata"]["ownerReferences"][0]["uid"] != job["metadata"]["uid"]
+                if _owner(made) != job["metadata"]["uid"]
             }  # fmt: skip
         pods = self.objects["pods"].items()
         self.objects["pods"] = {key: pod for key, pod in pods if pod["metadata"]["owner"] != name}
+
+
+def _owner(made: dict[str, Any]) -> str:
+    return str(made["metadata"].get("ownerReferences", [{}])[0].get("uid", ""))
 
 
 def _ended(job: dict[str, Any]) -> bool:

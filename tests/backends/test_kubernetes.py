@@ -19,7 +19,8 @@ from pipeline.backends.kubernetes.kubernetes import Kubernetes
 from pipeline.backends.kubernetes.manifest import QUEUE
 from pipeline.backends.place import Unreachable
 from pipeline.contract.backend import Job, OutOfTime
-from pipeline.contract.errors import NotYet, ParamsError
+from pipeline.contract.errors import JobError, NotYet, ParamsError
+from pipeline.contract.records import Pool
 from pipeline.jobs import reaper
 from pipeline.machines import catalog
 from pipeline.storage import checkout
@@ -209,9 +210,60 @@ def test_what_a_job_costs_is_its_time_at_the_price_of_the_file(made, job, tmp_pa
     assert end(made(), handle) == "succeeded"
     usd = made().usd(tmp_path / "job")
     assert 1 * 0.36 / 3600 <= usd <= 8 * 0.36 / 3600
-    assert made().logs(handle) == (
-        f"kubectl logs --namespace default --selector batch.kubernetes.io/job-name={name_of(handle)}"
-    )
+    attempt = name_of(handle).removeprefix("daybreak-")
+    assert made().logs(handle) == f"kubectl logs --namespace default --selector daybreak/attempt={attempt}"
+
+
+@pytest.fixture
+def unlike(kubernetes: Any, job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
+    """A job on a node of one kind and one of another."""
+    head, *_ = (tmp_path / "machines.csv").read_text().splitlines()
+    rows = "one,cpu,0,2,4,1,pool=main,,3.60,", "other,cpu,0,1,2,1,pool=spot spot=true,,1.80,"
+    (tmp_path / "machines.csv").write_text("\n".join([head, *rows]))
+    return lambda script=SLEEP: job(script, machine="one", num_machines=2, others=(Pool(machine="other"),))
+
+
+def test_unlike_nodes_are_two_jobs_of_one_and_each_knows_which_machine_it_is(
+    kubernetes, made, unlike, tmp_path
+):
+    both = f"until test -e {tmp_path}/one -a -e {tmp_path}/other; do sleep 0.1; done"
+    script = f"touch {tmp_path}/$PIPELINE_MACHINE; {both}"
+    handle = made().submit(unlike(script))
+    assert made().submit(unlike(script)) == handle
+    assert list(kubernetes.objects["jobs"]) == [name_of(handle), f"{name_of(handle)}-others"]
+    nodes = [job["spec"]["template"]["spec"]["nodeSelector"] for job in kubernetes.objects["jobs"].values()]
+    assert nodes == [{"pool": "main"}, {"pool": "spot", "spot": "true"}]
+    assert end(made(), handle) == "succeeded"
+    assert not kubernetes.live()
+
+
+@pytest.mark.parametrize("failing", ["one", "other"])
+def test_an_error_on_a_node_of_either_kind_ends_the_whole_job(kubernetes, made, unlike, tmp_path, failing):
+    handle = made().submit(unlike(f"test $PIPELINE_MACHINE = {failing} && exit 3; {SLEEP}"))
+    assert end(made(), handle) == "failed"
+    assert "status 3, an error of its own code" in reasons(tmp_path)[-1]
+    assert not kubernetes.live()
+
+
+def test_a_lost_node_of_the_other_kind_takes_the_whole_job_which_starts_anew(
+    kubernetes, made, unlike, tmp_path
+):
+    handle = made().submit(unlike())
+    wait(lambda: made().state(handle) == "running")
+    kubernetes.lose_node(f"{name_of(handle)}-others")
+    assert end(made(), handle) == "preempted"
+    assert "DeletionByPodGC" in reasons(tmp_path)[-1]
+    assert not kubernetes.live()
+    again = made().submit(unlike())
+    wait(lambda: made().state(again) == "running")
+    made().cancel(again)
+    assert not kubernetes.objects["jobs"]
+
+
+def test_a_queue_which_would_admit_two_jobs_one_by_one_gets_none(kubernetes, made, unlike):
+    with pytest.raises(JobError, match="such a job on the cluster has machines of one kind"):
+        made(queue="team").submit(unlike())
+    assert not kubernetes.objects["jobs"]
 
 
 def test_a_job_of_no_open_night_is_ended_by_the_reaper(kubernetes, made, job, tmp_path, monkeypatch):
@@ -251,7 +303,7 @@ def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
         "message": "Job was active longer",
     }
     job = {"spec": {"completions": 1}, "status": {"conditions": [failed]}}
-    assert pod_status.seen(job, []).cause == "overtime"
+    assert pod_status.seen([job], []).cause == "overtime"
     assert COMMON["overtime"].state == "preempted"
 
 

@@ -1,26 +1,30 @@
 """Runs a job on a Kubernetes cluster as an Indexed Job.
 
 A Job is named by its token: where the reply to a request was lost, the same name is asked for again, and the
-cluster says that it has it.
+cluster says that it has it. Machines of another kind are the pods of a second Job: as soon as one of the two
+has ended the job has, and the other is deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Literal
 
 from pipeline.backends.cluster import Cluster
 from pipeline.backends.faults import COMMON, GOES_ON, NEXT, Fault
 from pipeline.backends.kubernetes import manifest, node_labels, pod_status
 from pipeline.backends.kubernetes.cluster_api import ClusterApi
-from pipeline.backends.kubernetes.manifest import Site
+from pipeline.backends.kubernetes.manifest import Part, Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
-from pipeline.backends.place import AT_ONCE, JobRequest, Refused, Rented, Unreachable
+from pipeline.backends.place import AT_ONCE, JobRequest, Refused, Rented, Unreachable, machines_of
+from pipeline.backends.submission_journal import Submission
 from pipeline.contract.backend import Job, label
 from pipeline.contract.errors import ParamsError
 from pipeline.machines.nodes import Node
 
-JOB, NIGHT, FOLDER = "daybreak/job", "daybreak/night", "daybreak/folder"  # annotations of a Job
+# Annotations of a Job.
+JOB, NIGHT, FOLDER, UNTIL = "daybreak/job", "daybreak/night", "daybreak/folder", "daybreak/until"
 STEM = "daybreak-"  # of the name of a Job, before its token
 END_S = 120.0  # in which a deleted Job is gone
 IMAGE_S = 300.0  # for an image that cannot be pulled: a registry may be away for moments
@@ -60,6 +64,7 @@ class Kubernetes(Cluster):
         )
         self._api = ClusterApi(namespace=namespace, context=context)
         self._context = context
+        self.joins = not queue  # which would admit two Jobs one by one
         self.faults = {
             **COMMON,
             "not taken": Fault(
@@ -93,41 +98,80 @@ class Kubernetes(Cluster):
     def make(self, request: JobRequest) -> Rented:
         """Creates the Job, or returns the one of that name."""
         job, name = request.job, f"{STEM}{request.attempt}"
-        words = self.options(job.rental.machine, job.rental.strategy)
+        first, *_ = self._parts(job)
+        notes = {JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder), UNTIL: str(request.until)}
         made = self._api.create_job(
             manifest.indexed_job(
-                job, request.machines[0], name=name, selector=manifest.chosen(words),
-                site=self.site, labels=_labels(request.labels), staged=request.folder.name,
-                annotations={JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder)},
-                left_s=request.run_s, until=request.until,
+                job, first, name=name, site=self.site, labels=_labels(request.labels),
+                staged=request.folder.name, annotations=notes, left_s=request.run_s, until=request.until,
             )
         )  # fmt: skip
         if made:
-            return _rented(made, ())
+            return _rented([made], ())
         there = self.find((), attempt=request.attempt)
         if not there:
             raise Unreachable(f"the cluster does not answer: it has Job {name}, and does not list it")
         return there[0]
 
     def attached(self, rented: Rented, job: Job) -> None:
-        """Creates the secret and the service that the pods of a Job wait for, if a kill came in between."""
+        """Creates what the pods of a Job wait for, if a kill came in between.
+
+        It is a service, where there are several, a Job for those of another kind, and then the secret.
+        """
         name, num_pods = rented.name, job.rental.num_machines
-        owner = manifest.owner_of(name, rented.evidence["metadata"]["uid"])
-        labels = {"daybreak": self.home}
+        made: Mapping[str, Any] = rented.evidence
+        owner = manifest.owner_of(name, made["metadata"]["uid"])
+        labels, pods = {"daybreak": self.home}, _labels({"attempt": rented.attempt})
         environment = {key: value for key, value in job.environment.items() if key != "PYTHONPATH"}
         environment |= {"PIPELINE_ATTEMPT": rented.attempt, NUM_PODS: str(num_pods), NAME: name}
         if num_pods > 1:
-            self._api.create_service(manifest.service(name, labels=labels, owner=owner))
+            self._api.create_service(manifest.service(name, labels=labels, owner=owner, pods=pods))
+        for part in self._parts(job)[1:]:
+            self._api.create_job(
+                manifest.indexed_job(
+                    job, part, name=name, site=self.site, labels=pods, annotations={}, owners=[owner],
+                    staged=Path(rented.folder).name, left_s=made["spec"]["activeDeadlineSeconds"],
+                    until=float(made["metadata"]["annotations"][UNTIL]),
+                )
+            )  # fmt: skip
         self._api.create_secret(manifest.secret(name, environment, labels=labels, owner=owner))
+
+    def _parts(self, job: Job) -> list[Part]:
+        """Returns the machines of the job by kind."""
+        parts: list[Part] = []
+        machines = machines_of(job, known=self.machines(), place=self.place)
+        for machine, pool in zip(machines, job.rental.pools, strict=True):
+            words = self.options(machine.name, job.rental.strategy)
+            first = sum(part.count for part in parts)
+            selector = manifest.chosen(words)
+            parts.append(Part(machine=machine, count=pool.num_machines, selector=selector, first=first))
+        return parts
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
         """Returns the Jobs of this home with these labels."""
-        return [_rented(job, ()) for job in self._api.jobs(_labels({"daybreak": self.home, **labels}))]
+        return [_rented([job], ()) for job in self._api.jobs(_labels({"daybreak": self.home, **labels}))]
 
     def get(self, name: str) -> Rented | None:
-        """Returns the Job of that name, as it and its pods say."""
-        jobs = self._api.jobs(_labels({"attempt": name.removeprefix(STEM)}))
-        return _rented(jobs[0], self._api.pods({manifest.OF_A_JOB: name})) if jobs else None
+        """Returns the job of that name, as its Jobs and their pods say."""
+        jobs = self._jobs(name)
+        return _rented(jobs, self._api.pods(_attempt(name))) if jobs else None
+
+    def _jobs(self, name: str) -> list[dict[str, Any]]:
+        """Returns the Jobs of a job, that of its first pod first."""
+        return sorted(self._api.jobs(_attempt(name)), key=lambda job: str(job["metadata"]["name"]))
+
+    def explained(self, rented: Rented | None, submission: Submission, folder: Path) -> Rented:
+        """Returns a job that has ended with why it did; of two Jobs the one that goes on is deleted."""
+        until = monotonic() + END_S
+        while submission.rental.others and (
+            left := [job for job in self._jobs(submission.resource) if not pod_status.is_over(job)]
+        ):
+            for job in left:
+                self._api.delete_job(job["metadata"]["name"])
+            if monotonic() > until:
+                raise Unreachable(f"a part of Job {submission.resource} does not end; look at its pods")
+            sleep(self.retry.first_pause_s)
+        return super().explained(rented, submission, folder)
 
     def end(self, name: str) -> None:
         """Deletes the Job, and its pods before it."""
@@ -139,7 +183,8 @@ class Kubernetes(Cluster):
 
     def log_of(self, name: str, folder: Path) -> str:
         """Returns the command that prints what the pods have printed."""
-        return f"kubectl logs --namespace {self.site.namespace} --selector {manifest.OF_A_JOB}={name}"
+        selector = ",".join(f"{key}={value}" for key, value in _attempt(name).items())
+        return f"kubectl logs --namespace {self.site.namespace} --selector {selector}"
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """Yields whether the cluster answers, whether this account may do what it has to, and what lacks."""
@@ -173,22 +218,27 @@ class Kubernetes(Cluster):
         yield "bucket", True, "none: the nodes share the folder of the nights at the same path"
 
 
-def _rented(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Rented:
-    """Returns a Job as it and its pods say."""
-    seen, meta = pod_status.seen(job, pods), job["metadata"]
-    there, started, ended = pod_status.times(job, pods)
+def _rented(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> Rented:
+    """Returns a job as its Jobs, that of its first pod first, and their pods say."""
+    seen, meta = pod_status.seen(jobs, pods), jobs[0]["metadata"]
+    there, started, ended = pod_status.times(jobs, pods)
     state: Literal["queued", "running", "succeeded", "ended"] = "ended"
     if seen.cause == "done":
         state = "succeeded"
     elif seen.cause in pod_status.LIVE:
         state = "running" if seen.cause == "running" else "queued"
-    notes = meta.get("annotations", {})
+    notes, attempt = meta.get("annotations", {}), meta["labels"]["daybreak/attempt"]
     return Rented(
-        name=meta["name"], state=state, created_at=pod_status.moment(meta["creationTimestamp"]),
-        attempt=meta["labels"]["daybreak/attempt"], job=notes.get(JOB, ""), night=notes.get(NIGHT, ""),
+        name=f"{STEM}{attempt}", state=state, created_at=pod_status.moment(meta["creationTimestamp"]),
+        attempt=attempt, job=notes.get(JOB, ""), night=notes.get(NIGHT, ""),
         folder=notes.get(FOLDER, ""), cause=seen.cause, since=seen.since, said=seen.text, status=seen.status,
-        there_at=there, started_at=started, ended_at=ended, evidence=job,
+        there_at=there, started_at=started, ended_at=ended, evidence=jobs[0],
     )  # fmt: skip
+
+
+def _attempt(name: str) -> dict[str, str]:
+    """Returns the label of all that belongs to a job of that name."""
+    return _labels({"attempt": name.removeprefix(STEM)})
 
 
 def _labels(facts: Mapping[str, str]) -> dict[str, str]:

@@ -3,16 +3,18 @@
 The pods of a Job are its machines. Each has a stable name behind the service, by which those of several find
 each other. A disruption (preemption, eviction, a drained node) ends the Job, as the launcher decides what
 comes next, and is told from an error of the user's code by the conditions of the pod. Where a job may go on
-with fewer machines, a disrupted pod is replaced instead, and the Job ends with its first pod. Pure.
+with fewer machines, a disrupted pod is replaced instead, and the Job ends with its first pod. Machines of
+another kind are the pods of a second Job, which belongs to the first. Pure.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.backends.kubernetes.pod_entrypoint import MIN_PODS
+from pipeline.backends.kubernetes.pod_entrypoint import FIRST_POD, MIN_PODS, job_name
 from pipeline.contract.backend import Job
 from pipeline.contract.machine import Machine
+from pipeline.training import gpus
 
 WORKER = "worker"  # the container
 GPU, TPU = "nvidia.com/gpu", "google.com/tpu"  # resources of a node, and keys of its taint
@@ -21,7 +23,6 @@ ENTRYPOINT = ("python", "-m", "pipeline.backends.kubernetes.pod_entrypoint")
 GRACE_S = 60  # from SIGTERM to SIGKILL, for a last checkpoint
 KEPT_S = 2 * 86_400  # that an ended Job stays, so that a look the next day sees why it ended
 SHARE = 0.9  # of a node's cores and memory, as the system of the node takes its part
-OF_A_JOB, OF_AN_INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,26 +37,36 @@ class Site:
     min_machines: int = 0  # with which a job of more goes on; 0: only with all
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The machines of one kind among those of a job."""
+
+    machine: Machine
+    count: int
+    selector: Mapping[str, str]  # labels of the nodes; pods tolerate taints of the same keys
+    first: int = 0  # machines of the job that come before these
+
+
 def indexed_job(
-    job: Job, machine: Machine, *, name: str, staged: str, selector: Mapping[str, str], site: Site,
-    labels: Mapping[str, str], annotations: Mapping[str, str], left_s: float, until: float,
+    job: Job, part: Part, *, name: str, staged: str, site: Site, labels: Mapping[str, str],
+    annotations: Mapping[str, str], left_s: float, until: float, owners: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the Job.
+    """Returns the Job that a part of the job's machines are.
 
     Args:
         job: what runs.
-        machine: what it runs on, `job.rental.num_machines` times.
-        name: of the Job, unique to this attempt.
+        part: what it runs on.
+        name: of the Job of the first part, unique to this attempt.
         staged: name of the job in the bucket, the same for all attempts.
-        selector: labels of the nodes; pods tolerate taints of the same keys, and of GPUs or TPUs.
         site: the settings of the backend.
         labels: by which it is found.
         annotations: what a person may want to know.
         left_s: how long it may run, in seconds; the cluster ends it then.
         until: when the module ends by itself, in seconds since 1970.
+        owners: with which it is deleted.
     """
-    count = job.rental.num_machines
-    is_elastic = 0 < site.min_machines < count
+    count = part.count
+    is_elastic = 0 < site.min_machines < count and not job.rental.others
     spec: dict[str, Any] = {
         "completions": count,
         "parallelism": count,
@@ -77,7 +88,7 @@ def indexed_job(
         },
         "template": {
             "metadata": {"labels": dict(labels)},
-            "spec": _pod(job, machine, name=name, staged=staged, selector=selector, site=site, until=until),
+            "spec": _pod(job, part, name=name, staged=staged, site=site, until=until),
         },
     }
     if is_elastic:
@@ -88,14 +99,18 @@ def indexed_job(
     if site.queue:
         spec["suspend"] = True
         marked[QUEUE] = site.queue
-    metadata = {"name": name, "labels": marked, "annotations": dict(annotations)}
+    metadata: dict[str, Any] = {
+        "name": job_name(name, first=part.first),
+        "labels": marked,
+        "annotations": dict(annotations),
+    }
+    if owners:
+        metadata["ownerReferences"] = [dict(owner) for owner in owners]
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def _pod(
-    job: Job, machine: Machine, *, name: str, staged: str, selector: Mapping[str, str], site: Site,
-    until: float,
-) -> dict[str, Any]:  # fmt: skip
+def _pod(job: Job, part: Part, *, name: str, staged: str, site: Site, until: float) -> dict[str, Any]:
+    machine, selector = part.machine, part.selector
     asked: dict[str, str] = {
         "cpu": f"{int(1000 * SHARE * machine.vcpus)}m",
         "memory": str(int(SHARE * machine.memory_bytes)),
@@ -103,7 +118,8 @@ def _pod(
     device = TPU if machine.is_tpu else GPU if machine.num_devices else ""
     if device:
         asked[device] = str(machine.num_devices)
-    words = ["--until", str(until), "--workers", str(job.num_workers)]
+    num_workers = machine.num_workers if job.rental.others and job.num_workers else job.num_workers
+    words = ["--until", str(until), "--workers", str(num_workers)]
     if site.bucket:
         words += ["--bucket", site.bucket, "--job", staged, "--folder", job.folder]
     container: dict[str, Any] = {
@@ -115,8 +131,11 @@ def _pod(
         "resources": {"requests": asked, "limits": asked},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
-    if machine.is_tpu:
-        container["env"] = [{"name": "PJRT_DEVICE", "value": "TPU"}]
+    own = {"PJRT_DEVICE": "TPU"} if machine.is_tpu else {}
+    if job.rental.others:  # before what the secret says of the first part
+        own |= {gpus.MACHINE: machine.name, gpus.GPUS: machine.gpus, FIRST_POD: str(part.first)}
+    if own:
+        container["env"] = [{"name": key, "value": value} for key, value in own.items()]
     taints = dict.fromkeys([*selector, *([device] if device else [])])
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -133,8 +152,10 @@ def _pod(
     return pod
 
 
-def service(name: str, *, labels: Mapping[str, str], owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the headless service that gives pods names; it is deleted with its Job."""
+def service(
+    name: str, *, labels: Mapping[str, str], owner: Mapping[str, Any], pods: Mapping[str, str]
+) -> dict[str, Any]:
+    """Returns the headless service that gives pods with some labels names; it is deleted with its Job."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -142,7 +163,7 @@ def service(name: str, *, labels: Mapping[str, str], owner: Mapping[str, Any]) -
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,  # workers meet before any of them is ready
-            "selector": {OF_A_JOB: name},
+            "selector": dict(pods),
         },
     }
 

@@ -1,7 +1,8 @@
 """Runs the module of a job in a pod of an Indexed Job: the command of its container.
 
 Its index among the pods is JOB_COMPLETION_INDEX, which Kubernetes sets. The others are met at the name of the
-first, `NAME-0.NAME`, by the headless service of the Job.
+first, `NAME-0.NAME`, by the headless service of the Job. Machines of another kind are the pods of a second
+Job and come after those of the first.
 """
 
 import os
@@ -13,7 +14,13 @@ from pipeline.backends.vertex import entrypoint
 
 NUM_PODS, NAME = "DAYBREAK_NUM_PODS", "DAYBREAK_JOB_NAME"  # set by the backend
 MIN_PODS = "DAYBREAK_MIN_PODS"  # by the manifest of a job that goes on with fewer
+FIRST_POD = "DAYBREAK_FIRST_POD"  # by that of machines of another kind: how many pods come before them
 PORT = 29_400
+
+
+def job_name(name: str, *, first: int) -> str:
+    """Returns the name of the Job whose first pod has that place among all."""
+    return f"{name}-others" if first else name
 
 
 def place(variables: Mapping[str, str]) -> Place | None:
@@ -21,14 +28,17 @@ def place(variables: Mapping[str, str]) -> Place | None:
 
     >>> place({"DAYBREAK_NUM_PODS": "2", "DAYBREAK_JOB_NAME": "j", "JOB_COMPLETION_INDEX": "1"})
     Place(num_nodes=2, rank=1, host='j-1.j', master='j-0.j:29400', min_nodes=0)
+    >>> place({"DAYBREAK_NUM_PODS": "3", "DAYBREAK_JOB_NAME": "j", "JOB_COMPLETION_INDEX": "0",
+    ...        "DAYBREAK_FIRST_POD": "2"})
+    Place(num_nodes=3, rank=2, host='j-others-0.j', master='j-0.j:29400', min_nodes=0)
     """
     count, name = int(variables.get(NUM_PODS, "1")), variables.get(NAME, "")
     if count == 1:
         return None
-    index = int(variables["JOB_COMPLETION_INDEX"])
+    index, first = int(variables["JOB_COMPLETION_INDEX"]), int(variables.get(FIRST_POD, "0"))
     return Place(
-        num_nodes=count, rank=index, host=f"{name}-{index}.{name}", master=f"{name}-0.{name}:{PORT}",
-        min_nodes=int(variables.get(MIN_PODS, "0")),
+        num_nodes=count, rank=first + index, host=f"{job_name(name, first=first)}-{index}.{name}",
+        master=f"{name}-0.{name}:{PORT}", min_nodes=int(variables.get(MIN_PODS, "0")),
     )  # fmt: skip
 
 

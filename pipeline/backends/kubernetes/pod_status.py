@@ -1,4 +1,6 @@
-"""Says what a Job does, and why it ended, from its status and that of its pods. Pure.
+"""Says what a job does, and why it ended, from the status of its Jobs and their pods. Pure.
+
+A job has a Job for each kind of its machines.
 
 Everything is read from fields with fixed words: conditions of the Job, conditions of pods, reasons and exit
 codes of containers. The sentences beside them are shown, never read.
@@ -33,13 +35,15 @@ class Seen:
     status: int | None = None  # exit status of the first container that failed
 
 
-def seen(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
-    """Returns what the objects say, as the API gives them."""
-    conditions = _true(job)
+def seen(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> Seen:
+    """Returns what the objects say, as the API gives them; the first Job is that of the first pod."""
+    job, conditions = jobs[0], _true(jobs[0])
     if "Complete" in conditions or "SuccessCriteriaMet" in conditions:
         return Seen(cause="done")
-    if failed := conditions.get("Failed") or conditions.get("FailureTarget"):
-        return _failed(failed, pods)
+    failures = [each["Failed"] for each in map(_true, jobs) if "Failed" in each]
+    failures += [each["FailureTarget"] for each in map(_true, jobs) if "FailureTarget" in each]
+    if failures:
+        return _failed(failures[0], pods)
     if "Suspended" in conditions or (job["spec"].get("suspend")):
         return Seen(cause="suspended", text=conditions.get("Suspended", {}).get("message", ""))
     running = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded")]
@@ -47,7 +51,7 @@ def seen(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
         return Seen(cause="running")  # it goes on without the others
     if hindered := _hindered(pods):
         return hindered
-    whole = len(running) >= job["spec"]["completions"]
+    whole = len(running) >= sum(each["spec"]["completions"] for each in jobs)
     return Seen(cause="running" if whole else "starting")
 
 
@@ -87,10 +91,15 @@ def _failed(condition: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> 
     return Seen(cause="killed", text=text, status=statuses[0] if statuses else None)
 
 
+def is_over(job: Mapping[str, Any]) -> bool:
+    """Returns whether a Job has ended, so that none of its pods runs."""
+    return not {"Complete", "Failed"}.isdisjoint(_true(job))
+
+
 def times(
-    job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]
+    jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]
 ) -> tuple[datetime | None, datetime | None, datetime | None]:
-    """Returns when the first node had its pod, when the first container began, and when the Job ended."""
+    """Returns when the first node had its pod, when the first container began, and when the last ended."""
     placed = [moment(at) for pod in pods if (at := pod.get("status", {}).get("startTime"))]
     started = [
         moment(at)
@@ -99,10 +108,14 @@ def times(
         for state in ("running", "terminated")
         if (at := each.get("state", {}).get(state, {}).get("startedAt"))
     ]
+    ended = [moment(at) for job in jobs if (at := _ended(job))]
+    return min(placed, default=None), min(started, default=None), max(ended, default=None)
+
+
+def _ended(job: Mapping[str, Any]) -> str:
     conditions = _true(job)
     over = next((conditions[kind] for kind in ("Complete", "Failed") if kind in conditions), {})
-    ended = job.get("status", {}).get("completionTime") or over.get("lastTransitionTime")
-    return min(placed, default=None), min(started, default=None), moment(ended) if ended else None
+    return str(job.get("status", {}).get("completionTime") or over.get("lastTransitionTime") or "")
 
 
 def _is_first(pod: Mapping[str, Any]) -> bool:
