@@ -237,7 +237,7 @@ class PlanParams(Section):
     flex_wait_hours: float = Field(0, ge=0)
     """Hours that a flex-start job may wait for its machine; 0: flex-start is not planned."""
     max_machines: int = Field(1, ge=1)
-    """Machines that a plan may rent at once, alike or, on Slurm and Vertex AI, of two kinds."""
+    """Machines that a plan may rent at once, alike or, where `batching` shares by speed, of two kinds."""
     batch_sizes: tuple[PositiveInt, ...] = ()
     """Global batch sizes, in samples, to choose among; empty: only `train.batch_size`. A larger one trains
     on more samples, by the noise scale."""
