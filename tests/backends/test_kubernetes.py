@@ -260,6 +260,13 @@ def test_a_lost_node_of_the_other_kind_takes_the_whole_job_which_starts_anew(
     assert not kubernetes.objects["jobs"]
 
 
+def test_a_job_gets_none_of_its_nodes_where_the_quota_is_of_one_job(kubernetes, made, unlike, tmp_path):
+    kubernetes.quota = 1
+    assert end(made(), made().submit(unlike())) == "refused"
+    assert "exceeded quota" in reasons(tmp_path)[-1]
+    wait(lambda: not kubernetes.objects["jobs"])
+
+
 def test_a_queue_which_would_admit_two_jobs_one_by_one_gets_none(kubernetes, made, unlike):
     with pytest.raises(JobError, match="such a job on the cluster has machines of one kind"):
         made(queue="team").submit(unlike())

@@ -96,7 +96,7 @@ class Kubernetes(Cluster):
         return [made for node in self._api.nodes() if (made := node_labels.offered(node))]
 
     def make(self, request: JobRequest) -> Rented:
-        """Creates the Job, or returns the one of that name."""
+        """Creates the Job, or returns the one of that name; of two kinds of machines both Jobs or none."""
         job, name = request.job, f"{STEM}{request.attempt}"
         first, *_ = self._parts(job)
         notes = {JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder), UNTIL: str(request.until)}
@@ -107,6 +107,11 @@ class Kubernetes(Cluster):
             )
         )  # fmt: skip
         if made:
+            try:
+                self._make_others(job, made)
+            except Refused:
+                self._api.delete_job(name)
+                raise
             return _rented([made], ())
         there = self.find((), attempt=request.attempt)
         if not there:
@@ -121,20 +126,27 @@ class Kubernetes(Cluster):
         name, num_pods = rented.name, job.rental.num_machines
         made: Mapping[str, Any] = rented.evidence
         owner = manifest.owner_of(name, made["metadata"]["uid"])
-        labels, pods = {"daybreak": self.home}, _labels({"attempt": rented.attempt})
+        labels, pods = {"daybreak": self.home}, _attempt(name)
         environment = {key: value for key, value in job.environment.items() if key != "PYTHONPATH"}
         environment |= {"PIPELINE_ATTEMPT": rented.attempt, NUM_PODS: str(num_pods), NAME: name}
         if num_pods > 1:
             self._api.create_service(manifest.service(name, labels=labels, owner=owner, pods=pods))
+        self._make_others(job, made)
+        self._api.create_secret(manifest.secret(name, environment, labels=labels, owner=owner))
+
+    def _make_others(self, job: Job, made: Mapping[str, Any]) -> None:
+        """Creates the Jobs of machines of other kinds, with the time of the first Job, which owns them."""
+        meta = made["metadata"]
+        notes = meta["annotations"]
         for part in self._parts(job)[1:]:
             self._api.create_job(
                 manifest.indexed_job(
-                    job, part, name=name, site=self.site, labels=pods, annotations={}, owners=[owner],
-                    staged=Path(rented.folder).name, left_s=made["spec"]["activeDeadlineSeconds"],
-                    until=float(made["metadata"]["annotations"][UNTIL]),
+                    job, part, name=meta["name"], site=self.site, labels=_attempt(meta["name"]),
+                    annotations={}, owners=[manifest.owner_of(meta["name"], meta["uid"])],
+                    staged=Path(notes[FOLDER]).name, left_s=made["spec"]["activeDeadlineSeconds"],
+                    until=float(notes[UNTIL]),
                 )
             )  # fmt: skip
-        self._api.create_secret(manifest.secret(name, environment, labels=labels, owner=owner))
 
     def _parts(self, job: Job) -> list[Part]:
         """Returns the machines of the job by kind."""
