@@ -27,11 +27,11 @@ from pipeline.contract.errors import (
 )
 from pipeline.contract.formats import size
 from pipeline.contract.params import CloseSections
-from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
+from pipeline.contract.records import Approval, Champion, Night, Release, Stop, Verdict, Version
 from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
-from pipeline.report import night_events, notifier, open_lineage
+from pipeline.report import night_events, notifier, open_lineage, outcome
 from pipeline.storage import checkout, dvc_cache, erasures, ledger, snapshots
 
 log = logging.getLogger(__name__)
@@ -188,12 +188,15 @@ def close(night: Night, params: CloseSections) -> None:
         _end_experiment(night, params)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
     stage = failures[0].stem if failures else ""
+    stopped = records.find(Stop)
     failure = f"{stage} failed: {failures[0].read_text().strip()}" if failures else ""
     verdict = records.find(Verdict)
     if verdict is None:
-        verdict = _no_evidence(failure, stage=stage)
+        verdict = _no_evidence(failure, stage=stage, stop=stopped)
         records.write(verdict)
     reason = approval.reason(verdict, records.find(Approval), over=True)
+    if stopped and records.find(Release) is None:
+        reason = outcome.stopped(stopped)
     if made := ledger.commit_of(night):  # by `promote`, or by a call that was killed
         happened = night_events.take_over(made)
     else:
@@ -232,9 +235,13 @@ def _end_experiment(night: Night, params: CloseSections) -> None:
             log.warning("the experiment is left to the next watch: %s", error)
 
 
-def _no_evidence(failure: str, *, stage: str) -> Verdict:
+def _no_evidence(failure: str, *, stage: str, stop: Stop | None) -> Verdict:
     """Returns the verdict of a night that did not reach the gate: the champion stays."""
-    skips = [path.read_text().strip() for path in sorted(records.RUN.glob("*.skipped"))]
+    skips = (
+        [outcome.stopped(stop)]
+        if stop
+        else [path.read_text().strip() for path in sorted(records.RUN.glob("*.skipped"))]
+    )
     champion = records.find(Champion)
     return Verdict(
         action="no data",

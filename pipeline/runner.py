@@ -25,11 +25,11 @@ from pipeline.contract.backend import Backend
 from pipeline.contract.data_source import Source
 from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError, sentence
 from pipeline.contract.params import Params, Section, Sections
-from pipeline.contract.records import Night, Record, Verdict
+from pipeline.contract.records import Night, Record, Stop, Verdict
 from pipeline.contract.source_code import FRAME, frame_digest, running_digest
 from pipeline.contract.table import Table
 from pipeline.contract.workload import Workload
-from pipeline.report import night_events, notifier
+from pipeline.report import night_events, notifier, outcome
 from pipeline.storage import checkout, erasures, ledger, snapshots
 
 log = logging.getLogger("pipeline")
@@ -276,8 +276,11 @@ def run(name: str, **given: Any) -> Record | None:
 
     `<stage>.error` holds the sentence of a failure, `<stage>.skipped` why there was nothing to do.
     """
-    function = stages.STAGES[name].function
+    stage = stages.STAGES[name]
+    function = stage.function
     try:
+        if name in stages.CHAIN[1:] and not stage.always:
+            _expect_not_stopped()
         record = function(**arguments(function), **given)
         if record is not None and name in stages.IN_NIGHT:
             records.write(record)
@@ -294,6 +297,12 @@ def run(name: str, **given: Any) -> Record | None:
     if record is not None:
         _tell(name)
     return record
+
+
+def _expect_not_stopped() -> None:
+    """Raises NothingToDo where a person has stopped the night."""
+    if word := records.find(Stop):
+        raise NothingToDo(f"the night was {outcome.stopped(word)}; the champion stays")
 
 
 def _tell(stage: str) -> None:

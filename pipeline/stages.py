@@ -18,7 +18,7 @@ class Stage:
 
     path: str
     help: str
-    part: Literal["night", "answer", "any time"] = "night"  # answer: given by a person before `promote`
+    part: Literal["night", "answer", "any time"] = "night"  # answer: a person's word to a night that runs
     # cached: DVC runs the stage where anything that it reads has changed; frozen: the stage has effects
     # outside of its folder, so each call runs it, and DVC keeps what it wrote; "": DVC does nothing
     dvc: Literal["", "cached", "frozen"] = ""
@@ -104,6 +104,9 @@ STAGES = {
     "close": Stage(path="pipeline.night:close", help="write the night to the ledger", always=True),
     "approve": Stage(
         path="pipeline.gate.review:approve", help="answer a verdict that waits for a person", part="answer"
+    ),
+    "stop": Stage(
+        path="pipeline.gate.stop:stop", help="end a running night; the champion stays", part="answer"
     ),
     "watch": Stage(
         path="pipeline.gate.watch:watch", help="check the champion; run it hourly", part="any time"

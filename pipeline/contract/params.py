@@ -515,8 +515,8 @@ class ServingParams(Section):
 
 
 NotifyEvent = Literal[
-    "promoted", "refused", "rolled back", "question", "failed", "late", "over budget", "calibration lost",
-    "disk low", "alarm",
+    "promoted", "refused", "stopped", "rolled back", "question", "failed", "late", "over budget",
+    "calibration lost", "disk low", "alarm",
 ]  # fmt: skip
 
 

@@ -539,6 +539,15 @@ class Approval(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stop(Record):
+    """A person's word that a running night ends without a decision: the champion stays."""
+
+    by: str
+    reason: str
+    stopped_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Refit(Record):
     """What became of a version that was promoted, by training it on the held-out days too."""
 
@@ -598,7 +607,7 @@ class Watch(Record):
 
 EventKind = Literal[
     "opened", "drift", "planned", "over budget", "question", "approved", "declined", "promoted", "refused",
-    "rolled back", "late", "failed", "calibration lost", "disk low", "alarm",
+    "stopped", "rolled back", "late", "failed", "calibration lost", "disk low", "alarm",
 ]  # fmt: skip
 
 
@@ -607,7 +616,8 @@ class Event(Record):
     """Something that happened in a night, or a rollback, which is no part of one.
 
     `promoted` and `rolled back` let `version` serve in place of `champion`; `question`, `approved`,
-    `declined` and `refused` are about `version`, while `champion` serves. Either is 0 where none is meant.
+    `declined`, `refused` and `stopped` are about `version`, while `champion` serves. Either is 0 where none
+    is meant.
     """
 
     kind: EventKind
@@ -630,7 +640,7 @@ class Events(Record):
 
 OF_A_NIGHT = (
     Night, Champion, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
-    Refit, Release, Events,
+    Refit, Release, Stop, Events,
 )  # fmt: skip
 R = TypeVar("R", bound=Record)
 

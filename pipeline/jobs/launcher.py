@@ -36,6 +36,7 @@ from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
 log = logging.getLogger(__name__)
 
 JOBS = Path("data/work/jobs")
+LOCK = JOBS / "lock"  # of all jobs of a night
 REFITTED = collector.MODEL.parent / "refitted" / collector.MODEL.name
 
 
@@ -260,7 +261,7 @@ def _batching(
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
     """Holds the lock of the jobs of a night; NotYet if another call holds it."""
-    lock = alone(JOBS / "lock", wait=False)
+    lock = alone(LOCK, wait=False)
     try:
         lock.acquire()
     except Timeout:

@@ -243,6 +243,7 @@ def lineage(entry: Entry) -> dict[str, str]:
         "Approval": approval.words(entry.verdict, entry.approval, over=bool(entry.commit))
         if entry.verdict
         else "",
+        "Stopped": outcome.stopped(entry.stopped) if entry.stopped else "",
         "MLflow run": version.run_id if version else "",
         "Serving": f"version {outcome.champion(entry)}" if outcome.champion(entry) else "",
         "Served before": f"version {entry.champion.version}" if entry.champion else "",

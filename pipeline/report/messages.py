@@ -28,6 +28,7 @@ def _sentence(event: Event, links: Mapping[str, str], *, now: datetime) -> str:
     sentences: dict[EventKind, str] = {
         "promoted": f"version {event.version} serves{beside}, promoted{by} in {night}: {event.reason}{see}",
         "refused": f"{stays} after {night}: {event.reason}{see}",
+        "stopped": f"{stays}, and {night} was stopped{by}: {event.reason or 'no reason given'}{see}",
         "rolled back": f"version {event.version} serves again{beside}, rolled back{by}: {event.reason}; "
         f"see: python -m pipeline status",
         "late": f"{night} is late: {event.reason}{see}",

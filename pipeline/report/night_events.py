@@ -23,6 +23,7 @@ from pipeline.contract.records import (
     Events,
     Night,
     Release,
+    Stop,
     Verdict,
 )
 from pipeline.prediction import ledger_history
@@ -33,7 +34,7 @@ from pipeline.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
 
-DECISIONS: tuple[EventKind, ...] = ("promoted", "refused", "failed")  # that a night ends with
+DECISIONS: tuple[EventKind, ...] = ("promoted", "refused", "stopped", "failed")  # that a night ends with
 GATE = "gate"  # who decides where no person is asked
 GIVEN_UP_AFTER = timedelta(days=1)  # of a night that nobody closed
 
@@ -203,6 +204,8 @@ def derive(entry: Entry, *, at: datetime, over: bool) -> Iterator[Event]:
     if entry.release:
         reason = approvals.reason(verdict, entry.approval) if verdict else ""
         yield promoted(night, entry.release, verdict, entry.approval, reason=reason, at=at)
+    elif entry.stopped:
+        yield _stopped(entry, entry.stopped)
     elif over and verdict and not verdict.failed:
         yield _refused(night, verdict, entry.approval, at=at)
 
@@ -276,6 +279,15 @@ def _refused(night: Night, verdict: Verdict, approval: Approval | None, *, at: d
         kind="refused", at=at, night=night.id, subject=str(verdict.challenger), version=verdict.challenger,
         champion=verdict.champion, by=answer.by if answer else GATE if verdict.challenger else "",
         reason=f"{verdict.action}: {approvals.reason(verdict, approval, over=True)}",
+    )  # fmt: skip
+
+
+def _stopped(entry: Entry, stop: Stop) -> Event:
+    """Returns the event that a person ended the night."""
+    return Event(
+        kind="stopped", at=stop.stopped_at, night=entry.night.id, by=stop.by,
+        version=entry.version.number if entry.version else 0,
+        champion=entry.champion.version if entry.champion else 0, reason=stop.reason,
     )  # fmt: skip
 
 

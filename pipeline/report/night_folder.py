@@ -19,6 +19,7 @@ from pipeline.contract.records import (
     Refit,
     Release,
     Report,
+    Stop,
     Training,
     Verdict,
     Version,
@@ -28,7 +29,7 @@ from pipeline.storage.ledger import Entry
 
 _KINDS: tuple[type[Record], ...] = (
     Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval, Champion,
-    Refit, Release, Events,
+    Refit, Release, Stop, Events,
 )  # fmt: skip
 
 

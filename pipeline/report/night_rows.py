@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 FILE = Path("var/night_rows.jsonl")  # in the home
 WORDS = 300  # of a reason, in letters
-_ANSWERS = ("approved", "declined", "rolled back")  # events by somebody
+_ANSWERS = ("approved", "declined", "stopped", "rolled back")  # events by somebody
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,20 +102,25 @@ class NightRow:
 def row_of(entry: Entry) -> NightRow:
     """Returns the row of an entry of the ledger."""
     release = entry.release
-    verdict = entry.verdict
     common = NightRow(
         commit=entry.commit,
         night=entry.night.id,
         day=str(entry.night.day),
         outcome=outcome.outcome(entry),
         verdict=outcome.word(entry),
-        reason=(verdict.reason if verdict else entry.subject)[:WORDS],
+        reason=_reason(entry)[:WORDS],
         closed_at=entry.closed_at.timestamp() if entry.closed_at else 0.0,
         serves=outcome.champion(entry),
         release=(release.version, release.replaced) if release else None,
         by=next((event.by for event in night_events.of_entry(entry) if event.kind in _ANSWERS), ""),
     )
     return common if entry.rollback else _with_figures(common, entry)
+
+
+def _reason(entry: Entry) -> str:
+    if entry.stopped:
+        return outcome.stopped(entry.stopped)
+    return entry.verdict.reason if entry.verdict else entry.subject
 
 
 def _with_figures(row: NightRow, entry: Entry) -> NightRow:

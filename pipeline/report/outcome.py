@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.contract.formats import count, effect, percent
-from pipeline.contract.records import Epoch, Live, Verdict
+from pipeline.contract.records import Epoch, Live, Stop, Verdict
 from pipeline.registry import approval
 from pipeline.storage.ledger import Entry
 
@@ -52,11 +52,22 @@ def outcome(entry: Entry) -> Outcome:
 def word(entry: Entry) -> str:
     """Returns the verdict in a word or two, for a table."""
     result = outcome(entry)
+    if entry.stopped:
+        return "stopped"
     if result == "kept" and entry.verdict:
         return {"reject": "rejected", "wait": "waits", "promote": "not promoted"}.get(
             entry.verdict.action, entry.verdict.action
         )
     return {"rollback": "rolled back", "open": "under way"}.get(result, result)
+
+
+def stopped(stop: Stop) -> str:
+    """Returns the end of a sentence: who stopped the night, when and why."""
+    return f"stopped by {stop.by} at {stop.stopped_at:%Y-%m-%d %H:%M} UTC: {_given(stop)}"
+
+
+def _given(stop: Stop) -> str:
+    return stop.reason or "no reason given"
 
 
 def rolled_back(history: Sequence[Entry]) -> dict[int, Entry]:
@@ -131,6 +142,8 @@ def headline(
         return Headline(outcome="failed", sentence=f"The night failed at {stage}; {stays}.", reason=text)
     verdict = entry.verdict
     what = outcome(entry)
+    if stop := entry.stopped:
+        return Headline(outcome="kept", sentence=f"Stopped by {stop.by}; {stays}.", reason=_given(stop))
     if verdict is None and skips:
         reason = next(iter(skips.values()))
         return Headline(outcome="kept", sentence=f"Nothing new to judge; {stays}.", reason=reason)

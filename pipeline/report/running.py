@@ -78,7 +78,7 @@ def running(facts: NightFacts, *, now: datetime) -> RunningNight:
     """Returns the state of a night by its facts."""
     entry, job = facts.entry, facts.job
     chain = outcome.chain(entry, facts.errors, facts.skips)
-    stage = _stage(chain)
+    stage = "" if entry.stopped else _stage(chain)
     plan, night = entry.plan, entry.night
     common = RunningNight(
         night=night, chain=chain, stage=stage, text=_text(facts, stage), usd=facts.usd,
@@ -118,22 +118,24 @@ def _text(facts: NightFacts, stage: str) -> str:
     if facts.errors:
         failed, why = next(iter(facts.errors.items()))
         return f"{failed} failed: {formats.one_line(why)}"
+    if facts.entry.stopped:
+        return f"{outcome.stopped(facts.entry.stopped)}; is being closed"
     if until := _asked_until(facts.entry):
         return f"waits for a person until {formats.clock(until)}: python -m pipeline approve --night " + (
             facts.entry.night.id
         )
     if stage != "train" or facts.job is None:
         return "is under way" if stage else "writes the night to the ledger"
-    last = facts.job.attempts.last
+    return _of_job(facts.job)
+
+
+def _of_job(job: JobFacts) -> str:
+    last = job.attempts.last
     if last is None or not last.live:
         return "asks for machines"
     if not last.run_at:
         return f"waits for {last.rung.rental}"
-    return (
-        f"runs on {last.rung.rental}"
-        if facts.job.heartbeats.since(last.at)
-        else f"starts on {last.rung.rental}"
-    )
+    return f"runs on {last.rung.rental}" if job.heartbeats.since(last.at) else f"starts on {last.rung.rental}"
 
 
 def _asked_until(entry: Entry) -> datetime | None:

@@ -228,6 +228,9 @@ def _actions(
     elif verdict is None and not skips:
         command = "python -m pipeline status"
         yield Action(name="See how far it is", address=places.airflow_run or BY_HAND, command=command)
+        if entry.stop is None:
+            end = f"python -m pipeline stop --night {night.id} --reason TEXT"
+            yield Action(name="Stop it", address=BY_HAND, command=end)
     elif entry.release and _serves(entry, history):
         back = "python -m pipeline rollback --steps 1 --reason TEXT"
         yield Action(name="Roll back", address=places.rollback or BY_HAND, command=back)

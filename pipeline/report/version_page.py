@@ -14,7 +14,7 @@ from pipeline.contract.records import Approval, Evaluation, Live, Verdict, Versi
 from pipeline.registry import aliases
 from pipeline.registry import approval as approvals
 from pipeline.registry.description import INTERVAL, REPORT, RULE, in_the_long_run, metrics_table, plain, table
-from pipeline.report import evidence, links
+from pipeline.report import evidence, links, outcome
 from pipeline.report.night_folder import entry_of
 from pipeline.report.summary import Summary, summarize
 from pipeline.storage.ledger import Entry
@@ -34,11 +34,13 @@ def show_verdict(
     The other records are those of the night in this folder. `over` says that nobody can answer any more.
     """
     answer = approvals.answer_to(verdict, approval)
-    kept = not answer.approved if answer else over if verdict.approve_until else verdict.action == "reject"
+    entry = replace(entry_of(Path()), version=version, verdict=verdict, approval=answer)
+    kept = bool(entry.stopped) or (
+        not answer.approved if answer else over if verdict.approve_until else verdict.action == "reject"
+    )
     tags = {"verdict": verdict.action, "approval": approvals.words(verdict, answer, over=over)}
     if answer and answer.approved:
         tags |= {"approved_by": answer.by, "approval_reason": answer.reason}
-    entry = replace(entry_of(Path()), version=version, verdict=verdict, approval=answer)
     with session() as client:
         registered = aliases.existing(client, version.name, version.number)
         made_of = {name: registered.tags[name] for name in _MADE_OF if registered.tags.get(name)}
@@ -96,6 +98,8 @@ def _verdict(entry: Entry, verdict: Verdict, summary: Summary, *, over: bool) ->
                 f" Answer in Airflow, task `review` of the night, or by "
                 f"`python -m pipeline approve --night {entry.night.id} --reason TEXT [--reject]`."
             )
+    if entry.stopped:
+        said = f" **The night was {plain(outcome.stopped(entry.stopped))}.**"
     return f"**Verdict: {verdict.action}.** {plain(_reason(verdict, summary))}.{said}"
 
 

@@ -36,6 +36,7 @@ from pipeline.contract.records import (
     Refit,
     Release,
     Report,
+    Stop,
     Training,
     Verdict,
     Version,
@@ -74,6 +75,7 @@ class Entry:
     champion: Champion | None = None
     refit: Refit | None = None
     release: Release | None = None
+    stop: Stop | None = None  # a person's
     events: Events | None = None  # None: made before there were any
     closed_at: datetime | None = None  # when the commit was made, UTC; None: the night is still open
 
@@ -89,6 +91,11 @@ class Entry:
             return False
         judged = self.verdict.challenger
         return self.release.version == (self.refitted.number if self.refitted else judged)
+
+    @property
+    def stopped(self) -> Stop | None:
+        """Returns the word of a person by which the night ended; None without one, or after a promotion."""
+        return self.stop if self.release is None else None
 
     @property
     def refitted(self) -> Version | None:
@@ -125,7 +132,7 @@ class Note:
 
 _KINDS: tuple[type[Record], ...] = (
     Night, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
-    Champion, Refit, Release, Events,
+    Champion, Refit, Release, Stop, Events,
 )  # fmt: skip
 # What the commit of a rollback says itself; the rest of its tree is the night's that it goes back to.
 _OF_A_ROLLBACK = (Night, Verdict, Release, Events)

@@ -155,6 +155,8 @@ TOLD = {  # an event of each kind that people hear of, and its message
         f"version 2 serves in place of version 1, promoted by gate in night n1: better by 0.1{SEE}",
     ),
     "refused": (event("refused", "reject: worse"), f"version 1 stays after night n1: reject: worse{SEE}"),
+    "stopped": (event("stopped", "bad rows", by="ann"),
+                f"version 1 stays, and night n1 was stopped by ann: bad rows{SEE}"),
     "rolled back": (
         event("rolled back", "complaints", by="ann"),
         "version 2 serves again in place of version 1, rolled back by ann: complaints; "

@@ -1,6 +1,7 @@
-"""Eight tasks of those who review nights: each takes a person three clicks at most, or one command."""
+"""Nine tasks of those who review nights: each takes a person three clicks at most, or one command."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -75,7 +76,9 @@ def approved(entry: Entry) -> Entry:
 def running(lead: Path) -> Iterator[str]:
     """The address of the pages, while a night trains."""
     night = training_nights.night(seconds=3 * 3600, name=str(TODAY), day=TODAY)
-    with training_night.training(lead / "nights" / night.id, night=night) as job, served(lead) as url:
+    folder = lead / "nights" / night.id
+    with training_night.training(folder, night=night) as job, served(lead) as url:
+        (folder / "params.yaml").write_text((lead / "params.yaml").read_text())
         for number in range(1, 4):
             training_night.beat(job, number, night=night)
         yield url
@@ -164,3 +167,14 @@ def test_which_rows_were_bad(lead: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert cli.main(["rows", "--night", night.night.id, "--json"]) == 0
     bad = json.loads(capsys.readouterr().out)
     assert "price_is_positive" in json.dumps(bad)
+
+
+def test_stop_a_running_night(person: Person, lead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page says the command; once it has run, the page says who stopped the night, without a reload."""
+    command = person.page.locator(".live code", has_text="pipeline stop").inner_text()
+    _, _, words = command.replace("TEXT", "'the wrong prices'").partition("-m pipeline ")
+    monkeypatch.setenv("PIPELINE_HOME", str(lead))
+    assert cli.main([*shlex.split(words), "--by", "ann"]) == 0
+    said = person.page.locator(".live", has_text="stopped by ann")
+    said.wait_for(timeout=30_000)
+    assert "the wrong prices" in said.inner_text()

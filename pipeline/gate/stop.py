@@ -1,0 +1,78 @@
+"""Stage stop: a person ends a running night, and its job with it; the champion stays.
+
+The record lies in the folder of the night, `stop.json`, and the ledger keeps it with the night. From then on
+the runner refuses each stage but `close`, to which whoever runs the night goes on. A stage that computes at
+that moment is done first, a promotion included.
+"""
+
+import logging
+
+from pipeline.contract import clock, records
+from pipeline.contract.backend import Backend
+from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
+from pipeline.contract.formats import one_line
+from pipeline.contract.records import Approval, Night, Release, Stop, Verdict, Version
+from pipeline.contract.user import user
+from pipeline.gate.review import LONGEST
+from pipeline.jobs import launcher
+from pipeline.registry import approval as approvals
+from pipeline.report import outcome
+from pipeline.report.version_page import show_verdict
+from pipeline.storage import ledger
+from pipeline.storage.journal import alone
+
+log = logging.getLogger(__name__)
+
+
+def stop(
+    night: Night,
+    *,
+    version: Version | None = None,
+    verdict: Verdict | None = None,
+    approval: Approval | None = None,
+    release: Release | None = None,
+    backend: Backend,
+    reason: str = "",
+    by: str = "",
+) -> Stop:
+    """End a running night and its job; the champion stays. Asked again, the first word stands.
+
+    Raises NothingToDo where the night is over or its version serves, and ReleaseError where it waits for a
+    person's answer, which ends it as well.
+
+    Args:
+        night: that runs.
+        version: that it registered.
+        verdict: of its gate, where it has come so far.
+        approval: a person's answer to it.
+        release: of its version, where that serves.
+        backend: where its job runs.
+        reason: why
+        by: who; you if left out
+    """
+    if release is not None:
+        raise NothingToDo(f"version {release.version} of night {night.id} serves; use rollback")
+    if ledger.commit_of(night):
+        raise NothingToDo(f"night {night.id} is closed, and its champion stays")
+    if verdict and verdict.approve_until and approvals.answer_to(verdict, approval) is None:
+        raise ReleaseError(
+            f"night {night.id} waits for a person's answer; end it with: "
+            f"python -m pipeline approve --reject --night {night.id} --reason TEXT"
+        )
+    with alone(records.path_of(Stop).with_suffix(".lock")):
+        stopped = records.find(Stop)
+        if stopped is None:
+            now = clock.utc().replace(microsecond=0)
+            stopped = Stop(by=by or user(), reason=one_line(reason)[:LONGEST], stopped_at=now)
+            records.write(stopped)
+    with alone(launcher.LOCK):  # a call that looks after the job ends first, and none begins after it
+        left = launcher.end_jobs(backend)
+    if version and verdict:
+        try:
+            show_verdict(version, verdict, approval, over=True)
+        except PipelineError as error:
+            log.warning("MLflow does not show that the night was stopped: %s", error)
+    log.info("night %s was %s%s", night.id, outcome.stopped(stopped),
+             f"; {', '.join(left)} ends in a while" if left else "")  # fmt: skip
+    log.info("whoever runs it closes it now; if nobody does: python -m pipeline close --night %s", night.id)
+    return stopped
