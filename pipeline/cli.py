@@ -11,6 +11,7 @@ import argparse
 import ast
 import logging
 import os
+import re
 import subprocess
 import sys
 import typing
@@ -20,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from pipeline import stages, warm_parent
+from pipeline.contract import formats
 from pipeline.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
 from pipeline.storage import checkout
 
@@ -77,6 +79,20 @@ def _complete() -> None:
     argcomplete.autocomplete(parser(typed), default_completer=nights)  # type: ignore[arg-type]
 
 
+def _night_of(given: str) -> str:
+    """Returns the id of the night that is meant by an id, or by its short form; a new one as it is."""
+    if not re.fullmatch(formats.SHORT_ID, given) or (checkout.home() / "nights" / given).exists():
+        return given
+    from pipeline.storage import ledger
+
+    ids = {path.name for path in (checkout.home() / "nights").glob("*")}
+    ids |= {commit.night for commit in ledger.commits()}
+    meant = sorted(night for night in ids if formats.short_id(night) == given)
+    if len(meant) > 1:
+        raise ParamsError(f"--night {given} may be one of {', '.join(meant)}; write it whole")
+    return meant[0] if meant else given
+
+
 class _Plain(logging.Formatter):
     """Leaves out what would steer a terminal: a message may hold what data or people say."""
 
@@ -91,8 +107,11 @@ def _run(words: list[str], *, command: str, in_night: str = "", **options: typin
     Another folder has code of its own, which runs instead of this checkout's.
     """
     folder = Path()
+    if options.get("night"):
+        options["night"] = _night_of(options["night"])
     if in_night:
         words = [*words, "--night", ""]  # the last one counts
+        in_night = _night_of(in_night)
         folder = checkout.home() / "nights" / in_night
         if not folder.exists():
             raise ParamsError(f"there is no night {in_night} in {folder.parent}; open it first")

@@ -324,12 +324,12 @@ def verdict(*, night: str) -> int:
     Args:
         night: the night
     """
-    from pipeline.report import messages, night_events
+    from pipeline.report import night_events
 
     decided = [event for event in night_events.of_night(night) if event.kind in night_events.DECISIONS]
     if not decided:
         raise NothingToDo(f"night {night} has decided nothing yet")
-    print(messages.message(decided[0], notifier.links_of(decided[0]), now=decided[0].at))
+    print(notifier.text_of(decided[0], now=decided[0].at))
     return 0 if decided[0].kind == "promoted" else NothingToDo.exit_status
 
 

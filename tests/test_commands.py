@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from pipeline import cli
 from pipeline.contract import records
+from pipeline.contract.formats import short_id
 from pipeline.contract.records import Version
 
 VERSION = Version(name="m", number=3, night="n1", data_digest="d", model_digest="e", run_id="r")
@@ -45,6 +48,21 @@ def test_a_record_is_shown_as_json(home: Path, capsys: pytest.CaptureFixture[str
     records.write(VERSION, home / "nights/n1" / records.RUN)
     assert cli.main(["show", "version", "--night", "n1"]) == 0
     assert json.loads(capsys.readouterr().out)["number"] == 3
+
+
+@pytest.mark.slow
+def test_a_night_with_a_long_id_is_known_by_its_short_form_unless_that_means_two(
+    repository: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = [f"manual__2026-11-{day}T20-26-01.192720-00-00" for day in ("04", "21")]
+    for run in runs:
+        records.write(replace(VERSION, night=run), repository / "nights" / run / records.RUN)
+    assert cli.main(["show", "version", "--night", short_id(runs[1])]) == 0
+    assert json.loads(capsys.readouterr().out)["night"] == runs[1]
+    twin = next(run for n in count() if short_id(run := f"manual__{n:020}") == short_id(runs[0]))
+    (repository / "nights" / twin).mkdir()
+    assert cli.main(["show", "version", "--night", short_id(runs[0])]) == 1
+    assert "write it whole" in caplog.text
 
 
 def test_a_record_that_is_not_there_yet_is_nothing_to_show(home: Path) -> None:

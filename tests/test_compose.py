@@ -32,6 +32,7 @@ HOLDS = {
     "airflow-dag-processor": {"airflow_database"},
     "airflow-triggerer": {"airflow_database"},
     "serving": {"serving_database", "serving_token", "mlflow_reader"},
+    "pages": {"pages_token"},
 }
 
 
@@ -85,7 +86,7 @@ def test_containers_have_no_rights_that_they_do_not_need() -> None:
     mounted = {name: [mount for mount in service.get("volumes", ()) if isinstance(mount, str)]
                for name, service in SERVICES.items()}  # fmt: skip
     assert [name for name, mounts in mounted.items() if ".:/daybreak" in mounts] == ["airflow-scheduler"]
-    assert mounted["serving"] == [".:/daybreak:ro"]
+    assert mounted["serving"] == mounted["pages"] == [".:/daybreak:ro"]
     assert [name for name, mounts in mounted.items() if "login:/login" in mounts] == ["airflow-api"]
     files = {mount for mounts in mounted.values() for mount in mounts if mount.startswith(".")}
     assert {mount for mount in files if not mount.endswith(":ro")} == {".:/daybreak"}

@@ -26,15 +26,25 @@ BEGINNINGS = {
         "examples.shop.recommender", "examples.shop.regression", "examples.fraud.fraud",
     ],
     "serving": [
-        "serving.server", "serving.container", "registry.served", "workloads.served_rows",
-        "evaluation.smoke_process", "examples.shop.recommender", "examples.fraud.fraud",
+        "serving.server", "serving.container", "serving.night_pages", "registry.served",
+        "workloads.served_rows", "evaluation.smoke_process", "examples.shop.recommender",
+        "examples.fraud.fraud",
     ],
 }  # fmt: skip
 # What only functions ask for that are called elsewhere: no night is recorded there, and nothing is prepared.
 # torch_xla is in the image that is built for TPUs.
 ELSEWHERE = {
     "trainer": {"dvc", "dvc_objects", "tenacity", "mlflow", "torch_xla", "ibis", "tqdm", "diskcache"},
-    "serving": {"dvc", "dvc_objects", "torch_xla", "ibis", "diskcache", "duckdb", "sqlglot"},
+    "serving": {
+        "dvc",
+        "dvc_objects",
+        "torch_xla",
+        "ibis",
+        "diskcache",
+        "duckdb",
+        "sqlglot",
+        "great_expectations",
+    },
 }
 # What trains a small model to its end while everything that the image lacks cannot be imported.
 TRAIN = """

@@ -3,10 +3,13 @@
 An unknown number is an en dash; the minus is a true minus sign, so that columns of figures line up.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta
 
 NONE = "–"
+LONGEST_ID = 20  # characters of a night's id that people read as it is
+SHORT_ID = r".{1,12}-[0-9a-f]{4}"
 _DURATIONS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
 
 
@@ -17,6 +20,28 @@ def one_line(text: str) -> str:
     'late Serves: 7 [2J'
     """
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def short_id(night: str) -> str:
+    """Returns a night's id as people read it: a long one, as of a run of Airflow, by its kind and a digest.
+
+    `--night` takes either form.
+
+    >>> short_id("2026-11-18"), short_id("manual__2026-11-21T20-26-01.192720-00-00")
+    ('2026-11-18', 'manual-57b6')
+    """
+    if len(night) <= LONGEST_ID:
+        return night
+    return f"{night.partition('__')[0][:12]}-{hashlib.sha256(night.encode()).hexdigest()[:4]}"
+
+
+def night_name(night: str, day: date | str) -> str:
+    """Returns the name of a night among those of other days: its day, and its id where that says more.
+
+    >>> night_name("manual__2026-11-21T20-26-01.192720-00-00", date(2026, 11, 18))
+    '2026-11-18 manual-57b6'
+    """
+    return str(day) if night == str(day) else f"{day} {short_id(night)}"
 
 
 def count(number: float | None) -> str:

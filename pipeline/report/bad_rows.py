@@ -159,7 +159,7 @@ def texts(values: dict[str, Any]) -> str:
 
 def lines(bad: BadRows, history: Sequence[Entry], nights: Sequence[RuleNight]) -> "Iterator[str | Table]":
     """Yields what the terminal shows: the rules that failed, their rows, and the nights of a rule."""
-    yield formats.one_line(f"Night {bad.night}: {bad.where}")
+    yield formats.one_line(f"Night {formats.short_id(bad.night)}: {bad.where}")
     if bad.rules:
         yield _rules_table(bad, history)
     for one in bad.rules:
@@ -186,7 +186,7 @@ def _nights_table(nights: Sequence[RuleNight]) -> "Table":
     for one in nights:
         counts = (formats.count(one.num_failed), formats.count(one.num_rows))
         words = {"tolerated": "tolerated", "serious": "serious: the night was stopped", None: "no row failed"}
-        made.add_row(*map(_text, (one.night, words[one.severity], *counts)))
+        made.add_row(*map(_text, (formats.short_id(one.night), words[one.severity], *counts)))
     return made
 
 

@@ -225,7 +225,7 @@ def status_table(history: Sequence[Entry]) -> "Table":
             continue
         table.add_row(
             str(entry.night.day),
-            Text(entry.night.id),
+            Text(formats.short_id(entry.night.id)),
             Text(outcome.word(entry), style=_STYLES[result]),
             formats.count(outcome.champion(entry) or None),
             hours(entry),

@@ -38,7 +38,7 @@ def part(running: Sequence[Shown], *, at: datetime) -> Markup:
 def page(shown: Shown, *, source: str, at: datetime) -> str:
     """Returns the page of a running night, which goes on by the stream at the address `source`."""
     return render(
-        "live.html", model=shown.model, night=shown.state.night.id, running=part([shown], at=at),
+        "live.html", model=shown.model, night=shown.state.night, running=part([shown], at=at),
         source=source, script=script(),
     )  # fmt: skip
 

@@ -7,21 +7,22 @@ from pipeline.contract.formats import duration, one_line
 from pipeline.contract.records import Event, EventKind
 
 
-def message(event: Event, links: Mapping[str, str], *, now: datetime) -> str:
+def message(event: Event, links: Mapping[str, str], *, night: str, now: datetime) -> str:
     """Returns the message about an event.
 
     Args:
         event: what happened.
         links: to pages about its night, by their words (pipeline/report/links.py); none without a server.
+        night: its name for people.
         now: the time left to answer a question is counted from then.
     """
-    return one_line(f"Daybreak: {_sentence(event, links, now=now)}")
+    return one_line(f"Daybreak: {_sentence(event, links, name=night, now=now)}")
 
 
-def _sentence(event: Event, links: Mapping[str, str], *, now: datetime) -> str:
+def _sentence(event: Event, links: Mapping[str, str], *, name: str, now: datetime) -> str:
     if event.kind == "question":
         return _question(event, links, now=now)
-    night, by = f"night {event.night}", f" by {event.by}" if event.by else ""
+    night, by = f"night {name}", f" by {event.by}" if event.by else ""
     see = f"; see: {next(iter(links.values()), f'python -m pipeline report --night {event.night}')}"
     beside = f" in place of version {event.champion}" if event.champion else ""
     stays = f"version {event.champion} stays" if event.champion else "there is no champion yet"

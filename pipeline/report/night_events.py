@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pipeline.contract import clock, params, records
 from pipeline.contract.errors import PipelineError
-from pipeline.contract.formats import dollars, duration, one_line, quantity, size
+from pipeline.contract.formats import dollars, duration, one_line, quantity, short_id, size
 from pipeline.contract.records import (
     Approval,
     Event,
@@ -89,7 +89,7 @@ def line(event: Event) -> str:
     >>> line(Event(kind="rolled back", at=at, night="n", version=2, champion=3, by="ann", reason="slow"))
     '2011-09-01 02:30  n  rolled back: version 2 in place of version 3, by ann: slow'
     """
-    return f"{event.at:%Y-%m-%d %H:%M}  {event.night}  {said(event)}"
+    return f"{event.at:%Y-%m-%d %H:%M}  {short_id(event.night)}  {said(event)}"
 
 
 def said(event: Event) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
-from pipeline.contract import params, records
+from pipeline.contract import formats, params, records
 from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.params import NotifyEvent, NotifyParams
 from pipeline.contract.records import Event, Record
@@ -114,7 +114,7 @@ def _tell(happened: Sequence[Event], given: NotifyParams, *, zone: str) -> bool:
             return _send_due(kept, given, quiet=quiet)
     except OSError as error:  # as on a full disk, of which people have to hear
         log.error("messages cannot be kept in %s: %s", _path(), error)
-        texts = [_text(event, now=now) for event in wanted if event.kind in AT_ONCE]
+        texts = [text_of(event, now=now) for event in wanted if event.kind in AT_ONCE]
         return not any([_faults(text, given.command, (*given.urls, *given.urgent_urls)) for text in texts])
 
 
@@ -140,7 +140,7 @@ def _send_due(kept: Messages, given: NotifyParams, *, quiet: bool) -> bool:
         too_soon = message.tried_at is not None and now - message.tried_at < AGAIN_AFTER
         if message.to in failed or too_soon or (quiet and not rings):
             continue
-        text = _text(message.event, now=now)
+        text = text_of(message.event, now=now)
         command, urls = ("", given.urgent_urls) if message.to == "urgent" else (given.command, given.urls)
         num_faults = len(_faults(text, command, urls))
         left: tuple[Waiting, ...] = ()
@@ -157,20 +157,19 @@ def _send_due(kept: Messages, given: NotifyParams, *, quiet: bool) -> bool:
     return not failed
 
 
-def _text(event: Event, *, now: datetime) -> str:
-    return messages.message(event, links_of(event), now=now)
-
-
-def links_of(event: Event) -> dict[str, str]:
-    """Returns links to the pages of the night of an event; none where its folder is gone."""
+def text_of(event: Event, *, now: datetime) -> str:
+    """Returns the message about an event, with links to its night where the night's folder is here."""
     from pipeline.report import links, night_folder  # which no command needs that tells of nothing
 
+    name, shown = formats.short_id(event.night), {}
     folder = checkout.home() / "nights" / event.night
     try:
-        return links.in_messages(night_folder.entry_of(folder)) if event.night and folder.exists() else {}
+        if event.night and folder.exists():
+            entry = night_folder.entry_of(folder)
+            name, shown = formats.night_name(event.night, entry.night.day), links.in_messages(entry)
     except (PipelineError, OSError) as error:
         log.warning("a message has no link to night %s: %s", event.night, error)
-        return {}
+    return messages.message(event, shown, night=name, now=now)
 
 
 def _faults(message: str, command: str, urls: Sequence[str]) -> list[str]:
