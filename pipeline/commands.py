@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -153,14 +153,22 @@ def _histories(chosen: "Sequence[Home]", limit: int) -> dict[str, list[ledger.En
     return histories
 
 
-def fleet() -> int:
-    """Make the homes of fleet.yaml members of this one, and show them and their shares of the machines."""
+def fleet(*, json_: bool = False) -> int:
+    """Make the homes of fleet.yaml members of this one, and show them and their shares of the machines.
+
+    Args:
+        json_: as JSON: a list of homes
+    """
     from pipeline.planning import evening
     from pipeline.storage import homes
 
     lead = checkout.home()
     joined = homes.join(lead)  # logs whom it leaves out
     shares = evening.standing(homes.lead_of(lead))
+    status = ParamsError.exit_status if homes.faults(lead) else 0
+    if json_:
+        print(json.dumps([asdict(home) | {"share": shares.get(home.model)} for home in joined], default=str))
+        return status
     for home in joined:
         if home.leads:
             where = "Airflow retrain, router /"
@@ -171,7 +179,7 @@ def fleet() -> int:
         print(f"{home.model}: {home.folder}; {where}")
         if home.model in shares:
             print(f"    {shares[home.model]}")
-    return ParamsError.exit_status if homes.faults(lead) else 0
+    return status
 
 
 def bag(
@@ -318,18 +326,22 @@ def events(*, night: str = "", last: int = 30, json_: bool = False) -> int:
     return 0
 
 
-def verdict(*, night: str) -> int:
+def verdict(*, night: str, json_: bool = False) -> int:
     """Say in a line what a night decided; exit status 0 where its version serves, 99 where it does not.
 
     Args:
         night: the night
+        json_: as JSON: the event with which the night ended
     """
     from pipeline.report import night_events
 
     decided = [event for event in night_events.of_night(night) if event.kind in night_events.DECISIONS]
     if not decided:
         raise NothingToDo(f"night {night} has decided nothing yet")
-    print(notifier.text_of(decided[0], now=decided[0].at))
+    if json_:
+        print(json.dumps(json.loads(records.dumps(decided[0]))))
+    else:
+        print(notifier.text_of(decided[0], now=decided[0].at))
     return 0 if decided[0].kind == "promoted" else NothingToDo.exit_status
 
 
@@ -515,21 +527,24 @@ def _shown(checks: Iterable[Check], *, as_json: bool = False) -> int:
     return 1 if failed else 0
 
 
-def check(*, rent: bool = False) -> int:
+def check(*, rent: bool = False, json_: bool = False) -> int:
     """Examine the set-up and params.yaml before anything runs.
 
     Args:
         rent: also run a job of a minute on the planned machine, at its price, and show its device and speed
+        json_: as JSON: a list of checks, once all are done
     """
     from pipeline.check import findings, rented
 
-    checked = list(findings())
-    for finding in checked:
-        print(f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {without_password(finding.text)}")
-    failed = sum(not finding.ok for finding in checked)
-    if failed:
-        return 1
-    return _shown(rented(params.load(checkout.home()))) if rent else 0
+    def checks() -> Iterator[Check]:
+        is_ready = True
+        for finding in findings():
+            is_ready &= finding.ok
+            yield Check(name=finding.what, ok=finding.ok, text=without_password(finding.text))
+        if rent and is_ready:
+            yield from rented(params.load(checkout.home()))
+
+    return _shown(checks(), as_json=json_)
 
 
 def report(*, night: str = "", open: bool = False, all: bool = False, json_: bool = False) -> int:
@@ -600,7 +615,9 @@ def _show_in_browser(page: Path) -> None:
         log.info("there is no desktop here; open %s in a browser of yours", page)
 
 
-def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url: str = "") -> int:
+def prices(
+    *, refresh: bool = False, machine: str = "*", region: str = "*", url: str = "", json_: bool = False
+) -> int:
     """Show what machines cost, each price with its date and source, or read the prices again.
 
     Args:
@@ -608,11 +625,17 @@ def prices(*, refresh: bool = False, machine: str = "*", region: str = "*", url:
         machine: only these, a name or a pattern such as "g2-*"
         region: only these, a name or a pattern
         url: address of the API; Google's if left out
+        json_: as JSON: a list of prices, in dollars an hour
     """
     from pipeline.machines import pricelist
     from pipeline.machines import prices as list_prices
 
     kept = checkout.home() / pricelist.REFRESHED
+    if not refresh and json_:
+        known = list_prices.listed(kept, machine=machine, region=region)
+        shown = [asdict(price) | {"total_usd_per_hour": price.total_usd_per_hour} for price in known]
+        print(json.dumps(shown, default=str))
+        return 0
     if not refresh:
         print("\n".join(list_prices.table(kept, machine=machine, region=region)))
         return 0

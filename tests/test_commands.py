@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from itertools import count
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 
 from pipeline import cli
 from pipeline.contract import records
+from pipeline.contract.errors import NothingToDo
 from pipeline.contract.formats import short_id
 from pipeline.contract.records import Version
+from tests.report import fleet as fleets
 
 VERSION = Version(name="m", number=3, night="n1", data_digest="d", model_digest="e", run_id="r")
 
@@ -67,6 +70,34 @@ def test_a_night_with_a_long_id_is_known_by_its_short_form_unless_that_means_two
 
 def test_a_record_that_is_not_there_yet_is_nothing_to_show(home: Path) -> None:
     assert cli.main(["show", "verdict", "--night", "n1"]) == 99
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models with three nights each."""
+    return fleets.make(tmp_path_factory.mktemp("fleet"), num=3, last=date(2026, 11, 24), shop=1, fraud=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        "status", "status --all", "events", "rows", "verdict --night 2026-11-24", "why 2",
+        "who-used 2026-11-23", "fleet", "prices --machine g2-*",
+    ],
+)  # fmt: skip
+def test_what_commands_show_is_json_where_asked_and_has_no_colours_outside_of_a_terminal(
+    words: str, fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIPELINE_HOME", str(fleet))
+    monkeypatch.chdir(fleet)
+    asked = words.split()
+    assert cli.main(asked) in (0, NothingToDo.exit_status)
+    text = capsys.readouterr().out
+    assert text.strip()
+    assert "\x1b" not in text
+    assert cli.main([*asked, "--json"]) in (0, NothingToDo.exit_status)
+    assert json.loads(capsys.readouterr().out)
 
 
 def test_a_record_of_another_name_is_refused(home: Path, caplog: pytest.LogCaptureFixture) -> None:

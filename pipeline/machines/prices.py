@@ -33,6 +33,17 @@ UNKNOWN = "not known, and not planned; python -m pipeline prices --refresh reads
 HEAD = ("machine", "device", "region", "rented", "$ an hour", "listed", "fee", "of", "source")
 
 
+def listed(kept: Path, *, machine: str = "*", region: str = "*") -> list[Price]:
+    """Returns the prices of the catalog, of machines and regions that match."""
+    machines = catalog.rented(kept)
+    return [
+        price
+        for each in machines
+        if fnmatchcase(each.name, machine) and fnmatchcase(each.region, region)
+        for price in each.prices
+    ]
+
+
 def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]:
     """Yields the catalog as lines of text: every price with its date and its source, "–" if unknown."""
     at_hand = (LOCAL, "here", "here", "owned", "0.0000", "", "", "–", "measured by the profile of the night")

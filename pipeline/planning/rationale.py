@@ -23,6 +23,20 @@ def rationale(plan: Plan, night: Night) -> str:
 
 
 def _lines(plan: Plan, night: Night) -> Iterator[str]:
+    yield from sentences(plan, night)
+    if plan.options:
+        yield ""
+        yield from _table(plan.options)
+    if len({(option.expected_s, option.expected_usd) for option in plan.options}) > 1:
+        yield ""
+        yield from picture(plan.options)
+    if plan.portions:
+        yield ""
+        yield from _waterfall(plan, night)
+
+
+def sentences(plan: Plan, night: Night) -> Iterator[str]:
+    """Yields what is rented and why, what the time rests on, and what else matters, as the report says it."""
     yield summary(plan, night)
     if plan.samples_reason:
         yield f"{plan.samples_reason}."
@@ -34,15 +48,6 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
         yield f"Its share: {plan.share}."
     if plan.risk:
         yield f"On spot: {plan.risk}."
-    if plan.options:
-        yield ""
-        yield from _table(plan.options)
-    if len({(option.expected_s, option.expected_usd) for option in plan.options}) > 1:
-        yield ""
-        yield from picture(plan.options)
-    if plan.portions:
-        yield ""
-        yield from _waterfall(plan, night)
 
 
 def summary(plan: Plan, night: Night) -> str:

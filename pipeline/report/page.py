@@ -112,19 +112,24 @@ def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> 
         files=_records(folder) if in_folder else {},
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
         beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
-        priced=rationale.price(entry.plan) if entry.plan and not entry.plan.rental.is_local else "",
+        planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
         chance=rationale.percent,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,
         in_the_long_run=in_the_long_run(entry.verdict) if entry.verdict else (),
         bottleneck=evidence.bottleneck(entry.profile) if entry.profile else None,
-        explained=_UNIT.sub("\N{NO-BREAK SPACE}", explain(entry.profile)) if entry.profile else "",
+        explained=_unbroken(explain(entry.profile)) if entry.profile else "",
         measured=evidence.measured(entry.profile) if entry.profile else {},
         timeline=evidence.timeline(entry),
         lineage=evidence.lineage(entry),
         ledger_page=_ledger_page(entry, folder),
         scorecard=predictions.card(entry, history),
     )
+
+
+def _unbroken(words: str) -> str:
+    """Returns words in which no figure is on another line than its unit."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", words)
 
 
 def summary_of(folder: Path, history: Sequence[Entry]) -> Summary:

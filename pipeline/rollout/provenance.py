@@ -25,6 +25,7 @@ from pipeline.contract.records import (
     Version,
 )
 from pipeline.registry import approval
+from pipeline.report import outcome
 from pipeline.storage import checkout, ledger
 from pipeline.storage.ledger import Commit, Entry
 
@@ -72,6 +73,7 @@ def why(number: int) -> list[tuple[str, str]]:
         raise ReleaseError(f"no night of the ledger made version {number}; the versions it has are: {span}")
     entry = ledger.entries_of([made[0]])[0]
     return [
+        ("outcome", outcome.headline(entry, {}, {}).sentence),
         *_made_of(entry, number),
         *_judged(entry),
         *(
