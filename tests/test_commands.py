@@ -82,7 +82,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        "status", "status --all", "events", "rows", "verdict --night 2026-11-24", "why 2",
+        "status", "status --all", "events", "rows", "verdict --night 2026-11-24",
         "who-used 2026-11-23", "fleet", "prices --machine g2-*",
     ],
 )  # fmt: skip
