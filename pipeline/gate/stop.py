@@ -54,7 +54,8 @@ def stop(
         raise NothingToDo(f"version {release.version} of night {night.id} serves; use rollback")
     if ledger.commit_of(night):
         raise NothingToDo(f"night {night.id} is closed, and its champion stays")
-    if verdict and verdict.approve_until and approvals.answer_to(verdict, approval) is None:
+    asked_until = verdict.approve_until if verdict and not approvals.answer_to(verdict, approval) else None
+    if asked_until and clock.utc() < asked_until:
         raise ReleaseError(
             f"night {night.id} waits for a person's answer; end it with: "
             f"python -m pipeline approve --reject --night {night.id} --reason TEXT"
