@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from pipeline import warm_parent
-from pipeline.contract import clock, days, older, params, records, source_code
+from pipeline.contract import clock, days, disk, older, params, records, source_code
 from pipeline.contract.errors import (
     JobError,
     NothingToDo,
@@ -144,6 +144,7 @@ def _lay_out(
         booted_at=booted_at,
         test_hours=_test_hours(overridden),
     )
+    disk.sync(Path())  # the folder is whole before it is one of a night
     records.write(night)
     return night
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import stages, warm_parent
-from pipeline.contract import older, params, records
+from pipeline.contract import disk, older, params, records
 from pipeline.contract.backend import Backend
 from pipeline.contract.data_source import Source
 from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError, sentence
@@ -283,6 +283,7 @@ def run(name: str, **given: Any) -> Record | None:
             _expect_not_stopped()
         record = function(**arguments(function), **given)
         if record is not None and name in stages.IN_NIGHT:
+            disk.sync(Path())  # what the record says is done
             records.write(record)
     except NotYet:
         _tell(name)

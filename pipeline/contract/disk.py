@@ -1,9 +1,12 @@
 """Says what is wrong with a disk where something could not be written: full, a quota, read-only, another's.
 
+It also brings to the disk what was written, where a failure of the power shall not take it.
+
 What wrote may be Python, git, SQLite, Arrow, DuckDB or DVC, which each wrap the error of the system in one of
 their own. So the error is found among its causes, and else by the words of the system in its text.
 """
 
+import ctypes
 import errno
 import os
 import re
@@ -20,6 +23,24 @@ _WORDS = {
     errno.EROFS: ("Read-only file system", "attempt to write a readonly database"),
 }
 _PATH = re.compile(r"'(/[^'\n]+)'|(?<![\w.:/])(/[^\s:;,'\"]+)")
+
+
+def sync(folder: Path) -> None:
+    """Brings all to the disk of a folder that was written to it, whichever process and library wrote it.
+
+    Raises OSError where the disk does not take it.
+    """
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:  # macOS
+        os.sync()
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if syncfs(handle):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(handle)
 
 
 def fault(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.contract import records
+from pipeline.contract import disk, records
 from pipeline.contract.data_source import Source
 from pipeline.contract.days import check_over
 from pipeline.contract.errors import DataError, JobError, NothingToDo
@@ -74,6 +74,7 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
         raise NothingToDo(f"the source has no rows for {night.day}")
     if fetched:
         listed = {str(day): digest for day, digest in (moved | fetched).items()}
+        disk.sync(work)
         records.replace_text(work / "days.json", json.dumps(listed, indent=2, sort_keys=True) + "\n")
         _finish(work)
     late = sorted((moved.keys() | fetched.keys()) - {night.day})

@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.contract import older, records
+from pipeline.contract import disk, older, records
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
@@ -257,6 +257,7 @@ def _keys_of_before(sections: PrepareSections) -> dict[str, Any]:
 
 
 def _write_keys(folder: Path, keys: Mapping[str, Any]) -> None:
+    disk.sync(folder)  # what they are of
     records.replace_text(folder / KEYS, json.dumps(keys, indent=2, sort_keys=True) + "\n")
 
 

@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.contract import records
+from pipeline.contract import disk, records
 from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
@@ -96,6 +96,7 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         for gone in set(partitions(CLEAN)) - set(days):
             shutil.rmtree(part_of(gone, CLEAN).parent)
             shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
+        disk.sync(CLEAN)
         records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
     day_history.write(figures_of_days)
     num_rows, num_bad = (

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 
-from pipeline.contract import records
+from pipeline.contract import disk, records
 from pipeline.contract.errors import DataError, JobError
 from pipeline.storage import checkout, dvc_cache
 from pipeline.storage.journal import alone
@@ -132,6 +132,7 @@ def _writing() -> Iterator[None]:
         _put_back()
         records.replace_text(BEFORE, LOCK.read_text() if LOCK.exists() else "")
         yield
+        disk.sync(Path())
         BEFORE.unlink(missing_ok=True)
 
 

@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.contract import clock, records
+from pipeline.contract import clock, disk, records
 from pipeline.contract.errors import DataError, JobError, PipelineError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Epoch
@@ -227,6 +227,7 @@ def _export(
     if (state := Path(recipe.arrays) / STATE).exists():
         shutil.copytree(state, fresh / STATE)
     digest = records.digest(fresh)
+    disk.sync(fresh)
     shutil.rmtree(folder / "model", ignore_errors=True)
     fresh.rename(folder / "model")
     result = Result(
