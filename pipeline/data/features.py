@@ -152,9 +152,11 @@ def samples_of(workload: Any, rows: "pa.Table", state: State, past: Past) -> "di
 
 
 def labels_of(table: Table, rows: "pa.Table") -> "dict[str, NDArray[Any]]":
-    """Returns the labels of rows by the label's name, as float32 or int64; none where the table has none.
+    """Returns the labels of rows by the label's name; none where the table has none.
 
-    Raises DataError where a label is not a number.
+    They are float32 or int64, shape [len(rows)], and float32 [len(rows), size] where the label is a vector.
+
+    Raises DataError where a label is not a number, or a vector of numbers.
     """
     import numpy as np
     import pyarrow as pa
@@ -163,6 +165,9 @@ def labels_of(table: Table, rows: "pa.Table") -> "dict[str, NDArray[Any]]":
         return {}
     name = table.label.column
     kind = rows.schema.field(name).type
+    if pa.types.is_fixed_size_list(kind):
+        vectors = rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return {name: vectors.reshape(len(rows), kind.list_size).astype(np.float32)}
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(
             f"the label {name} is {kind}, not a number; declare it Float(), Int() or Bool(), "

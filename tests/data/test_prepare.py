@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,7 +18,7 @@ from pipeline.contract.params import Plug, PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
 from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from pipeline.contract.workload import Prepared, Window, read_state
-from pipeline.data.features import UNIT
+from pipeline.data.features import UNIT, labels_of
 from pipeline.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
 from pipeline.workloads.samples import Samples
 from pipeline.workloads.table_workload import TableWorkload
@@ -258,3 +259,11 @@ def test_an_edited_workload_and_the_champions_each_make_arrays_of_the_same_rows(
 def test_a_window_without_a_ripe_day_says_so() -> None:
     with pytest.raises(DataError, match="the labels of 2 are not yet known"):
         run(2)
+
+
+def test_a_label_may_be_a_vector() -> None:
+    table = Table(time="at", columns={"at": Time(), "answer": Float(size=2)}, label=Label("answer"))
+    answers = [[1.0, 2.0], None, [3.0, 4.0], [5.0, 6.0]]
+    rows = pa.table({"at": [datetime(2025, 1, 1)] * 4, "answer": answers}, schema=table.schema())
+    known = rows.filter(pc.is_valid(rows["answer"]))
+    assert labels_of(table, known.slice(1))["answer"].tolist() == [[3.0, 4.0], [5.0, 6.0]]

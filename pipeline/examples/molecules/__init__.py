@@ -1,0 +1,1 @@
+"""Copper clusters: a network that stands in for the forces of a reference potential."""
