@@ -49,6 +49,8 @@ RENTAL = {
 # Records that stand in another one, alone or in a list.
 PARTS = {"Plan": {"ladder": "Rung", "options": "Option"}, "Verdict": {"live": "Live"}}
 GONE = {"Live": {"tuned_at"}}  # fields that no record has any more
+# Records that `record` may change; the JSON of others need not be looked into.
+CHANGED = frozenset({*RELEASES, *RENTED, *PARTS, *GONE})
 # Keys of params.yaml that stand in a section of their own now.
 KEYS = {
     ("prepare", "leave_out_items"): ("workload", "leave_out_items"),

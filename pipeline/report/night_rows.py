@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -212,7 +212,7 @@ class NightRows:
         Where that cannot be, as on a read-only disk, the rows are kept in memory alone.
         """
         kept = list(self._by_commit.values()) if self._is_stale else list(reversed(made))
-        lines = [asdict(row) | {"made_by": _code()} for row in kept]
+        lines = [vars(row) | {"made_by": _code()} for row in kept]  # flat, unlike what asdict copies
         try:
             if self._is_stale:
                 records.replace_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
