@@ -6,7 +6,6 @@ What wrote may be Python, git, SQLite, Arrow, DuckDB or DVC, which each wrap the
 their own. So the error is found among its causes, and else by the words of the system in its text.
 """
 
-import ctypes
 import errno
 import os
 import re
@@ -30,6 +29,8 @@ def sync(folder: Path) -> None:
 
     Raises OSError where the disk does not take it.
     """
+    import ctypes  # here, as what is wrong with a disk is also asked by a user who may read little
+
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if syncfs is None:  # macOS
         os.sync()
