@@ -335,6 +335,7 @@ class Plan(Record):
     gpus: str = ""  # of one machine, "2 x L4"; "" for none
     share: str = ""  # of the machines that it has in common with other models; "" where it has none
     base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
+    cheaper: tuple[Rung, ...] = ()  # too slow for the whole job; taken where it is far ahead
     samples_reason: str = ""  # why so many samples, a sentence; "": the objective is not quality
 
 
@@ -349,11 +350,11 @@ class Epoch(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken(Record):
-    """A rung of the ladder that training took to be done in time and within the budget."""
+    """A rung that training took to be done in time and within the budget, or to cost less."""
 
     time: datetime
-    name: Literal["on-demand", "next rung", "scale up", "finish early", "checkpoint"]
-    usd: float  # what the rest is expected to cost beyond what it would have
+    name: Literal["on-demand", "next rung", "scale up", "step down", "undo", "finish early", "checkpoint"]
+    usd: float  # what the rest is expected to cost beyond what it would have; below 0: it costs less
     reason: str
 
 

@@ -21,10 +21,11 @@ whichever is longer, counts as one that refuses. If all were refused, the one re
 again, each `PATIENCE_S` later at the earliest, until the deadline, as capacity comes back. While there is
 time to wait for spot, the job moves only to other spot machines, and it does not return from on demand to
 spot if it can be bought elsewhere.
-If training was slower than planned on one machine, the others are assumed to be slower by the same factor.
+If training was slower than planned on one machine, the others are assumed to be slower by the same factor,
+but for those that it has run on, whose rate was measured. Moves that nothing forces: moves.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import exp, inf, log
@@ -63,6 +64,12 @@ class Sight:
     rate: Rate | None = None  # measured on this rung
     attempts: Sequence[steering.Attempt] = ()  # all of the job
     refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
+    earlier: Mapping[Rental, Rate] = field(default_factory=dict)  # measured on rungs that it was on before
+    left: Collection[Rental] = ()  # that it has run on before
+    before: Rung | None = None  # the last of them, if it was left to scale up or to step down
+    num_moves: int = 0  # that nothing forced (moves.py)
+    to_save: bool = False  # cheaper machines are looked for
+    loss_rose: bool = False  # since it left `before`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +77,7 @@ class Choice:
     """The rung to be on; None: wait. If it is a change of rung, its name, cost and reason, too."""
 
     rung: Rung | None
-    name: Literal["", "on-demand", "next rung", "scale up"] = ""
+    name: Literal["", "on-demand", "next rung", "scale up", "step down", "undo"] = ""
     usd: float = 0.0
     reason: str = ""
 
@@ -158,6 +165,8 @@ def _rate(plan: Plan, sight: Sight, rung: Rung) -> Rate:
     planned = Rate(samples_per_s=_planned(plan, rung), error=_spread(sight, rung))
     if rung.rental == sight.rung.rental:
         return weighed(planned, sight.rate)
+    if rung.rental in sight.earlier:
+        return weighed(planned, sight.earlier[rung.rental])
     return replace(planned, samples_per_s=planned.samples_per_s / _slower(plan, sight))
 
 
@@ -193,14 +202,14 @@ def _steered(plan: Plan, sight: Sight) -> Rung | None:
 def _same_on_spot(plan: Plan, sight: Sight) -> Rung | None:
     """Returns the rung of the same machines on spot."""
     rental = replace(sight.rung.rental.on_demand, strategy="spot")
-    return next((rung for rung in _rungs(plan, sight) if rung.rental == rental), None)
+    return next((rung for rung in rungs(plan, sight) if rung.rental == rental), None)
 
 
 def _rung_at(plan: Plan, sight: Sight, place: Place, *, like: Rung) -> Rung:
     """Returns the rung of the same machines in that zone, on spot or on demand."""
     same = (
         rung
-        for rung in _rungs(plan, sight)
+        for rung in rungs(plan, sight)
         if rung.rental.is_spot == place.spot
         and rung.rental.num_machines == like.rental.num_machines
         and steering.zone_of(rung.rental) == place.zone
@@ -216,7 +225,7 @@ def _facts(plan: Plan, sight: Sight, spot: Rung) -> steering.Facts:
     """
     held = sight.state == "running" or not sight.rung.rental.is_spot
     refused = [rental for rental in sight.refused if _is_fresh(sight, rental)]
-    others = [rung.rental for rung in _rungs(plan, sight)] if held else refused
+    others = [rung.rental for rung in rungs(plan, sight)] if held else refused
     away = (rental for rental in others if rental.is_spot and rental != spot.rental)
     return steering.Facts(
         refused=frozenset(map(steering.zone_of, away)),
@@ -244,7 +253,7 @@ def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
     wanted = best or sight.rung  # best is None: spot is waited for
     if wanted.rental not in sight.refused:
         return None
-    others = [rung for rung in _rungs(plan, sight) if rung.rental != wanted.rental]
+    others = [rung for rung in rungs(plan, sight) if rung.rental != wanted.rental]
     if wanted.rental.is_spot and on_demand(_named(plan, sight, wanted)):  # which the job moves to in time
         others = [rung for rung in others if rung.rental.is_spot]
     kept = [rung for rung in others if _keeps(plan, sight, rung)]
@@ -270,7 +279,7 @@ def _is_fresh(sight: Sight, rental: Rental) -> bool:
 
 def _spot_elsewhere(plan: Plan, sight: Sight) -> Rung | None:
     """Returns the cheapest spot rung that was not refused and that the policy accepts."""
-    on_spot = (rung for rung in _rungs(plan, sight) if rung.rental.is_spot)
+    on_spot = (rung for rung in rungs(plan, sight) if rung.rental.is_spot)
     left = [rung for rung in on_spot if rung.rental not in sight.refused and _keeps(plan, sight, rung)]
     for rung in sorted(left, key=lambda rung: _rest_usd(plan, sight, rung)):
         facts = replace(_facts(plan, sight, rung), queued=False, running=False)
@@ -289,7 +298,7 @@ def _up(plan: Plan, sight: Sight, best: Rung) -> Rung | None:
     if not (late or queued):
         return None
     out = {best.rental, *sight.refused}
-    later = [rung for rung in _rungs(plan, sight) if rung.rental not in out]
+    later = [rung for rung in rungs(plan, sight) if rung.rental not in out]
     later = [rung for rung in later if best.rental.is_spot or not rung.rental.is_spot]
     later = [rung for rung in later if queued or rung.expected_s < best.expected_s]
     left_s = sight.deadline - sight.now
@@ -328,7 +337,7 @@ def _share(plan: Plan, sight: Sight, rung: Rung) -> float:
     return (time_s - start) / max(rest_s - start, 1e-9)
 
 
-def _rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
+def rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
     """Returns what the plan itself names and its ladder, without machines that have a queue of their own."""
     until = datetime.fromtimestamp(sight.deadline, UTC)
     ways = (first(plan, train_until=until, confidence=sight.confidence), *plan.ladder)
@@ -340,7 +349,7 @@ def _named(plan: Plan, sight: Sight, rung: Rung) -> Plan:
     return replace(
         plan, rental=rung.rental, expected_s=rung.expected_s, expected_usd=rung.expected_usd,
         usd_per_hour=usd_per_hour(rung) / rung.rental.num_machines,
-        ladder=tuple(other for other in _rungs(plan, sight) if other.rental != rung.rental),
+        ladder=tuple(other for other in rungs(plan, sight) if other.rental != rung.rental),
     )  # fmt: skip
 
 
@@ -360,6 +369,12 @@ def _slower(plan: Plan, sight: Sight) -> float:
     return max(1.0, planned.samples_per_s / weighed(planned, sight.rate).samples_per_s)
 
 
+def faster(plan: Plan, sight: Sight) -> float:
+    """Returns how many times faster than planned the samples are trained on, as measured; at least 1."""
+    planned = Rate(samples_per_s=_planned(plan, sight.rung), error=_spread(sight, sight.rung))
+    return max(1.0, weighed(planned, sight.rate).samples_per_s / planned.samples_per_s)
+
+
 def _longest_s(sight: Sight, rung: Rung) -> float:
     """Returns the seconds that the whole job takes on a rung at most, by its latest start."""
     return max(rung.expected_s, sight.deadline - rung.latest_start.timestamp())
@@ -373,6 +388,11 @@ def _spread(sight: Sight, rung: Rung) -> float:
 
 def _rest_s(plan: Plan, sight: Sight, rung: Rung, *, at_most: bool = True) -> float:
     """Returns how long the rest takes on a rung that is started now, in seconds."""
+    if rung.rental in sight.earlier and rung.rental != sight.rung.rental:
+        rate = sight.earlier[rung.rental]
+        work_s = (plan.num_samples - sight.seen) / rate.samples_per_s
+        z = NORMAL.inv_cdf(max(0.5, sight.confidence)) if at_most else 0.0
+        return start_s(plan) + work_s * exp(z * rate.spread(work_s))
     whole_s = _longest_s(sight, rung) if at_most else rung.expected_s
     share = 1 - sight.seen / plan.num_samples
     before_s = min(start_s(plan), whole_s)

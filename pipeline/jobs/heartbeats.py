@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import inf
+from statistics import fmean, stdev
 from typing import Any
 
 from pipeline.jobs.outlook import Outlook, Rate, measured
@@ -10,6 +11,9 @@ from pipeline.training.recipe import Progress
 
 QUIET_HANGS = 5  # times train.hang_after_s without a heartbeat: the workers' own watchdogs hang, too
 QUIET_UPDATES = 20  # and the time of as many updates
+ENOUGH = 8  # heartbeats to compare the loss before and after a move
+CLEARLY = 4.0  # standard deviations of a heartbeat's loss
+LEAST_RISE = 0.05  # of it
 IN_PLACE_S = 120.0  # on top, in which torchrun may have restarted the workers
 
 
@@ -33,18 +37,26 @@ class Heartbeats:
         """Number of samples trained on."""
         return self.beats[-1].seen if self.beats else 0
 
-    def since(self, at: float) -> list[Progress]:
-        """Returns the heartbeats from that time on."""
-        return [beat for beat in self.beats if beat.time.timestamp() >= at]
+    def since(self, at: float, *, until: float = inf) -> list[Progress]:
+        """Returns the heartbeats from that time on, or in between."""
+        return [beat for beat in self.beats if at <= beat.time.timestamp() < until]
 
-    def rate(self, *, since: float) -> Rate | None:
+    def rate(self, *, since: float, until: float = inf) -> Rate | None:
         """Returns the rate from that time on, since the batch last grew, as larger batches are faster."""
         alike: list[Progress] = []
-        for beat in reversed(self.since(since)):
+        for beat in reversed(self.since(since, until=until)):
             if alike and beat.batch_size != alike[0].batch_size:
                 break
             alike.append(beat)
         return measured(alike[::-1])
+
+    def loss_rose(self, *, since: float, at: float) -> bool:
+        """Returns whether the loss is clearly above that of a time before, from `since` to `at`."""
+        before = [beat.loss for beat in self.since(since, until=at)][-ENOUGH:]
+        after = [beat.loss for beat in self.since(at)][-ENOUGH:]
+        if min(len(before), len(after)) < ENOUGH:
+            return False
+        return fmean(after) > fmean(before) + max(CLEARLY * stdev(before), LEAST_RISE * abs(fmean(before)))
 
     def hang(
         self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float,

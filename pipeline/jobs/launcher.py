@@ -148,6 +148,7 @@ def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
         expected_usd=plan.expected_usd * share,
         interval=(plan.interval[0] * share, plan.interval[1] * share),
         ladder=(),
+        cheaper=(),
         sizes=(),
         tuning=replace(plan.tuning, in_memory=False),  # which keeps samples of the training split
     )
@@ -183,6 +184,7 @@ def _act(
             num_workers=workers,
             confidence=confidence,
             budget_usd=night.budget_usd,
+            to_save=params.plan.ranking == "cost",
             clock=clock,
             awake=awake,
             into=into,

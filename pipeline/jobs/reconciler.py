@@ -21,7 +21,7 @@ from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, OutOfTime, St
 from pipeline.contract.errors import JobError, NotYet, PipelineError
 from pipeline.contract.records import Plan, Rental, Rung, Taken, Training
 from pipeline.contract.units import HOUR_S
-from pipeline.jobs import collector, escalation, sighting
+from pipeline.jobs import collector, escalation, moves, sighting
 from pipeline.jobs.backend_job import job_of
 from pipeline.jobs.cost_tracker import CostTracker, spent_usd
 from pipeline.jobs.escalation import Sight
@@ -57,6 +57,7 @@ class Reconciler:
         num_workers: int,
         confidence: float,
         budget_usd: float,
+        to_save: bool,
         clock: Callable[[], float],
         awake: Callable[[], float],
         into: Path = collector.MODEL,
@@ -65,7 +66,7 @@ class Reconciler:
         self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
         self.backend, self.num_workers = backend, num_workers
         self.clock, self.awake = clock, awake
-        self.confidence, self.budget_usd = confidence, budget_usd
+        self.confidence, self.budget_usd, self.to_save = confidence, budget_usd, to_save
         self.deadline = recipe.train_until.timestamp()
         self.attempts = Attempts(folder)
         self.cost = CostTracker(folder, night=recipe.night)
@@ -118,7 +119,7 @@ class Reconciler:
         if beat and beat.end:
             self._note_early_end(now, beat.end)
         sight = self._sight(now, state)
-        choice = escalation.choose(self.plan, sight)
+        choice = moves.choose(self.plan, sight)
         if now < self.deadline and choice.rung and choice.rung.rental != last.rung.rental:
             self.attempts.leave(now, "rung", to=choice.rung, taken=self._taken(now, choice))
             self._cancel(now)
@@ -153,7 +154,7 @@ class Reconciler:
         self.attempts.ask(now, name=job.name, rung=rung)
         self._submit(now, job)
         asked = self.attempts.last
-        if asked and asked.handle and self.plan.ladder and self.backend.state(asked.handle) == "refused":
+        if asked and asked.handle and len(self._rungs) > 1 and self.backend.state(asked.handle) == "refused":
             self._note(now, "refused")
             self._go_on(now)  # the next place, at once
         raise NotYet(f"job {self.folder.name}: queued")
@@ -167,7 +168,7 @@ class Reconciler:
             raise NotYet(f"job {self.folder.name}: another host runs it by another plan, as {other.job}")
         if last and last.to:
             return last.to
-        choice = escalation.choose(self.plan, self._sight(now, None))
+        choice = moves.choose(self.plan, self._sight(now, None))
         if taken := self._taken(now, choice):
             self.attempts.take(now, taken)
         if choice.rung is None and last and sighting.was_refused(self.attempts, now):
@@ -187,9 +188,9 @@ class Reconciler:
         Another host with this home may have submitted one elsewhere, which has the name of another rung. All
         who look keep the same one; of several jobs of one name, their backend keeps one.
         """
-        if not self.plan.ladder:
+        if len(self._rungs) == 1:
             return None
-        regions = [rung.rental.region for rung in (self.first, *self.plan.ladder)]
+        regions = [rung.rental.region for rung in self._rungs]
         try:
             jobs = [j for j in self.backend.live_in(regions) if j.job.startswith(self.folder.name)]
         except PipelineError as error:
@@ -204,10 +205,15 @@ class Reconciler:
                 self.backend.cancel(job.handle)
         return kept if label(kept.job) != label(name) else None
 
+    @property
+    def _rungs(self) -> tuple[Rung, ...]:
+        return self.first, *self.plan.ladder, *self.plan.cheaper
+
     def _rung_of(self, job: LiveJob) -> Rung | None:
         """Returns the rung whose job that is."""
-        rungs = (self.first, *self.plan.ladder)
-        return next((rung for rung in rungs if label(self._job(rung, 0.0).name) == label(job.job)), None)
+        return next(
+            (rung for rung in self._rungs if label(self._job(rung, 0.0).name) == label(job.job)), None
+        )
 
     def _submit(self, now: float, job: Job) -> None:
         """Submits the job, or attaches to it; NotYet if its deadline has passed meanwhile."""
@@ -278,7 +284,7 @@ class Reconciler:
     def _sight(self, now: float, state: State | None) -> Sight:
         return sighting.sight_of(
             self.recipe, self.plan, first=self.first, attempts=self.attempts, heartbeats=self.heartbeats,
-            state=state, now=now, confidence=self.confidence, left_usd=self._left_usd,
+            state=state, now=now, confidence=self.confidence, left_usd=self._left_usd, to_save=self.to_save,
         )  # fmt: skip
 
     def _hang(self, now: float) -> str:
@@ -331,7 +337,8 @@ class Reconciler:
         return self._rung(now, choice.name, usd=choice.usd, reason=choice.reason)
 
     def _rung(self, now: float, name: Any, *, usd: float, reason: str) -> Taken:
-        log.warning("job %s: %s, for $%.2f more: %s", self.folder.name, name, usd, reason)
+        more = f"${abs(usd):.2f} {'less' if usd < 0 else 'more'}"
+        log.warning("job %s: %s, for %s: %s", self.folder.name, name, more, reason)
         return Taken(time=datetime.fromtimestamp(now, UTC), name=name, usd=round(usd, 4), reason=reason)
 
     def _has_taken(self, name: str) -> bool:

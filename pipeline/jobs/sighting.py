@@ -1,5 +1,8 @@
 """Makes the sight of a job (`escalation`) from its files: who looks on sees what the launcher sees. Pure."""
 
+from dataclasses import dataclass
+from math import inf
+
 from pipeline.contract.backend import LIVE, State
 from pipeline.contract.records import Plan, Rung
 from pipeline.jobs import escalation
@@ -8,6 +11,8 @@ from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.submissions import Attempts
 from pipeline.spot import steering
 from pipeline.training.recipe import Recipe
+
+CHANGES = ("on-demand", "next rung", "scale up", "step down", "undo")  # of machines
 
 
 def sight_of(
@@ -21,6 +26,7 @@ def sight_of(
     now: float,
     confidence: float,
     left_usd: float,
+    to_save: bool = False,
 ) -> Sight:
     """Returns what is known of a job.
 
@@ -34,6 +40,7 @@ def sight_of(
         now: seconds since 1970.
         confidence: the required chance that it is done in time.
         left_usd: of the budget of the night.
+        to_save: whether the plan was to be cheap, and the job moves to cheaper machines where it is ahead.
     """
     last, here = attempts.last, attempts.on_this_rung
     began = now
@@ -44,6 +51,10 @@ def sight_of(
             at: Standing = state
         case _:
             at = "refused" if was_refused(attempts, now) else "none"
+    stays = _stays(attempts)
+    changes = [taken.name for taken in attempts.taken if taken.name in CHANGES]
+    by_choice = bool(changes) and changes[-1] in ("scale up", "step down")
+    before = stays[-2] if len(stays) > 1 and by_choice else None
     heard = last is not None and bool(heartbeats.since(last.at))
     return Sight(
         now=now,
@@ -67,7 +78,35 @@ def sight_of(
             for each in attempts.all
         ],
         refused=attempts.refused(since=now - escalation.FORGET_S),
+        earlier={
+            stay.rung.rental: rate
+            for stay in stays[:-1]
+            if (rate := heartbeats.rate(since=stay.since, until=stay.until))
+        },
+        left={stay.rung.rental for stay in stays[:-1]},
+        before=before.rung if before else None,
+        num_moves=sum(taken.name in ("step down", "undo") for taken in attempts.taken),
+        to_save=to_save,
+        loss_rose=before is not None and heartbeats.loss_rose(since=before.since, at=stays[-1].since),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stay:
+    """The time that a job ran on a rung, however often it was restarted there."""
+
+    rung: Rung
+    since: float
+    until: float
+
+
+def _stays(attempts: Attempts) -> list[Stay]:
+    """Returns the rungs that machines came for, in order; the last one lasts."""
+    ran = [each for each in attempts.all if each.run_at]
+    changes = [n for n, each in enumerate(ran) if not n or each.rung.rental != ran[n - 1].rung.rental]
+    begins = [(ran[n].rung, ran[n].at) for n in changes]
+    ends = [*(at for _, at in begins), inf][1:]
+    return [Stay(rung=rung, since=at, until=end) for (rung, at), end in zip(begins, ends, strict=True)]
 
 
 def was_refused(attempts: Attempts, now: float) -> bool:

@@ -9,6 +9,9 @@ It serves three needs:
     elsewhere   machines that are refused or out of stock are replaced by others, even if slower or more
                 expensive: the same ones in other regions, other devices, and those of other backends
 
+Besides these, `cheaper` lists what is too slow for the whole job, and may do the rest of one that is far
+ahead (jobs/moves.py).
+
 All rungs keep to the deadline. Those within the budget come first; while there is room, others follow that
 cost up to `DEAREST` times as much, of which the launcher buys what the budget allows: part of the work is
 better than none. A rung trains in batches of the plan's size, as a checkpoint only fits jobs of its size. Its
@@ -18,7 +21,7 @@ machines are alike: unlike ones must all come at once, which is no way out.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 
 from pipeline.contract.records import Night, Plan, Pool, Profile, Rung
 from pipeline.machines.startup import BEFORE_WORK
@@ -32,6 +35,7 @@ from pipeline.spot.hazard import PRIOR, saves
 from pipeline.spot.worst_case import worst_case
 
 NUM_FASTER = 4
+NUM_CHEAPER = 4
 NUM_RUNGS = 32  # asked one by one: two hours and more, where each keeps silent for as long as it may
 DEAREST = 2.0  # times the budget
 MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
@@ -68,6 +72,21 @@ def ladder(
         taken += [c for c in pair if c not in taken]
     rest = sorted(taken[1 + len(own) :], key=by_cost)
     return tuple(_rung(each, night, limits, there) for each in (*own, *rest))
+
+
+def cheaper(
+    night: Night, best: Candidate, offered: Sequence[Candidate], limits: Limits, there: Window
+) -> tuple[Rung, ...]:
+    """Returns what the whole job would cost less on, and is not sure to be in time: one for each place."""
+    slow = [
+        c for c in sorted(offered, key=by_cost)
+        if c.expected_usd < MUCH_LATER * best.expected_usd
+        and c.estimate.batch_size == best.estimate.batch_size
+        and c.rental.strategy in ("on-demand", best.rental.strategy)
+        and not (c.hindrance or c.rental.is_queued or c.rental.others) and not limits.in_time(c)
+    ]  # fmt: skip
+    places = list(islice(_elsewhere([best], slow), NUM_CHEAPER))
+    return tuple(_rung(each, night, limits, there) for each in sorted(places, key=by_cost))
 
 
 def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: Limits) -> list[Candidate]:

@@ -20,7 +20,7 @@ from pipeline.planning import quality, unlike
 from pipeline.planning.batch_growth import sizes
 from pipeline.planning.candidates import Job, Way, allowed, candidates, everything, hindrance
 from pipeline.planning.considered import basis, options, portions
-from pipeline.planning.fallback import ladder, on_spot
+from pipeline.planning.fallback import cheaper, ladder, on_spot
 from pipeline.planning.infeasible import (
     epochs_that_help,
     infeasible,
@@ -191,6 +191,7 @@ def _planned(
         if training.batch_growth == "goodput" and not choice.best.rental.others
         else (),
         explore_usd=explore_usd,
+        cheaper=cheaper(night, choice.best, offered, limits, there) if planning.ranking == "cost" else (),
     )
 
 

@@ -293,7 +293,7 @@ class Cloud(Backend):
     def step_s(self, live: Live, recipe: Recipe) -> float:
         """What a step takes on those machines."""
         machine, plan = live.job.rental.machine, self.plan
-        rungs = [rung for rung in plan.ladder if rung.rental.machine == machine]
+        rungs = [rung for rung in (*plan.ladder, *plan.cheaper) if rung.rental.machine == machine]
         expected_s = rungs[0].expected_s if rungs else plan.expected_s - plan.rental.max_wait_s
         work_s = expected_s - _before_s(self.plan)
         noise = exp(self.random.gauss(0, 0.05))
@@ -314,7 +314,9 @@ class Cloud(Backend):
 
     def usd_per_s(self, live: Live) -> float:
         """The price of its machines."""
-        prices = {each.rental: each.usd_per_hour for each in (*self.plan.ladder, self.plan)}
+        prices = {
+            each.rental: each.usd_per_hour for each in (*self.plan.ladder, *self.plan.cheaper, self.plan)
+        }
         return float(prices[live.job.rental] or 0.0) / HOUR_S
 
     def _granted(self, job: Job) -> float:

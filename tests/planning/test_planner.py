@@ -502,3 +502,16 @@ def test_where_the_budget_buys_no_faster_machine_the_live_test_has_what_is_left(
     assert [part.expected_s for part in plan.after if part.name == "live test"] == [10 * 3600]
     text = rationale(plan, replace(night(budget_usd=0.0), test_hours=20.0))
     assert "10 h are kept for the live test, of 20 h that it needs" in text
+
+
+def test_cheaper_places_that_are_too_slow_for_the_whole_job_are_named_for_one_that_is_ahead():
+    short = {"hours": 1.0, "job": profile(step_s=5e-3)}
+    found = planned(**short)
+    assert 0 < len(found.cheaper) <= 4
+    taken = {found.rental, *(rung.rental for rung in found.ladder)}
+    for rung in found.cheaper:
+        assert rung.expected_usd < 0.9 * found.expected_usd
+        assert rung.latest_start < STARTED
+        assert rung.rental not in taken
+    fastest = PlanParams(machines=("local", "*-*"), objective="time")
+    assert planned(params=fastest, **short).cheaper == ()
