@@ -27,7 +27,7 @@ from pipeline.bag.folder import BagFolder
 from pipeline.bag.reuse import Reuse
 from pipeline.contract import records
 from pipeline.contract.records import Record
-from pipeline.training.worker import die_with_parent
+from pipeline.training.termination import die_with_parent
 
 STOP_S = 10  # from SIGTERM to SIGKILL of a run
 

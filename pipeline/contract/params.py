@@ -260,6 +260,9 @@ class TrainParams(Section):
     """Samples of an update, over all workers. `rate` belongs to it."""
     num_workers: int = Field(1, ge=1)
     """Training processes on the local machine. The catalog says how many a rented machine runs."""
+    threads: Literal["fixed", "auto"] = "fixed"
+    """`auto`: a process on each core of the machine that others leave free, more and fewer while training
+    goes on, without GPUs. Runs can then not be repeated bit for bit (docs/threads.md)."""
     batching: Literal["auto", "by_speed", "even"] = "auto"
     """How workers share a batch. `by_speed`: workers of unlike speed finish together, but sums are rounded
     differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several machines,
@@ -308,6 +311,13 @@ class TrainParams(Section):
         if self.sync == "every_h_updates" and (self.batch_growth != "none" or self.scaling == "adascale"):
             key = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
             raise ValueError(f"sync: every_h_updates leaves workers apart, and {key} needs them together")
+        alone = {
+            "num_workers": self.num_workers == 1, "sync": self.sync == "every_update",
+            "batch_growth": self.batch_growth == "none", "scaling": self.scaling != "adascale",
+        }  # fmt: skip
+        if self.threads == "auto" and not all(alone.values()):
+            key = next(key for key, fits in alone.items() if not fits)
+            raise ValueError(f"threads: auto divides batches itself; leave {key} at its default")
         return self
 
 

@@ -220,6 +220,7 @@ def recipe_of(
         base_samples=plan.base_samples or tonight.num_samples,
         scaling=settings.scaling,
         sync_every=settings.sync_every if settings.sync == "every_h_updates" else 1,
+        threads=settings.threads,
         sizes=plan.sizes,
         warmup=settings.warmup,
         decay=settings.decay,

@@ -22,6 +22,7 @@ from pipeline.contract.records import Check, Record, Rental
 from pipeline.contract.units import HOUR_S
 from pipeline.profiling import short_job
 from pipeline.training import gpus, worker
+from pipeline.training.termination import die_with_parent
 
 LIMIT_S = 900.0  # to wait for a machine, start it, and measure
 LEAST = 0.05  # share of the listed FLOP/s; a T4, which has no tensor cores for bfloat16, reaches an eighth
@@ -85,7 +86,7 @@ def judged(found: MachineTrial, machine: Machine, *, rental: Rental) -> Sequence
 
 def main(folder: Path) -> None:
     """Measures this machine, and writes the record to `folder`."""
-    worker.die_with_parent()
+    die_with_parent()
     sys.excepthook = lambda kind, error, trace: worker.leave_error(folder, 0, error)
     began = time.monotonic()
     gpus.check()

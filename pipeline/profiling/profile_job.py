@@ -10,11 +10,12 @@ from pathlib import Path
 from pipeline.contract import records
 from pipeline.profiling.profile_stage import Request
 from pipeline.training import gpus, worker
+from pipeline.training.termination import die_with_parent
 
 
 def main(folder: Path) -> None:
     """Measures the job described in `folder`, and writes profile.json there."""
-    worker.die_with_parent()
+    die_with_parent()
     sys.excepthook = lambda kind, error, trace: worker.leave_error(folder, 0, error)
     gpus.check()
     from pipeline.profiling import profiler  # torch takes seconds to import

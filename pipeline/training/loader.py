@@ -11,7 +11,6 @@ with the first batch that draws, which is read again. Threads share the generato
 the profile gives such a data set processes (pipeline/profiling/remedies.py).
 """
 
-import ctypes
 import logging
 import multiprocessing
 import os
@@ -31,12 +30,12 @@ from torch.utils.data import Dataset, default_collate
 
 from pipeline.contract.workload import Batch
 from pipeline.training.sample_order import Indices
+from pipeline.training.termination import die_with_parent
 from pipeline.training.tuning import tensors
 
 log = logging.getLogger(__name__)
 
 MIXED = 0x9E3779B97F4A7C15  # odd and large: near numbers end far apart
-PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 
 
 class Loader:
@@ -197,10 +196,7 @@ def _begin(dataset: Any, seed: int, parent: int) -> None:
     _reader = _Reader(dataset, seed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the trainer's, which saves
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before
-            os._exit(1)
+    die_with_parent(parent)
     torch.set_num_threads(1)
 
 

@@ -132,6 +132,7 @@ class Recipe(Record):
     base_samples: int = 0  # to train on in batches of that size; 0: num_samples
     scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
     sync_every: int = 1  # updates between averages over workers
+    threads: Literal["fixed", "auto"] = "fixed"  # auto: asynchronous workers on free cores
     sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
     source_digest: str = ""  # of the workload's source files: an edited model is another job
     frame_digest: str = ""  # of Daybreak's code, which may be updated while a night is open
@@ -150,6 +151,7 @@ class Recipe(Record):
             self.base_batch_size, self.base_samples, self.scaling, self.sync_every, bool(self.sizes),
             self.source_digest, *([self.split] if self.split != "train" else []),
             *([self.tuning.band_rate] if self.tuning.band_rate else []),
+            *([self.threads] if self.threads != "fixed" else []),
         )  # fmt: skip
 
 

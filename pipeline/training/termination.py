@@ -8,11 +8,15 @@ them the update that is to be saved. So they are started with the signal blocked
 from the thread that starts it.
 """
 
+import ctypes
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 BLOCKED = {signal.SIGTERM}
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 
 
 class Termination:
@@ -43,3 +47,14 @@ def sigterm_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_with_parent(parent: int = 0) -> None:
+    """Has the kernel end this process with the one that started it.
+
+    A fork names its `parent`, and ends now if that has already ended.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if parent and os.getppid() != parent:
+            os._exit(1)

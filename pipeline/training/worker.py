@@ -12,7 +12,6 @@ Exit status 0: result.json exists; 143: told to end, and saved; 1: see errors.js
 Torch is imported late, so that a worker without work, or without a parent, ends at once.
 """
 
-import ctypes
 import json
 import logging
 import math
@@ -39,7 +38,7 @@ from pipeline.contract.workload import STATE
 from pipeline.storage import jsonl
 from pipeline.training import gpus, worker_errors
 from pipeline.training.recipe import END_BY, MOVING, Progress, Recipe, Result
-from pipeline.training.termination import Termination, sigterm_blocked
+from pipeline.training.termination import Termination, die_with_parent, sigterm_blocked
 from pipeline.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 WEIGHTS = "model.safetensors"
 
 
@@ -172,6 +170,11 @@ def _engine_class(recipe: Recipe) -> "Callable[..., TorchEngine]":
     from pipeline.training.engine import TorchEngine
     from pipeline.training.local_sgd import LocalSgdEngine
 
+    if recipe.threads == "auto":
+        from pipeline.machines.free_cores import FreeCores
+        from pipeline.training.asynchronous import AsynchronousEngine
+
+        return partial(AsynchronousEngine, cores=FreeCores())
     if os.environ.get("PJRT_DEVICE"):
         from pipeline.training.tpu import TpuEngine
 
@@ -321,12 +324,6 @@ def _finite(path: Path, model: "nn.Module") -> bool:
 
     weights = checkpoint.load(path).tensors["model"]
     return all(bool(weights[name].isfinite().all()) for name, _ in model.named_parameters())
-
-
-def die_with_parent() -> None:
-    """Has the kernel end this process with the one that started it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _die_with_torchrun() -> None:

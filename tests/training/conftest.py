@@ -11,7 +11,9 @@ from tests.fakes import write_curve
 
 @pytest.fixture(autouse=True)
 def leave_torch_as_it_was() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
     yield
+    torch.set_num_threads(num_threads)
     torch.set_deterministic_debug_mode("default")  # the better known call imports the compiler
 
 

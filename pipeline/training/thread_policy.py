@@ -1,0 +1,359 @@
+"""Decides how many workers train on the cores that are free, and whether they wait for each other.
+
+A batch of B samples, whose rate and momentum mu were tuned for one worker, is divided into k parts, among n
+workers. They work together or asynchronously:
+
+- Together, all parts are computed at the same weights and make one update: what is learned is the same, and
+  workers wait for the last of them.
+- Asynchronously, each part is an update, and nobody waits. Then one relation ties number, size, rate and
+  momentum. The rate of a part follows its size by the rule of the optimizer (learning_rate.py): for SGD a
+  k-th, so that the noise temperature rate / (samples (1 - mu)) stays (Smith & Le 2018). n asynchronous
+  workers act like a momentum of 1 - 1/n (Mitliagkas et al. 2016): so much less is set, so that the sum stays
+  mu. SGD with less momentum goes less far by a gradient in the end, so its rate is raised by as much.
+
+Where n exceeds k, n/k batches are in flight, and gradients are late: others' updates overtake them. Whether
+that does harm depends on the curvature, which nothing tells beforehand: the noise scale (noise.py) calls a
+problem hopeless on which late gradients do no harm. So it is tried on the problem itself: a window of batches
+is trained on with late gradients, undone, and trained on again as before. Both began at the same weights and
+saw the same samples, so the difference of their losses, batch by batch, is due to lateness. It may eat up
+at most half of the time that is gained, by the slope of the loss. This is repeated ever more rarely.
+
+Goodput is samples a second times progress by a sample, where a lateness that was refused makes none. A
+change is made only if goodput is predicted to rise, and taken back if it is measurably no faster. An
+asynchronous window whose loss rises is undone. What was refused is tried again later, after twice as long
+each time, and lateness at most half as much.
+
+Pure: the engine (asynchronous.py) measures windows, and does what is decided here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, linear_regression
+
+MIN_GAIN = 0.05  # of predicted goodput, for a change
+MIN_SPEED = 1.02  # measured samples/s of a trial by those before it
+NEARLY_BEST = 0.97  # of the best predicted goodput: with so much fewer workers do
+HARM = 4.0  # standard errors by which a loss that rises is no chance
+MOST_ERROR = 2.0  # times the standard error of the window before that one may have
+DOUBT = 1.0  # standard errors by which the difference that lateness makes may be chance
+EATEN = 0.5  # most of the time gained that lateness may cost
+LEVEL = 0.5  # weight of the newest window in the smoothed loss
+REMEMBERED = 0.995  # of the costs of updates, by each next one
+PATIENCE = 16  # windows until lateness that was refused is tried again, half of it, doubled with each refusal
+FORGOTTEN = 64  # windows after which all speeds are measured anew
+CHECK_AFTER = 2  # windows until lateness is tried again beside what it replaced, doubled with each time
+SHORTEST, TRIAL, LONGEST = 8, 32, 128  # batches of windows: of the first, of most, of asynchronous ones
+MOMENTUM_LEFT = 0.01  # an optimizer that keeps a velocity goes on to do so
+GIVE_UP_BELOW, TAKE_FROM = 0.5, 0.75  # parts of a core that have to be free, to keep it and to take it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a batch is trained on."""
+
+    num_workers: int = 1
+    num_parts: int = 1  # of a batch
+    is_asynchronous: bool = False  # each part is an update
+
+    @property
+    def kind(self) -> int:
+        """0: one worker; 1: several together; 2: asynchronous ones."""
+        return 2 if self.is_asynchronous else int(self.num_workers > 1)
+
+    @property
+    def lateness(self) -> float:
+        """Batches in flight at once; 0 where workers wait for each other."""
+        return self.num_workers / self.num_parts if self.is_asynchronous else 0.0
+
+
+ALONE = Setting()  # as tuned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What an update of one worker costs, in CPU seconds."""
+
+    pass_s: float  # of a part, whatever its size
+    sample_s: float
+    apply_s: float  # changing the weights, one worker at a time
+    add_s: float = 0.0  # adding the gradient of a part to those of others, one worker at a time
+
+    def samples_per_s(self, setting: Setting, *, batch_size: int) -> float:
+        """Returns the speed of all workers of a setting, each on a core of its own."""
+        size, n = batch_size / setting.num_parts, setting.num_workers
+        gradient_s = self.pass_s + size * self.sample_s
+        if setting.is_asynchronous:
+            return size / max((gradient_s + self.apply_s) / n, self.apply_s)
+        adding_s = (setting.num_parts - 1) * self.add_s
+        return batch_size / (math.ceil(setting.num_parts / n) * gradient_s + adding_s + self.apply_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """What a few batches gave, all by one setting."""
+
+    first: int  # number of the first batch
+    num_samples: int
+    elapsed_s: float
+    losses: tuple[float, ...]  # mean per sample of each batch; NaN if it overflowed
+
+    @property
+    def speed(self) -> float:
+        """Samples a second."""
+        return self.num_samples / self.elapsed_s
+
+    @property
+    def loss(self) -> float:
+        """Mean over batches."""
+        return fmean(self.losses)
+
+    @property
+    def error(self) -> float:
+        """Standard error of `loss`."""
+        return _error(self.losses)
+
+
+def _error(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return math.sqrt(sum((each - mean) ** 2 for each in values)) / len(values)
+
+
+class CostLine:
+    """Fits gradient_s = pass_s * passes + sample_s * samples by least squares; recent updates count more."""
+
+    def __init__(self) -> None:
+        # Sums of passes^2, passes * samples, samples^2, seconds * passes and seconds * samples.
+        self._sums: tuple[float, ...] = (0.0,) * 5
+        self._apply_s = {True: 0.0, False: 0.0}
+
+    def add(
+        self, *, num_passes: int, num_samples: int, gradient_s: float, apply_s: float, is_update: bool = True
+    ) -> None:
+        """Records an update, or a part that was added to others, in CPU seconds."""
+        p, n = num_passes, num_samples
+        new = p * p, p * n, n * n, gradient_s * p, gradient_s * n
+        self._sums = tuple(REMEMBERED * old + each for old, each in zip(self._sums, new, strict=True))
+        known = self._apply_s[is_update]
+        self._apply_s[is_update] += (apply_s - known) * ((1 - REMEMBERED) if known else 1.0)
+
+    def costs(self) -> Costs | None:
+        """Returns the line, no part of it negative; None while all updates were alike."""
+        pp, pn, nn, tp, tn = self._sums
+        determinant = pp * nn - pn * pn
+        if determinant <= 1e-6 * pp * nn:
+            return None
+        pass_s, sample_s = (tp * nn - tn * pn) / determinant, (tn * pp - tp * pn) / determinant
+        if pass_s < 0:
+            pass_s, sample_s = 0.0, tn / nn
+        elif sample_s < 0:
+            pass_s, sample_s = tp / pp, 0.0
+        update_s, add_s = self._apply_s[True], self._apply_s[False]
+        return Costs(pass_s=pass_s, sample_s=sample_s, apply_s=update_s, add_s=add_s or update_s)
+
+
+def momentum_left(tuned: float, *, num_workers: int) -> float:
+    """Returns the momentum to set, so that it and that of asynchrony add up to the tuned one.
+
+    The published relation goes down to -0.5; this one ends above 0: at equal temperature, negative momentum
+    adds less than a tenth to the steepest curvature that is stable (derived).
+
+    >>> [round(momentum_left(0.9, num_workers=n), 2) for n in (1, 2, 4, 16)]
+    [0.9, 0.4, 0.15, 0.01]
+    """
+    return tuned if num_workers == 1 else min(tuned, max(MOMENTUM_LEFT, tuned - (1 - 1 / num_workers)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadPolicy:
+    """The state of the decision; each method returns the next one."""
+
+    batch_size: int
+    setting: Setting = ALONE
+    accepted: Setting = ALONE  # to go back to, while `setting` is on trial
+    late: tuple[Setting, Window] | None = None  # was tried and undone; `accepted` trains on the same batches
+    slower: tuple[Setting, ...] = ()  # were no faster lately
+    most_late: float = math.inf  # more lateness did not pay lately
+    checked_late: float = 0.0  # lateness that paid
+    check_at: int = 0  # window at which that is checked again
+    num_checks: int = 0
+    num_windows: int = 0
+    num_settled: int = 0  # windows since the setting has changed
+    num_undone: int = 0  # for harm
+    num_refused: int = 0  # for lateness
+    again_at: int = 0  # window from which more lateness may be tried again
+    level: tuple[float, float] | None = None  # smoothed loss and its standard error
+    speed: float = 0.0  # samples/s of the accepted setting; 0: not measured
+    calibrations: tuple[float, float, float] = (0.0, 0.0, 0.0)  # speed by that predicted, by kind; 0: unknown
+    before_error: float = math.inf  # standard error of the last window that stood
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether the setting has still to show that it pays."""
+        return self.setting != self.accepted
+
+    @property
+    def window(self) -> int:
+        """Batches of the next window: more where workers wait at its end, and nothing is on trial."""
+        if not self.num_windows:
+            return SHORTEST
+        if not self.setting.is_asynchronous:
+            return TRIAL
+        if self.on_trial:
+            return min(TRIAL, SHORTEST << min(8, self.num_checks))
+        return min(LONGEST, TRIAL << min(8, self.num_settled))
+
+    def give_up(self, free_cores: float) -> "ThreadPolicy":
+        """Returns the state with no more workers than there are cores, at once and without a trial."""
+        most = max(1, math.floor(free_cores + 1 - GIVE_UP_BELOW))
+        if max(self.setting.num_workers, self.accepted.num_workers) <= most:
+            return self
+        before, fewer = self.accepted, ALONE
+        if before.num_workers <= most:
+            fewer = before
+        elif most > 1:
+            parts = math.ceil(before.num_parts * most / before.num_workers)  # no later than before
+            fewer = replace(before, num_workers=most, num_parts=parts if before.is_asynchronous else most)
+        return replace(self, setting=fewer, accepted=fewer, late=None, speed=0.0, num_settled=0)
+
+    def judge(
+        self, window: Window, *, free_cores: float, costs: Costs | None, may_undo: bool
+    ) -> tuple["ThreadPolicy", bool]:
+        """Returns the next state after a window of the setting, and whether the window has to be undone.
+
+        `costs` is None while it is not known. `may_undo` says whether the weights before the window were
+        kept, as they are where some of it was asynchronous.
+        """
+        if may_undo and self.harms(window):
+            return self.undone(), True
+        state = replace(self, num_windows=self.num_windows + 1, num_settled=self.num_settled + 1)._fresh()
+        if may_undo and self.on_trial and self.setting.lateness > self.checked_late:
+            return replace(state, setting=self.accepted, late=(self.setting, window)), True
+        state = state._seen(window, costs)
+        if self.late and self.late[1].first == window.first:
+            state = state._paired(*self.late, window)
+        elif self.on_trial and window.speed < MIN_SPEED * self.speed:
+            state = replace(state, setting=self.accepted, slower=(*self.slower, self.setting), num_settled=0)
+        else:
+            state = replace(state, accepted=self.setting, speed=window.speed)
+        return replace(state, late=None)._choose(free_cores=free_cores, costs=costs), False
+
+    def harms(self, window: Window) -> bool:
+        """Returns whether the loss rose by more than chance explains."""
+        if not math.isfinite(window.loss):
+            return True
+        if self.level is None:
+            return False
+        loss, error = self.level
+        usual = min(window.error, MOST_ERROR * self.before_error)  # a loss that explodes varies as much
+        return window.loss - loss > HARM * math.hypot(usual, error)
+
+    def undone(self) -> "ThreadPolicy":
+        """Returns the state after a window that did harm: its batches are trained on together."""
+        n = self.setting.num_workers
+        together = Setting(num_workers=n, num_parts=n) if n > 1 else ALONE
+        kept = together if self.accepted.is_asynchronous else self.accepted
+        state = replace(
+            self, accepted=kept, late=None, checked_late=0.0, speed=0.0, num_undone=self.num_undone + 1
+        )
+        return state._refused(self.setting)
+
+    def wanted(self, limit: int, *, costs: Costs | None) -> int:
+        """Returns how many cores this run would use of so many, for those who share them."""
+        return self.best(limit, costs=costs).num_workers
+
+    def goodput(self, setting: Setting, *, costs: Costs) -> float:
+        """Returns the predicted progress a second, in samples of one worker."""
+        if setting.lateness > self.most_late or setting in self.slower:
+            return 0.0
+        calibration = self.calibrations[setting.kind] or self.calibrations[0] or 1.0
+        return calibration * costs.samples_per_s(setting, batch_size=self.batch_size)
+
+    def best(self, cores: int, *, costs: Costs | None, most_late: float = math.inf) -> Setting:
+        """Returns the setting with the fewest workers whose predicted goodput is nearly the best."""
+        if costs is None:
+            return ALONE
+        goodputs = {
+            each: self.goodput(each, costs=costs)
+            for n in range(1, max(1, min(cores, self.batch_size)) + 1)
+            for each in _settings(n)
+            if each.lateness <= most_late
+        }
+        least = NEARLY_BEST * max(goodputs.values())
+        fewest = min(each.num_workers for each, goodput in goodputs.items() if goodput >= least)
+        return max((each for each in goodputs if each.num_workers == fewest), key=goodputs.__getitem__)
+
+    def _choose(self, *, free_cores: float, costs: Costs | None) -> "ThreadPolicy":
+        """Returns the state with the best setting for these cores, if it is predicted to be better.
+
+        What is known to do no harm comes first: more lateness is then tried beside that.
+        """
+        if costs is None:
+            return self
+        if self.setting.is_asynchronous and self.num_windows >= self.check_at:
+            without = self.best(self.setting.num_workers, costs=costs, most_late=0.0)
+            return replace(self, accepted=without, checked_late=0.0)
+        kept = min(self.setting.num_workers, math.floor(free_cores + 1 - GIVE_UP_BELOW))
+        cores = max(1, kept, math.floor(free_cores + 1 - TAKE_FROM))
+        now = self.goodput(self.setting, costs=costs)
+        waits = self.num_windows < self.again_at
+        for most_late in (self.checked_late,) if waits else (self.checked_late, math.inf):
+            best = self.best(cores, costs=costs, most_late=most_late)
+            if self.goodput(best, costs=costs) > (1 + MIN_GAIN) * now:
+                return replace(self, accepted=self.setting, setting=best, num_settled=0)
+        return self
+
+    def _paired(self, setting: Setting, late: Window, window: Window) -> "ThreadPolicy":
+        """Returns the state after both windows of a trial of lateness, on the same batches."""
+        length = len(window.losses)
+        second = slice(length // 2, length)
+        rises = [a - b for a, b in zip(late.losses[second], window.losses[second], strict=True)]
+        slope, start = linear_regression(range(length), window.losses)
+        rest = [loss - start - slope * n for n, loss in enumerate(window.losses)]
+        # Batches: the middle of the second half, by the share of the time that was saved until then.
+        due = EATEN * 0.75 * length * (1 - window.speed / late.speed)
+        doubt = DOUBT * math.hypot(_error(rises), due * math.sqrt(12) / length * _error(rest))
+        if late.speed <= window.speed or fmean(rises) > due * max(0.0, -slope) + doubt:
+            return replace(self, speed=window.speed)._refused(setting)
+        return replace(
+            self, setting=setting, accepted=setting, speed=late.speed, checked_late=setting.lateness,
+            most_late=max(self.most_late, 2 * setting.lateness),
+            num_checks=self.num_checks + 1, num_settled=0,
+            check_at=self.num_windows + CHECK_AFTER * 2 ** min(self.num_checks, 6),
+        )  # fmt: skip
+
+    def _refused(self, late: Setting) -> "ThreadPolicy":
+        """Returns the state after a setting whose lateness does not pay."""
+        return replace(
+            self, setting=self.accepted, most_late=late.lateness / 2, num_refused=self.num_refused + 1,
+            again_at=self.num_windows + PATIENCE * 2 ** min(self.num_refused, 6), num_settled=0,
+        )  # fmt: skip
+
+    def _fresh(self) -> "ThreadPolicy":
+        """Returns the state without speeds that were measured long ago."""
+        if self.num_windows % FORGOTTEN:
+            return self
+        return replace(self, slower=(), calibrations=(self.calibrations[0], 0.0, 0.0))
+
+    def _seen(self, window: Window, costs: Costs | None) -> "ThreadPolicy":
+        """Returns the state that knows loss and speed of this window of `self.setting`."""
+        level, kept = self.level or (window.loss, window.error), 1 - LEVEL
+        level = kept * level[0] + LEVEL * window.loss, math.hypot(kept * level[1], LEVEL * window.error)
+        ratios = list(self.calibrations)
+        if costs is not None:
+            ratio = window.speed / costs.samples_per_s(self.setting, batch_size=self.batch_size)
+            known = ratios[self.setting.kind]
+            ratios[self.setting.kind] = (known + ratio) / 2 if known else ratio
+        return replace(
+            self, level=level, before_error=window.error, calibrations=(ratios[0], ratios[1], ratios[2])
+        )
+
+
+def _settings(num_workers: int) -> list[Setting]:
+    """Returns the settings of so many workers: together, and with more or fewer parts in flight."""
+    if num_workers == 1:
+        return [ALONE]
+    parts = {math.ceil(num_workers / 2**halvings) for halvings in range(num_workers.bit_length() + 1)}
+    return [Setting(num_workers=num_workers, num_parts=num_workers)] + [
+        Setting(num_workers=num_workers, num_parts=each, is_asynchronous=True) for each in sorted(parts)
+    ]
