@@ -25,12 +25,13 @@ def _sentence(event: Event, links: Mapping[str, str], *, name: str, now: datetim
     night, by = f"night {name}", f" by {event.by}" if event.by else ""
     see = f"; see: {next(iter(links.values()), f'python -m pipeline report --night {event.night}')}"
     beside = f" in place of version {event.champion}" if event.champion else ""
+    because = f": {event.reason}" if event.reason else ""
     stays = f"version {event.champion} stays" if event.champion else "there is no champion yet"
     sentences: dict[EventKind, str] = {
         "promoted": f"version {event.version} serves{beside}, promoted{by} in {night}: {event.reason}{see}",
         "refused": f"{stays} after {night}: {event.reason}{see}",
         "stopped": f"{stays}, and {night} was stopped{by}: {event.reason or 'no reason given'}{see}",
-        "rolled back": f"version {event.version} serves again{beside}, rolled back{by}: {event.reason}; "
+        "rolled back": f"version {event.version} serves again{beside}, rolled back{by}{because}; "
         f"see: python -m pipeline status",
         "late": f"{night} is late: {event.reason}{see}",
         "over budget": f"{night} is over its budget: {event.reason}{see}",

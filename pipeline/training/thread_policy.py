@@ -207,7 +207,8 @@ class ThreadPolicy:
         """Returns the state with no more workers than there are cores, at once and without a trial."""
         most = max(1, math.floor(free_cores + 1 - GIVE_UP_BELOW))
         if max(self.setting.num_workers, self.accepted.num_workers) <= most:
-            return self
+            fits = self.late is None or self.late[0].num_workers <= most
+            return self if fits else replace(self, late=None)
         before, fewer = self.accepted, ALONE
         if before.num_workers <= most:
             fewer = before

@@ -26,7 +26,9 @@ TRAINING = TrainParams(epochs=1, batch_size=256)
 def planned(*machines: Machine, hours: float, training: TrainParams = TRAINING) -> Plan:
     plugs = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
     names = tuple(each.name for each in machines)
-    told = Params(**plugs, plan=PARAMS.model_copy(update={"machines": names}), train=training)
+    regions = tuple(sorted({each.region for each in machines if each.region})) or PARAMS.regions
+    planning = PARAMS.model_copy(update={"machines": names, "regions": regions})
+    told = Params(**plugs, plan=planning, train=training)
     return plan(night(hours=hours), DATASET, JOB, None, told, available=machines, listed=rented())
 
 
@@ -80,7 +82,7 @@ def test_unlike_machines_are_joined_where_machines_alike_would_cost_more():
     [
         (replace(FAST, joins=False), SLOW),  # its backend takes machines of one kind
         (FAST, replace(SLOW, backend="other")),
-        (FAST, replace(SLOW, region="elsewhere")),
+        (replace(FAST, region="us-central1"), replace(SLOW, region="europe-west4")),
         (FAST, replace(FAST, name="slow")),  # the same node in another partition
     ],
 )

@@ -149,7 +149,7 @@ def test_the_status_keeps_its_verdicts_in_a_narrow_terminal() -> None:
     assert "verdict" in text
     for word in ("promoted", "rolled back", "rejected"):
         assert word in text
-    assert re.search(r"2011-11-08 +manual__\S*… +promoted +12 ", text)
+    assert re.search(r"2011-11-08 +manual-57b6 +promoted +12 ", text)
     assert max(map(len, text.splitlines())) <= 80
 
 
