@@ -136,7 +136,7 @@ def halfway() -> None:
     if standing := records.find(Live, FOLDER):
         now, hour = datetime.now(UTC), timedelta(hours=1)
         for record, folder in (
-            (replace(standing, began_at=now - hour), FOLDER),
+            (replace(standing, began_at=now - hour, ends_at=now + hour), FOLDER),
             (replace(records.read(Night), decide_until=now + hour), records.RUN),
         ):
             records.path_of(type(record), folder).write_text(records.dumps(record))
