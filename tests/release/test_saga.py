@@ -169,7 +169,7 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
             rollback.rollback(told, to=1)
-            assert heard.read_text().count("Daybreak: version 1 serves again in place of version 2, rolled back") == 1, killer.steps
+            assert heard.read_text().count("version 1 serves again in place of version 2") == 1, killer.steps
         assert standing(shelf) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history()] == [True, False, False]
         for name in ("var", ".git"):  # and once more from where it was
