@@ -14,6 +14,7 @@ from pipeline.contract.source_code import frame_digest, source_digest, source_fi
 from pipeline.storage import ledger
 
 LOCK = Path("dvc.lock")
+ADDED = ("band_rate", "threads")  # keys of `train`, since the first release
 
 
 def recipe(params: JobSections) -> str:
@@ -50,10 +51,11 @@ def is_declared_equal(champion: Champion | None, params: JobSections) -> bool:
 def _train(params: JobSections) -> str:
     """Returns the part of `train` that decides the model: no checkpoint interval, no number of workers.
 
-    `band_rate` is left out at 0, as recipes of before it had none.
+    Keys that were added since the first release are left out at their defaults: recipes of before had none.
     """
-    hidden = {"checkpoint_every_s", "num_workers"} | (set() if params.train.band_rate else {"band_rate"})
-    return params.train.model_dump_json(exclude=hidden)
+    fields = type(params.train).model_fields
+    added = {name for name in ADDED if getattr(params.train, name) == fields[name].default}
+    return params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"} | added)
 
 
 def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSections) -> dict[str, str]:

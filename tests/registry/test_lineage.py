@@ -1,5 +1,6 @@
 """A recipe that a person declares to be the champion's is refreshed, and the ledger says why."""
 
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from pipeline import cli
 from pipeline.contract import params
-from pipeline.registry.lineage import is_declared_equal, is_refresh
+from pipeline.contract.params import Params
+from pipeline.contract.source_code import source_digest
+from pipeline.registry.lineage import is_declared_equal, is_refresh, recipe
 from pipeline.storage import ledger
 from tests.dags.servers import IDENTITY
 from tests.release.ledgers import import_nights
@@ -41,3 +44,19 @@ def test_an_edit_that_changes_nothing_is_declared_so_with_a_reason(
     use = {"use": "pipeline.examples.shop.regression:Regression", "hidden": 64}
     wider = params.check({"source": "a.b:C", "backend": "a.b:C", "workload": use})
     assert not is_declared_equal(champion, wider)
+
+
+FIRST_RELEASE = (
+    '{"epochs":3.0,"batch_size":64,"batching":"auto","sync":"every_update","sync_every":32,"seed":0,"rate":0.002,'
+    '"scaling":"by_optimizer","batch_growth":"none","warmup":0.05,"decay":0.5,"cold_every":7,"warm_share":0.1,'
+    '"warm_epochs":1.0,"warm_rate":0.0005,"checkpoints":"","hang_after_s":120.0}'
+)
+
+
+def test_the_default_recipe_is_that_of_the_first_release_so_that_an_upgrade_goes_on_refreshing() -> None:
+    use = "tests.fakes:Nothing"
+    told = Params(**dict.fromkeys(("source", "workload", "backend"), use))
+    parts = (told.workload.model_dump_json(), FIRST_RELEASE, source_digest(use))
+    assert recipe(told) == hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+    threads = told.train.model_copy(update={"threads": "auto"})
+    assert recipe(told.model_copy(update={"train": threads})) != recipe(told)
