@@ -51,9 +51,9 @@ def _to_try(curve: LearningCurve, gains: Mapping[float, Gain], *, longest: float
     """Returns the length that tonight may find out about; None where there is none, or none tonight."""
     length, tries = 2 * longest, curve.num_nights[2 * longest]
     gain = gains.get(length)
-    told = length not in LENGTHS or tries >= MOST_TRIES or (gain is not None and gain.high < 0)
+    is_settled = length not in LENGTHS or tries >= MOST_TRIES or (gain is not None and gain.high < 0)
     its_turn = tries < curve.num_nights[longest] and curve.lengths[-1] != length
-    return length if its_turn and not told else None
+    return length if its_turn and not is_settled else None
 
 
 def _leaves_the_test(longer: Plan, recipe: Plan) -> bool:

@@ -68,12 +68,12 @@ class LearningCurve:
         if freedom < LEAST_FREEDOM or np.linalg.matrix_rank(columns) < columns.shape[1]:
             return None
         inverse = np.linalg.inv(columns.T @ columns)
-        found = inverse @ columns.T @ score
-        left = score - columns @ found
+        coefficients = inverse @ columns.T @ score
+        left = score - columns @ coefficients
         apart = np.zeros(columns.shape[1])
         apart[levels.index(length)], apart[levels.index(1.0)] = 1.0, -1.0
         error = float(left @ left / freedom * (apart @ inverse @ apart)) ** 0.5
-        mean, half = float(apart @ found), float(stdtrit(freedom, 1 - TAIL)) * error
+        mean, half = float(apart @ coefficients), float(stdtrit(freedom, 1 - TAIL)) * error
         return Gain(mean=mean, low=mean - half, high=mean + half)
 
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LIMIT_S = 10  # the most that the command may take, and the most that all URLs together may take
 AGAIN_AFTER = timedelta(minutes=10)  # a message that no notifier took is tried again
 GIVEN_UP_AFTER = timedelta(days=1)
-KEPT = 500  # keys of events that were told
+KEPT = 500  # keys of events that have had their message
 AT_ONCE = ("failed", "rolled back", "alarm")  # sent where none can be kept; others would come again each call
 STDERR = 2
 TOLD_KINDS = get_args(NotifyEvent)
@@ -56,10 +56,10 @@ class Waiting(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Messages(Record):
-    """The messages of a home that wait, in order, and the keys of the newest events that were told."""
+    """The messages of a home that wait, in order, and the keys of the newest events that have had theirs."""
 
     waiting: tuple[Waiting, ...] = ()
-    told: tuple[str, ...] = ()
+    announced: tuple[str, ...] = ()
 
 
 def tell(*happened: Event) -> bool:
@@ -122,12 +122,12 @@ def _with_new(kept: Messages, wanted: Sequence[Event], given: NotifyParams, *, n
     """Returns the messages with those about events that were not told yet."""
     for event in wanted:
         key = " ".join([event.night, *events.key(event)])
-        if key in kept.told:
+        if key in kept.announced:
             continue
         message = Waiting(event=event, to="all", since=now)
         rings = event.kind in given.urgent and given.urgent_urls
         new = (replace(message, to="urgent"), message) if rings else (message,)
-        kept = Messages(waiting=(*kept.waiting, *new), told=(*kept.told, key)[-KEPT:])
+        kept = Messages(waiting=(*kept.waiting, *new), announced=(*kept.announced, key)[-KEPT:])
     return kept
 
 

@@ -39,9 +39,9 @@ def send(commit: str) -> None:
     except ImportError:
         log.error("notify.openlineage is set, and its client is missing: pip install 'daybreak[lineage]'")
     except PipelineError as error:
-        log.error("OpenLineage is not told: %s", error)
+        log.error("no event was sent to OpenLineage: %s", error)
     except Exception as error:  # noqa: BLE001 - whatever the client says, the ledger has the night
-        log.error("OpenLineage is not told: %s", str(error).partition("\n")[0][:300])
+        log.error("no event was sent to OpenLineage: %s", str(error).partition("\n")[0][:300])
 
 
 def events_of(entry: Entry, *, namespace: str, model: str) -> "list[RunEvent]":

@@ -423,7 +423,7 @@ class AsynchronousEngine(TorchEngine):
             self._drain()
             if self._overflowed:
                 raise self._not_finite(self._overflowed)
-        self._since = []  # what the pause is in is not judged
+        self._since = []  # a window with a pause in it is not judged
         self._updates = self._number
         state = super().save()
         return State(tensors=state.tensors, scalars={**state.scalars, "batches": self._num_batches})

@@ -86,4 +86,4 @@ def test_a_server_that_is_away_fails_no_night(
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{openlineage: shop}}\n")
     judge(home, 0, -3.0)
     night.close(records.read(Night), params.load())
-    assert "OpenLineage is not told: " in caplog.text
+    assert "no event was sent to OpenLineage: " in caplog.text
